@@ -1,4 +1,4 @@
-//! A failed pass changes nothing: [`all_or_nothing`], and [`State`], whose values it restores.
+//! [`all_or_nothing`]: a failed pass changes nothing. It restores the values of every [`State`] that the pass changed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use gradus_backend::{Error, Result};
 
-/// Most nested forward passes: far more than any model has, and few enough for the stack of a thread.
+/// The maximum nesting depth of forward passes: far more than any model needs, and small enough for a thread's stack.
 const MAX_PASSES: usize = 128;
 
-/// The states that one attempt changed, by identity.
+/// The changes that one attempt made to states, by the id of the state.
 type Changes = BTreeMap<usize, Change>;
 
 struct Change {
-    /// The number of changes.
+    /// How often the attempt changed the state.
     times: u64,
-    /// Restores the first value if the state was changed `times` times. Returns whether it did, which counts as a
-    /// change itself.
+    /// Restores the value from before the attempt if nobody else has changed the state: its counter must have risen by
+    /// exactly `times`. Returns whether it did so. Restoring counts as another change.
     undo: Box<dyn Fn(u64) -> bool>,
 }
 
@@ -29,15 +29,15 @@ thread_local! {
     static OPEN: RefCell<Vec<(u64, Changes)>> = const { RefCell::new(Vec::new()) };
     /// The number of the next attempt.
     static NEXT: Cell<u64> = const { Cell::new(0) };
-    /// The number of them that are forward passes.
+    /// The number of open attempts that are forward passes.
     static PASSES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs `f`. If it fails or panics, every [`State`] that it changed on this thread gets its old value back. These are
-/// the buffers (running statistics) and the generators of layers.
+/// Runs `f`. If `f` fails or panics, every [`State`] that it changed on this thread gets its old value back. The
+/// buffers (running statistics) and the generators of layers are such states.
 ///
-/// The forward pass of a module is already such a unit. This function makes one of several passes, or of more than a
-/// pass:
+/// The forward pass of a module already behaves like this. Use this function to treat several passes, or a pass
+/// together with other code, as one unit:
 ///
 /// ```
 /// # use gradus_tensor::{Error, State, all_or_nothing};
@@ -52,12 +52,13 @@ thread_local! {
 /// assert_eq!(seen.get(), 1);
 /// ```
 ///
-/// Calls nest: the outer one restores what an inner one kept. It does not restore tensors that `f` writes in place,
-/// what `f` does on other threads, nor a state that another thread changed after `f` did, since its value without `f`
-/// is unknown. A device that reports errors late fails the call that reports one: read the loss inside of `f`.
+/// Calls nest: if the outer call fails, it also restores what an inner call had changed. The function does not restore
+/// tensors that `f` writes in place, or anything that `f` does on other threads. Nor does it restore a state that
+/// another thread changed after `f` did, since the value that it would have without `f` is unknown. Some devices report
+/// an error only in a later call. Read the loss inside `f`, so that such an error makes `f` fail.
 ///
 /// # Errors
-/// Those of `f`.
+/// The errors of `f`.
 #[track_caller]
 pub fn all_or_nothing<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     let attempt = Attempt::begin();
@@ -65,31 +66,31 @@ pub fn all_or_nothing<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     attempt.end(result)
 }
 
-/// The parts of [`all_or_nothing`], for code whose errors and operations must name the line of its caller, which a
-/// closure would hide. Dropped without [`end`](Attempt::end), it restores everything. Attempts that began inside one
-/// end with it at the latest.
+/// [`all_or_nothing`] split into its two steps, for code whose errors and operations must carry the line of its caller,
+/// which a closure would hide. An attempt that is dropped without [`end`](Attempt::end) restores everything. When an
+/// attempt ends, so do all attempts that began inside it.
 #[must_use = "an attempt ends with its result"]
 #[derive(Debug)]
 pub struct Attempt {
     number: u64,
     is_pass: bool,
-    // Belongs to this thread.
+    // Makes the type neither `Send` nor `Sync`: an attempt belongs to its thread.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Attempt {
-    /// Starts to record changes of states.
+    /// Starts recording changes of states.
     pub fn begin() -> Attempt {
         let number = NEXT.replace(NEXT.get() + 1);
-        // A thread that is ending has nothing to restore.
+        // A thread that is shutting down has nothing to restore.
         let _ = OPEN.try_with(|open| open.borrow_mut().push((number, Changes::new())));
         Attempt { number, is_pass: false, _not_send: PhantomData }
     }
 
-    /// An attempt at the forward pass of a module.
+    /// Starts an attempt at the forward pass of a module.
     ///
     /// # Errors
-    /// If 128 are open on this thread; otherwise the stack could overflow.
+    /// If 128 forward passes are already open on this thread, since the stack could overflow.
     #[track_caller]
     pub fn forward() -> Result<Attempt> {
         let passes = PASSES.get() + 1;
@@ -103,7 +104,7 @@ impl Attempt {
         Ok(attempt)
     }
 
-    /// Keeps the changes if `result` is `Ok`, restores everything if it is an error, and returns it.
+    /// Keeps the changes if `result` is `Ok` and restores everything if it is an error. Returns `result`.
     #[track_caller]
     pub fn end<R>(self, result: Result<R>) -> Result<R> {
         if result.is_ok() {
@@ -112,7 +113,7 @@ impl Attempt {
         result
     }
 
-    /// Ends this attempt and returns its changes; none if an enclosing attempt ended first.
+    /// Ends this attempt and returns its changes: none if an enclosing attempt has already ended it.
     fn take(&self) -> Changes {
         let from_here = |open: &RefCell<Vec<(u64, Changes)>>| {
             let mut open = open.borrow_mut();
@@ -129,7 +130,7 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        // An attempt that was kept leaves nothing.
+        // If the attempt has been ended, there are no changes left here.
         let mut changes = self.take();
         for change in changes.values_mut() {
             change.times += u64::from((change.undo)(change.times));
@@ -141,19 +142,19 @@ impl Drop for Attempt {
     }
 }
 
-/// Passes the changes of an ended attempt to the enclosing one.
+/// Passes the changes of an ended attempt on to the enclosing attempt.
 fn merge_into_outer(changes: Changes) {
-    // What is no longer needed is dropped at the end, when nothing is borrowed.
+    // Superfluous entries are dropped only at the end, when nothing is borrowed.
     let _superfluous = OPEN.try_with(|open| match open.borrow_mut().last_mut() {
         Some((_, outer)) => merge(outer, changes),
         None => changes.into_values().collect(),
     });
 }
 
-/// Adds the changes of an inner attempt to those of the one around it. A state that both changed will be restored to
-/// the outer one's value; the other undo entry is returned.
+/// Adds the changes of an inner attempt to those of the enclosing one. If both changed a state, the outer entry's undo
+/// function is kept. The entries with the other undo functions are returned.
 fn merge(outer: &mut Changes, mut inner: Changes) -> Vec<Change> {
-    // Merges the smaller map into the larger, so that deep nesting costs little more than its changes.
+    // Merges the smaller map into the larger one, so that the cost of deep nesting grows with the number of changes.
     let outer_is_smaller = outer.len() < inner.len();
     if outer_is_smaller {
         mem::swap(outer, &mut inner);
@@ -177,18 +178,18 @@ fn merge(outer: &mut Changes, mut inner: Changes) -> Vec<Change> {
     superfluous
 }
 
-/// A value that passes change, such as a position in a stream of random numbers. [`all_or_nothing`] restores it when a
-/// pass fails. A clone is the same state.
+/// A value that forward passes change, such as a position in a stream of random numbers. [`all_or_nothing`] restores it
+/// when a pass fails. A clone refers to the same state.
 ///
-/// It is read and written like a `Mutex`: while a thread holds the guard that [`lock`](State::lock) gives, every other use
-/// waits, so drop the guard before the same thread uses the state again or ends an attempt that changed it.
+/// It works like a `Mutex`: while a thread holds the guard that [`lock`](State::lock) returns, every other use waits.
+/// So drop the guard before the same thread uses the state again or ends an attempt that changed it.
 #[derive(Debug)]
 pub struct State<T>(Arc<Mutex<Inner<T>>>);
 
 #[derive(Debug)]
 struct Inner<T> {
     value: T,
-    /// The number of changes, restoring included; it never repeats.
+    /// The number of changes so far, including restores. It never decreases.
     changes: u64,
 }
 
@@ -199,12 +200,12 @@ impl<T> Clone for State<T> {
 }
 
 impl<T: Clone + 'static> State<T> {
-    /// A state of this value.
+    /// Creates a state with this value.
     pub fn new(value: T) -> Self {
         State(Arc::new(Mutex::new(Inner { value, changes: 0 })))
     }
 
-    /// A copy of the value.
+    /// Returns a copy of the value.
     pub fn get(&self) -> T {
         self.inner().value.clone()
     }
@@ -220,14 +221,14 @@ impl<T: Clone + 'static> State<T> {
         self.note(inner)
     }
 
-    /// A copy of the value, and the number of changes so far.
+    /// Returns a copy of the value and the number of changes so far.
     pub fn versioned(&self) -> (T, u64) {
         let inner = self.inner();
         (inner.value.clone(), inner.changes)
     }
 
-    /// Replaces the value unless it was changed since `changes`; says whether it did. With [`versioned`](State::versioned) a value
-    /// is computed from the one before, and no thread waits meanwhile.
+    /// Replaces the value if the number of changes is still `changes`, and returns whether it did. Together with
+    /// [`versioned`](State::versioned) this computes a new value from the old one without making other threads wait.
     pub fn replace(&self, value: T, changes: u64) -> bool {
         let inner = self.inner();
         let current = inner.changes == changes;
@@ -237,7 +238,7 @@ impl<T: Clone + 'static> State<T> {
         current
     }
 
-    /// Equal for clones, different for other states that are alive.
+    /// An identifier that clones share and that no other living state has.
     pub fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -246,7 +247,7 @@ impl<T: Clone + 'static> State<T> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Saves the value for the innermost attempt of this thread before it is changed.
+    /// Saves the value for the innermost attempt of this thread before the value is changed.
     fn note<'a>(&self, mut inner: MutexGuard<'a, Inner<T>>) -> StateGuard<'a, T> {
         let (id, found) = (self.id(), inner.changes);
         let known = OPEN.try_with(|open| open.borrow().last().map(|(_, changes)| changes.contains_key(&id)));
@@ -276,7 +277,7 @@ impl<T: Clone + 'static> State<T> {
     }
 }
 
-/// The value of a [`State`], to read and change it.
+/// Read and write access to the value of a [`State`].
 #[derive(Debug)]
 pub struct StateGuard<'a, T>(MutexGuard<'a, Inner<T>>);
 
@@ -322,11 +323,11 @@ mod tests {
         assert_eq!((a.get(), b.get()), (4, 40));
         assert!(fails(|| all_or_nothing(|| Ok((a.set(5), a.set(6), b.set(60))))).is_err());
         assert_eq!((a.get(), b.get()), (4, 40));
-        // Put back inside, and again outside.
+        // Restored by the inner attempts, and again by the outer one.
         assert!(fails(|| (fails(|| a.set(7)), fails(|| a.set(8)), a.set(9))).is_err());
         assert!(fails(|| (a.set(7), fails(|| fails(|| a.set(8))), a.set(9))).is_err());
         assert_eq!((a.get(), b.get()), (4, 40));
-        // Whichever of the two changed more states.
+        // Works whether the inner or the outer attempt changed more states.
         let many: Vec<State<usize>> = (0..9).map(State::new).collect();
         let inner = || {
             all_or_nothing(|| {
@@ -361,13 +362,13 @@ mod tests {
         let other = || std::thread::scope(|s| s.spawn(|| add(10)).join().unwrap());
         assert!(fails(|| (add(1), other())).is_err());
         assert_eq!(a.get(), 11);
-        // Before is not meanwhile.
+        // A change that came before the attempt's own does not prevent restoring.
         assert!(fails(|| (other(), add(1))).is_err());
         assert_eq!(a.get(), 21);
         let (value, changes) = a.versioned();
         other();
         assert!(!a.replace(value + 1, changes) && a.get() == 31);
-        // Also if an inner attempt went back in between.
+        // The same holds if an inner attempt was restored in between.
         assert!(fails(|| (fails(|| a.set(0)), other())).is_err());
         assert_eq!(a.get(), 41);
     }
@@ -380,7 +381,7 @@ mod tests {
         outer.end(Ok(())).unwrap();
         let (next, last) = (Attempt::begin(), Attempt::begin());
         a.set(2);
-        // It ended with the first; what `last` changed is not its own.
+        // `inner` ended together with `outer`, so it does not own what `last` changed.
         drop(inner);
         assert_eq!(a.get(), 2);
         drop(last);

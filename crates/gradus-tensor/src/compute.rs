@@ -1,4 +1,4 @@
-//! [`Device::dispatch_compute`]: runs the user's own compute modules on tensors.
+//! [`Device::dispatch_compute`]: runs a user's own compute modules on tensors.
 
 use std::sync::Arc;
 
@@ -12,12 +12,13 @@ use crate::{Device, Tensor};
 
 const OP: &str = "dispatch_compute";
 
-/// A tensor as a compute module sees it.
+/// A tensor bound to a compute module.
 #[derive(Debug, Clone, Copy)]
 pub enum Bound<'a> {
-    /// Read only. A tensor that is not contiguous is copied first.
+    /// The module only reads it. A tensor that is not contiguous is copied first.
     Read(&'a Tensor),
-    /// Written, or read and written, in place: the tensor is contiguous, and no other binding shares its memory.
+    /// The module writes it in place, and may also read it. The tensor must be contiguous and share no memory with
+    /// another binding.
     Write(&'a Tensor),
 }
 
@@ -30,20 +31,21 @@ impl<'a> Bound<'a> {
 }
 
 impl Device {
-    /// Runs a user's own program on tensors of this device: WGSL, SPIR-V or CUDA C where the backend takes it, or a
-    /// function of the host that was [registered](Device::register_native). `bindings` are its operands in order,
-    /// `constants` its push constants, `groups` the numbers of work-groups. A module is compiled once and then found by
-    /// its content.
+    /// Runs a user's own program on tensors of this device: WGSL, SPIR-V or CUDA C where the backend supports it, or a
+    /// host function that was [registered](Device::register_native). `bindings` are its operands in order, `constants`
+    /// its push constants, and `groups` the number of work-groups along each axis. A module is compiled once and cached
+    /// by its content.
     ///
-    /// Like every write in place this raises the versions of the tensors that are written, is not recorded, and with
-    /// gradients on is refused where an operand requires one. With a gradient it becomes an operation in a
+    /// As with every write in place, the versions of the written tensors rise, nothing is recorded, and the call is
+    /// refused if gradients are on and an operand requires one. To give a program a gradient, call it in a
     /// [`CustomOp`](crate::autograd::CustomOp).
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the device takes no module of this form; [`ErrorKind::InvalidArgument`] for a module
-    /// that does not hold together, is not [allowed](Device::allow_modules) or names no function, and for work-groups,
-    /// constants or bindings beyond the [limits](Device::compute_limits); [`ErrorKind::DeviceMismatch`] for a tensor of
-    /// another device. A written tensor that is not contiguous, or shares memory with another operand.
+    /// - [`ErrorKind::Unsupported`] if the device does not run modules of this form.
+    /// - [`ErrorKind::InvalidArgument`] if the module is malformed, is not [allowed](Device::allow_modules) or names an
+    ///   unknown function; if work-groups, constants or bindings exceed the [limits](Device::compute_limits); or if a
+    ///   written tensor is not contiguous or shares memory with another operand.
+    /// - [`ErrorKind::DeviceMismatch`] if a tensor lives on another device.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -88,17 +90,17 @@ impl Device {
                 return Err(t.describe(e, "binding").help("write into a new tensor, and copy_ it there"));
             }
         }
-        // Checked before anything counts as written.
+        // Checked before any tensor counts as written.
         self.backend().check_compute(module, bindings.len(), constants, groups).here()?;
         let mut reads = Vec::new();
         for bound in bindings {
             let Bound::Read(t) = bound else { continue };
-            // Checked here as well as by the locks, since a strided tensor would be copied.
+            // The locks check this too, but they would miss a strided tensor, because it is copied first.
             if written.iter().any(|w| Arc::ptr_eq(w.storage(), t.storage())) {
                 let e = Error::argument(OP, "a tensor that is written shares memory with another operand");
                 return Err(t.describe(e, "operand").help("pass a copy: x.copy()?"));
             }
-            // Only a copy: its source was checked when it was bound.
+            // This only makes a copy. The source was checked when it was bound.
             reads.push(t.detach().contiguous()?);
         }
         let refs: Vec<&Tensor> = reads.iter().collect();
@@ -112,14 +114,16 @@ impl Device {
         bind(op, &refs, To::Written(InPlace::Dispatch, self, &written))
     }
 
-    /// Makes `function` what [`ComputeModule::Native`]`(name)` runs on this device, for as long as its backend lives. It is
-    /// called once for each dispatch, while what is bound is locked: it works on the memory that it is given. To read or write a
-    /// tensor that shares memory with a binding is an error on this thread. Nor may it wait for another
-    /// thread that does so.
+    /// Registers `function` under `name` for [`ComputeModule::Native`] on this device. It stays registered for as long
+    /// as the backend lives.
+    ///
+    /// The function is called once for each dispatch, while the bound tensors are locked, so it must work only on the
+    /// memory that it is given. Reading or writing a tensor that shares memory with a binding is an error on this
+    /// thread, and would deadlock if the function waited for another thread that does it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the name is taken; [`ErrorKind::Unsupported`] on a device whose memory the host
-    /// does not reach.
+    /// [`ErrorKind::InvalidArgument`] if the name is taken; [`ErrorKind::Unsupported`] on a device whose memory the
+    /// host cannot access.
     #[track_caller]
     pub fn register_native(
         &self,
@@ -129,16 +133,17 @@ impl Device {
         self.backend().register_native(name, NativeFunction::new(function)).here()
     }
 
-    /// From now on this device runs only the modules with these [hashes](ComputeModule::hash); with `None`, all.
+    /// Restricts this device to modules with these [hashes](ComputeModule::hash) from here on. With `None`, every
+    /// module may run.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if it runs none at all.
+    /// [`ErrorKind::Unsupported`] if the device runs no compute modules at all.
     #[track_caller]
     pub fn allow_modules(&self, hashes: Option<&[ModuleHash]>) -> Result<()> {
         self.backend().allow_modules(hashes).here()
     }
 
-    /// How much one dispatch may ask for; `None` if the device runs no compute modules.
+    /// The limits of one dispatch; `None` if the device runs no compute modules.
     pub fn compute_limits(&self) -> Option<ComputeLimits> {
         self.backend().compute_limits()
     }

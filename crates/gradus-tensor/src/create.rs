@@ -1,4 +1,4 @@
-//! Creating tensors: from values, filled, as ranges, at random.
+//! Creation of tensors: from values, from constants, from ranges, and from random numbers.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::locks::of_device;
 use crate::ops::{Fill, Op, Operation, Random, Spec, To, bind};
 use crate::{Device, Generator, Storage, Tensor};
 
-/// Most elements, of up to 8 bytes each, in one upload.
+/// The maximum number of elements, of up to 8 bytes each, in one upload.
 const PIECE: usize = 1 << 16;
 
-/// Refuses bytes that are not values of `dtype`; they begin at byte `start` of a tensor.
+/// Errors if `bytes` are not valid values of `dtype`. They begin at byte `start` of the tensor.
 #[track_caller]
 fn check_bytes(bytes: &[u8], start: usize, dtype: DType) -> Result<()> {
     if dtype == DType::Bool
@@ -27,7 +27,7 @@ fn check_bytes(bytes: &[u8], start: usize, dtype: DType) -> Result<()> {
 }
 
 impl Tensor {
-    /// A tensor of the given values in row-major order.
+    /// Creates a tensor with the given values in row-major order.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -46,8 +46,8 @@ impl Tensor {
         Tensor::from_bytes(T::as_bytes(values.as_ref()), shape, T::DTYPE, device)
     }
 
-    /// A tensor of elements given as bytes in row-major and native byte order. Booleans are bytes 0 and 1; others are
-    /// refused.
+    /// Creates a tensor from the bytes of its elements, in row-major order and native byte order. A boolean must be a
+    /// byte 0 or 1; other bytes are an error.
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], shape: impl AsRef<[usize]>, dtype: DType, device: &Device) -> Result<Tensor> {
         let shape = Shape::new(shape.as_ref())?;
@@ -61,9 +61,9 @@ impl Tensor {
         })
     }
 
-    /// A tensor whose bytes, in row-major and native byte order, come in pieces of at most 512 KiB: `read` fills the
-    /// slices that it is given, one after the other. This makes a tensor of a file without a copy of the file on the
-    /// host. Booleans are bytes 0 and 1; others are refused.
+    /// Creates a tensor whose bytes, in row-major order and native byte order, arrive in pieces of at most 512 KiB.
+    /// `read` is called to fill one slice after the other. In this way a file becomes a tensor without a copy of the
+    /// whole file on the host. A boolean must be a byte 0 or 1; other bytes are an error.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc; use std::io::Read;
@@ -77,7 +77,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of `read`, and [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) before it is called.
+    /// The errors of `read`, and [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) before `read` is called.
     #[track_caller]
     pub fn from_pieces(
         shape: impl AsRef<[usize]>,
@@ -90,7 +90,7 @@ impl Tensor {
         let (bytes, room) = (shape.numel() * dtype.size(), PIECE * dtype.size());
         Tensor::uploaded(OP, shape, dtype, device, |buffer| {
             let mut piece = vec_of(OP, bytes.min(room))?;
-            // At most what was just reserved.
+            // Does not allocate: `vec_of` has reserved this much.
             piece.resize(bytes.min(room), 0);
             for start in (0..bytes).step_by(room) {
                 let piece = &mut piece[..room.min(bytes - start)];
@@ -102,7 +102,7 @@ impl Tensor {
         })
     }
 
-    /// A tensor whose bytes `upload` brings to the device.
+    /// Creates a tensor whose bytes `upload` copies to the device.
     #[track_caller]
     fn uploaded(
         op: &str,
@@ -120,25 +120,25 @@ impl Tensor {
         Ok(Tensor::from_parts(storage, Layout::contiguous(shape), dtype))
     }
 
-    /// A scalar tensor, of the dtype of `value`.
+    /// Creates a tensor of rank 0 with the dtype of `value`.
     #[track_caller]
     pub fn scalar<T: Element>(value: T, device: &Device) -> Result<Tensor> {
         Tensor::from_vec([value], [], device)
     }
 
-    /// All zeros.
+    /// Creates a tensor of zeros.
     #[track_caller]
     pub fn zeros(shape: impl AsRef<[usize]>, dtype: DType, device: &Device) -> Result<Tensor> {
         Tensor::full(shape, 0, dtype, device)
     }
 
-    /// All ones.
+    /// Creates a tensor of ones.
     #[track_caller]
     pub fn ones(shape: impl AsRef<[usize]>, dtype: DType, device: &Device) -> Result<Tensor> {
         Tensor::full(shape, 1, dtype, device)
     }
 
-    /// A tensor filled with `value`, which the dtype must be able to represent.
+    /// Creates a tensor filled with `value`, which the dtype must be able to represent.
     #[track_caller]
     pub fn full(shape: impl AsRef<[usize]>, value: impl Into<Scalar>, dtype: DType, device: &Device) -> Result<Tensor> {
         let value = value.into();
@@ -146,26 +146,27 @@ impl Tensor {
         made(Fill { value, spec: Spec { shape: Shape::new(shape.as_ref())?, dtype } }, device)
     }
 
-    /// Zeros of the shape, dtype and device of this tensor.
+    /// Creates zeros with the shape, dtype and device of this tensor.
     #[track_caller]
     pub fn zeros_like(&self) -> Result<Tensor> {
         Tensor::zeros(self.shape(), self.dtype(), self.device())
     }
 
-    /// Ones of the shape, dtype and device of this tensor.
+    /// Creates ones with the shape, dtype and device of this tensor.
     #[track_caller]
     pub fn ones_like(&self) -> Result<Tensor> {
         Tensor::ones(self.shape(), self.dtype(), self.device())
     }
 
-    /// All `value`, which the dtype must be able to represent, in the shape, dtype and device of this tensor.
+    /// Creates a tensor filled with `value`, with the shape, dtype and device of this tensor. The dtype must be able to
+    /// represent `value`.
     #[track_caller]
     pub fn full_like(&self, value: impl Into<Scalar>) -> Result<Tensor> {
         Tensor::full(self.shape(), value, self.dtype(), self.device())
     }
 
-    /// `start`, `start + step`, .. up to but not including `end`: nothing if they are equal. A step away from the end, or of
-    /// 0, is an error.
+    /// The integers `start`, `start + step`, .. up to but not including `end`; empty if `start` and `end` are equal. A
+    /// step of 0, or one that leads away from `end`, is an error.
     #[track_caller]
     pub fn arange(start: i64, end: i64, step: i64, dtype: DType, device: &Device) -> Result<Tensor> {
         let (distance, stride) = (i128::from(end) - i128::from(start), i128::from(step));
@@ -175,19 +176,20 @@ impl Tensor {
         }
         let n = (distance.abs() + stride.abs() - 1) / stride.abs();
         let n = usize::try_from(n).unwrap_or(usize::MAX);
-        // Checks the size before anything of that size is allocated.
+        // Checks the size before anything that large is allocated.
         let shape = Shape::new(&[n])?;
         if n > 0 {
             for v in [start, start.wrapping_add((n as i64 - 1).wrapping_mul(step))] {
                 Scalar::Int(v).check(dtype).map_err(|e| Error::argument("arange", e.message())).here()?;
             }
         }
-        // The last element was checked to fit; intermediate products may not.
+        // The last element was checked to fit, but an intermediate product may overflow.
         let at = |i: i64| Scalar::Int(start.wrapping_add(i.wrapping_mul(step)));
         Tensor::from_scalars((0..n as i64).map(at), shape, dtype, device)
     }
 
-    /// `n` evenly spaced values from `start` to `end`, both included and finite, in a float dtype.
+    /// `n` evenly spaced values from `start` to `end`, both included. Both must be finite, and the dtype must be a
+    /// float.
     #[track_caller]
     pub fn linspace(start: f64, end: f64, n: usize, dtype: DType, device: &Device) -> Result<Tensor> {
         if !dtype.is_float() {
@@ -199,8 +201,8 @@ impl Tensor {
         }
         let shape = Shape::new(&[n])?;
         let last = n.saturating_sub(1).max(1) as f64;
-        // From the nearer end, so that both ends are exact. Where the distance overflows the ends have different signs, and
-        // their weighted sum cannot.
+        // Computed from the nearer end, so that both ends are exact. If `end - start` overflows, the ends have
+        // different signs, so their weighted sum cannot overflow.
         let far = (end - start).is_infinite();
         let at = |i: usize| {
             let i = i as f64;
@@ -220,7 +222,7 @@ impl Tensor {
         Tensor::from_scalars((0..n * n).map(|i| Scalar::Bool(i % (n + 1) == 0)), shape, dtype, device)
     }
 
-    /// Floats uniform in `[0, 1)`.
+    /// Random floats, uniform in `[0, 1)`.
     #[track_caller]
     pub fn rand(
         shape: impl AsRef<[usize]>,
@@ -231,7 +233,7 @@ impl Tensor {
         Tensor::random(Distribution::Uniform { lo: 0.0, hi: 1.0 }, shape, dtype, device, generator)
     }
 
-    /// Normal floats of mean 0 and standard deviation 1.
+    /// Random floats from the normal distribution with mean 0 and standard deviation 1.
     #[track_caller]
     pub fn randn(
         shape: impl AsRef<[usize]>,
@@ -242,7 +244,7 @@ impl Tensor {
         Tensor::random(Distribution::Normal { mean: 0.0, std: 1.0 }, shape, dtype, device, generator)
     }
 
-    /// Integers uniform in `lo..hi`. The dtype, which may be a float, holds `lo` and `hi - 1` exactly.
+    /// Random integers, uniform in `lo..hi`. The dtype may be a float, but must represent `lo` and `hi - 1` exactly.
     #[track_caller]
     pub fn randint(
         lo: i64,
@@ -255,7 +257,7 @@ impl Tensor {
         Tensor::random(Distribution::Int { lo, hi }, shape, dtype, device, generator)
     }
 
-    /// A draw from a distribution; the generator moves on by the words consumed.
+    /// Random elements from a distribution. The generator advances by the words that this consumes.
     #[track_caller]
     pub fn random(
         dist: Distribution,
@@ -296,7 +298,7 @@ impl Tensor {
             return Err(Error::dtype("random", dtype, "numbers; use a Bernoulli draw for booleans"));
         }
         let shape = Shape::new(shape.as_ref())?;
-        // The generator advances once the numbers are computed.
+        // The generator advances only after the numbers have been computed.
         let mut moved = generator.clone();
         let (seed, offset) = moved.advance(dist, dtype, shape.numel());
         let y = made(Random { distribution: dist, seed, offset, spec: Spec { shape, dtype } }, device)?;
@@ -304,7 +306,8 @@ impl Tensor {
         Ok(y)
     }
 
-    /// A tensor of numbers that the host rounds to the dtype: the device need not have the dtype that they come in.
+    /// Creates a tensor of numbers that the host converts to `dtype`, so the device needs no support for the type that
+    /// they come in.
     #[track_caller]
     pub(crate) fn from_scalars(
         values: impl Iterator<Item = Scalar>,
@@ -324,7 +327,7 @@ impl Tensor {
             Bool bool)
     }
 
-    /// Uploads the values piece by piece: the host never holds all of them.
+    /// Uploads the values piece by piece, so that the host never holds all of them.
     #[track_caller]
     fn in_pieces<T: Element>(
         mut values: impl Iterator<Item = Scalar>,
@@ -346,7 +349,7 @@ impl Tensor {
     }
 }
 
-/// The result of an operation without inputs.
+/// Runs an operation that has no inputs.
 #[track_caller]
 fn made<O: Operation + Into<Op>>(op: O, device: &Device) -> Result<Tensor> {
     let specs = op.infer(&[]).here()?;
@@ -356,7 +359,7 @@ fn made<O: Operation + Into<Op>>(op: O, device: &Device) -> Result<Tensor> {
     bind(op, &[], To::New(device))
 }
 
-/// Whether a float dtype holds an integer exactly.
+/// Whether the integer `v` is exactly representable in this float dtype.
 fn is_exact(v: i64, dtype: DType) -> bool {
     let nearest = match dtype {
         DType::F32 => f64::from(v as f32),

@@ -7,30 +7,30 @@ use gradus_backend::{Backend, BackendInfo, Call, Error, MemoryStats, Result, Wat
 
 use crate::autograd::beside;
 
-/// Where tensors live and compute: a cheap handle to a backend.
+/// A device on which tensors live and compute: a cheap handle to a backend.
 ///
-/// Two devices are equal if they are the same backend object.
+/// Two devices are equal if they refer to the same backend object.
 #[derive(Clone)]
 pub struct Device {
     backend: Arc<dyn Backend>,
-    /// Address of the backend object: `backend` itself, or the one that it wraps.
+    /// The address of `backend` or, if its calls are logged, of the backend that the logger wraps.
     id: usize,
 }
 
 impl Device {
-    /// A device over a backend. The operands of a call are locked while it runs: a backend that used tensors sharing
-    /// their memory would deadlock. If the environment variable `GRADUS_LOG` lists `op`, each of its calls prints a
-    /// [line](gradus_backend::log::line) to standard error.
+    /// Creates a device from a backend. The operands of a call are locked while the backend runs it, so a backend that
+    /// itself used tensors sharing their memory would deadlock. If the environment variable `GRADUS_LOG` lists `op`,
+    /// each call prints a [line](gradus_backend::log::line) to standard error.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
         let id = address(&backend);
         Device { backend: gradus_backend::log::logged(backend), id }
     }
 
-    /// A device on the same backend that tells `tell` about each of its calls, when the operation that made it has let
-    /// go of its tensors: `tell` may read and write them. It runs on the operation's thread. Its own calls of the
-    /// device are neither reported to it nor recorded, and are invisible to [`checkpoint`](crate::checkpoint) and the
-    /// like. If it panics, so does the operation, which is done. The tensors of the new device do not meet those of
-    /// this one.
+    /// A device on the same backend that reports each of its calls to `tell`. A call is reported once the operation
+    /// that made it has released its tensors, so `tell` may read and write them. `tell` runs on the operation's thread.
+    /// The calls that `tell` itself makes to the device are neither reported nor recorded, and
+    /// [`checkpoint`](crate::checkpoint) and similar functions do not see them. If `tell` panics, so does the
+    /// operation, whose work is done by then. Tensors of the new device cannot be combined with tensors of this one.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::{Arc, Mutex};
@@ -50,7 +50,7 @@ impl Device {
         Device { id: address(&backend), backend }
     }
 
-    /// Adds a note to an error if its two devices have the same name.
+    /// Adds a note to an error if the two devices have the same name.
     #[track_caller]
     pub(crate) fn tell_apart(&self, other: &Device, error: Error) -> Error {
         if self.name() == other.name() {
@@ -64,23 +64,23 @@ impl Device {
         &*self.backend
     }
 
-    /// The name that errors and printed tensors show.
+    /// The name shown in errors and in printed tensors.
     pub fn name(&self) -> &str {
         self.backend.name()
     }
 
-    /// Hardware, memory and features.
+    /// The hardware, memory and features of the device.
     pub fn info(&self) -> BackendInfo {
         self.backend.info()
     }
 
-    /// Memory in use and kept for reuse.
+    /// The memory in use, and the memory kept for reuse.
     pub fn memory_stats(&self) -> MemoryStats {
         self.backend.memory_stats()
     }
 
-    /// Waits until all work on the device is done. An error that the device found late, and that no read of a tensor has
-    /// returned, is returned here.
+    /// Waits until all work on the device is done. If the device found an error late, and no read of a tensor has
+    /// returned it, this call returns it.
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()

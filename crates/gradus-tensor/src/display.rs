@@ -1,4 +1,4 @@
-//! Tensors as text: values, shape, dtype, device and grad node; large ones abridged.
+//! Tensors as text: the values, shape, dtype, device and grad node. Large tensors are abridged.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use gradus_backend::{Result, Scalar};
 
 use crate::Tensor;
 
-/// Above this many elements only the ends of each axis are shown.
+/// The number of elements above which only the ends of each axis are shown.
 const THRESHOLD: usize = 1000;
-/// Elements shown at each end of an abridged axis.
+/// The number of elements shown at each end of an abridged axis.
 const EDGE: usize = 3;
 
-/// A number with at most four decimals, or in scientific notation where those would all be 0.
+/// A number with at most four decimals, or in scientific notation if it is very large or very small.
 fn number(v: Scalar) -> String {
     match v {
         Scalar::Float(x) if x == 0.0 || !x.is_finite() => format!("{x}"),
@@ -29,7 +29,7 @@ fn number(v: Scalar) -> String {
 /// The indices of an axis that are shown; `None` stands for the ones left out.
 fn shown(size: usize, abridged: bool) -> Vec<Option<usize>> {
     if !abridged || size <= 2 * EDGE {
-        // At most `THRESHOLD`.
+        // These are at most `THRESHOLD`.
         return (0..size).map(Some).collect();
     }
     (0..EDGE).map(Some).chain([None]).chain((size - EDGE..size).map(Some)).collect()
@@ -75,18 +75,18 @@ impl Tensor {
     /// Every element as text.
     #[track_caller]
     fn texts(&self) -> Result<Vec<String>> {
-        // One for each element, with room for a number.
+        // Each element takes a `String` and about 24 bytes of digits.
         check_room(self.device().backend(), "display", self.numel(), size_of::<String>() + 24)?;
         Ok(self.scalars()?.iter().map(|&v| number(v)).collect())
     }
 
-    /// The elements to show as scalars: all of them, or the ends of each axis only.
+    /// Writes the elements: all of them, or only those at the ends of each axis.
     fn write_values(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // An empty tensor is printed as brackets.
+        // Empty axes count as 1: an empty tensor still prints brackets, which are abridged if there are many.
         let abridged = self.shape().iter().map(|&d| d.max(1)).product::<usize>() > THRESHOLD;
         let mut corner = self.detach();
         if abridged && self.numel() > 0 {
-            // Reads the ends only: a large tensor on a device is not copied as a whole.
+            // Reads only the ends, so that a large tensor is not copied from its device as a whole.
             for axis in 0..self.rank() {
                 let size = corner.shape()[axis];
                 if size > 2 * EDGE {
@@ -108,7 +108,7 @@ impl Tensor {
         let text = |index: &[usize]| {
             let mut at = 0;
             for (axis, &i) in index.iter().enumerate() {
-                // An index of the full axis as one of the corner.
+                // Converts an index of the full axis to an index of the corner.
                 let i = if i >= small[axis] { i + small[axis] - full[axis] } else { i };
                 at = at * small[axis] + i;
             }
@@ -118,14 +118,14 @@ impl Tensor {
     }
 }
 
-/// The values alone.
+/// Shows only the values.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_values(f)
     }
 }
 
-/// The values and everything about them: `Tensor([1.0, 2.0], shape [2], f32, cpu, grad_fn mul)`.
+/// Shows the values and all properties: `Tensor([1.0, 2.0], shape [2], f32, cpu, grad_fn mul)`.
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tensor(")?;

@@ -1,34 +1,35 @@
-//! [`Footprint`]: the bytes that a view's elements lie in, and whether two views share one.
+//! [`Footprint`]: the bytes that a view's elements occupy, and whether two views overlap.
 
 use std::ops::Range;
 
 use gradus_backend::{Layout, MAX_RANK};
 use smallvec::SmallVec;
 
-/// Most runs that are compared one by one where strides do not decide.
+/// The maximum number of runs that are compared one by one if the strides do not settle whether two footprints overlap.
 const RUNS: usize = 1024;
 
-/// Most blocks visited for one answer: enough for that many runs of a grid whose blocks do not interleave.
+/// The maximum number of blocks visited for one answer: enough for [`RUNS`] runs of a grid whose blocks do not
+/// interleave.
 const BLOCKS: usize = RUNS * MAX_RANK;
 
-/// The bytes of a view's elements: runs of `run` bytes, one for each index of a grid.
+/// The bytes that a view's elements occupy: runs of `run` bytes, one for each index of a grid.
 ///
-/// **Invariant**: the axes are ordered by stride. Blocks of one axis may interleave.
+/// **Invariant**: the axes are sorted by stride. The blocks of one axis may interleave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Footprint {
     bytes: Range<usize>,
     run: usize,
-    /// Strides in bytes and counts, the smallest stride first; none if the bytes are dense.
+    /// The stride in bytes and the count of each axis, smallest stride first. Empty if the bytes are dense.
     axes: SmallVec<[(usize, usize); 2]>,
 }
 
 impl Footprint {
-    /// All of `bytes`.
+    /// The footprint that consists of all of `bytes`.
     pub(crate) fn dense(bytes: Range<usize>) -> Self {
         Footprint { run: bytes.len(), bytes, axes: SmallVec::new() }
     }
 
-    /// Of elements of `size` bytes.
+    /// The footprint of a view with elements of `size` bytes.
     #[inline]
     pub(crate) fn new(layout: &Layout, size: usize) -> Self {
         let span = layout.span();
@@ -38,7 +39,7 @@ impl Footprint {
 
     fn strided(layout: &Layout, size: usize, bytes: Range<usize>) -> Self {
         let steps = layout.dims().iter().zip(layout.strides());
-        // An axis of one element is never stepped over, and stretched axes add no bytes.
+        // An axis of one element is never stepped along, and stretched axes add no bytes.
         let mut steps: SmallVec<[(usize, usize); 8]> =
             steps.map(|(&n, s)| (s.unsigned_abs() * size, n)).filter(|&(s, n)| s > 0 && n > 1).collect();
         steps.sort_unstable();
@@ -47,7 +48,7 @@ impl Footprint {
         for (s, n) in steps {
             match axes.last_mut() {
                 None if s <= run => run += (n - 1) * s,
-                // It continues the steps of the axis inside, so both form one longer axis.
+                // This axis continues the steps of the previous one, so both form one longer axis.
                 Some((t, m)) if s % *t == 0 && s / *t <= *m => *m += (n - 1) * (s / *t),
                 _ => axes.push((s, n)),
             }
@@ -55,20 +56,20 @@ impl Footprint {
         Footprint { bytes, run, axes }
     }
 
-    /// The range that covers them all.
+    /// The range from the first byte to the last.
     #[inline]
     pub(crate) fn bytes(&self) -> &Range<usize> {
         &self.bytes
     }
 
-    /// Whether they are all bytes of their range.
+    /// Whether the footprint contains every byte of its range.
     #[inline]
     pub(crate) fn is_dense(&self) -> bool {
         self.axes.is_empty()
     }
 
-    /// Whether they share a byte. Exact, unless strides do not decide and both have many runs, or blocks of many axes
-    /// interleave: then it may wrongly be `true`.
+    /// Whether the two footprints share a byte. The answer may wrongly be `true` in two cases: if the strides do not
+    /// settle it and both have many runs, or if the blocks of many axes interleave. Otherwise it is exact.
     pub(crate) fn meets(&self, other: &Footprint) -> bool {
         if self.bytes.is_empty() || other.bytes.is_empty() {
             return false;
@@ -87,14 +88,14 @@ impl Footprint {
         few.runs() > RUNS || (0..few.runs()).any(|i| many.touches_within(&few.run_at(i), &mut left))
     }
 
-    /// Whether all bytes of another certainly belong to it.
+    /// Whether this footprint certainly contains every byte of `other`. May be `false` even if it does.
     pub(crate) fn covers(&self, other: &Footprint) -> bool {
         let (mine, theirs) = (&self.bytes, &other.bytes);
         let within = self.is_dense() && mine.start <= theirs.start && theirs.end <= mine.end;
         within || self == other || theirs.is_empty()
     }
 
-    /// A footprint that covers both with few extra bytes; `None` if there is no simple one.
+    /// A footprint that contains every byte that the two share, and possibly more. `None` if they share none.
     pub(crate) fn common(&self, other: &Footprint) -> Option<Footprint> {
         if self.covers(other) {
             return Some(other.clone());
@@ -110,7 +111,8 @@ impl Footprint {
         })
     }
 
-    /// Whether one of the bytes lies in `range`. Exact unless blocks of many axes interleave: then it may be `true`.
+    /// Whether one of the bytes lies in `range`. Exact, unless the blocks of many axes interleave: then it may wrongly
+    /// be `true`.
     pub(crate) fn touches(&self, range: &Range<usize>) -> bool {
         self.touches_within(range, &mut { BLOCKS })
     }
@@ -119,8 +121,9 @@ impl Footprint {
         self.bytes.start < range.end && self.block(&self.axes, self.bytes.start, self.bytes.len(), range, left)
     }
 
-    /// Whether a byte of the block of `axes` that begins at `start`, before the end of `range`, and has this extent lies in
-    /// the range; or whether `left` blocks do not tell.
+    /// Whether a byte of a block lies in `range`. The block is spanned by `axes`, begins at `start`, which must lie
+    /// before the end of `range`, and is `extent` bytes long. Also `true` if visiting `left` blocks does not settle the
+    /// question.
     fn block(
         &self,
         axes: &[(usize, usize)],
@@ -129,13 +132,13 @@ impl Footprint {
         range: &Range<usize>,
         left: &mut usize,
     ) -> bool {
-        // Every block begins with an element.
+        // The first byte of every block belongs to an element.
         if range.start <= start {
             return true;
         }
         let Some((&(stride, count), inner)) = axes.split_last() else { return range.start < start + self.run };
         let extent = extent - stride * (count - 1);
-        // The last block that begins before the range, and those before it that do not end there.
+        // Visits the last block that begins no later than the range, and then the earlier blocks that reach into it.
         let mut i = ((range.start - start) / stride).min(count - 1);
         if i + 1 < count && start + (i + 1) * stride < range.end {
             return true;
@@ -153,7 +156,8 @@ impl Footprint {
         false
     }
 
-    /// Whether the two cannot meet within a common period, like columns of a matrix or channels of a batch.
+    /// Whether the two are certainly disjoint because they lie in different parts of a common period, like two columns
+    /// of a matrix or two channels of a batch.
     fn apart(&self, other: &Footprint) -> bool {
         let strides = || self.axes.iter().chain(&other.axes).map(|a| a.0);
         let common = strides().fold(0, gcd);
@@ -164,7 +168,7 @@ impl Footprint {
         })
     }
 
-    /// Extent of a block, if axes of whole periods are left out.
+    /// The extent of a block without the axes whose strides are multiples of `period`.
     fn within(&self, period: usize) -> usize {
         let inner = self.axes.iter().filter(|a| a.0 % period != 0);
         self.run + inner.map(|&(stride, count)| (count - 1) * stride).sum::<usize>()
@@ -201,7 +205,7 @@ pub(crate) mod tests {
         Layout::contiguous(Shape::new(dims).unwrap())
     }
 
-    /// Numbers that look random.
+    /// Pseudo-random numbers.
     pub(crate) fn numbers(mut state: u64) -> impl FnMut(usize) -> usize {
         move |below| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -251,7 +255,7 @@ pub(crate) mod tests {
         assert!(at(0).touches(&(400_001..400_002)), "in doubt");
     }
 
-    /// A view such as slices, flips, transpositions, stretched axes and windows make.
+    /// A random view made by slices, flips, transpositions and sliding windows.
     fn view(next: &mut impl FnMut(usize) -> usize) -> Layout {
         let mut l = base(&[3 + next(3), 3 + next(4), 3 + next(5)]);
         for _ in 0..1 + next(4) {
@@ -265,7 +269,7 @@ pub(crate) mod tests {
                 2 => l.flip(axis),
                 3 => l.transpose(0, 2).unwrap(),
                 _ if n > 1 => {
-                    // Windows of 2, as `unfold` makes them.
+                    // Windows of size 2, like those of `unfold`.
                     let (mut dims, mut strides) = (l.dims().to_vec(), l.strides().to_vec());
                     dims[axis] = n - 1;
                     dims.push(2);

@@ -1,15 +1,17 @@
-//! [`fused!`](crate::fused): one kernel of an expression over tensors.
+//! [`fused!`](crate::fused): turns an expression over tensors into one kernel.
 
-/// Makes one kernel of an expression: a function of tensors and numbers that passes over memory once.
+/// Compiles an expression of tensors and numbers into one kernel, which passes over memory once.
 ///
 /// `fused!(|a, b, c| expression)` is a function of 1 to 8 operands, each a `&Tensor` or a number, that returns a
-/// `Result<Tensor>`. The operands broadcast and promote as in any elementwise operation, integers and booleans become
-/// f32 (a condition is `m.ne(0.0).select(a, b)`), and numbers are weak. The gradient is derived from the expression, is
-/// one kernel too, and is exact to any order; only the operands that it reads are kept, and nothing in between.
+/// `Result<Tensor>`. The operands broadcast and promote as in any elementwise operation, and plain numbers do not widen
+/// the dtype. Integers and booleans become f32, so a condition is written `m.ne(0.0).select(a, b)`. The gradient is
+/// derived from the expression. It is a single kernel as well and can be differentiated to any order. Only the operands
+/// that the gradient reads are saved; there are no intermediate results.
 ///
-/// In the expression the names are scalars, [`Expr`](crate::Expr): it has the operators, comparisons
-/// (`a.lt(b).select(x, y)`), the functions of the table of operations and the activations. It is compiled once for each
-/// dtype, at its first use. It captures nothing: a number from outside is an operand.
+/// In the expression the names stand for scalars of type [`Expr`](crate::Expr). It supports the operators, the
+/// comparisons (`a.lt(b).select(x, y)`), the functions in the table of operations and the activations. The expression
+/// is compiled once for each dtype, when it is first used. It captures nothing, so pass a number from outside as an
+/// operand.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -37,7 +39,7 @@ macro_rules! fused {
                 ARITY,
                 |operands| match *operands {
                     [$($operand),+] => vec![$expression],
-                    // One output for each of ARITY: a kernel without outputs would be refused.
+                    // Unreachable, since there are exactly ARITY operands. A kernel without outputs would be refused.
                     _ => Vec::new(),
                 },
             );

@@ -6,8 +6,9 @@ use gradus_backend::{DType, Distribution, Result};
 
 use crate::autograd::{note_draw, notes_access};
 
-/// A position in the Philox stream of a seed. The numbers drawn depend on seed and position only: not on the device, the
-/// number of threads or the shape. Save both ([`seed`](Generator::seed), [`offset`](Generator::offset)) to continue later.
+/// A position in the Philox stream of a seed. The numbers drawn depend only on seed and position, not on the device,
+/// the number of threads or the shape. To continue later, save the [`seed`](Generator::seed) and the
+/// [`offset`](Generator::offset).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generator {
     seed: u64,
@@ -15,12 +16,12 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// The start of the stream of `seed`.
+    /// A generator at the start of the stream of `seed`.
     pub fn new(seed: u64) -> Self {
         Generator { seed, offset: 0 }
     }
 
-    /// A given position of a stream.
+    /// A generator at a given position of the stream of `seed`.
     pub fn at(seed: u64, offset: u64) -> Self {
         Generator { seed, offset }
     }
@@ -30,13 +31,13 @@ impl Generator {
         self.seed
     }
 
-    /// Number of 32-bit words consumed.
+    /// The number of 32-bit words consumed so far.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Consumes `words` words and returns the seed and the offset of the first. In the second run of a checkpointed
-    /// region these are those of the first run, and the generator does not advance.
+    /// Consumes `words` words and returns the seed and the offset of the first word. In the second run of a
+    /// checkpointed region it returns what it returned in the first run, and the generator does not advance.
     fn take(&mut self, words: u64) -> (u64, u64) {
         if notes_access()
             && let Some(place) = note_draw(self.seed, self.offset, words)
@@ -48,7 +49,7 @@ impl Generator {
         (self.seed, start)
     }
 
-    /// Consumes the words that a draw of `n` elements takes, and returns the seed and their start.
+    /// Consumes the words for a draw of `n` elements. Returns the seed and the offset of the first word.
     pub(crate) fn advance(&mut self, dist: Distribution, dtype: DType, n: usize) -> (u64, u64) {
         self.take((n as u64).wrapping_mul(philox::words_per_element(dist, dtype)))
     }
@@ -65,16 +66,16 @@ impl Generator {
         ((u128::from(self.next_u64()) * n as u128) >> 64) as usize
     }
 
-    /// A generator of its own for a purpose named by `key` (a layer, an epoch, a sample): its stream does not depend on
-    /// how far this one has run.
+    /// Derives an independent generator for the purpose that `key` stands for (a layer, an epoch, a sample). Its stream
+    /// does not depend on how far this generator has advanced.
     pub fn fork(&self, key: u64) -> Generator {
-        // The counter space above 2^62 is never reached by draws, so a fork's seed is independent of them.
+        // Draws never reach counters of 2^62 or more, so a fork's seed is independent of the numbers drawn.
         let words = philox::block(self.seed ^ 0x9E37_79B9_7F4A_7C15, key | 1 << 62);
         Generator::new(u64::from(words[0]) << 32 | u64::from(words[1]))
     }
 
-    /// `0..n` in random order. [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if the host has no memory for
-    /// that many numbers; the generator then does not advance.
+    /// The numbers `0..n` in random order. Errors with [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if the
+    /// host has no memory for that many numbers; the generator then does not advance.
     #[track_caller]
     pub fn permutation(&mut self, n: usize) -> Result<Vec<usize>> {
         let mut order = collect("permutation", 0..n)?;
@@ -82,7 +83,7 @@ impl Generator {
         Ok(order)
     }
 
-    /// Shuffles elements (Fisher-Yates).
+    /// Shuffles the elements (Fisher-Yates).
     pub(crate) fn shuffle<T>(&mut self, elements: &mut [T]) {
         for i in (1..elements.len()).rev() {
             elements.swap(i, self.below(i + 1));

@@ -1,12 +1,14 @@
 //! Tensors, operations and gradients.
 //!
-//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//! A part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
+//! releases.
 //!
-//! A [`Tensor`] is a storage, a layout and an edge into the recorded graph. Each operation is one file in [`ops`] and
-//! goes through `bind`, which checks, allocates, runs and records it. Gradients are taken with [`Tensor::backward`] or
-//! [`grad`]. This crate knows no concrete hardware: a [`Device`] is any [`Backend`].
+//! A [`Tensor`] is a storage, a layout and an edge into the recorded graph. Each operation has its own file in [`ops`]
+//! and runs through `bind`, which checks its inputs, allocates the outputs, runs it and records it.
+//! [`Tensor::backward`] and [`grad`] compute gradients. This crate is independent of hardware: a [`Device`] wraps any
+//! [`Backend`].
 #![warn(missing_docs)]
-// Runs in a browser: no threads, files or network.
+// This crate also runs in a browser, so it uses no threads, files or network.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod attempt;

@@ -1,8 +1,8 @@
 //! Access to the buffers of several tensors at once.
 //!
-//! Each storage is locked once, in the order of addresses, so that operations on the same tensors from several threads
-//! cannot wait for each other in a circle. Watchers of a device are called after all locks are released. A user
-//! function that runs while this thread holds locks gets an error where it would wait for one of them.
+//! Each storage is locked once, in the order of addresses, so that operations on the same tensors in several threads
+//! cannot deadlock. Functions that watch a device are called after all locks are released. If a user function runs
+//! while its thread holds locks, and would have to wait for one of them, it gets an error instead.
 
 use std::cell::RefCell;
 use std::panic::Location;
@@ -52,7 +52,7 @@ pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> R
     of_device(done)
 }
 
-/// The result of a backend, with the line of the call added to its error, wherever the backend is written.
+/// Gives a backend's error the line of the user's call. The backend itself does not know it.
 #[inline]
 #[track_caller]
 pub(crate) fn of_device<R>(mut result: Result<R>) -> Result<R> {
@@ -62,7 +62,7 @@ pub(crate) fn of_device<R>(mut result: Result<R>) -> Result<R> {
     result
 }
 
-/// Records accesses while a region is watched, and refuses accesses to storages that this thread has locked.
+/// Records the accesses if a region is being watched. Errors if this thread has locked one of the storages itself.
 #[cold]
 #[track_caller]
 fn check_access(tensors: &[&Tensor], wrote: bool) -> Result<()> {
@@ -78,11 +78,11 @@ fn check_access(tensors: &[&Tensor], wrote: bool) -> Result<()> {
 }
 
 thread_local! {
-    /// The storages locked by this thread for user functions that are running on it.
+    /// The storages that this thread has locked for the user functions that are running on it.
     static HELD: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
 }
 
-/// While this lives, other accesses on this thread to the locked storages are refused; they would deadlock.
+/// While this exists, other accesses of its thread to the locked storages are errors: they would deadlock.
 pub(crate) struct Holding {
     before: usize,
     _mode: GradModeGuard,
@@ -108,7 +108,7 @@ fn read_views<'g>(reads: &'g [(usize, RwLockReadGuard<'_, Buffer>)], tensors: &[
     tensors.iter().map(|t| view(t, &reads[reads.partition_point(|r| r.0 < address(t))].1)).collect()
 }
 
-/// Locked buffers: of tensors to read, and of tensors to write.
+/// The locked buffers of the tensors that an operation reads and writes.
 pub(crate) struct Locks<'a> {
     reads: Reads<'a>,
     writes: SmallVec<[(usize, WriteGuard<'a>); 1]>,
@@ -117,9 +117,9 @@ pub(crate) struct Locks<'a> {
 }
 
 impl<'a> Locks<'a> {
-    /// Locks the storages of `written` for writing by `op`, which raises and logs their versions, and those of
-    /// `tensors` for reading. No storage may occur on both sides, or twice among the written. Calls `accepted` once all
-    /// checks have passed, before anything is locked.
+    /// Locks the storages of `written` for writing by `op`, which raises their versions and logs the writes, and those
+    /// of `tensors` for reading. Errors if a storage belongs to two tensors of `written`, or to one of each list. Calls
+    /// `accepted` once all checks have passed, before anything is locked.
     #[track_caller]
     pub(crate) fn write(
         written: &[&'a Tensor],
@@ -146,7 +146,7 @@ impl<'a> Locks<'a> {
             check_access(tensors, false)?;
             check_access(written, true)?;
         }
-        // Done before anything is locked: a graph may need a copy.
+        // Done before anything is locked, because a graph may have to copy its value first.
         written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| before_overwrite(t, op)).here()?;
         accepted();
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), _told: postpone() };
@@ -160,7 +160,7 @@ impl<'a> Locks<'a> {
         Ok(locks)
     }
 
-    /// Locks for a user function that works on the locked storages.
+    /// Marks the storages as locked while a user function works on them.
     pub(crate) fn hold(&self) -> Holding {
         let _mode = holding();
         HELD.with_borrow_mut(|held| {
@@ -170,7 +170,7 @@ impl<'a> Locks<'a> {
         })
     }
 
-    /// Views of locked tensors: `written` and `tensors` as they were locked.
+    /// Views of the tensors that were locked. `written` and `tensors` are those passed to [`Locks::write`].
     pub(crate) fn views<'g>(
         &'g mut self,
         written: &[&'g Tensor],

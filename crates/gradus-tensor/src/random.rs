@@ -1,11 +1,12 @@
-//! Random tensors, each from an explicit [`Generator`], which advances by what was drawn, and not at all on an error.
+//! Random tensors. Each draws from an explicit [`Generator`], which advances by what was drawn, or not at all on an
+//! error.
 
 use gradus_backend::{DType, Distribution, Error, Here, HostVec, Result, Shape};
 
 use crate::{Device, Generator, Tensor};
 
 impl Tensor {
-    /// Floats uniform in `[lo, hi)`.
+    /// Random floats, uniform in `[lo, hi)`.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -13,7 +14,7 @@ impl Tensor {
     /// let mut generator = Generator::new(7);
     /// let x = Tensor::uniform(-1.0, 1.0, [2, 3], DType::F32, &device, &mut generator)?;
     /// assert!(x.to_vec::<f32>()?.iter().all(|v| (-1.0..1.0).contains(v)));
-    /// // One word of the stream an element.
+    /// // Each element consumes one word of the stream.
     /// assert_eq!(generator.offset(), 6);
     /// # Ok::<(), Error>(())
     /// ```
@@ -29,7 +30,7 @@ impl Tensor {
         Tensor::random(Distribution::Uniform { lo, hi }, shape, dtype, device, generator)
     }
 
-    /// Normal floats of this mean and standard deviation.
+    /// Random floats from the normal distribution with this mean and standard deviation.
     #[track_caller]
     pub fn normal(
         mean: f64,
@@ -42,7 +43,7 @@ impl Tensor {
         Tensor::random(Distribution::Normal { mean, std }, shape, dtype, device, generator)
     }
 
-    /// 1 (or true) with probability `p`, else 0.
+    /// Random elements that are 1 (or true) with probability `p` and 0 (or false) otherwise.
     #[track_caller]
     pub fn bernoulli(
         p: f64,
@@ -54,7 +55,7 @@ impl Tensor {
         Tensor::random(Distribution::Bernoulli { p }, shape, dtype, device, generator)
     }
 
-    /// Floats of the exponential distribution with density `rate e^(-rate x)`.
+    /// Random floats from the exponential distribution with density `rate e^(-rate x)`.
     #[track_caller]
     pub fn exponential(
         rate: f64,
@@ -66,7 +67,7 @@ impl Tensor {
         if !(rate > 0.0 && rate.is_finite()) {
             return Err(Error::argument("exponential", format!("rate is {rate}; it is positive and finite")));
         }
-        // Drawn in a wider type: a uniform number in half precision has no small tail.
+        // Drawn in a wider dtype: uniform numbers in half precision are too coarse at the ends of the range.
         let (unit, mut moved) = (Distribution::Uniform { lo: 0.0, hi: 1.0 }, generator.clone());
         let u = Tensor::random(unit, shape, dtype.compute(), device, &mut moved)?;
         let y = u.neg()?.log1p()?.div(-rate)?.to_dtype(dtype)?;
@@ -74,19 +75,21 @@ impl Tensor {
         Ok(y)
     }
 
-    /// Floats uniform in `[0, 1)`, in the shape, dtype and device of this tensor.
+    /// Random floats, uniform in `[0, 1)`, with the shape, dtype and device of this tensor.
     #[track_caller]
     pub fn rand_like(&self, generator: &mut Generator) -> Result<Tensor> {
         Tensor::rand(self.shape(), self.dtype(), self.device(), generator)
     }
 
-    /// Normal floats of mean 0 and standard deviation 1, in the shape, dtype and device of this tensor.
+    /// Random floats from the normal distribution with mean 0 and standard deviation 1, with the shape, dtype and
+    /// device of this tensor.
     #[track_caller]
     pub fn randn_like(&self, generator: &mut Generator) -> Result<Tensor> {
         Tensor::randn(self.shape(), self.dtype(), self.device(), generator)
     }
 
-    /// For each of these probabilities (floats from 0 to 1, else an error) 1 or 0, in the same dtype. No gradient.
+    /// Draws 1 or 0 for each element, with that element as the probability of 1. The result has the same dtype and no
+    /// gradient. Errors unless the elements are floats from 0 to 1.
     #[track_caller]
     pub fn bernoulli_like(&self, generator: &mut Generator) -> Result<Tensor> {
         if !self.dtype().is_float() {
@@ -105,12 +108,12 @@ impl Tensor {
         Ok(y)
     }
 
-    /// `0..n` in random order, as i64.
+    /// The numbers `0..n` in random order, as i64.
     #[track_caller]
     pub fn randperm(n: usize, device: &Device, generator: &mut Generator) -> Result<Tensor> {
         let shape = Shape::new(&[n])?;
         let mut order = HostVec::collect(device.backend(), "randperm", 0..n as i64)?;
-        // The generator advances once the tensor is computed.
+        // The generator advances only after the tensor has been created.
         let mut moved = generator.clone();
         moved.shuffle(&mut order);
         let y = Tensor::from_vec(order, shape, device)?;
@@ -118,11 +121,12 @@ impl Tensor {
         Ok(y)
     }
 
-    /// `n` indices (i64) drawn with probabilities proportional to these weights: `[c]` gives `[n]`, `[rows, c]` gives
-    /// `[rows, n]`. Without `replacement` all indices of a row differ, in the order drawn.
+    /// Draws `n` indices (i64) with probabilities proportional to these weights. The result has shape `[n]` for weights
+    /// of shape `[c]`, and `[rows, n]` for `[rows, c]`. Without `replacement`, all indices of a row differ and are in
+    /// the order in which they were drawn.
     ///
-    /// Weights are finite and not negative; an index of weight 0 is never drawn. Errors if a row has no positive weight,
-    /// or, without replacement, fewer than `n`.
+    /// Weights must be finite and not negative; an index with weight 0 is never drawn. Errors if a row has no positive
+    /// weight or, without replacement, fewer than `n` of them.
     #[track_caller]
     pub fn multinomial(&self, n: usize, replacement: bool, generator: &mut Generator) -> Result<Tensor> {
         let mut moved = generator.clone();
@@ -131,7 +135,7 @@ impl Tensor {
         Ok(drawn)
     }
 
-    /// The indices of [`multinomial`](Tensor::multinomial).
+    /// Draws the indices of [`multinomial`](Tensor::multinomial).
     #[track_caller]
     fn drawn(&self, n: usize, replacement: bool, generator: &mut Generator) -> Result<Tensor> {
         let fail = |m: String| Err(self.describe(Error::argument("multinomial", m), "self"));
@@ -159,9 +163,10 @@ impl Tensor {
         }
         let (u, device) = (DType::F64, self.device());
         if !replacement {
-            // The order of independent exponential times, the rate of each being its weight.
+            // Gives each index an exponential arrival time whose rate is its weight: the first `n` arrivals are the
+            // draw.
             let times = Tensor::exponential(1.0, [rows, classes], u, device, generator)?;
-            // Compared by logarithms, which do not overflow for tiny weights.
+            // The times are compared by their logarithms, which do not overflow for tiny weights.
             let times = weights.gt(0.0)?.where_(&times.log()?.sub(&weights.log()?)?, f64::INFINITY)?;
             return Ok(times.topk(n, 1, false, true)?.1);
         }
@@ -172,7 +177,8 @@ impl Tensor {
         let edges = weights.div(&weights.max(&[1], true)?)?.cumsum(1)?;
         let total = edges.narrow(1, classes - 1, 1)?;
         let drawn = edges.searchsorted(&Tensor::rand([rows, n], u, device, generator)?.mul(&total)?, true)?;
-        // A product that rounds up to the total selects the last positive weight, where the total was first reached.
+        // A product that rounds up to the total selects the last positive weight, where the running sum first reached
+        // the total.
         drawn.minimum(&edges.searchsorted(&total, false)?)
     }
 }

@@ -1,8 +1,8 @@
-//! Versioned storage: every write is counted and logged, so that a stale value is always caught.
+//! Versioned storage: every write is counted and logged, so that a stale value is always detected.
 //!
-//! **Invariant**: bytes of a [`Storage`] that others can see change only behind a [`WriteGuard`], and creating one
-//! raises the version and logs the write ([`WriteLog`]), so no operation can forget to. The only exception,
-//! [`Storage::rewrite`], hands the memory of a value that nobody else holds to the next value.
+//! **Invariant**: the bytes of a [`Storage`] that others can see change only through a [`WriteGuard`]. Creating the
+//! guard raises the version and logs the write in the [`WriteLog`], so no operation can forget to do so. The only
+//! exception is [`Storage::rewrite`], which reuses the memory of a value that nobody else holds for the next value.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::panic::Location;
@@ -16,18 +16,18 @@ use crate::autograd::{Guarded, birth};
 use crate::footprint::Footprint;
 use crate::write_log::{Write, WriteLog};
 
-/// A counter of epochs, so that writes can be ordered before or after a point of the program.
+/// Counts epochs, which tell whether a write came before or after a given point of the program.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// Begins a new epoch: writes from now on have at least this epoch, and no earlier write has.
+/// Begins a new epoch. Writes from this point on belong to it or to a later one; earlier writes do not.
 pub(crate) fn next_epoch() -> u64 {
     EPOCH.fetch_add(1, Ordering::SeqCst) + 1
 }
 
 /// A buffer, its device, and the log of writes to it. Shared by all views of a tensor.
 ///
-/// Users see the log, and never the bytes: these are copied in ([`Tensor::from_bytes`](crate::Tensor::from_bytes)) and out
-/// ([`Tensor::to_bytes`](crate::Tensor::to_bytes)), and changed by the operations that end in `_`.
+/// Users can see the log but not the bytes. The bytes are copied in ([`Tensor::from_bytes`](crate::Tensor::from_bytes))
+/// and out ([`Tensor::to_bytes`](crate::Tensor::to_bytes)), and the operations whose names end in `_` change them.
 ///
 /// ```compile_fail,E0624
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -41,15 +41,16 @@ pub struct Storage {
     bytes: usize,
     buffer: RwLock<Buffer>,
     version: AtomicU64,
-    /// Created by the first write. Most storages never have one: the kernel that fills them does not count.
+    /// Created by the first write. Most storages never have a log, because the kernel that first fills a storage does
+    /// not count as a write.
     log: OnceLock<Box<Mutex<WriteLog>>>,
-    /// Values of living graphs that a write must ask for first; created with the first of them.
+    /// Values of live graphs that a write must check first. Created when the first one is registered.
     needed: OnceLock<Box<Mutex<Needs>>>,
     /// See [`birth`].
     born: u64,
 }
 
-/// A graph's value that lies in a storage: slot number `slot` of a node's guarded values.
+/// A value of a graph that lies in a storage: slot `slot` of the guarded values of a node.
 #[derive(Debug)]
 struct Need {
     place: Footprint,
@@ -60,7 +61,7 @@ struct Need {
 #[derive(Debug, Default)]
 struct Needs {
     list: Vec<Need>,
-    /// Length at which the list is next searched for entries to drop.
+    /// The length at which the list is next searched for dead entries.
     full: usize,
 }
 
@@ -78,34 +79,34 @@ impl Storage {
         }
     }
 
-    /// The device that the bytes live on.
+    /// The device that holds the bytes.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Number of bytes.
+    /// The number of bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Its position in the order of recording; 0 if accesses were not watched.
+    /// The storage's position in the order of recording (see [`birth`]); 0 if accesses were not being noted.
     pub(crate) fn born(&self) -> u64 {
         self.born
     }
 
-    /// Number of writes since the storage was made.
+    /// The number of writes since the storage was created.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The buffer, readable. Writers wait until the guard is dropped.
+    /// Locks the buffer for reading. Writers wait until the guard is dropped.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Buffer> {
-        // A panic while writing can leave unfinished numbers behind, but no broken invariant.
+        // A panic during a write can leave unfinished values behind, but breaks no invariant.
         self.buffer.read().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The buffer, writable within `place`: the version is raised and the write logged. Graphs that
-    /// [need](Storage::needed) the bytes have been asked before.
+    /// Locks the buffer for a write to `place`, raises the version and logs the write. The caller has already checked
+    /// the graphs that [need](Storage::needed) these bytes.
     pub(crate) fn write(
         &self,
         place: Footprint,
@@ -120,8 +121,8 @@ impl Storage {
         WriteGuard { buffer }
     }
 
-    /// The buffer, writable, without a version of its own: only for the single handle to a value that is not read again
-    /// ([`Tensor::is_spare`](crate::Tensor::is_spare)). The storage then belongs to a new value.
+    /// Locks the buffer for writing without raising the version. Only the single handle to a value that is not read
+    /// again may use it ([`Tensor::is_spare`](crate::Tensor::is_spare)). The storage then belongs to a new value.
     pub(crate) fn rewrite(&self) -> RwLockWriteGuard<'_, Buffer> {
         self.buffer.write().unwrap_or_else(|e| e.into_inner())
     }
@@ -140,21 +141,21 @@ impl Storage {
         log.after(version, place).cloned()
     }
 
-    /// The latest write from `epoch` on, up to version `last`, that may have changed one of the bytes of `place`. Later
-    /// writes over the same bytes may make it find one wrongly, but never miss one.
+    /// The latest write in `epoch` or later, up to version `last`, that may have changed a byte of `place`. If later
+    /// writes covered the same bytes, the result may be a false alarm, but no such write is ever missed.
     pub(crate) fn overwritten_since(&self, epoch: u64, last: u64, place: &Footprint) -> Option<Write> {
         let log = self.log.get()?.lock().unwrap_or_else(|e| e.into_inner());
         log.since(epoch, last, place).cloned()
     }
 
-    /// From now on a write into `place` asks for slot `slot` of `by`, as long as that node lives and its value lies
-    /// here.
+    /// Makes later writes into `place` check slot `slot` of `by` first, for as long as `by` lives and the slot's value
+    /// lies in this storage.
     pub(crate) fn register(&self, place: Footprint, by: &Arc<Guarded>, slot: usize) {
         let needs = self.needed.get_or_init(Default::default);
         let mut needs = needs.lock().unwrap_or_else(|e| e.into_inner());
         let mut dead = vec![];
         if needs.list.len() >= needs.full {
-            // The list doubles before the next search: a constant cost for each registration.
+            // The list doubles before the next search, so the amortised cost of a registration is constant.
             needs.list.retain(|need| match need.by.upgrade() {
                 Some(by) => {
                     let stays = by.lies_in(need.slot, self);
@@ -167,17 +168,17 @@ impl Storage {
         }
         needs.list.push(Need { place, by: Arc::downgrade(by), slot });
         drop(needs);
-        // Handles that have become the last one are dropped outside the lock.
+        // One of these may have become the last handle, so they are dropped outside the lock.
         drop(dead);
     }
 
-    /// Whether a graph's value was ever registered here.
+    /// Whether a graph has ever registered a value here.
     #[inline]
     pub(crate) fn is_guarded(&self) -> bool {
         self.needed.get().is_some()
     }
 
-    /// The registered values of living graphs that lie in bytes of `place`.
+    /// The registered values of live graphs that overlap `place`.
     pub(crate) fn needed(&self, place: &Footprint) -> Vec<(Arc<Guarded>, usize)> {
         let Some(needs) = self.needed.get() else { return vec![] };
         let needs = needs.lock().unwrap_or_else(|e| e.into_inner());
@@ -188,7 +189,7 @@ impl Storage {
     }
 }
 
-/// Access for writing; see [`Storage::write`].
+/// Write access to a buffer; see [`Storage::write`].
 pub(crate) struct WriteGuard<'a> {
     buffer: RwLockWriteGuard<'a, Buffer>,
 }

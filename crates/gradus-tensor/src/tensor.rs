@@ -11,16 +11,16 @@ use crate::locks::with_read;
 use crate::write_log::Write;
 use crate::{Device, Storage};
 
-/// An n-dimensional array with an optional place in a recorded graph.
+/// An n-dimensional array that may belong to a recorded graph.
 ///
-/// Cheap to clone: a clone is the same tensor, with the same identity for gradients. Tensors are immutable values but
-/// for the operations that end in `_`; those write into the storage, raise its version, and make every recorded gradient
-/// that needed the old value fail with a precise error.
+/// Cheap to clone: a clone is the same tensor, with the same identity for gradients. Tensors are immutable, except for
+/// the operations whose names end in `_`. These write into the storage and raise its version. A recorded gradient that
+/// needs a value overwritten in this way fails with an error that names both operations.
 ///
 /// # Operators
 /// `+`, `-`, `*`, `/` and unary `-` are [`add`](Tensor::add), [`sub`](Tensor::sub), [`mul`](Tensor::mul),
-/// [`div`](Tensor::div) and [`neg`](Tensor::neg). `%` is [`fmod`](Tensor::fmod), as it is for Rust's numbers: it has the
-/// sign of the left side. (The `%` of Python and PyTorch is [`remainder`](Tensor::remainder).)
+/// [`div`](Tensor::div) and [`neg`](Tensor::neg). `%` is [`fmod`](Tensor::fmod): as with Rust's numbers, the result has
+/// the sign of the left side. (The `%` of Python and PyTorch is [`remainder`](Tensor::remainder).)
 ///
 /// | on the left | on the right |
 /// |---|---|
@@ -28,11 +28,11 @@ use crate::{Device, Storage};
 /// | a number: `f64` or `i64`, or a literal | a tensor |
 /// | a `Result` with a tensor | a tensor |
 ///
-/// A tensor is owned or borrowed. Numbers on the right are those of [`AsOperand`](crate::AsOperand); one of another type
-/// than `f64` or `i64` cannot stand on the left, but can be converted: `f64::from(a) * &x`.
+/// Tensors may be owned or borrowed. On the right, every number that implements [`AsOperand`](crate::AsOperand) works.
+/// On the left, only `f64` and `i64` do; convert other types first: `f64::from(a) * &x`.
 ///
-/// Shapes, dtypes and devices may not fit, so what an operator gives is a `Result<Tensor>`. An operand that is an error is
-/// passed on, so most expressions need one `?`, around all of it:
+/// Operators return a `Result<Tensor>`, because shapes, dtypes and devices may not match. An operand that is an error
+/// is passed on, so most expressions need a single `?` around the whole expression:
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -46,8 +46,8 @@ use crate::{Device, Storage};
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// Between two `Result`s, and between a `Result` and a number, Rust allows no crate to define an operator. There one more `?`
-/// is needed:
+/// Rust does not let a crate define operators between two `Result`s, or between a `Result` and a number. These cases
+/// need one more `?`:
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -59,21 +59,21 @@ use crate::{Device, Storage};
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// A chain of calls reads better as methods, one `?` each: `x.mul(&w)?.add(0.25)?.silu()?`.
+/// A chain of calls reads better with methods, each with its own `?`: `x.mul(&w)?.add(0.25)?.silu()?`.
 ///
-/// There is no `+=`: it could not give an error. Write `x = (x + y)?`, or [`x.add_(&y)?`](Tensor::add_) to write in place.
-/// Comparisons are methods that give a tensor of booleans: [`x.lt(0)?`](Tensor::lt).
+/// There is no `+=`, since it could not return an error. Write `x = (x + y)?`, or [`x.add_(&y)?`](Tensor::add_) to
+/// write in place. Comparisons are methods that return a tensor of booleans: [`x.lt(0)?`](Tensor::lt).
 ///
 /// # Unused results
 /// Except for the in-place methods, whose names end in `_`, an operation returns a new tensor and leaves its operands
-/// unchanged. The compiler warns if that result is dropped:
+/// unchanged. The compiler warns if the result is not used:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// # let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?;
-/// x.relu()?; // Meant was: let x = x.relu()?;
+/// x.relu()?; // Intended: let x = x.relu()?;
 /// # Ok::<(), Error>(())
 /// ```
 #[must_use = "an operation gives a new tensor and leaves its operands as they are: `let y = x.relu()?;`"]
@@ -85,18 +85,19 @@ pub(crate) struct Inner {
     layout: Layout,
     dtype: DType,
     edge: Option<Edge>,
-    /// The version of the storage that the edge refers to; `FOLLOWS` for a leaf and its views, which are whatever the
-    /// storage holds. Without an edge it encodes the reason, as [`Untracked`] counts down from `FOLLOWS`.
+    /// With an edge: the version of the storage that the edge refers to. Leaves and their views have `FOLLOWS`, because
+    /// they stand for whatever the storage currently holds. Without an edge: why there is none, as the code of an
+    /// [`Untracked`], which counts down from `FOLLOWS`.
     version: u64,
 }
 
 /// See `Inner::version`.
 const FOLLOWS: u64 = u64::MAX;
 
-/// Why a result of `inputs` is outside the graph, if it stays there, as the number in `Inner::version`.
+/// The value of `Inner::version` for a result of `inputs` that stays outside the graph. It encodes why.
 #[inline]
 fn past(inputs: &[&Tensor]) -> u64 {
-    // A loop, inlined here: anywhere else it costs small operations several nanoseconds.
+    // Kept as an inlined loop; other forms slow small operations down by several nanoseconds.
     let mut last = FOLLOWS;
     for t in inputs {
         last = last.min(if t.requires_grad() { Untracked::now().code() } else { t.0.version });
@@ -105,44 +106,44 @@ fn past(inputs: &[&Tensor]) -> u64 {
 }
 
 impl Inner {
-    /// Takes the edge out, for the iterative drop of a graph.
+    /// Takes the edge out, so that a graph can be dropped without recursion.
     pub(crate) fn into_edge(self) -> Option<Edge> {
         self.edge
     }
 }
 
 impl Tensor {
-    /// A result of `inputs`, outside the graph until it gets an edge.
+    /// A result computed from `inputs`. It is outside the graph until it gets an edge.
     #[inline]
     pub(crate) fn computed(storage: Arc<Storage>, layout: Layout, dtype: DType, inputs: &[&Tensor]) -> Self {
         let version = past(inputs);
         Tensor(Arc::new(Inner { storage, layout, dtype, edge: None, version }))
     }
 
-    /// The same values outside of the graph, for this reason.
+    /// The same values outside the graph, with `why` as the reason.
     pub(crate) fn untracked(&self, why: Untracked) -> Self {
         let (storage, layout, dtype) = (self.0.storage.clone(), self.0.layout, self.0.dtype);
         Tensor(Arc::new(Inner { storage, layout, dtype, edge: None, version: why.code() }))
     }
 
-    /// The same values outside of the graph, as those of a frozen parameter: errors say that it was frozen.
+    /// The same values outside the graph, marked as those of a frozen parameter, so that errors can say so.
     #[doc(hidden)]
     pub fn frozen(&self) -> Self {
         self.untracked(Untracked::Frozen)
     }
 
-    /// Why an untracked tensor is outside the graph.
+    /// The reason why an untracked tensor is outside the graph.
     pub(crate) fn why_untracked(&self) -> Untracked {
         Untracked::of(self.0.version)
     }
 
-    /// A tensor outside of the graph.
+    /// A tensor outside the graph.
     pub(crate) fn from_parts(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Self {
         Tensor(Arc::new(Inner { storage, layout, dtype, edge: None, version: FOLLOWS }))
     }
 
-    /// The same storage under another layout, at a place in the graph. The edge refers to the same version as this
-    /// tensor's.
+    /// The same storage with another layout and another edge. The edge refers to the same version of the storage as
+    /// this tensor's edge.
     pub(crate) fn view_at(&self, layout: Layout, edge: Option<Edge>) -> Self {
         let (storage, dtype) = (self.0.storage.clone(), self.0.dtype);
         let leaves = edge.is_none() && self.0.edge.is_some();
@@ -155,14 +156,14 @@ impl Tensor {
         Arc::into_inner(self.0)
     }
 
-    /// The same values and storage at another place in the graph, of a node that saw the storage as it is now.
+    /// The same values and storage with another edge, to a node that recorded the storage in its current state.
     pub(crate) fn with_edge(&self, edge: Edge) -> Self {
         let mut t = self.clone();
         t.set_edge(edge);
         t
     }
 
-    /// Puts a tensor in its place in the graph: in place if this is the only handle.
+    /// Sets the tensor's edge. Modifies the tensor itself if this is the only handle.
     pub(crate) fn set_edge(&mut self, edge: Edge) {
         let version = if edge.node.is_leaf() { FOLLOWS } else { self.0.storage.version() };
         match Arc::get_mut(&mut self.0) {
@@ -174,8 +175,8 @@ impl Tensor {
         }
     }
 
-    /// An error if the tensor is tracked, and its elements were written since: its place in the graph is that of the
-    /// values before.
+    /// Errors if the tensor is tracked and its elements have been overwritten since: its edge belongs to the old
+    /// values.
     #[inline]
     #[track_caller]
     pub(crate) fn check_current(&self, op: &str) -> Result<()> {
@@ -208,13 +209,14 @@ impl Tensor {
         Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.storage) == 1
     }
 
-    /// Whether the memory may be reused once this value is not read again: an untracked, dense tensor that nobody else
-    /// holds. A weak handle counts too, and is checked first, since weak handles are made from strong ones.
+    /// Whether the memory may be reused once this value is not read again: the tensor must be untracked and contiguous,
+    /// and nobody else may hold it. A weak handle to the storage counts as well. It is checked first, since weak
+    /// handles are made from strong ones.
     pub(crate) fn is_spare(&self) -> bool {
         Arc::weak_count(&self.0.storage) == 0 && self.is_unshared() && self.0.edge.is_none() && self.is_contiguous()
     }
 
-    /// The first property of this tensor that differs from what is wanted: device, dtype, then shape.
+    /// The first property in which this tensor differs from `want` and `device`: device, then dtype, then shape.
     pub(crate) fn mismatch(&self, want: &Spec, device: &Device) -> Option<ErrorKind> {
         match () {
             () if self.device() != device => Some(ErrorKind::DeviceMismatch),
@@ -224,58 +226,58 @@ impl Tensor {
         }
     }
 
-    /// The spec of this tensor as an operation sees it.
+    /// The description of this tensor as an input of an operation.
     pub(crate) fn as_input(&self) -> InputSpec<'_> {
         InputSpec { shape: self.layout().shape(), dtype: self.dtype(), device: self.device() }
     }
 
-    /// What this tensor is.
+    /// The shape and dtype of this tensor.
     pub(crate) fn spec(&self) -> Spec {
         Spec { shape: *self.0.layout.shape(), dtype: self.0.dtype }
     }
 
-    /// Sizes of the axes.
+    /// The sizes of the axes.
     pub fn shape(&self) -> &[usize] {
         self.0.layout.dims()
     }
 
-    /// Size of one axis; negative ones count from the end.
+    /// The size of one axis. A negative axis counts from the end.
     #[track_caller]
     pub fn size(&self, axis: isize) -> Result<usize> {
         Ok(self.shape()[gradus_backend::shape::resolve_axis("size", axis, self.rank())?])
     }
 
-    /// Number of axes.
+    /// The number of axes.
     pub fn rank(&self) -> usize {
         self.0.layout.rank()
     }
 
-    /// Number of elements.
+    /// The number of elements.
     pub fn numel(&self) -> usize {
         self.0.layout.numel()
     }
 
-    /// Type of the elements.
+    /// The dtype of the elements.
     pub fn dtype(&self) -> DType {
         self.0.dtype
     }
 
-    /// Where the tensor lives.
+    /// The device that holds the tensor.
     pub fn device(&self) -> &Device {
         self.0.storage.device()
     }
 
-    /// How the elements lie in the storage.
+    /// How the elements are arranged in the storage.
     pub fn layout(&self) -> &Layout {
         &self.0.layout
     }
 
-    /// The storage, shared with all views.
+    /// The storage, which all views of the tensor share.
     pub fn storage(&self) -> &Arc<Storage> {
         &self.0.storage
     }
 
-    /// Whether the elements lie one after the other in row-major order.
+    /// Whether the elements are adjacent in memory, in row-major order.
     pub fn is_contiguous(&self) -> bool {
         self.0.layout.is_contiguous()
     }
@@ -284,22 +286,22 @@ impl Tensor {
         self.0.edge.as_ref()
     }
 
-    /// Whether gradients flow through this tensor: it is a leaf that requires them, or was computed from one.
+    /// Whether gradients flow through this tensor: it is a leaf that requires a gradient, or was computed from one.
     pub fn requires_grad(&self) -> bool {
         self.0.edge.is_some()
     }
 
-    /// Whether this tensor was not computed by a recorded operation.
+    /// Whether this tensor is not the result of a recorded operation.
     pub fn is_leaf(&self) -> bool {
         self.grad_fn().is_none()
     }
 
-    /// The recorded operation that made this tensor; `None` for leaves.
+    /// The recorded operation that computed this tensor; `None` for leaves.
     pub fn grad_fn(&self) -> Option<&Arc<Node>> {
         self.0.edge.as_ref().map(|e| &e.node).filter(|n| !n.is_leaf())
     }
 
-    /// A leaf with these values whose gradient is computed. Shares the storage. Errors for dtypes that are not float.
+    /// A leaf with the same values that requires a gradient. Shares the storage. Errors if the dtype is not a float.
     #[track_caller]
     pub fn with_grad(&self) -> Result<Tensor> {
         if !self.dtype().is_float() {
@@ -313,7 +315,7 @@ impl Tensor {
         if self.0.edge.is_none() { self.clone() } else { self.untracked(Untracked::Detached) }
     }
 
-    /// The latest write over one of the elements since the storage had `version`.
+    /// The latest write to one of the elements since the storage had `version`.
     pub(crate) fn overwritten(&self, version: u64) -> Option<Write> {
         if self.storage().version() == version {
             return None;
@@ -321,25 +323,26 @@ impl Tensor {
         self.storage().overwritten_at(version, &self.footprint())
     }
 
-    /// The bytes of the storage that this tensor's elements lie in.
+    /// The bytes of the storage that the elements of this tensor occupy.
     #[inline]
     pub(crate) fn footprint(&self) -> Footprint {
         Footprint::new(self.layout(), self.dtype().size())
     }
 
-    /// The range that holds them all.
+    /// The byte range of the storage from the first element to the last.
     pub(crate) fn byte_span(&self) -> std::ops::Range<usize> {
         let (span, size) = (self.0.layout.span(), self.dtype().size());
         span.start * size..span.end * size
     }
 
-    /// An error of `kind` that shows this tensor.
+    /// Adds the shape, dtype and device of this tensor to an error, under `name`.
     #[track_caller]
     pub(crate) fn describe(&self, error: Error, name: &str) -> Error {
         error.operand(name, self.shape(), self.dtype(), self.device())
     }
 
-    /// All elements in row-major order. `T` must be the tensor's dtype: use [`to_dtype`](Tensor::to_dtype) to convert.
+    /// Returns all elements in row-major order. `T` must match the tensor's dtype; convert with
+    /// [`to_dtype`](Tensor::to_dtype).
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -364,7 +367,7 @@ impl Tensor {
         Ok(self.host("to_vec")?.into_vec())
     }
 
-    /// All elements in row-major order, as bytes in native order.
+    /// Returns all elements in row-major order as bytes in native byte order.
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.check_read()?;
@@ -376,7 +379,7 @@ impl Tensor {
             .into_vec())
     }
 
-    /// An error in a gradient that is differentiated itself.
+    /// Errors if the elements of a tracked tensor are read inside a gradient that is itself differentiated.
     #[track_caller]
     fn check_read(&self) -> Result<()> {
         if refuses_reads() && self.requires_grad() {
@@ -389,13 +392,14 @@ impl Tensor {
         Ok(())
     }
 
-    /// All elements in row-major order, for `op`, which may read those of a tracked tensor. `T` is the dtype.
+    /// All elements in row-major order, read by `op`. Unlike [`to_vec`](Tensor::to_vec) it may read a tracked tensor
+    /// anywhere. `T` must match the dtype.
     #[track_caller]
     pub(crate) fn host<T: Element>(&self, op: &str) -> Result<HostVec<T>> {
         self.read(|buffer, start, n| download(self.device().backend(), op, buffer, start, n))
     }
 
-    /// Calls `f` with a buffer that holds the elements one after the other from a given element on.
+    /// Calls `f` with a buffer in which the elements are contiguous, the index of the first one, and their number.
     #[track_caller]
     fn read<R>(&self, f: impl FnOnce(&Buffer, usize, usize) -> Result<R>) -> Result<R> {
         let dense = if self.is_contiguous() {
@@ -409,7 +413,7 @@ impl Tensor {
         with_read(&[&dense], |views| f(views[0].buffer, dense.0.layout.offset(), self.numel()))
     }
 
-    /// The one element of a tensor that has just one, as `T`, which must be the dtype.
+    /// Returns the only element of a tensor that has exactly one. `T` must match the dtype.
     #[track_caller]
     pub fn to_scalar<T: Element>(&self) -> Result<T> {
         if self.numel() != 1 {
@@ -419,7 +423,7 @@ impl Tensor {
         Ok(self.to_vec::<T>()?[0])
     }
 
-    /// The one element as f64, whatever the dtype.
+    /// Returns the only element as an `f64`, whatever the dtype. Errors unless the tensor has exactly one element.
     #[track_caller]
     pub fn item(&self) -> Result<f64> {
         if self.numel() != 1 {
@@ -430,7 +434,7 @@ impl Tensor {
         Ok(self.scalars()?[0].to_f64())
     }
 
-    /// All elements as scalars, for printing and single values.
+    /// All elements as scalars, for printing and for reading single values.
     #[track_caller]
     pub(crate) fn scalars(&self) -> Result<HostVec<Scalar>> {
         macro_rules! read {
@@ -450,22 +454,22 @@ impl Tensor {
     }
 }
 
-/// What an operation knows of an input before it runs: neither the elements nor their layout.
+/// What an operation knows about an input before it runs: neither the elements nor their layout.
 #[derive(Debug, Clone, Copy)]
 pub struct InputSpec<'a> {
-    /// Sizes of the axes.
+    /// The sizes of the axes.
     pub shape: &'a Shape,
-    /// Type of the elements.
+    /// The dtype of the elements.
     pub dtype: DType,
-    /// Where it lives.
+    /// The device that holds the input.
     pub device: &'a Device,
 }
 
-/// Shape and dtype of a result.
+/// The shape and dtype of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Spec {
-    /// Sizes of the axes.
+    /// The sizes of the axes.
     pub shape: Shape,
-    /// Type of the elements.
+    /// The dtype of the elements.
     pub dtype: DType,
 }

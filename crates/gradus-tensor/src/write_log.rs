@@ -1,9 +1,10 @@
 //! [`WriteLog`]: the last write of every byte of a storage.
 //!
-//! **Invariant**: the log knows the version of each byte's last write, so "was it written after version `v`?" has an
-//! exact answer as long as the last writes cover at most [`MANY`] places. More are joined in pairs: then bytes between
-//! two written ranges count as written, and a write counts as late as its neighbour's. Every doubt is resolved towards
-//! "it was written": a check may refuse what is right, and never passes what is stale.
+//! **Invariant**: the log knows the version of each byte's last write, so the question "was it written after version
+//! `v`?" has an exact answer as long as the last writes cover at most [`MANY`] places. Beyond that, entries are joined
+//! in pairs: the bytes between two written ranges then count as written, and the earlier of the two writes counts as
+//! late as the other. When in doubt the answer is "it was written". A check may therefore refuse a valid value, but
+//! never accepts a stale one.
 
 use std::ops::Range;
 use std::panic::Location;
@@ -12,8 +13,8 @@ use gradus_backend::{MismatchLines, VersionMismatch};
 
 use crate::footprint::Footprint;
 
-/// Entries of each kind that the log keeps apart: enough for a cache that is filled position by position. A write or a
-/// check that looks at all of them takes some microseconds.
+/// The maximum number of entries of each kind: enough for a cache that is filled position by position. A write or a
+/// check that visits all of them takes a few microseconds.
 pub(crate) const MANY: usize = 8192;
 
 /// One logged write.
@@ -21,15 +22,15 @@ pub(crate) const MANY: usize = 8192;
 pub struct Write {
     /// The version of the storage after the write.
     pub version: u64,
-    /// The range of bytes that it may have changed, without those that later writes replaced.
+    /// The range of bytes that the write may have changed, except those that later writes replaced.
     pub bytes: Range<usize>,
-    /// The operation that wrote.
+    /// The name of the operation that wrote.
     pub op: &'static str,
     /// The line of the user's code that called the operation.
     pub location: &'static Location<'static>,
     /// The epoch of the write (see `next_epoch`).
     pub(crate) epoch: u64,
-    /// The epoch of the latest write that this one replaced in the log; 0 if there was none.
+    /// The latest epoch among the writes that this one replaced in the log; 0 if it replaced none.
     hidden: u64,
 }
 
@@ -44,7 +45,8 @@ impl Write {
         Write { version, bytes, op, location, epoch, hidden: 0 }
     }
 
-    /// The facts of an error: `needed_by` needs a value of version `expected`, and this write came later.
+    /// The details of the error for a stale value: `needed_by` needs the value at version `expected`, but this write
+    /// came later.
     pub(crate) fn mismatch(
         &self,
         needed_by: &str,
@@ -62,7 +64,7 @@ impl Write {
         }
     }
 
-    /// Notes that `other` is removed from the log because this write replaces it.
+    /// Records that `other` is removed from the log because this write replaces it.
     fn hides(&mut self, other: &Write) {
         self.hidden = self.hidden.max(other.hidden).max(other.epoch);
     }
@@ -70,14 +72,15 @@ impl Write {
 
 #[derive(Debug, Default)]
 pub(crate) struct WriteLog {
-    /// Dense writes by address, disjoint: a later write replaces what it covers.
+    /// Writes to contiguous ranges, sorted by address and disjoint: a later write replaces the parts of earlier ones
+    /// that it covers.
     dense: Vec<Write>,
-    /// Writes whose elements are not adjacent, in no order. They may interleave with others.
+    /// Writes whose elements are not adjacent, in no particular order. They may interleave with other writes.
     strided: Vec<(Write, Footprint)>,
 }
 
 impl WriteLog {
-    /// Logs a write over `place`, later than all before. Writing the same place repeatedly is one entry.
+    /// Logs a write to `place` that is later than all logged ones. Repeated writes to the same place take up one entry.
     pub(crate) fn add(&mut self, mut write: Write, place: Footprint) {
         if write.bytes.is_empty() {
             return;
@@ -125,14 +128,14 @@ impl WriteLog {
         }
     }
 
-    /// The dense entries that overlap `bytes`.
+    /// The indices of the dense entries that overlap `bytes`.
     fn meeting(&self, bytes: &Range<usize>) -> Range<usize> {
         let start = self.dense.partition_point(|w| w.bytes.end <= bytes.start);
         let met = self.dense[start..].iter().take_while(|w| w.bytes.start < bytes.end).count();
         start..start + met
     }
 
-    /// The latest entry for which `wanted` holds and that may have changed one of the bytes of `place`.
+    /// The latest entry that satisfies `wanted` and may have changed a byte of `place`.
     fn latest(&self, place: &Footprint, wanted: impl Fn(&Write) -> bool) -> Option<&Write> {
         if place.bytes().is_empty() {
             return None;
@@ -148,17 +151,17 @@ impl WriteLog {
         latest
     }
 
-    /// The latest write after `version` to one of the bytes of `place`.
+    /// The latest write after `version` to a byte of `place`.
     pub(crate) fn after(&self, version: u64, place: &Footprint) -> Option<&Write> {
         self.latest(place, |w| w.version > version)
     }
 
-    /// The latest write from `epoch` on, up to version `last`, to one of the bytes of `place`.
+    /// The latest write to a byte of `place` in `epoch` or later, up to version `last`.
     ///
-    /// Such a write may have been replaced by one after `last`. Only the latest epoch that an entry replaced is known:
-    /// if that is `epoch` or later, the entry counts as such a write.
+    /// Such a write may have been replaced in the log by one that came after `last`. An entry only knows the latest
+    /// epoch that it replaced: if that is `epoch` or later, the entry itself counts as such a write.
     pub(crate) fn since(&self, epoch: u64, last: u64, place: &Footprint) -> Option<&Write> {
-        // Before the first write there is none.
+        // Version 0 means that nothing has been written.
         if last == 0 {
             return None;
         }
@@ -166,7 +169,7 @@ impl WriteLog {
     }
 }
 
-/// One entry for two: from the first byte of either to the last, as late as the later one.
+/// Joins two entries: the result spans both ranges and is as late as the later write.
 fn joined(a: &Write, b: &Write) -> Write {
     let (older, newer) = if a.version < b.version { (a, b) } else { (b, a) };
     let mut one = Write { bytes: a.bytes.start.min(b.bytes.start)..a.bytes.end.max(b.bytes.end), ..newer.clone() };
@@ -174,7 +177,7 @@ fn joined(a: &Write, b: &Write) -> Write {
     one
 }
 
-/// Joins neighbours in pairs: half as many entries, so that joining costs each write a constant.
+/// Joins neighbouring entries in pairs. This halves their number, so the amortised cost for each write is constant.
 fn join<T>(entries: &mut Vec<T>, one: impl Fn(&mut T, &T)) {
     let half = entries.len().div_ceil(2);
     for i in 0..half {
@@ -197,7 +200,7 @@ mod tests {
 
     const BYTES: usize = 240;
 
-    /// The log compared with a list of every write.
+    /// A log, and a plain list of all writes to compare it with.
     #[derive(Default)]
     struct Pair {
         log: WriteLog,
@@ -219,7 +222,7 @@ mod tests {
         }
     }
 
-    /// A range, or a part of a matrix.
+    /// A random range, or a random part of a matrix.
     fn part(next: &mut impl FnMut(usize) -> usize) -> Layout {
         let all = Layout::contiguous(Shape::new(&[BYTES]).unwrap());
         let within = |n: usize, next: &mut dyn FnMut(usize) -> usize| {
@@ -253,7 +256,7 @@ mod tests {
                 assert_eq!(found, pair.find(&at, |w| w.version > version));
                 let open = pair.log.since(from, u64::MAX, &seen).map(|w| w.version);
                 assert_eq!(open.is_some(), pair.find(&at, |w| w.epoch >= from).is_some());
-                // A write that was replaced later is found all the same, which may be a false alarm.
+                // A write is found even if a later one replaced it; this may be a false alarm.
                 let past = pair.log.since(from, version, &seen).is_some();
                 let want = pair.find(&at, |w| w.epoch >= from && w.version <= version).is_some();
                 assert!(past || !want);
@@ -290,7 +293,7 @@ mod tests {
         let rows = Layout::contiguous(Shape::new(&[4 * MANY, 2]).unwrap());
         let at = |i: usize| rows.slice(0, i, i + 1, 1).unwrap();
         let mut pair = Pair::default();
-        // Even rows, last to first.
+        // Writes to the even rows, from last to first.
         for i in (0..2 * MANY).rev() {
             pair.add(&at(2 * i), 1);
             assert!(pair.log.dense.len() <= MANY);
@@ -303,7 +306,7 @@ mod tests {
             assert!(found >= version && last(2 * i, version - 1) == Some(found), "{i}: {found} {version}");
             assert_eq!(last(2 * i, now), None);
         }
-        // The first rows are still known one by one; rows between others count as written with them.
+        // The first rows still have an entry each; elsewhere the rows between joined entries count as written.
         assert_eq!((last(0, now - 1), last(1, 0)), (Some(now), None));
         assert!((0..2 * MANY).any(|i| last(2 * i + 1, 0).is_some()));
         let mut pair = Pair::default();

@@ -1,13 +1,13 @@
 //! The recorded graph and the engine that runs it backwards.
 //!
-//! There is no global tape: the graph hangs off the tensors. A tracked tensor holds an edge to the [`Node`] that made
-//! it; a node holds edges to the nodes of its inputs and the values that its gradient needs, each with the version that
-//! its storage had. Traversal and drop are iterative, so that depth is limited by memory only; how deep user functions
-//! run inside each other is [limited](MAX_NESTING).
+//! There is no global tape: the tensors hold the graph. A tracked tensor has an edge to the [`Node`] that computed it.
+//! A node has edges to the nodes of its inputs, and holds the values that its gradient needs, each with the version
+//! that its storage had. Graphs are walked and dropped without recursion, so their depth is limited only by memory. How
+//! deeply user functions may be nested is [limited](MAX_NESTING).
 //!
-//! `graph` is what is recorded, `pass` the backward pass, `guard` what is promised of saved values, `region`
-//! checkpoints, `diagnose` who looks on, and `functions` what is made of all these; `mode` has the switches of a
-//! thread.
+//! The module `graph` holds what is recorded, `pass` the backward pass, `guard` the protection of saved values,
+//! `region` checkpointed regions, `diagnose` the observers of a computation, and `functions` the features built from
+//! all of these. `mode` holds the switches of a thread.
 
 mod diagnose;
 mod functions;

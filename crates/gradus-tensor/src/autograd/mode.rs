@@ -1,9 +1,10 @@
 //! The switches of a thread: whether operations are recorded, observed or traced.
 //!
-//! All are bits of one thread-local number, which is all that an operation has to read. A list beside it holds what
-//! guards have set.
+//! Every switch is a bit of one thread-local number, so an operation has to read only that number. A separate list
+//! records the settings of the live guards.
 //!
-//! Every switch of the user has two forms: `no_grad(f)` runs a closure, `no_grad_guard()` gives a [`GradModeGuard`].
+//! Every switch that users see comes in two forms: `no_grad(f)` runs a closure, and `no_grad_guard()` returns a
+//! [`GradModeGuard`].
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -14,26 +15,26 @@ use gradus_backend::{Error, ErrorKind, Result};
 const RECORD: u16 = 1;
 /// The storages that operations read and write are noted (`checkpoint`).
 pub(super) const NOTE_ACCESS: u16 = 2;
-/// Nodes also remember the inputs that their gradient does not need ([`strict`]).
+/// Nodes also remember inputs whose values their gradient does not need ([`strict`]).
 pub(super) const STRICT: u16 = 4;
-/// A write over a value that a graph needs fails ([`strict_inplace`]).
+/// A write over a value that a graph needs is an error ([`strict_inplace`]).
 pub(super) const REFUSE_WRITES: u16 = 8;
-/// A write over a value that a graph needs leaves the graph a copy ([`allow_mutation_on_saved_tensors`]).
+/// A write over a value that a graph needs first gives the graph a copy ([`allow_mutation_on_saved_tensors`]).
 pub(super) const COPY_ON_WRITE: u16 = 16;
-/// Saved values go through hooks (`saved_tensors_hooks`).
+/// Saved values pass through hooks (`saved_tensors_hooks`).
 pub(super) const PACK: u16 = 32;
 /// An observer sees the operands and results of operations (`find_nonfinite`, `explain_grad`).
 pub(super) const OBSERVE: u16 = 64;
-/// Nothing is recorded, even inside `enable_grad` ([`inference`]).
+/// Nothing is recorded, not even inside `enable_grad` ([`inference`]).
 const INFERENCE: u16 = 128;
-/// Reading the numbers of a tracked tensor is an error: what is computed from them would be missing from the graph (in
-/// the gradient of a custom operation that is itself differentiated).
+/// Reading the elements of a tracked tensor is an error, because results computed from them would be missing from the
+/// graph. Set while the gradient of a custom operation is itself differentiated.
 pub(super) const REFUSE_READS: u16 = 256;
-/// User functions run while the locks of tensors are held (`dispatch_compute`).
+/// A user function runs while the locks of tensors are held (`dispatch_compute`).
 pub(super) const HOLDS: u16 = 512;
 /// A tracer sees the operations that run ([`trace`](crate::ops::trace)).
 const TRACE: u16 = 1024;
-/// Switches that protect saved values beyond their versions.
+/// The switches that protect saved values beyond checking their versions.
 pub(super) const GUARDS: u16 = STRICT | REFUSE_WRITES | COPY_ON_WRITE;
 
 thread_local! {
@@ -58,23 +59,24 @@ pub(crate) fn notes_access() -> bool {
     is_set(NOTE_ACCESS)
 }
 
-/// Whether accesses to storages are noted, or must be checked against the locks that this thread holds.
+/// Whether accesses to storages are noted or must be checked against the locks that this thread holds.
 #[inline]
 pub(crate) fn checks_access() -> bool {
     is_set(NOTE_ACCESS | HOLDS)
 }
 
-/// For as long as a user function runs while locks of tensors are held.
+/// Until the guard is dropped, a user function runs while locks of tensors are held.
 pub(crate) fn holding() -> GradModeGuard {
     set(HOLDS, true)
 }
 
-/// For as long as a function runs that is not part of the user's computation: nothing is recorded, noted or refused.
+/// Until the guard is dropped, nothing is recorded, noted or refused. For functions that are not part of the user's
+/// computation.
 pub(crate) fn beside() -> GradModeGuard {
     set_switches(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS, 0)
 }
 
-/// Whether the numbers of tracked tensors may not be read.
+/// Whether reading the elements of a tracked tensor is an error.
 #[inline]
 pub(crate) fn refuses_reads() -> bool {
     is_set(REFUSE_READS)
@@ -98,35 +100,36 @@ pub(crate) fn is_watched() -> bool {
     is_set(OBSERVE | TRACE)
 }
 
-/// While operations are traced, or are not.
+/// Switches tracing on or off until the guard is dropped.
 pub(crate) fn tracing(on: bool) -> GradModeGuard {
     set(TRACE, on)
 }
 
-/// Whether saved values are guarded or packed: whether [`Saved::guard`](super::Saved::guard) has anything to do.
+/// Whether saved values are guarded or packed, so that [`Saved::guard`](super::Saved::guard) has work to do.
 #[inline]
 pub(crate) fn guards_saved() -> bool {
     is_set(GUARDS | PACK)
 }
 
-/// Those of `mask` that are on.
+/// The switches of `mask` that are on.
 pub(super) fn switches(mask: u16) -> u16 {
     MODE.get() & mask
 }
 
-/// Takes its setting back when dropped. Guards may be dropped in any order: those that are left hold, the newest first.
+/// Undoes its setting when dropped. Guards may be dropped in any order: for each switch, the newest remaining guard
+/// decides.
 ///
-/// A guard is for the rest of a scope. It must be bound to a name: `let _ = no_grad_guard();` drops it at once. The form that
-/// takes a closure, `no_grad(|| ..)`, cannot be misused like that.
+/// A guard lasts for the rest of a scope, so it must be bound to a name: `let _ = no_grad_guard();` drops it at once.
+/// The closure form, `no_grad(|| ..)`, cannot be misused in this way.
 #[must_use = "the switch is set back when the guard is dropped: bind it, `let _guard = no_grad_guard();`, or pass a closure, `no_grad(|| ..)`"]
 #[derive(Debug)]
 pub struct GradModeGuard {
     setting: Setting,
-    // Belongs to this thread.
+    // Makes the type neither `Send` nor `Sync`: a guard belongs to its thread.
     _not_send: PhantomData<*const ()>,
 }
 
-/// Sets the switches of `mask` to those in `on`; none once its guard is dropped.
+/// Sets each switch of `mask` to its state in `on`. Once its guard has been dropped, `mask` is 0 and nothing is set.
 #[derive(Debug, Clone, Copy)]
 struct Setting {
     id: u64,
@@ -135,21 +138,22 @@ struct Setting {
 }
 
 thread_local! {
-    /// The settings of living guards, the newest last. Applied to the default in order, they give the mode.
+    /// The settings of the live guards, the newest last. Applied to the default one after the other, they give the
+    /// mode.
     static SETTINGS: RefCell<Vec<Setting>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Drop for GradModeGuard {
     fn drop(&mut self) {
-        // On a thread that is ending, the settings are gone and not needed.
+        // On a thread that is shutting down, the settings no longer exist and are not needed.
         let _ = SETTINGS.try_with(|settings| {
             let mut settings = settings.borrow_mut();
             let Ok(at) = settings.binary_search_by_key(&self.setting.id, |s| s.id) else { return };
             let mut open = settings[at].mask;
             (settings[at].mask, settings[at].on) = (0, 0);
             while settings.pop_if(|s| s.mask == 0).is_some() {}
-            // Each switch that it had set goes back to the newest remaining setting. Where guards nest, the first one
-            // found decides.
+            // Each switch that this guard had set returns to the newest remaining setting. If guards are nested, the
+            // first setting found settles every switch.
             let mut mode = MODE.get() & !open | RECORD & open;
             for s in settings.iter().rev() {
                 mode = mode & !(s.mask & open) | s.on & open;
@@ -168,7 +172,7 @@ pub(super) fn set(bit: u16, on: bool) -> GradModeGuard {
     set_switches(bit, if on { bit } else { 0 })
 }
 
-/// Turns the switches in `mask` on if they are in `on`, and off otherwise, until the guard is dropped.
+/// Turns each switch of `mask` on if it is in `on`, and off otherwise, until the guard is dropped.
 pub(super) fn set_switches(mask: u16, on: u16) -> GradModeGuard {
     MODE.set(MODE.get() & !mask | on);
     let setting = SETTINGS.try_with(|settings| {
@@ -180,15 +184,16 @@ pub(super) fn set_switches(mask: u16, on: u16) -> GradModeGuard {
     GradModeGuard { setting: setting.unwrap_or(Setting { id: 0, mask, on }), _not_send: PhantomData }
 }
 
-/// Nothing is recorded, guarded or packed: for computations that are not part of the user's program.
+/// Until the guard is dropped, nothing is recorded, guarded or packed. For computations that are not part of the user's
+/// program.
 pub(super) fn plain() -> GradModeGuard {
     set_switches(RECORD | GUARDS | PACK, 0)
 }
 
 /// Runs `f` without recording: its results have no gradient and hold no graph.
 ///
-/// The switch belongs to the thread: what `f` does on other threads is recorded as usual. Inside, [`enable_grad`]
-/// records again, and so do functions that take a derivative, such as [`vjp`](crate::vjp).
+/// The switch belongs to the thread, so whatever `f` does on other threads is recorded as usual. Inside `f`,
+/// [`enable_grad`] turns recording on again, and so do functions that take a derivative, such as [`vjp`](crate::vjp).
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -204,7 +209,7 @@ pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// [`no_grad`] until the guard is dropped.
+/// Like [`no_grad`], but in effect until the guard is dropped.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -224,21 +229,21 @@ pub fn enable_grad<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// [`enable_grad`] until the guard is dropped.
+/// Like [`enable_grad`], but in effect until the guard is dropped.
 pub fn enable_grad_guard() -> GradModeGuard {
     set(RECORD, true)
 }
 
-/// Runs `f` without recording, whatever `f` does.
+/// Runs `f` and records nothing, whatever `f` does.
 ///
-/// [`no_grad`] is a default that the code inside may lift, with [`enable_grad`] or by asking for a derivative. This is a
-/// promise that it cannot: [`enable_grad`] has no effect, and what needs a graph is an error that says so:
-/// [`backward`](crate::Tensor::backward), [`grad`](crate::grad), [`vjp`](crate::vjp), [`jvp`](crate::jvp),
-/// [`hvp`](crate::hvp), [`jacobian`](crate::jacobian) and [`hessian`](crate::hessian). So a server that runs a model under
-/// it holds no graph, whatever that model does.
+/// [`no_grad`] is only a default: code inside it can record again with [`enable_grad`] or by taking a derivative.
+/// Inside `inference` it cannot: [`enable_grad`] has no effect, and functions that need a graph return an error that
+/// says so. These are [`backward`](crate::Tensor::backward), [`grad`](crate::grad), [`vjp`](crate::vjp),
+/// [`jvp`](crate::jvp), [`hvp`](crate::hvp), [`jacobian`](crate::jacobian) and [`hessian`](crate::hessian). A server
+/// that runs a model inside `inference` therefore never holds a graph, whatever the model does.
 ///
-/// Tensors made inside are ordinary ones: they may enter a graph outside, as constants; leaves may be made for later
-/// use; and writes are counted as always, so that a graph notices when a value it needs is overwritten.
+/// Tensors created inside are ordinary tensors. They may enter a graph outside as constants, and leaves may be created
+/// for later use. Writes are counted as always, so a graph notices if a value that it needs is overwritten.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -257,7 +262,7 @@ pub fn inference<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// [`inference`] until the guard is dropped.
+/// Like [`inference`], but in effect until the guard is dropped.
 pub fn inference_guard() -> GradModeGuard {
     set(INFERENCE, true)
 }
@@ -267,7 +272,7 @@ pub fn is_inference() -> bool {
     is_set(INFERENCE)
 }
 
-/// Refuses what needs a graph inside [`inference`].
+/// Errors if this thread is inside [`inference`]. Called by functions that need a graph.
 #[track_caller]
 pub(crate) fn refuse_inference(op: &str) -> Result<()> {
     if !is_inference() {
@@ -277,52 +282,58 @@ pub(crate) fn refuse_inference(op: &str) -> Result<()> {
     Err(e.help("take gradients outside of it, or use no_grad, which allows them"))
 }
 
-/// Runs `f`. A backward pass through what it records fails where any input was overwritten since, even one whose value no
-/// gradient needs. The error names the operation, the one that overwrote, and both source lines; writes beside the input's
-/// elements are no errors.
+/// Runs `f` and checks all inputs of what it records. A backward pass through it fails if any input has been
+/// overwritten since, even one whose value no gradient needs. The error names the recorded operation, the operation
+/// that overwrote the input, and the source lines of both. A write to other elements of the same storage is not an
+/// error.
 ///
-/// Inputs are remembered weakly: nothing is kept alive, and an input whose storage is gone is not checked. The three switches
-/// for writes are side by side in [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md).
+/// Inputs are remembered weakly: they are not kept alive, and an input whose storage is gone is not checked. The guide
+/// to [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md) compares the three
+/// switches for writes.
 pub fn strict<R>(f: impl FnOnce() -> R) -> R {
     let _guard = strict_guard();
     f()
 }
 
-/// [`strict`] until the guard is dropped.
+/// Like [`strict`], but in effect until the guard is dropped.
 pub fn strict_guard() -> GradModeGuard {
     set(STRICT, true)
 }
 
-/// Runs `f`, and protects the values that it saves for a gradient: a write in place over one fails, before a byte changes, for
-/// as long as the graph that needs it lives, on every thread. The error names the operation that needs the value and its source
-/// line. Writes elsewhere succeed, and so do all writes once the graph was freed by a backward pass or dropped. Inside,
-/// [`allow_mutation_on_saved_tensors`] is off.
+/// Runs `f` and protects the values that it saves for a gradient: writing over one in place fails before any byte
+/// changes. The protection lasts as long as the graph that needs the value, and holds on every thread. The error names
+/// the operation that needs the value and its source line. Writes elsewhere succeed, and so do all writes after a
+/// backward pass has freed the graph or the graph has been dropped. Inside, [`allow_mutation_on_saved_tensors`] is off.
 ///
-/// What [`saved_tensors_hooks`](super::saved_tensors_hooks) pack is not protected, but checked when it is unpacked. The three
-/// switches for writes are side by side in [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md).
+/// Values that [`saved_tensors_hooks`](super::saved_tensors_hooks) pack are not protected, but checked when they are
+/// unpacked. The guide to [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md)
+/// compares the three switches for writes.
 pub fn strict_inplace<R>(f: impl FnOnce() -> R) -> R {
     let _guard = strict_inplace_guard();
     f()
 }
 
-/// [`strict_inplace`] until the guard is dropped.
+/// Like [`strict_inplace`], but in effect until the guard is dropped.
 pub fn strict_inplace_guard() -> GradModeGuard {
     set_switches(REFUSE_WRITES | COPY_ON_WRITE, REFUSE_WRITES)
 }
 
-/// Runs `f`, and lets the values that it saves for a gradient be overwritten: a write in place over one first leaves the graph
-/// a copy of the old value, for as long as the graph lives, on every thread. Gradients, of any order, are those of the values
-/// that were read. Nodes that save the same tensor share the copy. Inside, [`strict_inplace`] is off.
+/// Runs `f` and allows the values that it saves for a gradient to be overwritten: writing over one in place first gives
+/// the graph a copy of the old value. This lasts as long as the graph, and holds on every thread. Gradients of any
+/// order are those of the values that were read. Nodes that save the same tensor share the copy. Inside,
+/// [`strict_inplace`] is off.
 ///
-/// A [`checkpoint`](super::checkpoint) reads its values again, so they cannot be copied: a write over one fails, as with
-/// [`strict_inplace`]. What [`saved_tensors_hooks`](super::saved_tensors_hooks) pack belongs to the hooks. The three switches
-/// for writes are side by side in [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md).
+/// A [`checkpoint`](super::checkpoint) reads its values again in place, so they cannot be copied: writing over one
+/// fails, as with [`strict_inplace`]. Values that [`saved_tensors_hooks`](super::saved_tensors_hooks) pack are left to
+/// the hooks. The guide to
+/// [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md) compares the three
+/// switches for writes.
 pub fn allow_mutation_on_saved_tensors<R>(f: impl FnOnce() -> R) -> R {
     let _guard = allow_mutation_on_saved_tensors_guard();
     f()
 }
 
-/// [`allow_mutation_on_saved_tensors`] until the guard is dropped.
+/// Like [`allow_mutation_on_saved_tensors`], but in effect until the guard is dropped.
 pub fn allow_mutation_on_saved_tensors_guard() -> GradModeGuard {
     set_switches(REFUSE_WRITES | COPY_ON_WRITE, COPY_ON_WRITE)
 }

@@ -1,20 +1,20 @@
-//! The limit on how deep user functions may nest, so that no nesting overflows the stack.
+//! The limit on how deeply user functions may be nested, so that they cannot overflow the stack.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 use gradus_backend::{Error, ErrorKind, Result};
 
-/// How deep calls that run user functions may be nested on a thread: backward passes (which run hooks and gradients of
-/// custom operations), [`checkpoint`](super::checkpoint), [`apply_custom`](super::apply_custom), [`vmap`](super::vmap),
-/// [`vjp`](super::vjp) and its kin, [`gradcheck`](super::gradcheck), [`explain_grad`](super::explain_grad),
-/// [`find_nonfinite`](super::find_nonfinite), [`once`](super::once),
-/// [`saved_tensors_hooks`](super::saved_tensors_hooks) and [`dispatch_compute`](crate::Device::dispatch_compute), in
-/// any mixture. One more is an error.
+/// How deeply calls that run user functions may be nested on a thread, in any mixture; one more is an error. The calls
+/// are backward passes (which run hooks and gradients of custom operations), [`checkpoint`](super::checkpoint),
+/// [`apply_custom`](super::apply_custom), [`vmap`](super::vmap), [`vjp`](super::vjp) and its relatives,
+/// [`gradcheck`](super::gradcheck), [`explain_grad`](super::explain_grad), [`find_nonfinite`](super::find_nonfinite),
+/// [`once`](super::once), [`saved_tensors_hooks`](super::saved_tensors_hooks) and
+/// [`dispatch_compute`](crate::Device::dispatch_compute).
 ///
-/// A level takes up to 4 KB of the stack, 12 KB in an unoptimised build, besides what the functions themselves take: all of
-/// them fit in the 2 MiB that a thread has by default. Chains are not nested, and have no limit: a graph, or one
-/// checkpointed region after the other, may be as long as memory allows.
+/// A level takes up to 4 KB of the stack, or 12 KB in an unoptimised build, plus what the functions themselves use. All
+/// levels together fit in the 2 MiB that a thread has by default. Chains are not nested and have no limit: a graph, or
+/// a sequence of checkpointed regions, may be as long as memory allows.
 pub const MAX_NESTING: usize = 100;
 
 thread_local! {
@@ -25,7 +25,7 @@ thread_local! {
 pub(crate) struct Nested(PhantomData<*const ()>);
 
 impl Nested {
-    /// Errors beyond [`MAX_NESTING`].
+    /// Errors if [`MAX_NESTING`] levels are already open.
     #[inline]
     #[track_caller]
     pub(crate) fn enter(op: &str) -> Result<Self> {

@@ -1,4 +1,4 @@
-//! [`explain_grad`]: why a tensor gets no gradient.
+//! [`explain_grad`]: why a tensor does not get a gradient.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -14,33 +14,34 @@ use crate::autograd::graph::node::{Edge, Node};
 use crate::autograd::graph::saved::Context;
 use crate::autograd::{BackwardOptions, Nested, grad};
 
-/// Whether the result of a step has a gradient for a tensor, and if not, why; see [`explain_grad`]. Prints as a
-/// sentence.
+/// Whether the result of a step has a gradient with respect to a tensor and, if not, why; see [`explain_grad`]. Its
+/// `Display` form is a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Dependence {
     /// A gradient arrives.
     Gradient,
-    /// The gradient is exactly zero everywhere: every path leads through operations like `floor` and `sign`.
+    /// The gradient is zero everywhere: every path leads through an operation with derivative zero, such as `floor` or
+    /// `sign`.
     Zero {
-        /// The operation nearest to the result.
+        /// The operation of this kind that is nearest to the result.
         op: String,
         /// The line that recorded it.
         location: &'static Location<'static>,
     },
-    /// The derivative is undefined or was switched off: the path from the tensor to the result is cut. Also reported
-    /// where other paths exist, but all have slope zero.
+    /// The derivative is undefined or was switched off, so the path from the tensor to the result is cut. Also reported
+    /// if there are other paths but the derivative along all of them is zero.
     Undefined {
         /// The operation that cuts the path, with its parameters.
         op: String,
         /// The line that called it.
         location: &'static Location<'static>,
-        /// How it is cut there.
+        /// How the operation cuts the path.
         reason: String,
     },
-    /// As far as the step shows, the result was computed without the tensor. Numbers read out of the tensor (`to_vec`,
-    /// `item`) and made into tensors again cannot be followed, nor can anything computed from it before the step. Let
-    /// the step compute everything from the tensor on.
+    /// As far as the step shows, the result was computed without the tensor. The path cannot be followed if elements
+    /// are read out of the tensor (`to_vec`, `item`) and turned into a new tensor, or if it leads through a tensor that
+    /// was computed before the step. Let the step compute everything that follows from the tensor.
     Unused,
 }
 
@@ -62,16 +63,17 @@ impl fmt::Display for Dependence {
     }
 }
 
-/// Runs `step` and reports whether its result has a gradient for `input`, and if not, where the path between them ends
-/// and why: integers, comparisons, `detach`, [`no_grad`](crate::autograd::no_grad).
+/// Runs `step` and reports whether its result has a gradient with respect to `input`. If it does not, reports where the
+/// path between them ends and why: for example at integers, a comparison, `detach` or
+/// [`no_grad`](crate::autograd::no_grad).
 ///
-/// [`grad`] gives `None`, and [`Gradients::get`](crate::autograd::Gradients::get) too, where a tensor does not
-/// influence a result as far as the graph knows; zeros where it does and the derivative is zero. An operation that cuts
-/// the graph is not part of it, so this runs the step and observes every operation; it costs nothing otherwise.
-/// Operations on other threads are not seen.
+/// If a tensor does not influence a result as far as the graph knows, [`grad`] and
+/// [`Gradients::get`](crate::autograd::Gradients::get) return `None`. If it does, but the derivative is zero, they
+/// return zeros. An operation that cuts the graph is not part of it, so `explain_grad` runs the step and observes every
+/// operation. Outside of it, observing costs nothing. Operations on other threads are not seen.
 ///
 /// # Errors
-/// Those of `step` and of the gradient; an `input` that does not require a gradient; nesting beyond
+/// The errors of `step` and of the gradient; an `input` that does not require a gradient; nesting beyond
 /// [`MAX_NESTING`](crate::autograd::MAX_NESTING).
 ///
 /// ```
@@ -103,7 +105,7 @@ pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Re
     if !output.edge().is_some_and(|e| paths.reach(e)) {
         return Ok(paths.cut(&output, false).unwrap_or(Dependence::Unused));
     }
-    // A path exists: does a nonzero number come through?
+    // A path exists. Does anything other than zero arrive through it?
     let observing = Observing::start(Observer::Paths(paths));
     let seed = Tensor::ones(output.shape(), output.dtype(), output.device())?;
     let found = grad(&[&output], &[input], Some(&[&seed]), BackwardOptions::new().retain_graph());
@@ -118,35 +120,35 @@ pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Re
     })
 }
 
-/// One operation that ran, and how it relates to the input.
+/// One operation of the step, and how it relates to the input.
 struct Step {
     op: String,
     location: &'static Location<'static>,
-    /// The operands outside of every recorded path from the input, and those on one.
+    /// The operands on no recorded path from the input (`dead`), and those on one (`alive`).
     dead: Vec<Place>,
     alive: Vec<Place>,
     outputs: Vec<Place>,
-    /// Whether the outputs were overwritten completely.
+    /// Whether the operation overwrote its outputs completely.
     replaces: bool,
-    /// Why the path through an operand does not go on.
+    /// Why the path through an operand ends here; `None` if it does not.
     cut: Option<String>,
 }
 
-/// The operations of a step, and the paths from an input.
+/// The operations of a step and the paths from an input through them.
 pub(in crate::autograd) struct Paths {
     input: u64,
-    /// The output of that node that the input is.
+    /// Which output of its node the input is.
     output: usize,
-    /// For each node, by number, whether a path leads to it from the input.
+    /// For each node, by number, whether a path leads from the input to it.
     reached: HashMap<u64, bool>,
-    /// The memory of tensors on a recorded path, each with the number of steps before it was known.
+    /// The memory of tensors on a recorded path, each with the number of steps that had run when it was added.
     alive: Places<usize>,
     steps: Vec<Step>,
-    /// The first operation of the backward pass whose gradient was zero.
+    /// The first operation in the backward pass whose gradient was zero.
     zero: Option<(String, &'static Location<'static>)>,
     /// Whether a gradient arrived at the input.
     arrived: bool,
-    /// The line that asks.
+    /// The line that called `explain_grad`.
     location: &'static Location<'static>,
 }
 
@@ -154,7 +156,7 @@ impl Paths {
     #[track_caller]
     fn new(edge: &Edge, input: &Tensor) -> Self {
         let mut alive = Places::default();
-        // A leaf is whatever its storage holds: a write does not end its path.
+        // A leaf is whatever its storage currently holds, so a write does not end its path.
         alive.insert(Place::of(input), if edge.node.is_leaf() { usize::MAX } else { 0 });
         Paths {
             input: edge.node.seq,
@@ -177,7 +179,7 @@ impl Paths {
                 stack.extend(n.inputs().flatten());
             }
         }
-        // Inputs always have lower numbers.
+        // In ascending order, because the inputs of a node have lower numbers.
         for (seq, n) in unknown {
             let reached = n.inputs.iter().flatten().any(|e| self.is_reached(e));
             self.reached.insert(seq, reached);
@@ -185,7 +187,8 @@ impl Paths {
         self.is_reached(edge)
     }
 
-    /// For the input's own node, its output only; for later nodes, every output.
+    /// Whether `edge` is known to be reached. Of the input's own node, only the input's output counts; of later nodes,
+    /// all outputs.
     fn is_reached(&self, edge: &Edge) -> bool {
         match edge.node.seq {
             seq if seq == self.input => edge.output == self.output,
@@ -198,8 +201,8 @@ impl Paths {
         t.edge().is_some_and(|e| self.reach(e))
     }
 
-    /// Whether, before a step, this memory still held a tensor on a recorded path, with no step in between that
-    /// replaced it.
+    /// Whether `place` still held a tensor on a recorded path just before step number `step`, so that no step since
+    /// then has replaced it.
     fn lives(&self, place: &Place, step: usize) -> bool {
         let replaced = |since: usize| {
             let steps = self.steps.get(since..step).unwrap_or_default();
@@ -223,7 +226,7 @@ impl Paths {
             }
         }
         let (mut cut, on_the_way) = (None, !alive.is_empty());
-        // What runs inside a custom operation is not recorded, but the operation is.
+        // Operations inside a custom operation are not recorded, but the custom operation itself is.
         if on_the_way && (ran.mode.recording || region) {
             for (i, t) in ran.outputs.iter().enumerate() {
                 match (ran.carries)(i) {
@@ -248,14 +251,15 @@ impl Paths {
         written: &[&Tensor],
         read: &[&Tensor],
     ) {
-        // Memory that is overwritten completely does not count.
+        // Old values that are overwritten completely do not count.
         let old = if replaces { &[] } else { written };
         let dead = read.iter().chain(old).map(|t| Place::of(t)).collect();
         let outputs = written.iter().map(|t| Place::of(t)).collect();
         self.steps.push(Step { op: op.to_owned(), location, dead, alive: vec![], outputs, replaces, cut: None });
     }
 
-    /// All recorded paths to a result have slope zero: reports that or, if another path is cut, where.
+    /// Called if the derivative along all recorded paths to a result is zero. Reports where another path is cut or, if
+    /// there is none, the zero.
     fn zero_or_cut(&self, output: &Tensor, (op, location): (String, &'static Location<'static>)) -> Dependence {
         match self.cut(output, true) {
             Some(Dependence::Undefined { op, location, reason }) => {
@@ -266,8 +270,8 @@ impl Paths {
         }
     }
 
-    /// Where a path from the input to a result ends: the first such place. `reached` says whether recorded paths lead
-    /// to the result as well.
+    /// Finds the first place at which a path from the input to a result is cut. `reached` says whether recorded paths
+    /// lead to the result as well.
     fn cut(&self, output: &Tensor, reached: bool) -> Option<Dependence> {
         let (mut wanted, mut found) = (Places::default(), None);
         let undefined =
@@ -298,12 +302,12 @@ impl Paths {
         found
     }
 
-    /// The gradients of a node's outputs are complete.
+    /// Called when the gradients of a node's outputs are complete.
     pub(in crate::autograd) fn complete(&mut self, node: &Node, grads: &[Option<Tensor>]) {
         self.arrived |= node.seq == self.input && grads.get(self.output).is_some_and(Option::is_some);
     }
 
-    /// A gradient was computed.
+    /// Called when a node has computed the gradients of its inputs.
     pub(in crate::autograd) fn gradients(&mut self, ctx: &Context<'_>, found: &[Option<Tensor>]) {
         if self.zero.is_none() && found.iter().enumerate().any(|(i, g)| g.is_none() && ctx.needs(i)) {
             let op = ctx.node.op().map_or_else(String::new, |op| format!("{op:?}"));

@@ -1,4 +1,4 @@
-//! Diagnosis of a step: where a NaN comes from, and where a gradient ends.
+//! Diagnosis of a step: where a NaN comes from, and why a gradient is missing.
 
 pub(super) mod explain;
 pub(super) mod nonfinite;

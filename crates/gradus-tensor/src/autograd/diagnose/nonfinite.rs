@@ -17,26 +17,27 @@ use crate::autograd::graph::saved::Context;
 use crate::ops::{Flow, Op};
 use crate::{Storage, Tensor};
 
-/// Runs `step` (forward, backward, an optimiser's step, in any mixture) with checks, and reports the first operation
-/// that made a NaN or an infinity: in its result, in its gradient, or by a write in place. `None` if all values stayed
-/// finite.
+/// Runs `step` (a forward pass, a backward pass, an optimiser's step, or any mixture) with checks. Reports the first
+/// operation that made a NaN or an infinity: in its result, in its gradient, or by a write in place. Returns `None` if
+/// all values stayed finite.
 ///
-/// It costs nothing when unused, so use it on the step that went wrong: run that step again inside, from the same
-/// values. The step ends with an error at the operation that is found. If that is a write, the other writes still run,
-/// so that a step of an optimiser is not left half done. Only float tensors and operations on this thread are checked.
-/// Every result is read back from its device, so expect it to be slow.
+/// It costs nothing when unused. When a step has gone wrong, run that step again inside it, from the same values. The
+/// step ends with an error at the operation that is found. If that is a write, the other writes still run, so that an
+/// optimiser's step is not left half done. Only float tensors and operations on this thread are checked. Every result
+/// is read back from its device, so this is slow.
 ///
-/// A NaN that existed before, in a tensor that `step` was given or made from numbers, is [`Origin::Given`], reported at
-/// the operation that first spread it. So is an infinity, but only where it reaches a single number (a loss) or a
-/// gradient: the `-inf` of a mask is no mistake. An infinity that an operation makes is usually a mistake; where it is
-/// intended, use [`find_nan`], which ignores infinities.
+/// If a NaN existed before the step, or was in the numbers from which the step made a tensor, its origin is
+/// [`Origin::Given`], and it is reported at the operation that first spread it. The same holds for an infinity, but it
+/// is reported only if it reaches a single number (such as a loss) or a gradient, since the `-inf` of a mask is not a
+/// mistake. An infinity that an operation makes usually is a mistake. If it is intended, use [`find_nan`], which
+/// ignores infinities.
 ///
-/// For elementwise operations, their gradients and reductions, what an operation made and what it spread is told apart
-/// element by element. An operation that mixes elements, like a matrix product or the gradient of a reduction, is
-/// [`Origin::MadeOrSpread`] if its operands are not all finite.
+/// For elementwise operations, their gradients and reductions, the search distinguishes element by element between what
+/// an operation made and what it spread. An operation that mixes elements, like a matrix product or the gradient of a
+/// reduction, is reported as [`Origin::MadeOrSpread`] if its operands are not all finite.
 ///
-/// An infinite scalar operand, as in `masked_fill(&mask, -inf)`, is intended. In a formula made by
-/// [`fused!`](crate::fused) with such a scalar, it is not known which infinities come from it, and all count as made.
+/// An infinite scalar operand, as in `masked_fill(&mask, -inf)`, counts as intended. In a [`fused!`](crate::fused)
+/// expression with such a scalar, the search cannot tell which infinities come from it, so all of them count as made.
 ///
 /// # Errors
 /// Any error of `step` itself; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
@@ -63,7 +64,7 @@ pub fn find_nonfinite<T>(step: impl FnOnce() -> Result<T>) -> Result<Option<NonF
     search(step, true)
 }
 
-/// [`find_nonfinite`] for NaN alone.
+/// [`find_nonfinite`] for NaN only.
 #[track_caller]
 pub fn find_nan<T>(step: impl FnOnce() -> Result<T>) -> Result<Option<NonFiniteReport>> {
     search(step, false)
@@ -81,49 +82,49 @@ fn search<T>(step: impl FnOnce() -> Result<T>, infinities: bool) -> Result<Optio
     result.map(|_| None)
 }
 
-/// Where a NaN or an infinity comes from.
+/// The origin of a NaN or an infinity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// The operation made it: an infinity from finite numbers, a NaN from numbers that are not NaN.
+    /// The operation made it: an infinity from finite values, or a NaN from values that are not NaN.
     Operation,
     /// The gradient of the operation made it.
     Gradient,
-    /// The sum of finite gradients from several uses of the operation's result.
+    /// It is the sum of finite gradients from several uses of the operation's result.
     Sum,
-    /// A hook on the operation's result or gradient returned it, without an operation in the hook having made it.
+    /// A hook on the operation's result or gradient returned it, and no operation in the hook made it.
     Hook,
     /// The operation wrote it in place.
     Write,
-    /// It was there already, in an operand of the operation: no operation of the step made it.
+    /// It was already in an operand of the operation: no operation of the step made it.
     Given,
-    /// The operation or its gradient mixes elements and had an operand that was not finite: it either made or spread
-    /// it.
+    /// The operation or its gradient mixes elements and had an operand that was not finite, so it either made or spread
+    /// the value.
     MadeOrSpread,
 }
 
-/// The first NaN or infinity of a step; see [`find_nonfinite`]. Prints as a few lines.
+/// The first NaN or infinity of a step; see [`find_nonfinite`]. Its `Display` form is a few lines of text.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct NonFiniteReport {
     /// The operation, with its parameters.
     pub op: String,
-    /// What about it.
+    /// Where the NaN or infinity comes from.
     pub origin: Origin,
-    /// The line that called the operation; of a gradient, the line that recorded it.
+    /// The line that called the operation. If the gradient is at fault, this is the line that recorded the operation.
     pub location: &'static Location<'static>,
-    /// The hook, or the gradient of a custom operation or checkpoint, inside which the operation ran.
+    /// The hook, or the gradient of a custom operation or checkpoint, in which the operation ran.
     pub inside: Option<String>,
     /// The operands of the operation.
     pub inputs: Vec<ValueRange>,
-    /// What it gave.
+    /// The results of the operation or of its gradient.
     pub outputs: Vec<ValueRange>,
-    /// The output with the first element that the operation made, and its index. `None` if it made none, or if that is
-    /// unknown.
+    /// The number of the output that contains the first element made by the operation, and its index. `None` if the
+    /// operation made none, or if this is unknown.
     pub made_at: Option<(usize, Vec<usize>)>,
-    /// For [`Origin::MadeOrSpread`]: where the infinity among the operands comes from, if known.
+    /// For [`Origin::MadeOrSpread`]: where the infinity among the operands comes from, if this is known.
     pub source: Option<Box<NonFiniteReport>>,
-    /// The NaN and infinities that the operation made.
+    /// The numbers of NaN and of infinities that the operation made.
     made: (usize, usize),
 }
 
@@ -132,7 +133,7 @@ impl fmt::Display for NonFiniteReport {
         let (op, at) = (&self.op, self.location);
         let total = |ranges: &[ValueRange]| ranges.iter().fold((0, 0), |n, r| (n.0 + r.nan, n.1 + r.infinite));
         let gave = total(&self.outputs);
-        // Where it also spread some, the first in the table below may be one of those.
+        // If it also spread some, the first one in the table below may be one of these.
         let which = match &self.made_at {
             Some((i, index)) if self.made != gave => {
                 let of = if self.outputs.len() > 1 { format!(" of {}", self.outputs[*i].name) } else { String::new() };
@@ -164,7 +165,7 @@ impl fmt::Display for NonFiniteReport {
     }
 }
 
-/// NaN and infinities in words; empty if there are none.
+/// The number of NaN and of infinities in words; empty if there are none.
 fn counted((nan, infinite): (usize, usize)) -> String {
     let count = |n: usize, one: &str, many: &str| match n {
         0 => None,
@@ -175,29 +176,29 @@ fn counted((nan, infinite): (usize, usize)) -> String {
     counts.into_iter().flatten().collect::<Vec<_>>().join(" and ")
 }
 
-/// Storages that hold an infinity from before the step, with the operation that first spread it. The weak handle keeps
-/// the address from being reused.
+/// The storages that hold an infinity from before the step, each with a report on the operation that first spread it.
+/// The weak handle keeps the address of the storage from being reused.
 type Given = HashMap<*const Storage, (Weak<Storage>, Rc<NonFiniteReport>)>;
 
-/// The search: what it looks for, and what it has found.
+/// The state of the search: what it looks for and what it has found.
 pub(in crate::autograd) struct Search {
     infinities: bool,
     found: Option<Rc<NonFiniteReport>>,
     given: Given,
-    /// Whose gradient runs user code.
+    /// The gradient inside which user code is running, in words.
     pub(in crate::autograd) inside: Option<String>,
 }
 
-/// The values that a write in place reads, from before it.
+/// What is known about a write in place before it happens, including the values that it reads.
 pub(crate) struct Written {
     op: &'static str,
     spreads: Spreads,
-    /// Whether the results depend on the old values.
+    /// Whether the written values depend on the old ones.
     reads_outputs: bool,
     location: &'static Location<'static>,
     before: Looked,
     inputs: Looked,
-    /// The sources of an infinity in the overwritten values, and of one in the operands.
+    /// The source of an infinity in the old values, and of one in the operands.
     sources: [Option<Rc<NonFiniteReport>>; 2],
 }
 
@@ -224,7 +225,7 @@ impl Looked {
         Ok(all)
     }
 
-    /// The gradients of the inputs or outputs of a node.
+    /// Reads the gradients of the inputs or outputs of a node.
     #[track_caller]
     fn gradients(of: &str, grads: &[Option<Tensor>]) -> Result<Looked> {
         let mut all = Looked::default();
@@ -239,22 +240,23 @@ impl Looked {
     }
 }
 
-/// An operation with results that are not finite.
+/// An operation whose results are not all finite.
 struct Suspect {
     op: String,
     location: &'static Location<'static>,
     spreads: Spreads,
-    /// Its origin if the operation made them.
+    /// The origin to report if the operation made these values.
     origin: Origin,
 }
 
 impl Search {
-    /// Whether results need a check.
+    /// Whether the outputs contain values that the search looks for.
     fn suspicious(&self, outputs: &Looked) -> bool {
         outputs.ranges.iter().any(|r| r.nan > 0 || self.infinities && r.infinite > 0)
     }
 
-    /// The report on an operation, and whether to end the step now: infinities that are passed on may be intended.
+    /// The report on an operation, and whether to end the step now. An infinity that is only passed on may be intended
+    /// and does not end it.
     #[track_caller]
     fn judge(
         &self,
@@ -288,13 +290,13 @@ impl Search {
         Err(e)
     }
 
-    /// Ends the step after a find that could not end its own operation.
+    /// Ends the step if an earlier find could not end it.
     #[track_caller]
     fn stopped(&self) -> Result<()> {
         self.found.as_ref().map_or(Ok(()), |found| Err(stopped(found)))
     }
 
-    /// Where the infinity in one of these tensors comes from, if that is known.
+    /// A report on where the infinity in one of these tensors comes from, if this is known.
     fn source<'t>(
         &self,
         tensors: impl IntoIterator<Item = &'t Tensor>,
@@ -313,7 +315,7 @@ impl Search {
     #[track_caller]
     pub(in crate::autograd) fn on_operation(&mut self, ran: &Ran<'_>) -> Result<()> {
         self.stopped()?;
-        // A given number is no mistake until something is computed from it.
+        // A number that was given is not a mistake until something is computed from it.
         if ran.inputs.is_empty() {
             return Ok(());
         }
@@ -342,8 +344,8 @@ impl Search {
         written: &[&Tensor],
         read: &[&Tensor],
     ) -> Option<Box<Written>> {
-        // Writes go on: ending the step at one of several writes that belong together would leave an optimiser's step
-        // half done. What cannot be read now is not judged.
+        // Writes must go on: ending the step at one of several writes that belong together would leave an optimiser's
+        // step half done. Tensors that cannot be read now are not judged.
         if self.found.is_some() {
             return None;
         }
@@ -355,19 +357,19 @@ impl Search {
     }
 
     pub(in crate::autograd) fn after_write(&mut self, before: Written, written: &[&Tensor]) {
-        // A tensor that cannot be read is not judged here; its next reader gets the error.
+        // A tensor that cannot be read is not judged here; the next read of it returns the error.
         let Ok(outputs) = Looked::at("after, tensor", written.iter().copied()) else { return };
         if !self.suspicious(&outputs) {
             return;
         }
         let Written { op, spreads, reads_outputs, location, before, mut inputs, sources: [old, read] } = before;
-        // Values that are overwritten unread do not affect the result.
+        // Values that are overwritten without being read do not affect the result.
         let old = if reads_outputs { old } else { None };
         if reads_outputs {
             inputs.append(before);
         }
         let suspect = Suspect { op: op.to_owned(), location, spreads, origin: Origin::Write };
-        // Neither is one for whose marks there is no memory.
+        // Nor is a tensor judged if there is no memory for its marks.
         let Ok((report, ends)) = self.judge(suspect, inputs, outputs, read.or(old)) else { return };
         if ends {
             self.found = Some(report);
@@ -376,7 +378,8 @@ impl Search {
         }
     }
 
-    /// The gradients of a node's outputs are complete; some may be, or contain, `seeds`.
+    /// Called when the gradients of a node's outputs are complete. Some of them may be `seeds` or sums that contain
+    /// them.
     #[track_caller]
     pub(in crate::autograd) fn complete(
         &mut self,
@@ -411,7 +414,7 @@ impl Search {
         Ok(())
     }
 
-    /// Gradients that were finite before the node's hooks came from those hooks.
+    /// Called after a node's hooks have run. The gradients were finite before, so a value that is not came from a hook.
     #[track_caller]
     pub(in crate::autograd) fn hooked(&mut self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
         self.stopped()?;
@@ -438,7 +441,7 @@ impl Search {
             return Ok(());
         }
         let (mut inputs, mut kept) = (Looked::default(), vec![]);
-        // Not every value is saved.
+        // Values that are not saved are skipped.
         let values = (0..ctx.input_count()).map(|i| (format!("input {i}"), ctx.input(i)));
         for (name, t) in values.chain((0..grads.len()).map(|i| (format!("output {i}"), ctx.output(i)))) {
             if let Ok(t) = t {
@@ -455,7 +458,7 @@ impl Search {
     }
 }
 
-/// A seed from the user, with the number of its node and output.
+/// The marks of a seed from the user, with the numbers of its node and output.
 pub(in crate::autograd) type Seed = (u64, usize, Marks);
 
 #[track_caller]

@@ -1,8 +1,8 @@
-//! The observer of a thread: what [`find_nonfinite`](crate::autograd::find_nonfinite) and [`explain_grad`](crate::autograd::explain_grad) see
-//! of the operations that run.
+//! The observer of a thread, through which [`find_nonfinite`](crate::autograd::find_nonfinite) and
+//! [`explain_grad`](crate::autograd::explain_grad) see the operations that run.
 //!
-//! Without an observer an operation only tests one bit of the thread's mode. While the observer itself computes, the
-//! bit is off, so its own operations are not observed.
+//! Without an observer, an operation only has to test one bit of the thread's mode. While the observer itself computes,
+//! the bit is off, so its own operations are not observed.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -28,18 +28,18 @@ pub(in crate::autograd) enum Observer {
 
 /// One operation that ran.
 pub(in crate::autograd) struct Ran<'a> {
-    /// With its parameters.
+    /// The operation. Its `Debug` form includes the parameters.
     pub(in crate::autograd) op: &'a dyn fmt::Debug,
     pub(in crate::autograd) location: &'static Location<'static>,
     pub(in crate::autograd) inputs: &'a [&'a Tensor],
     pub(in crate::autograd) outputs: &'a [Tensor],
     pub(in crate::autograd) spreads: Spreads,
-    /// For each output whether it carries a gradient.
+    /// Whether each output carries a gradient.
     pub(in crate::autograd) carries: &'a dyn Fn(usize) -> bool,
     pub(in crate::autograd) mode: Mode,
 }
 
-/// The mode that an operation ran in.
+/// The state of the thread's switches when an operation ran.
 pub(in crate::autograd) struct Mode {
     pub(in crate::autograd) recording: bool,
     pub(in crate::autograd) inference: bool,
@@ -49,7 +49,7 @@ thread_local! {
     static OBSERVER: RefCell<Option<Observer>> = const { RefCell::new(None) };
 }
 
-/// A name in the place of an operation.
+/// A name shown instead of an operation.
 struct Named(&'static str);
 
 impl fmt::Debug for Named {
@@ -59,22 +59,22 @@ impl fmt::Debug for Named {
 }
 
 thread_local! {
-    /// The composite operation that is running.
+    /// The composite operation that is running, and the line that called it.
     static WHOLE: Cell<Option<(&'static str, &'static Location<'static>)>> = const { Cell::new(None) };
 }
 
-/// While it lives, operations are reported as parts of a composite operation.
+/// While this exists, operations are reported as parts of a composite operation.
 pub(crate) struct PartsOf(Option<(&'static str, &'static Location<'static>)>);
 
 impl PartsOf {
-    /// `None` without an observer.
+    /// `None` if no operation is observed or traced.
     #[inline]
     pub(crate) fn new(op: &'static str, location: &'static Location<'static>) -> Option<Self> {
         is_watched().then(|| PartsOf(WHOLE.replace(Some((op, location)))))
     }
 }
 
-/// The line of the composite operation that is running.
+/// The line that called the composite operation that is running.
 pub(crate) fn line_of_whole() -> Option<&'static Location<'static>> {
     WHOLE.get().map(|(_, location)| location)
 }
@@ -85,9 +85,9 @@ impl Drop for PartsOf {
     }
 }
 
-/// Observes this thread until it is finished or dropped; an outer observer is suspended until then.
+/// Observes this thread until it is finished or dropped. Until then, an outer observer is suspended.
 pub(in crate::autograd) struct Observing {
-    /// `None` once the outer observer is restored.
+    /// The outer observer, to be restored; `None` once this is done.
     outer: Option<Option<Observer>>,
     _mode: GradModeGuard,
 }
@@ -113,15 +113,15 @@ impl Drop for Observing {
     }
 }
 
-/// Calls the observer, itself unobserved. It reads tensors, and a watcher of their device may run a search of its own
-/// meanwhile.
+/// Calls the observer without observing it. The observer is set aside during the call: it reads tensors, and a function
+/// that watches their device may start a search of its own.
 fn with_observer<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
     let _quiet = (set(NOTE_ACCESS, false), no_grad_guard());
     let mut aside = Observing { outer: Some(OBSERVER.take()), _mode: set(OBSERVE, false) };
     aside.outer.as_mut()?.as_mut().map(f)
 }
 
-/// Reports an operation that ran. An error ends the operation.
+/// Reports an operation that ran. If the observer returns an error, the operation fails with it.
 #[cold]
 #[track_caller]
 pub(crate) fn ran_operation(op: &Op, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<()> {
@@ -144,7 +144,7 @@ pub(crate) fn ran_operation(op: &Op, inputs: &[&Tensor], outputs: &[Tensor]) -> 
     told.unwrap_or(Ok(()))
 }
 
-/// Called before an operation writes tensors in place: reads the old values, for [`after_write`].
+/// Called before an operation writes tensors in place. Returns the old values for [`after_write`].
 #[cold]
 pub(crate) fn before_write(
     op: &Op,
@@ -162,7 +162,7 @@ pub(crate) fn before_write(
     })?
 }
 
-/// They were written.
+/// Called after the operation has written the tensors.
 #[cold]
 pub(crate) fn after_write(before: Box<Written>, written: &[&Tensor]) {
     with_observer(|o| {
@@ -172,15 +172,15 @@ pub(crate) fn after_write(before: Box<Written>, written: &[&Tensor]) {
     });
 }
 
-/// An observed backward pass. What the engine itself computes is not observed.
+/// A backward pass under observation. Operations of the engine itself are not observed.
 pub(in crate::autograd) struct Pass {
-    /// The user's seeds, by the number of the node and the output.
+    /// The user's seeds, each with the number of its node and of the output.
     seeds: Vec<Seed>,
     _quiet: GradModeGuard,
 }
 
 impl Pass {
-    /// `None` if nobody looks.
+    /// `None` if there is no observer.
     #[inline]
     #[track_caller]
     pub(in crate::autograd) fn begin(roots: &[(Edge, Tensor)]) -> Result<Option<Pass>> {
@@ -198,7 +198,7 @@ impl Pass {
         Ok(Pass { seeds: seeds.unwrap_or(Ok(vec![]))?, _quiet })
     }
 
-    /// Marks that user code runs: a hook of this node, a custom gradient, or the region of a checkpoint.
+    /// Marks that user code is running: a hook of this node, a custom gradient, or a checkpointed region.
     pub(in crate::autograd) fn user_code(&self, node: &Node) -> UserCode {
         let inside = format!("the gradient of {}, recorded at {}", node.name(), node.location);
         let outer =
@@ -206,7 +206,7 @@ impl Pass {
         UserCode { outer: outer.flatten(), _mode: set(OBSERVE, true) }
     }
 
-    /// [`user_code`](Pass::user_code) if the gradient of this node is user code.
+    /// [`user_code`](Pass::user_code) if the gradient of this node is user code, otherwise `None`.
     pub(in crate::autograd) fn rule(&self, node: &Node) -> Option<UserCode> {
         matches!(node.op, Some(Op::Rule(_))).then(|| self.user_code(node))
     }
@@ -253,7 +253,7 @@ impl Pass {
     }
 }
 
-/// While it lives, what runs is observed as user code inside a backward pass.
+/// While this exists, operations are observed as those of user code inside a backward pass.
 pub(in crate::autograd) struct UserCode {
     outer: Option<String>,
     _mode: GradModeGuard,

@@ -1,4 +1,4 @@
-//! [`ValueRange`]: the numbers of a tensor in one line.
+//! [`ValueRange`]: a summary of a tensor's values in one line.
 
 use std::fmt;
 use std::rc::Rc;
@@ -8,30 +8,30 @@ use gradus_backend::{DType, Element, Result, Shape, bf16, f16};
 use crate::Tensor;
 use crate::autograd::diagnose::spread::{Mark, Marks, OP, all_finite, index};
 
-/// Shape, dtype and values of a tensor, as [`NonFiniteReport`](crate::autograd::NonFiniteReport) reports them.
+/// The shape, dtype and values of a tensor, as reported by [`NonFiniteReport`](crate::autograd::NonFiniteReport).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ValueRange {
     /// The role of the tensor in its operation, for example `input 0`.
     pub name: String,
-    /// Sizes of the axes.
+    /// The sizes of the axes.
     pub shape: Vec<usize>,
-    /// Type of the elements.
+    /// The dtype of the elements.
     pub dtype: DType,
-    /// Smallest finite element; `None` if there is none, or if the dtype is not a float.
+    /// The smallest finite element; `None` if there is none, or if the dtype is not a float.
     pub min: Option<f64>,
-    /// Largest finite element.
+    /// The largest finite element; `None` under the same conditions as `min`.
     pub max: Option<f64>,
-    /// Number of NaN.
+    /// The number of NaN elements.
     pub nan: usize,
-    /// Number of infinities.
+    /// The number of infinite elements.
     pub infinite: usize,
-    /// Index of the first element that is not finite.
+    /// The index of the first element that is not finite.
     pub first: Option<Vec<usize>>,
 }
 
 impl ValueRange {
-    /// The numbers of a tensor, summarised and one by one.
+    /// Returns a summary of the elements of `t`, and a mark for each of them.
     #[track_caller]
     pub(in crate::autograd) fn of(name: String, t: &Tensor) -> Result<(Self, Marks)> {
         let (shape, dtype) = (t.shape().to_vec(), t.dtype());
@@ -76,7 +76,7 @@ impl ValueRange {
         Ok(())
     }
 
-    /// The values, for example `0 to 4  1 NaN, the first at [2]`.
+    /// The values as text, for example `0 to 4  1 NaN, the first at [2]`.
     fn values(&self) -> String {
         let mut parts = vec![];
         if let (Some(min), Some(max)) = (self.min, self.max) {
@@ -95,7 +95,7 @@ impl ValueRange {
         parts.join("  ")
     }
 
-    /// One line each, in columns.
+    /// Writes one line for each range, aligned in columns.
     pub(in crate::autograd) fn fmt_all<'r>(
         all: impl Iterator<Item = &'r ValueRange>,
         f: &mut fmt::Formatter<'_>,
@@ -119,7 +119,7 @@ impl fmt::Display for ValueRange {
     }
 }
 
-/// Four significant digits.
+/// Formats a number with about four significant digits.
 fn short(v: f64) -> String {
     let size = v.abs();
     if size != 0.0 && !(1e-3..1e6).contains(&size) {

@@ -1,4 +1,4 @@
-//! Which elements of a result an operation made NaN or infinite itself, and which it passed on from its operands.
+//! Which elements of a result an operation made NaN or infinite itself, and which it only passed on from its operands.
 
 use gradus_backend::kernel::ScalarOp;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use gradus_backend::{Here, Kernel, Result};
 use crate::autograd::Node;
 use crate::ops::{Arg, Flow, Op};
 
-/// The kind of an element, in order of severity.
+/// The kind of an element, in ascending order of severity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::autograd) enum Mark {
     #[default]
@@ -28,11 +28,11 @@ impl Mark {
     }
 }
 
-/// The kinds of a tensor's elements, in row-major order.
+/// The kind of each element of a tensor, in row-major order.
 #[derive(Debug, Clone, Default)]
 pub(in crate::autograd) struct Marks {
     pub(in crate::autograd) shape: Vec<usize>,
-    /// Empty where all are finite.
+    /// Empty if all elements are finite.
     pub(in crate::autograd) marks: Rc<Vec<Mark>>,
 }
 
@@ -42,7 +42,7 @@ impl Marks {
     }
 }
 
-/// How an operation spreads what is not finite: its [`Flow`], and the worst of the numbers among its operands.
+/// How an operation spreads values that are not finite: its [`Flow`], and the worst of the scalars among its operands.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::autograd) struct Spreads {
     pub(in crate::autograd) flow: Flow,
@@ -64,7 +64,7 @@ impl Spreads {
         Spreads { flow: op.flow(), number }
     }
 
-    /// The same for the gradient, whose operands are the gradients of the results and the saved values.
+    /// The same for the gradient of a node. Its operands are the gradients of the outputs and the saved values.
     pub(in crate::autograd) fn of_gradient(node: &Node) -> Spreads {
         match node.op() {
             Some(op @ Op::Map(_)) => Spreads::of(op),
@@ -79,8 +79,8 @@ impl From<Flow> for Spreads {
     }
 }
 
-/// Whether a kernel only applies one instruction or selects among its arguments. An infinite result with an infinite
-/// argument then comes from that argument.
+/// Whether a kernel only applies one instruction, or only selects among its arguments. If it has an infinite argument,
+/// an infinite result then comes from that argument.
 fn is_one_step(kernel: &Kernel) -> bool {
     use ScalarOp::*;
     let steps = || kernel.insts().iter().map(|inst| inst.op).filter(|op| !matches!(op, Arg(_) | Const(_) | Cast));
@@ -93,21 +93,21 @@ fn compares(op: ScalarOp) -> bool {
     matches!(op, Eq | Ne | Lt | Le | Gt | Ge)
 }
 
-/// What an operation did to its results.
+/// How the values of an operation's results that are not finite came about.
 #[derive(Debug, Default)]
 pub(in crate::autograd) struct Spread {
-    /// NaN and infinities that it made.
+    /// The numbers of NaN and of infinities that the operation made.
     pub(in crate::autograd) made: (usize, usize),
-    /// The result and the index of the first of them.
+    /// The number of the result that contains the first of them, and its index.
     pub(in crate::autograd) first: Option<(usize, Vec<usize>)>,
-    /// The most severe value that it passed on. Where it [mixes](Flow::Mixes) elements, it may have made that value
-    /// itself.
+    /// The most severe value that the operation passed on. An operation that [mixes](Flow::Mixes) elements may have
+    /// made that value itself.
     pub(in crate::autograd) passed: Mark,
 }
 
 impl Spread {
-    /// The operation made a NaN where no operand is NaN, and an infinity (if the search includes those) where all
-    /// operands are finite.
+    /// Counts a NaN as made by the operation if no operand is NaN, and an infinity, if `infinities` is set, if all
+    /// operands are finite. For elementwise operations only the operands at the same place count.
     #[track_caller]
     pub(in crate::autograd) fn judge(
         how: Spreads,
@@ -146,7 +146,7 @@ impl Spread {
     }
 }
 
-/// The worst of the operands at each place of the shape that all operands and results broadcast to.
+/// The worst value of all operands at each place of the shape to which all operands and results broadcast.
 struct Places {
     shape: Vec<usize>,
     worst: Vec<Mark>,
@@ -173,7 +173,7 @@ impl Places {
         Ok(places)
     }
 
-    /// For each place the element of a tensor of this shape that is broadcast to it.
+    /// For each place, the element that is broadcast to it from a tensor of this shape.
     #[track_caller]
     fn elements_of(&self, shape: &[usize]) -> Result<Vec<usize>> {
         let lead = self.shape.len() - shape.len();
@@ -202,7 +202,7 @@ impl Places {
         collect(OP, (0..self.worst.len()).map(step))
     }
 
-    /// For each element of a result, the most severe operand at its places.
+    /// For each element of a result, the worst operand value at its places.
     #[track_caller]
     fn under(&self, result: &Marks) -> Result<Vec<Mark>> {
         let mut found = all_finite(result.marks.len())?;
@@ -215,10 +215,10 @@ impl Places {
     }
 }
 
-/// The operation for which marks are made.
+/// The operation named in errors about a lack of memory for marks.
 pub(in crate::autograd) const OP: &str = "find_nonfinite";
 
-/// This many marks of finite elements.
+/// Marks for `count` finite elements.
 #[track_caller]
 pub(in crate::autograd) fn all_finite(count: usize) -> Result<Vec<Mark>> {
     collect(OP, std::iter::repeat_n(Mark::Finite, count))

@@ -1,4 +1,4 @@
-//! [`CustomOp`]: operations written by users, with their own gradients.
+//! [`CustomOp`]: user-defined operations with their own gradients.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::footprint::Footprint;
 use crate::ops::{Grads, Rule, same_device};
 use crate::storage::next_epoch;
 
-/// An operation with a gradient of its own; [`apply_custom`] runs and records it.
+/// A user-defined operation with its own gradient; [`apply_custom`] runs and records it.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -44,48 +44,53 @@ use crate::storage::next_epoch;
 /// # Ok::<(), Error>(())
 /// ```
 pub trait CustomOp: Send + Sync + 'static {
-    /// The name that errors and graphs show.
+    /// The name shown in errors and graphs.
     fn name(&self) -> &str;
 
-    /// The outputs, at least one. The inputs carry no graph here, and nothing is recorded. They must not be overwritten.
+    /// Computes the outputs, of which there must be at least one. The inputs carry no graph here, and nothing is
+    /// recorded. The inputs must not be overwritten.
     ///
     /// Tensors that the operation owns are constants. Reading a tracked one is an error, since no gradient could reach
-    /// it: pass it as an input, or hold `w.detach()`. It is also an error if something read both here and in
-    /// [`backward`](CustomOp::backward) is overwritten in between. Both are checked on this thread while it records.
+    /// it: pass it as an input, or hold `w.detach()` instead. It is also an error if memory read both here and in
+    /// [`backward`](CustomOp::backward) is overwritten in between. Both are checked if this thread records, for reads
+    /// on this thread.
     fn forward(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>>;
 
-    /// Which inputs and outputs (of the first 64 each) [`backward`](CustomOp::backward) reads, given which inputs want
-    /// a gradient. The default is all inputs; do not keep what is not read.
+    /// The inputs and outputs (of the first 64 each) that [`backward`](CustomOp::backward) reads. `needs` says which
+    /// inputs want a gradient. The default is all inputs; leave out those that are not read, to save memory.
     fn keeps(&self, needs: &[bool]) -> Keep {
         Keep::inputs(0..needs.len())
     }
 
-    /// Whether output `i`, of a float dtype, carries a gradient.
+    /// Whether output `i` carries a gradient. Only outputs of a float dtype can.
     fn differentiable(&self, _output: usize) -> bool {
         true
     }
 
-    /// The gradients of the inputs, one for each, from those of the outputs; `None` is zero. `ctx` has the saved
-    /// values, checked for later writes, and says which gradients are wanted; the others may be `None`.
+    /// Computes the gradients of the inputs, one for each, from those of the outputs; `None` stands for zero. `ctx`
+    /// holds the saved values, which are checked for later writes, and says which gradients are wanted. The others may
+    /// be `None`.
     ///
-    /// For gradients of gradients, write it in tensor operations on `ctx.input(i)`, `ctx.output(i)` and `grads`. When
-    /// it is itself differentiated, reading the numbers of tracked tensors (`to_vec`, `item`) is an error, and so is a
-    /// gradient that does not depend on `grads`, unless the operation is
-    /// [`once_differentiable`](CustomOp::once_differentiable). Detach what is meant as a constant.
+    /// To support gradients of gradients, build the result from `ctx.input(i)`, `ctx.output(i)` and `grads` with tensor
+    /// operations. When this function is itself differentiated, reading the elements of tracked tensors (`to_vec`,
+    /// `item`) is an error, and so is a gradient that does not depend on `grads`, unless the operation is
+    /// [`once_differentiable`](CustomOp::once_differentiable). Detach what is meant to be a constant.
     fn backward(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>>;
 
-    /// Whether the results of [`backward`](CustomOp::backward) cannot be differentiated again. Trying to is then an
-    /// error.
+    /// Whether the results of [`backward`](CustomOp::backward) cannot be differentiated again. If so, trying to
+    /// differentiate them is an error.
     fn once_differentiable(&self) -> bool {
         false
     }
 }
 
-/// Runs `op` on `inputs`, which share a device, and records it if one of them is tracked.
+/// Runs `op` on `inputs`, which must be on one device, and records it if one of them is tracked.
 ///
 /// # Errors
-/// Those of `forward`; inputs on several devices, or recorded outputs; no output; a `forward` that overwrote an input, or,
-/// while this thread records, read a tracked tensor that is none; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
+/// - `forward` fails or returns no output.
+/// - The inputs, or the outputs of a recorded operation, are on several devices.
+/// - `forward` has overwritten an input, or, while this thread records, has read a tracked tensor that is not an input.
+/// - Calls are nested beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
 #[track_caller]
 pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let name = op.name();
@@ -155,10 +160,10 @@ struct Custom<O> {
     seen: Vec<Seen>,
 }
 
-/// What `forward` has read or written.
+/// A storage that `forward` read or wrote.
 struct Seen {
     access: Access,
-    /// The epoch from which on a write is an error.
+    /// The first epoch in which a write is an error.
     since: u64,
 }
 
@@ -186,8 +191,8 @@ impl<O: CustomOp> Rule for Custom<O> {
             let found = no_grad(|| self.backward(ctx, &plain))?;
             return Ok(self.sealed(ctx, grads, found));
         }
-        // The gradient is linear in the gradients of the outputs, so one of them must appear in its graph; otherwise it
-        // was computed outside of it. Untracked ones get a stand-in node through which nothing flows further.
+        // The gradient is linear in the gradients of the outputs, so one of these must appear in its graph. If none
+        // does, it was computed outside the graph. Untracked gradients get a stand-in node, which passes nothing on.
         let tracked: Vec<Option<Tensor>> = {
             let _line = AtLineOf::new(ctx.node);
             grads.iter().map(|g| g.as_ref().map(origin)).collect()
@@ -221,7 +226,7 @@ impl<O: CustomOp> Rule for Custom<O> {
 }
 
 impl<O: CustomOp> Custom<O> {
-    /// The gradients, one for each input, after a check that what `forward` read is unchanged.
+    /// Computes the gradients, one for each input, and checks that what `forward` read is unchanged.
     #[track_caller]
     fn backward(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
         let watch = Watch::new();
@@ -229,7 +234,7 @@ impl<O: CustomOp> Custom<O> {
         for access in watch.finish() {
             let Some(storage) = access.storage() else { continue };
             let Some(seen) = self.seen.iter().find(|s| s.access.is_to(&storage)) else { continue };
-            // What `backward` itself has written does not count.
+            // Writes by `backward` itself do not count.
             let last = if access.wrote() { access.version() } else { u64::MAX };
             let then = |now| seen.access.places().iter().filter_map(move |then: &Footprint| then.common(now));
             let mut both = access.places().iter().flat_map(then);
@@ -250,7 +255,7 @@ impl<O: CustomOp> Custom<O> {
         Err(Error::new(ErrorKind::Autograd, "backward", m).help("give one for each input; None is zero"))
     }
 
-    /// A node whose own gradient is an error.
+    /// Attaches the gradients to a node that cannot be differentiated.
     fn sealed(&self, ctx: &Context<'_>, grads: &[Option<Tensor>], found: Grads) -> Grads {
         let inputs = ctx.node.inputs.iter().cloned().chain(grads.iter().flatten().map(|g| g.edge().cloned()));
         let inputs: Vec<Option<Edge>> = inputs.collect();
@@ -266,7 +271,8 @@ impl<O: CustomOp> Custom<O> {
     }
 }
 
-/// Stands between values and the tensors they were computed from outside the graph.
+/// A rule whose gradient is an error. It stands between values and the tensors from which they were computed outside
+/// the graph.
 struct Seal(String);
 
 impl fmt::Debug for Seal {
@@ -287,7 +293,7 @@ impl Rule for Seal {
     }
 }
 
-/// The tensor itself if it is tracked, otherwise the same values from a node without inputs.
+/// The tensor itself if it is tracked, otherwise the same values with an edge to a node without inputs.
 fn origin(g: &Tensor) -> Tensor {
     if g.requires_grad() {
         return g.clone();

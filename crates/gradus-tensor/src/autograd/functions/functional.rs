@@ -1,10 +1,11 @@
 //! Derivatives of functions: [`vjp`], [`jvp`], [`hvp`], [`jacobian`], [`hessian`].
 //!
-//! Each takes a function of tensors and the point to differentiate it at, which may be any float tensors, tracked or not.
-//! They compose to any order: where the point, a direction or something that the function captured is itself tracked, and
-//! recording is on, the result is recorded and can be differentiated again; inside [`no_grad`](crate::autograd::no_grad) it is plain
-//! numbers. An output that an input does not influence contributes zeros. Inside of each other they work up to
-//! [`MAX_NESTING`](crate::autograd::MAX_NESTING), and take a multiple of the time for each level.
+//! Each of these takes a function of tensors and the point at which to differentiate it. The point may be any float
+//! tensors, tracked or not. The functions compose to any order: if the point, a direction or a captured tensor is
+//! tracked, and recording is on, the result is recorded and can be differentiated again. Inside
+//! [`no_grad`](crate::autograd::no_grad) the result is not tracked. An output that does not depend on an input
+//! contributes zeros. Calls may be nested up to [`MAX_NESTING`](crate::autograd::MAX_NESTING) levels; each level
+//! multiplies the time.
 
 use gradus_backend::host_vec::check_room;
 use gradus_backend::{Error, ErrorKind, Here, Result, Shape};
@@ -15,12 +16,12 @@ use crate::autograd::mode::refuse_inference;
 use crate::autograd::pass::engine::{check_seed, edges_across, grad_of_edges};
 use crate::autograd::{BackwardOptions, Nested, enable_grad_guard, is_grad_enabled};
 
-/// What a function of tensors may give: one tensor, an array of them, or a list.
+/// The possible return types of a function of tensors: one tensor, an array of tensors, or a list.
 pub trait Tensors: Sized {
-    /// As a list.
+    /// Converts to a list.
     fn into_tensors(self) -> Vec<Tensor>;
 
-    /// From a list of as many; `None` if the number is another.
+    /// Converts from a list; `None` if the list has the wrong length.
     fn from_tensors(tensors: Vec<Tensor>) -> Option<Self>;
 }
 
@@ -54,7 +55,7 @@ impl Tensors for Vec<Tensor> {
     }
 }
 
-/// The list as what the caller's function gives.
+/// Converts a list of tensors to the return type of the caller's function.
 #[track_caller]
 pub(in crate::autograd) fn as_outputs<O: Tensors>(op: &str, tensors: Vec<Tensor>) -> Result<O> {
     let count = tensors.len();
@@ -63,17 +64,18 @@ pub(in crate::autograd) fn as_outputs<O: Tensors>(op: &str, tensors: Vec<Tensor>
         .here()
 }
 
-/// A tensor at a place of its own in the graph: a leaf if it is not tracked, else a view through which gradients go on.
+/// The same tensor with an edge of its own: a leaf if it is not tracked, otherwise a view through which gradients flow
+/// on.
 #[track_caller]
 fn point(t: &Tensor) -> Result<Tensor> {
     if t.requires_grad() { t.reshape(t.shape()) } else { t.with_grad() }
 }
 
-/// A function evaluated at points of its own.
+/// A function evaluated at points that have edges of their own.
 struct Evaluated {
     points: Vec<Tensor>,
     outputs: Vec<Tensor>,
-    /// Number of the last node recorded before the evaluation.
+    /// The number of the last node recorded before the evaluation.
     before: u64,
     /// Whether the caller records.
     recording: bool,
@@ -89,7 +91,7 @@ impl Evaluated {
         at.with(op, outputs)
     }
 
-    /// The points alone.
+    /// The points, without outputs yet.
     #[track_caller]
     fn points(op: &str, inputs: &[&Tensor]) -> Result<Self> {
         refuse_inference(op)?;
@@ -106,27 +108,27 @@ impl Evaluated {
         Ok(Evaluated { points, outputs: vec![], before, recording })
     }
 
-    /// With what was computed from the points.
+    /// Adds the outputs that were computed from the points.
     #[track_caller]
     fn with(self, op: &str, outputs: Vec<Tensor>) -> Result<Self> {
         outputs.iter().try_for_each(|t| t.check_current(op)).here()?;
         Ok(Evaluated { outputs, ..self })
     }
 
-    /// Whether a derivative depends on something that is tracked outside.
+    /// Whether a derivative depends on anything that is tracked outside.
     fn goes_on(&self, directions: &[&Tensor]) -> bool {
         let edges = self.outputs.iter().filter_map(Tensor::edge);
         self.recording && (directions.iter().any(|t| t.requires_grad()) || !edges_across(edges, self.before).is_empty())
     }
 
-    /// The gradients, with respect to `targets`, of the outputs weighted by `cotangents`; zeros for a target that no
+    /// The gradients of the outputs, weighted by `cotangents`, with respect to `targets`; zeros for a target that no
     /// output depends on.
     #[track_caller]
     fn pull(&self, targets: &[Tensor], cotangents: &[&Tensor], options: BackwardOptions) -> Result<Vec<Tensor>> {
         pull(&self.outputs, targets, cotangents, options)
     }
 
-    /// The outputs as the caller gets them.
+    /// The outputs to return to the caller: with their graph if `tracked`, otherwise detached.
     fn values(&self, tracked: bool) -> Vec<Tensor> {
         self.outputs.iter().map(|y| if tracked { y.clone() } else { y.detach() }).collect()
     }
@@ -152,12 +154,12 @@ fn pull(
 }
 
 fn options(create_graph: bool) -> BackwardOptions {
-    // The graph stays: it may belong in part to what the function captured.
+    // The graph is retained, since part of it may belong to tensors that the function captured.
     let options = BackwardOptions::new().retain_graph();
     if create_graph { options.create_graph() } else { options }
 }
 
-/// One direction for each tensor, of its shape, dtype and device.
+/// Errors unless there is one direction for each tensor, with the same shape, dtype and device.
 #[track_caller]
 fn check_directions(op: &str, what: &str, tensors: &[Tensor], directions: &[&Tensor]) -> Result<()> {
     if tensors.len() != directions.len() {
@@ -178,11 +180,12 @@ fn check_directions(op: &str, what: &str, tensors: &[Tensor], directions: &[&Ten
         .here()
 }
 
-/// A vector-Jacobian product: the outputs of `f`, and for each input the gradient of the outputs weighted by
-/// `cotangents`, one of the shape, dtype and device of each output. Each gradient has the shape of its input.
+/// A vector-Jacobian product. Returns the outputs of `f` and, for each input, the gradient of the outputs weighted by
+/// `cotangents`. There must be one cotangent for each output, with the same shape, dtype and device. Each gradient has
+/// the shape of its input.
 ///
 /// # Errors
-/// Inputs that are not float, cotangents that do not fit, and whatever `f` or a gradient reports.
+/// Inputs that are not floats, cotangents that do not match the outputs, and any error of `f` or of a gradient.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -207,14 +210,16 @@ pub fn vjp<O: Tensors>(
     Ok((as_outputs("vjp", at.values(tracked))?, gradients))
 }
 
-/// A Jacobian-vector product: the outputs of `f`, and for each output its derivative along `tangents`, one of the shape,
-/// dtype and device of each input. Each derivative has the shape of its output.
+/// A Jacobian-vector product. Returns the outputs of `f` and, for each output, its derivative along `tangents`. There
+/// must be one tangent for each input, with the same shape, dtype and device. Each derivative has the shape of its
+/// output.
 ///
-/// Computed by differentiating twice: the vector-Jacobian product is linear in its cotangents, and its derivative for
-/// them is the transpose. It costs about two gradients, and every operation of `f` must be differentiable twice.
+/// Computed by differentiating twice: the vector-Jacobian product is linear in its cotangents, and its derivative with
+/// respect to them gives the transposed product. This costs about as much as two gradients, and every operation of `f`
+/// must be differentiable twice.
 ///
 /// # Errors
-/// Inputs that are not float, tangents that do not fit, and whatever `f` or a gradient reports.
+/// Inputs that are not floats, tangents that do not match the inputs, and any error of `f` or of a gradient.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -232,7 +237,7 @@ pub fn jvp<O: Tensors>(f: impl Fn(&[Tensor]) -> Result<O>, inputs: &[&Tensor], t
     let tracked = at.goes_on(tangents);
     let (mut weights, mut flows) = (vec![], vec![]);
     for y in &at.outputs {
-        // An output that is not tracked, or cannot be, has the derivative zero.
+        // The derivative of an output that is not tracked is zero.
         if y.requires_grad() {
             weights.push(y.zeros_like()?.with_grad()?);
             flows.push(y.clone());
@@ -248,12 +253,12 @@ pub fn jvp<O: Tensors>(f: impl Fn(&[Tensor]) -> Result<O>, inputs: &[&Tensor], t
     Ok((as_outputs("jvp", at.values(tracked))?, as_outputs("jvp", along)?))
 }
 
-/// A Hessian-vector product: the value of `f`, which has one element, and for each input the derivative along `vectors`
-/// of the gradient of `f`; shapes as the inputs'. The gradient of the gradient's product with the vectors; the Hessian
-/// itself is never formed.
+/// A Hessian-vector product. Returns the value of `f`, which must have one element, and for each input the derivative
+/// of the gradient of `f` along `vectors`. Vectors and results have the shapes of the inputs. Computed as the gradient
+/// of the product of the gradient and the vectors, without forming the Hessian.
 ///
 /// # Errors
-/// As [`vjp`], and a value with several elements.
+/// The same as for [`vjp`], and a value with several elements.
 #[track_caller]
 pub fn hvp(
     f: impl Fn(&[Tensor]) -> Result<Tensor>,
@@ -270,11 +275,12 @@ pub fn hvp(
     Ok((as_outputs("hvp", at.values(tracked))?, product))
 }
 
-/// All derivatives of `f` by each input: for an output of shape `[y..]` and an input of shape `[x..]` a tensor of shape
-/// `[y.., x..]`. One gradient an element of the output.
+/// All derivatives of `f` with respect to each input: for an output of shape `[y..]` and an input of shape `[x..]`, a
+/// tensor of shape `[y.., x..]`. Computes one gradient for each element of the output.
 ///
 /// # Errors
-/// Inputs that are not float, an output that is not, more axes than a tensor has, and whatever `f` or a gradient reports.
+/// Inputs or an output that are not floats, a result with more axes than a tensor can have, and any error of `f` or of
+/// a gradient.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -289,11 +295,11 @@ pub fn jacobian(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[&Tensor]) -> 
     jacobian_of("jacobian", Evaluated::new("jacobian", &f, inputs)?, inputs)
 }
 
-/// The second derivatives of `f`, which has one element, by one input: shape `[x.., x..]` for an input of shape `[x..]`.
-/// The [`jacobian`] of the gradient.
+/// The second derivatives of `f`, whose value must have one element, with respect to one input: for an input of shape
+/// `[x..]`, a tensor of shape `[x.., x..]`. This is the [`jacobian`] of the gradient.
 ///
 /// # Errors
-/// As [`jacobian`], and a value with several elements.
+/// The same as for [`jacobian`], and a value with several elements.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -316,7 +322,7 @@ pub fn hessian(f: impl Fn(&Tensor) -> Result<Tensor>, input: &Tensor) -> Result<
     as_outputs("hessian", jacobian_of("hessian", outer.with("hessian", gradient)?, &[input])?)
 }
 
-/// Bytes that a row of a jacobian takes on the host, at most, beside its elements.
+/// The maximum number of bytes that a row of a Jacobian needs on the host, in addition to its elements.
 const ROW_BYTES: usize = 1024;
 
 #[track_caller]
@@ -336,7 +342,7 @@ fn jacobian_of(op: &str, at: Evaluated, inputs: &[&Tensor]) -> Result<Vec<Tensor
     let unit = crate::no_grad_guard();
     let flat = Tensor::zeros([y.numel()], y.dtype(), y.device())?;
     for k in 0..y.numel() {
-        // A copy each: a recorded gradient may keep it.
+        // Each seed is a copy, since a recorded gradient may save it.
         let seed = flat.copy()?;
         seed.narrow(0, k, 1)?.fill_(1.0)?;
         let seed = seed.reshape(y.shape())?;

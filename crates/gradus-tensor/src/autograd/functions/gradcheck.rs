@@ -1,4 +1,4 @@
-//! Checks gradients against finite differences.
+//! Checks of gradients against finite differences.
 
 use gradus_backend::{DType, Error, ErrorKind, Here, HostVec, Result};
 
@@ -6,9 +6,9 @@ use crate::Tensor;
 use crate::autograd::mode::refuse_inference;
 use crate::autograd::{BackwardOptions, Nested, enable_grad_guard, grad, no_grad_guard};
 
-/// How [`gradcheck_with`] and [`gradgradcheck_with`] compare. A gradient passes where
-/// `|analytic - numeric| <= atol + rtol * (|numeric| + largest)`, `largest` being the largest finite entry of the gradient.
-/// One that is not finite does not pass.
+/// Options of [`gradcheck_with`] and [`gradgradcheck_with`]. An entry of a gradient passes if
+/// `|analytic - numeric| <= atol + rtol * (|numeric| + largest)`, where `largest` is the largest absolute value of the
+/// finite entries of the gradient. An entry that is not finite does not pass.
 #[must_use = "options do nothing until they are passed to a check, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GradcheckOptions {
@@ -25,32 +25,32 @@ impl Default for GradcheckOptions {
 }
 
 impl GradcheckOptions {
-    /// An `eps` of 1e-5, tolerances of 1e-6, seed 0.
+    /// The default: an `eps` of 1e-5, tolerances of 1e-6, and seed 0.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The step of the finite differences, `(f(x + h) - f(x - h)) / (2 h)` with `h = eps * max(1, |x|)`, so that the
-    /// element moves however large it is. Their error is of the order of `h^2` times the third derivative, and of
-    /// `1e-16 / h` times the value.
+    /// Sets the step of the finite differences, `(f(x + h) - f(x - h)) / (2 h)` with `h = eps * max(1, |x|)`, so that
+    /// even a large element changes. Their error is of the order of `h^2` times the third derivative, plus `1e-16 / h`
+    /// times the value.
     pub fn eps(mut self, eps: f64) -> Self {
         self.eps = eps;
         self
     }
 
-    /// The absolute tolerance.
+    /// Sets the absolute tolerance.
     pub fn atol(mut self, atol: f64) -> Self {
         self.atol = atol;
         self
     }
 
-    /// The relative tolerance.
+    /// Sets the relative tolerance.
     pub fn rtol(mut self, rtol: f64) -> Self {
         self.rtol = rtol;
         self
     }
 
-    /// Chooses the weights that several elements of a result are added with.
+    /// Sets the seed of the weights with which the elements of a result are summed.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -69,11 +69,11 @@ impl GradcheckOptions {
         Ok(self)
     }
 
-    /// Fixed irregular weights for the elements of tensor number `of`: of either sign, and between a half and one and a
-    /// half, so that no element is hidden, and no element of one tensor by its like in another.
+    /// Fixed irregular weights for the elements of tensor number `of`. They have either sign and magnitudes from 0.5 to
+    /// 1.5, so that errors in different elements, or in the same element of different tensors, do not cancel.
     #[track_caller]
     fn weights(&self, of: usize, like: &Tensor) -> Result<Tensor> {
-        // splitmix64 (Steele, Lea and Flood, 2014) of the seed, the tensor and the element.
+        // splitmix64 (Steele, Lea and Flood, 2014) of the seed, the number of the tensor and the index of the element.
         let mix = |state: u64| {
             let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -91,7 +91,7 @@ impl GradcheckOptions {
     }
 }
 
-/// The sum of a tensor with weights in f64.
+/// The weighted sum of a tensor's elements. The weights are f64.
 #[track_caller]
 fn weighted(y: &Tensor, weights: &Tensor) -> Result<Tensor> {
     y.mul(&weights.to_dtype(y.dtype())?)?.sum_all()
@@ -106,8 +106,9 @@ fn require_float(name: &str, y: &Tensor) -> Result<()> {
     Err(y.describe(e, "result"))
 }
 
-/// Compares the gradient of `f` with central finite differences at `inputs`, which must be f64: the right gradient of a
-/// smooth function passes, a wrong one is an error that names the entry. As [`gradcheck_with`] with the usual options.
+/// Compares the gradient of `f` with central finite differences at `inputs`, which must be f64. The correct gradient of
+/// a smooth function passes; a wrong gradient is an error that names the entry. Uses the default options of
+/// [`gradcheck_with`].
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -116,7 +117,7 @@ fn require_float(name: &str, y: &Tensor) -> Result<()> {
 ///
 /// let x = Tensor::from_vec(vec![0.5f64, -1.0, 2.0], [3], &device)?;
 /// gradcheck(|x| x[0].sin()?.mul(&x[0]), &[x.clone()])?;
-/// // A gradient that is cut is not the derivative:
+/// // A gradient that was cut off by `detach` is not the derivative:
 /// let e = gradcheck(|x| x[0].sin()?.mul(&x[0].detach()), &[x]).unwrap_err();
 /// println!("{e}");
 /// # Ok::<(), Error>(())
@@ -128,16 +129,18 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) -> 
 
 /// [`gradcheck`] with options.
 ///
-/// `f` may give a tensor of any shape; its elements are added with fixed irregular weights, so that none can hide behind
-/// another. Every input is taken as a leaf, in the layout that it has. `f` must be a function: it is called many times, and
-/// must give the same for the same inputs. Inside [`no_grad`](crate::autograd::no_grad) gradients are recorded for the check all the
-/// same.
+/// `f` may return a tensor of any shape. Its elements are summed with fixed irregular weights, so that no error can
+/// hide another. Every input becomes a leaf that keeps its layout. `f` is called many times and must return the same
+/// result for the same inputs. The check records gradients even inside [`no_grad`](crate::autograd::no_grad).
 ///
 /// # Errors
-/// Whatever `f` or its gradient gives; inputs that are not f64, or with an element that is not finite; an `f` that gives
-/// integers or truth values; options out of range; [`inference`](crate::autograd::inference); an `f` that gives other values when
-/// called again; and the first entry of a gradient that differs by more than the tolerance: the error says which input and
-/// element, what the gradient is, what the finite differences say, and what that looks like.
+/// - `f` or its gradient fails.
+/// - An input is not f64, or has an element that is not finite.
+/// - `f` returns integers or booleans, or other values when it is called again.
+/// - An option is out of range.
+/// - The check runs inside [`inference`](crate::autograd::inference).
+/// - An entry of a gradient differs by more than the tolerance. For the first such entry, the error states the input
+///   and the element, the gradient, the finite difference, and a likely cause.
 #[track_caller]
 pub fn gradcheck_with(
     f: impl Fn(&[Tensor]) -> Result<Tensor>,
@@ -154,15 +157,15 @@ pub fn gradcheck_with(
     check("gradcheck", &sum, inputs, inputs.len(), options)
 }
 
-/// Compares the second derivatives of `f` with finite differences of its gradient. As [`gradcheck`].
+/// Compares the second derivatives of `f` with finite differences of its gradient. Otherwise like [`gradcheck`].
 #[track_caller]
 pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) -> Result<()> {
     gradgradcheck_with(f, inputs, GradcheckOptions::new())
 }
 
-/// [`gradgradcheck`] with options. As [`gradcheck_with`], for the weighted sum of the entries of all gradients, as a
-/// function of the inputs and of the gradient of the result that they are computed from: what a rule does with that is
-/// differentiated too.
+/// [`gradgradcheck`] with options. It checks the weighted sum of the entries of all gradients like [`gradcheck_with`].
+/// This sum is a function of the inputs and of the gradient of the result, from which the gradients are computed; so it
+/// also checks how each rule uses that gradient.
 #[track_caller]
 pub fn gradgradcheck_with(
     f: impl Fn(&[Tensor]) -> Result<Tensor>,
@@ -180,7 +183,8 @@ pub fn gradgradcheck_with(
         options.weights(0, &y)?
     };
     let directional = |all: &[Tensor]| -> Result<Tensor> {
-        // They may be plain numbers here (finite differences) or leaves (the analytic side); both need a graph.
+        // These are plain tensors when finite differences are computed, and leaves on the analytic side. Both need a
+        // graph.
         let _mode = enable_grad_guard();
         let leaf = |t: &Tensor| if t.requires_grad() { Ok(t.clone()) } else { t.with_grad() };
         let all: Vec<Tensor> = all.iter().map(leaf).collect::<Result<_>>().here()?;
@@ -220,12 +224,12 @@ fn require_f64(name: &str, inputs: &[Tensor]) -> Result<()> {
     }
 }
 
-/// What number `i` of those that are moved is: an input, or beyond `count` of those the gradient of the result.
+/// The name of tensor number `i` in errors: an input or, from number `count` on, the gradient of the result.
 fn called(i: usize, count: usize) -> String {
     if i < count { format!("input {i}") } else { "the gradient of the result".into() }
 }
 
-/// Compares at `inputs`, of which `count` are those of the user.
+/// Compares the gradient of `f` at `inputs` with finite differences. The first `count` inputs are the user's.
 #[track_caller]
 fn check(
     name: &str,
@@ -235,7 +239,7 @@ fn check(
     options: GradcheckOptions,
 ) -> Result<()> {
     require_f64(name, inputs)?;
-    // Keep the layout of each input: strided and stretched inputs are part of what is checked.
+    // Keeps the layout of each input, since strided and stretched inputs are part of what is checked.
     let leaves: Vec<Tensor> = inputs.iter().map(|t| t.detach().with_grad()).collect::<Result<_>>().here()?;
     let refs: Vec<&Tensor> = leaves.iter().collect();
     let _recording = enable_grad_guard();
@@ -266,7 +270,7 @@ fn check(
             };
             let (v, h) = (values[k], options.eps * values[k].abs().max(1.0));
             let (left, right) = (v - h, v + h);
-            // The step that is taken: what is added to a large number is rounded.
+            // The actual step, since adding `h` to a large number rounds.
             let step = right - left;
             if !(step.is_finite() && step > 0.0) {
                 let (what, k) = (called(i, count), index(input, k));
@@ -278,7 +282,7 @@ fn check(
             let numeric = (above - below) / step;
             let allowed = options.atol + options.rtol * (numeric.abs() + largest);
             let difference = (numeric - gradient[k]).abs();
-            // Where a number is not finite, so is the difference.
+            // If one of the numbers is not finite, neither is the difference.
             if !(difference.is_finite() && difference <= allowed) {
                 let sides = [(again - below) / (v - left), (above - again) / (right - v)];
                 let m = Mismatch { analytic: gradient[k], none: analytic[i].is_none(), numeric, sides, allowed };
@@ -298,13 +302,13 @@ fn index(input: &Tensor, k: usize) -> Vec<usize> {
     index
 }
 
-/// An entry of a gradient that is not what finite differences say.
+/// An entry of a gradient that disagrees with finite differences.
 struct Mismatch {
     analytic: f64,
-    /// No gradient arrived at all.
+    /// Whether no gradient arrived at all.
     none: bool,
     numeric: f64,
-    /// The slopes on both sides.
+    /// The slopes on the left and on the right.
     sides: [f64; 2],
     allowed: f64,
 }
@@ -320,7 +324,7 @@ impl Mismatch {
             .help(self.hint())
     }
 
-    /// What the numbers look like.
+    /// A likely cause, guessed from the numbers.
     fn hint(&self) -> String {
         let [left, right] = self.sides;
         let ratio = self.analytic / self.numeric;

@@ -1,4 +1,4 @@
-//! Functions of functions: Jacobian products, custom operations, `vmap`, gradient checks.
+//! Transformations of functions: Jacobian products, custom operations, `vmap` and gradient checks.
 
 pub(super) mod custom;
 pub(super) mod functional;

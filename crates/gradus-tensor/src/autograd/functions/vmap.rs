@@ -1,4 +1,4 @@
-//! [`vmap`]: applies a function of one sample to a batch.
+//! [`vmap`]: maps a function of one sample over a batch.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Error, ErrorKind, Here, HostVec, Result};
@@ -7,23 +7,28 @@ use crate::Tensor;
 use crate::autograd::Nested;
 use crate::autograd::functions::functional::{Tensors, as_outputs};
 
-/// `f` of every slice of the mapped axes of `inputs`, its outputs stacked along `out_dims`.
+/// Applies `f` to every slice of `inputs` along their mapped axes, and stacks the outputs along `out_dims`.
 ///
-/// `in_dims` names the mapped axis of each input, which `f` gets without it; `None` passes the input whole to every call.
-/// The mapped axes have one size. `out_dims` names the axis of each output that counts the calls. Either may have one entry
-/// for all. Negative axes count from the end.
+/// `in_dims` contains the mapped axis of each input. `f` receives the slices, which lack that axis; an input whose
+/// entry is `None` is passed whole to every call. All mapped axes must have the same size. `out_dims` contains, for
+/// each output, the axis along which the results of the calls are stacked. Either list may have a single entry that
+/// applies to all. Negative axes count from the end.
 ///
-/// `f` is called once for each slice and the results are stacked: right for every function, random numbers and control flow
-/// that depends on values among them (each call draws its own), and differentiable to any order, but no faster than a loop.
-/// **Most operations take leading axes as they are**, and a function of such operations needs no `vmap`: elementwise ones
-/// and [`matmul`](Tensor::matmul) broadcast, reductions and [`softmax`](Tensor::softmax) name their axis,
-/// [`linear`](Tensor::linear) and [`layer_norm`](Tensor::layer_norm) work on the last one. The second example shows how
-/// that gives the gradient of each sample in one pass.
+/// `f` is called once for each slice. This is correct for every function, including functions that draw random numbers
+/// (each call draws its own) or whose control flow depends on values. It can be differentiated to any order, but is no
+/// faster than a loop. **Most operations accept leading axes as they are**, and functions made of such operations need
+/// no `vmap`: elementwise operations and [`matmul`](Tensor::matmul) broadcast, reductions and
+/// [`softmax`](Tensor::softmax) take an axis as an argument, and [`linear`](Tensor::linear) and
+/// [`layer_norm`](Tensor::layer_norm) work on the last axis. The second example computes the gradient of each sample in
+/// one pass in this way.
 ///
 /// # Errors
-/// No mapped axis, mapped axes of different sizes or of size 0 (nothing says what `f` would give), a number of entries that
-/// is not that of the inputs or outputs, calls that give different numbers of tensors or other shapes, a tracked tensor that
-/// is overwritten after a call gave it, nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING), and whatever `f` reports.
+/// - No axis is mapped, or the mapped axes differ in size or have size 0 (the shape of the result is then unknown).
+/// - The length of a list matches neither the number of inputs or outputs nor 1.
+/// - Calls return different numbers of tensors, or tensors of different shapes or dtypes.
+/// - A tracked tensor is overwritten after a call has returned it.
+/// - Calls are nested beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
+/// - `f` fails.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -42,7 +47,8 @@ use crate::autograd::functions::functional::{Tensors, as_outputs};
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// The same in one pass, by broadcasting: each sample has its own parameter, all of them in the same memory.
+/// This example computes the same gradients in one pass, by broadcasting. Each sample gets its own parameter, and all
+/// of these share the same memory.
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
@@ -138,13 +144,13 @@ const OP: &str = "vmap";
 /// One output of one call.
 struct Slice {
     value: Tensor,
-    /// The version of its storage.
+    /// The version of the value's storage.
     version: u64,
 }
 
 impl Slice {
-    /// Later calls may write into memory that someone else holds, so such outputs are copied, or checked if they are
-    /// part of a graph.
+    /// Later calls may write into memory that someone else holds. An output in such memory is therefore copied or, if
+    /// it is part of a graph, checked later.
     #[track_caller]
     fn new(y: Tensor) -> Result<Self> {
         let value = if y.requires_grad() || y.is_unshared() { y } else { y.copy()? };
@@ -163,7 +169,7 @@ impl Slice {
     }
 }
 
-/// One entry for each: the list itself, or its only entry repeated.
+/// One entry for each of `n`: the list itself, or its only entry repeated.
 #[track_caller]
 fn one_each<T: Copy>(what: &str, list: &[T], n: usize, of: &str) -> Result<Vec<T>> {
     match *list {

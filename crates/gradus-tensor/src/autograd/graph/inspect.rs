@@ -7,30 +7,30 @@ use std::sync::Arc;
 use crate::autograd::graph::node::Node;
 use crate::{Storage, Tensor};
 
-/// Number of nodes and saved bytes of one kind of operation.
+/// The number of nodes and the saved bytes of one kind of operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpStats {
-    /// Number of nodes.
+    /// The number of nodes.
     pub nodes: usize,
-    /// Bytes of the storages that hold their saved values. A storage that several nodes save counts once, for the node
-    /// recorded first.
+    /// The bytes of the storages that hold the nodes' saved values. A storage in which several nodes save values counts
+    /// once, for the node that was recorded first.
     pub saved_bytes: usize,
 }
 
-/// What the graph behind a tensor consists of.
+/// Statistics of the graph behind a tensor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GraphStats {
-    /// Number of nodes, leaves included.
+    /// The number of nodes, including leaves.
     pub nodes: usize,
-    /// Number of leaves.
+    /// The number of leaves.
     pub leaves: usize,
-    /// Bytes of the distinct storages that hold saved values.
+    /// The bytes of all storages that hold saved values, each counted once.
     pub saved_bytes: usize,
-    /// The same for each operation name, without leaves.
+    /// The nodes and saved bytes of each operation, by name. Leaves are not included.
     pub by_op: BTreeMap<String, OpStats>,
 }
 
-/// The total, then a line for each operation, the largest in saved bytes first.
+/// Writes the totals, then a line for each operation, sorted by saved bytes, largest first.
 impl fmt::Display for GraphStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} nodes, {} of them leaves; {} bytes kept", self.nodes, self.leaves, self.saved_bytes)?;
@@ -50,7 +50,7 @@ fn digits(n: usize) -> usize {
     n.to_string().len()
 }
 
-/// The lines of `{:#?}` below the first.
+/// Writes the lines of `{:#?}` after the first one.
 pub(in crate::autograd) fn details(node: &Node, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for (i, edge) in node.inputs.iter().enumerate() {
         match edge {
@@ -67,7 +67,7 @@ pub(in crate::autograd) fn details(node: &Node, f: &mut fmt::Formatter<'_>) -> f
     kept(node).try_for_each(|line| write!(f, "\n  {line}"))
 }
 
-/// A line for each saved value.
+/// One line for each saved value.
 fn kept(node: &Node) -> impl Iterator<Item = String> {
     let stale = node.stale();
     node.saved().into_iter().map(move |(what, shape, dtype, version)| {
@@ -79,7 +79,7 @@ fn kept(node: &Node) -> impl Iterator<Item = String> {
     })
 }
 
-/// Escaped for a quoted Graphviz string: a name may hold any character.
+/// Escapes a label for a quoted Graphviz string, since a name may contain any character.
 fn escaped(label: &str) -> String {
     let mut s = String::with_capacity(label.len());
     for c in label.chars() {
@@ -96,7 +96,7 @@ fn escaped(label: &str) -> String {
     s
 }
 
-/// The nodes behind a tensor, in the order of recording.
+/// The nodes behind a tensor in the order in which they were recorded.
 fn nodes(t: &Tensor) -> BTreeMap<u64, &Arc<Node>> {
     let mut found = BTreeMap::new();
     let mut stack: Vec<&Arc<Node>> = t.edge().map(|e| &e.node).into_iter().collect();
@@ -109,10 +109,10 @@ fn nodes(t: &Tensor) -> BTreeMap<u64, &Arc<Node>> {
 }
 
 impl Tensor {
-    /// Number of nodes and kept bytes of the graph behind this tensor, by operation. All zero for one without a graph.
-    /// What the closure of a checkpoint captured is not counted, since the graph does not own it. Of what
-    /// [`saved_tensors_hooks`](crate::autograd::saved_tensors_hooks) packed, tensors and lists of tensors count, and
-    /// nothing else.
+    /// The number of nodes and saved bytes of the graph behind this tensor, by operation. All zero for a tensor without
+    /// a graph. Values captured by the closure of a checkpoint do not count, since the graph does not own them. Of the
+    /// values packed by [`saved_tensors_hooks`](crate::autograd::saved_tensors_hooks), only tensors and lists of
+    /// tensors count.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -143,9 +143,9 @@ impl Tensor {
         stats
     }
 
-    /// The graph behind this tensor as text for Graphviz (`dot -Tsvg`): a box an operation, with its parameters,
-    /// shapes, saved values with their versions and what wrote over them, and the line that recorded it; an ellipse a
-    /// leaf. Arrows go with the computation.
+    /// The graph behind this tensor as text for Graphviz (`dot -Tsvg`). A box is an operation, labelled with its
+    /// parameters, its output shapes, its saved values with their versions and the writes over them, and the line that
+    /// recorded it. An ellipse is a leaf. Arrows point in the direction of the forward computation.
     pub fn to_dot(&self) -> String {
         let nodes = nodes(self);
         let number: BTreeMap<u64, usize> = nodes.keys().enumerate().map(|(i, &seq)| (seq, i)).collect();

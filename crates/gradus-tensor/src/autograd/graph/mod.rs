@@ -1,4 +1,4 @@
-//! The recorded graph: nodes, the values they save for the gradient, and views of both.
+//! The recorded graph: nodes, the values that they save for the gradient, and ways to inspect them.
 
 pub(super) mod inspect;
 pub(super) mod node;

@@ -38,29 +38,29 @@ impl Edge {
     }
 }
 
-/// A recorded operation with the values its gradient needs, or a leaf that requires a gradient.
+/// A recorded operation with the values that its gradient needs, or a leaf that requires a gradient.
 pub struct Node {
-    /// Position in the order of recording: inputs always have lower numbers.
+    /// The position in the order of recording. The inputs of a node always have lower numbers.
     pub(in crate::autograd) seq: u64,
     /// `None` for a leaf.
     pub(in crate::autograd) op: Option<Op>,
     /// For each tracked input, the edge to which its gradient flows.
     pub(in crate::autograd) inputs: SmallVec<[Option<Edge>; 2]>,
-    /// What each output is.
+    /// The shape and dtype of each output.
     pub(in crate::autograd) outputs: SmallVec<[Spec; 1]>,
-    /// Where the outputs live; the inputs live on the devices of their own nodes.
+    /// The device of the outputs. The inputs live on the devices of their own nodes.
     pub(in crate::autograd) device: Device,
     pub(in crate::autograd) location: &'static Location<'static>,
-    /// After a backward pass freed the graph: `Err` with the line of that pass.
+    /// `Err` once a backward pass has freed the graph, with the line that called that pass.
     saved: Mutex<Kept>,
     /// Created by the first hook.
     pub(in crate::autograd) hooks: OnceLock<Box<Hooks>>,
 }
 
-/// The saved values of a node, or the line of the backward pass that freed them.
+/// The saved values of a node, or the line that called the backward pass that freed them.
 type Kept = Result<Saved, &'static Location<'static>>;
 
-/// A number above those of all nodes recorded so far.
+/// Returns a number above those of all nodes recorded so far.
 pub(in crate::autograd) fn next_seq() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -71,14 +71,14 @@ thread_local! {
     static LINE: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
 }
 
-/// The line to record for `caller`: its own, or, inside a recorded backward pass, that of the node being
-/// differentiated.
+/// The line to record for `caller`: its own line or, inside a recorded backward pass, the line of the node that is
+/// being differentiated.
 #[inline]
 pub(crate) fn line(caller: &'static Location<'static>) -> &'static Location<'static> {
     LINE.get().unwrap_or(caller)
 }
 
-/// Until it is dropped, everything recorded carries the line of `node`.
+/// Until it is dropped, everything that is recorded gets the line of `node`.
 pub(in crate::autograd) struct AtLineOf(Option<&'static Location<'static>>);
 
 impl AtLineOf {
@@ -133,7 +133,7 @@ impl Node {
         })
     }
 
-    /// Records a rule that is a function rather than a kernel, with any edges as inputs.
+    /// Records a rule that is a function instead of a kernel. Its inputs may be any edges.
     #[track_caller]
     pub(in crate::autograd) fn rule(
         rule: Arc<dyn Rule>,
@@ -169,32 +169,33 @@ impl Node {
         self.op.as_ref().map_or("leaf", |op| op.name())
     }
 
-    /// The line of the user's code that recorded the operation. All that a composed operation records has the line that
-    /// called it. What a recorded backward pass computes has the line of the operation whose gradient it is.
+    /// The line of the user's code that recorded the operation. If one call records several operations, they all have
+    /// the line of that call. Operations of a recorded backward pass have the line of the operation whose gradient they
+    /// compute.
     ///
-    /// A function passed by its path has no line in user code: `map(Tensor::exp)` gives a line of `core`, where
-    /// `map(|t| t.exp())` gives that of the closure.
+    /// A function that is passed by its path has no line in user code: `map(Tensor::exp)` records a line of `core`,
+    /// while `map(|t| t.exp())` records the line of the closure.
     pub fn location(&self) -> &'static Location<'static> {
         self.location
     }
 
-    /// The nodes that made the inputs; `None` where an input is not tracked.
+    /// The nodes that computed the inputs; `None` for an input that is not tracked.
     pub fn inputs(&self) -> impl Iterator<Item = Option<&Arc<Node>>> {
         self.inputs.iter().map(|e| e.as_ref().map(|e| &e.node))
     }
 
-    /// Shape and dtype of each output.
+    /// The shape and dtype of each output.
     pub fn output_specs(&self) -> impl Iterator<Item = (&[usize], DType)> {
         self.outputs.iter().map(|s| (s.shape.dims(), s.dtype))
     }
 
-    /// The values kept for the gradient, as (what, shape, dtype, version of the storage when kept).
+    /// The values saved for the gradient, as (what, shape, dtype, version of the storage when saved).
     pub fn saved(&self) -> Vec<(String, Vec<usize>, DType, u64)> {
         self.kept().as_ref().map(Saved::describe).unwrap_or_default()
     }
 
-    /// The saved values that have been overwritten, each with its latest write. A gradient that reads one of them is an
-    /// error.
+    /// The saved values that have been overwritten, each with its latest write. It is an error for a gradient to read
+    /// one of them.
     pub fn stale(&self) -> Vec<(String, Write)> {
         self.kept().as_ref().map(Saved::stale).unwrap_or_default()
     }
@@ -203,7 +204,7 @@ impl Node {
         self.saved.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Takes the saved values for the pass called at the line `pass`; they stay if another pass may need them.
+    /// Takes the saved values for the pass called at line `pass`. With `retain`, the node keeps them for other passes.
     #[track_caller]
     pub(in crate::autograd) fn take_saved(&self, retain: bool, pass: &'static Location<'static>) -> Result<Saved> {
         let mut slot = self.kept();
@@ -243,7 +244,7 @@ impl Node {
         self.op.is_some() && self.kept().is_err()
     }
 
-    /// Records why the nodes for which `has_freed` holds were freed by a failed pass; the error of the next pass says
+    /// Records why a pass failed, on every freed node for which `has_freed` holds. The error of the next pass reports
     /// it.
     #[cold]
     pub(in crate::autograd) fn note_failure(
@@ -255,7 +256,7 @@ impl Node {
         let mut seen = HashSet::new();
         let mut stack: Vec<&Arc<Node>> = ends.iter().collect();
         while let Some(node) = stack.pop() {
-            // Freed nodes are only reached through freed nodes.
+            // Freed nodes can be reached only through freed nodes.
             if seen.insert(node.seq) && has_freed(node) && node.is_freed() {
                 node.hooks.get_or_init(Default::default).note_failure(&why);
                 stack.extend(node.inputs().flatten());
@@ -263,28 +264,28 @@ impl Node {
         }
     }
 
-    /// The storages that the saved values hold.
+    /// The storages that hold the saved values.
     pub(in crate::autograd) fn saved_storages(&self) -> Vec<Arc<Storage>> {
         self.kept().as_ref().map(Saved::storages).unwrap_or_default()
     }
 
-    /// The kept inputs that are not tracked, by number.
+    /// The saved inputs that are not tracked, each with its number.
     pub(in crate::autograd) fn kept_constants(&self) -> Vec<(usize, Tensor)> {
         let kept = self.kept().as_ref().map(Saved::inputs).unwrap_or_default();
         kept.into_iter().filter(|(i, _)| self.inputs.get(*i).is_some_and(Option::is_none)).collect()
     }
 
-    /// Whether a hook has packed a saved value.
+    /// Whether a hook has packed one of the saved values.
     pub(in crate::autograd) fn is_packed(&self) -> bool {
         self.kept().as_ref().is_ok_and(Saved::is_packed)
     }
 
-    /// Frees the saved values after the pass called at the line `pass`.
+    /// Frees the saved values after the pass called at line `pass`.
     pub(in crate::autograd) fn free(&self, pass: &'static Location<'static>) {
         let mut slot = self.kept();
         let saved = if slot.is_ok() { Some(std::mem::replace(&mut *slot, Err(pass))) } else { None };
         drop(slot);
-        // Outside the lock: dropping what a hook packed may run user code that looks at this node.
+        // Dropped outside the lock, since dropping a packed value may run user code that looks at this node.
         drop(saved);
     }
 
@@ -297,17 +298,17 @@ impl Node {
             for tensor in tensors {
                 parts.nodes.extend(tensor.into_inner().and_then(|inner| inner.into_edge()).map(|e| e.node));
             }
-            // So can what a hook packed.
+            // A packed value can hold nodes, too.
             parts.guarded.extend(guarded);
         }
-        // A closure can hold nodes that no edge leads to.
+        // The closure of a rule can hold nodes that no edge leads to.
         if matches!(self.op, Some(Op::Rule(_))) {
             parts.rules.extend(self.op.take());
         }
     }
 }
 
-/// Parts of dropped nodes.
+/// Everything that dropped nodes kept alive.
 #[derive(Default)]
 struct Parts {
     nodes: Vec<Arc<Node>>,
@@ -316,11 +317,12 @@ struct Parts {
 }
 
 thread_local! {
-    /// While a user function is being dropped: the parts of nodes dropped with it, for the enclosing drop to take.
+    /// Set while a user function is being dropped. Collects the parts of the nodes dropped with it, for the enclosing
+    /// drop.
     static LEFT: RefCell<Option<Parts>> = const { RefCell::new(None) };
 }
 
-/// Takes what was [`LEFT`], also when a user function panics.
+/// When dropped, takes over the parts in [`LEFT`], even if a user function panics.
 struct TakeLeft<'a>(&'a mut Parts);
 
 impl Drop for TakeLeft<'_> {
@@ -351,7 +353,8 @@ impl Drop for Node {
         });
         loop {
             while let Some(mut node) = parts.nodes.pop() {
-                // Emptied in place; it is moved out only if another thread drops its handle at this moment.
+                // Normally emptied in place. It is moved out only if another thread drops its handle at this very
+                // moment.
                 if let Some(node) = Arc::get_mut(&mut node) {
                     node.unlink(&mut parts);
                 } else if let Some(mut node) = Arc::into_inner(node) {
@@ -370,7 +373,7 @@ impl Drop for Node {
     }
 }
 
-/// One line; with `{:#?}` also the inputs, the outputs and the saved values.
+/// One line. With `{:#?}` the inputs, the outputs and the saved values follow.
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.op {

@@ -19,7 +19,7 @@ use crate::{Storage, Tensor};
 #[derive(Clone)]
 pub(in crate::autograd) struct SavedTensor {
     pub(in crate::autograd) what: Which,
-    /// An output is saved without its edge, which would form a cycle; the edge is restored on use.
+    /// An output is saved without its edge, which would form a cycle. The edge is restored when the value is used.
     pub(in crate::autograd) tensor: Tensor,
     pub(in crate::autograd) version: u64,
 }
@@ -28,7 +28,7 @@ pub(in crate::autograd) struct SavedTensor {
 pub(in crate::autograd) enum Which {
     Input(usize),
     Output(usize),
-    /// Something that a checkpointed region reads.
+    /// A value that a checkpointed region reads in place.
     Read,
 }
 
@@ -42,25 +42,25 @@ impl std::fmt::Display for Which {
     }
 }
 
-/// Which inputs and outputs an operation's gradient reads, as bit masks.
+/// The inputs and outputs that an operation's gradient reads, as bit masks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// Bit `i` for input `i`.
+    /// Bit `i` stands for input `i`.
     pub inputs: u64,
-    /// Bit `i` for output `i`.
+    /// Bit `i` stands for output `i`.
     pub outputs: u64,
 }
 
 impl Keep {
-    /// Nothing.
+    /// No inputs and no outputs.
     pub const NONE: Keep = Keep { inputs: 0, outputs: 0 };
 
-    /// These inputs.
+    /// The inputs with these indices.
     pub fn inputs(indices: impl IntoIterator<Item = usize>) -> Self {
         Keep { inputs: indices.into_iter().fold(0, mask), outputs: 0 }
     }
 
-    /// And these outputs.
+    /// Adds the outputs with these indices.
     #[must_use]
     pub fn and_outputs(mut self, indices: impl IntoIterator<Item = usize>) -> Self {
         self.outputs = indices.into_iter().fold(self.outputs, mask);
@@ -68,7 +68,7 @@ impl Keep {
     }
 }
 
-/// `mask` with bit `i` set. Indices above 63 cannot be saved.
+/// Returns `mask` with bit `i` set. Indices above 63 are ignored, as such values cannot be saved.
 fn mask(mask: u64, i: usize) -> u64 {
     mask | if i < 64 { 1 << i } else { 0 }
 }
@@ -77,12 +77,13 @@ fn mask(mask: u64, i: usize) -> u64 {
 #[derive(Clone, Default)]
 pub(crate) struct Saved {
     values: SmallVec<[SavedTensor; 2]>,
-    /// What the thread's switches added, and the values that they took over.
+    /// What the thread's switches added, and the values that they took over from `values`.
     guarded: Option<Arc<Guarded>>,
 }
 
 impl Saved {
-    /// `versions` are those of the inputs' storages before the operation read them; outputs are new.
+    /// `versions` are those of the inputs' storages before the operation read them. Outputs are new, so their version
+    /// is 0.
     pub(crate) fn new(keep: Keep, inputs: &[&Tensor], versions: &[u64], outputs: &[Tensor]) -> Self {
         let mut values = SmallVec::new();
         if keep == Keep::NONE {
@@ -98,7 +99,7 @@ impl Saved {
         Saved { values, guarded: None }
     }
 
-    /// Inputs and outputs by number, each with the version of its storage. The outputs carry no edge.
+    /// Saves inputs and outputs by number, each with the version of its storage. The outputs must carry no edge.
     pub(in crate::autograd) fn with_versions(
         inputs: impl IntoIterator<Item = (usize, Tensor, u64)>,
         outputs: impl IntoIterator<Item = (usize, Tensor, u64)>,
@@ -108,7 +109,8 @@ impl Saved {
         Saved { values: inputs.into_iter().map(input).chain(outputs.into_iter().map(output)).collect(), guarded: None }
     }
 
-    /// Guards or packs the values as the switches of this thread say; called if [`guards_saved`](crate::autograd::guards_saved).
+    /// Guards or packs the values according to the switches of this thread. Called only if
+    /// [`guards_saved`](crate::autograd::guards_saved) is true.
     ///
     /// `versions` are those of the inputs' storages before the operation read them.
     #[cold]
@@ -117,7 +119,7 @@ impl Saved {
         self.guard_pinned(op, inputs, versions, vec![])
     }
 
-    /// [`guard`](Saved::guard) for an operation whose gradient also reads the memory of `pins` again.
+    /// Like [`guard`](Saved::guard), for an operation whose gradient also reads the memory of `pins` again.
     #[cold]
     #[track_caller]
     pub(in crate::autograd) fn guard_pinned(
@@ -142,17 +144,17 @@ impl Saved {
         slots.into_iter().any(|slot| matches!(slot.value, Value::Packed { .. }))
     }
 
-    /// Whether no switch took the values over.
+    /// Whether the node has only plain saved values: no switch guards or packs anything.
     pub(in crate::autograd) fn is_plain(&self) -> bool {
         self.guarded.is_none()
     }
 
-    /// The parts whose drop may recurse: tensors with edges, and what hooks packed.
+    /// The parts that could recurse when dropped: tensors with edges, and packed values.
     pub(in crate::autograd) fn into_parts(self) -> (impl Iterator<Item = Tensor>, Option<Arc<Guarded>>) {
         (self.values.into_iter().map(|s| s.tensor), self.guarded)
     }
 
-    /// The storages of the values, including those that hooks packed them into.
+    /// The storages of the values, including the storages of the tensors that hooks packed them into.
     pub(in crate::autograd) fn storages(&self) -> Vec<Arc<Storage>> {
         let slots = || self.guarded.iter().flat_map(|g| &g.slots);
         let guarded = slots().filter_map(|slot| slot.value.kept()).map(|(t, _)| t);
@@ -163,7 +165,7 @@ impl Saved {
         held.map(|t| t.storage().clone()).chain(packed).collect()
     }
 
-    /// The values that are inputs, by number, without those that hooks packed.
+    /// The saved inputs, each with its number, except those that hooks packed.
     pub(in crate::autograd) fn inputs(&self) -> Vec<(usize, Tensor)> {
         let slots = self.guarded.iter().flat_map(|g| &g.slots);
         let guarded = slots.filter_map(|slot| Some((slot.what, slot.value.kept()?.0)));
@@ -176,7 +178,7 @@ impl Saved {
         self.values.iter().map(one).chain(self.guarded.iter().flat_map(|g| g.describe())).collect()
     }
 
-    /// The values overwritten since they were saved, each with its latest write.
+    /// The values that have been overwritten since they were saved, each with its latest write.
     pub(in crate::autograd) fn stale(&self) -> Vec<(String, Write)> {
         let slots = self.guarded.iter().flat_map(|g| &g.slots);
         let guarded = slots.filter_map(|slot| slot.value.kept().map(|(t, version)| (slot.what, t, version)));
@@ -185,7 +187,7 @@ impl Saved {
     }
 }
 
-/// The view of a gradient rule: saved values, checked on access, and which gradients are wanted.
+/// What a gradient rule sees: the saved values, which are checked on access, and which gradients are wanted.
 pub struct Context<'a> {
     pub(in crate::autograd) node: &'a Arc<Node>,
     pub(in crate::autograd) saved: Saved,
@@ -200,9 +202,9 @@ pub struct Context<'a> {
 /// What the gradient rule has read so far.
 #[derive(Default)]
 pub(in crate::autograd) struct Read {
-    /// Bit `i` once saved value `i` was read.
+    /// Bit `i` is set once saved value `i` has been read.
     values: Cell<u64>,
-    /// Guarded values that were handed out, with their versions.
+    /// The guarded values that have been handed out, with their versions.
     guarded: RefCell<Vec<(Which, Tensor, u64)>>,
 }
 
@@ -212,23 +214,23 @@ impl Context<'_> {
         self.needs.get(i).copied().unwrap_or(false)
     }
 
-    /// Whether the gradient itself has to be differentiable.
+    /// Whether the gradient itself must be differentiable.
     pub fn create_graph(&self) -> bool {
         self.create_graph
     }
 
-    /// Whether the rule runs once and nothing else reads the gradients it is given. Where they [are
-    /// spare](Tensor::is_spare), results may go into their memory.
+    /// Whether the rule runs only once and nothing else reads the gradients that it receives. If these are also
+    /// [spare](Tensor::is_spare), results may be written into their memory.
     pub(crate) fn spares_grads(&self) -> bool {
         self.spares_grads
     }
 
-    /// Number of inputs.
+    /// The number of inputs.
     pub fn input_count(&self) -> usize {
         self.node.inputs.len()
     }
 
-    /// Shape and dtype of input `i`. Errors for one that requires no gradient.
+    /// The shape and dtype of input `i`. Errors if that input requires no gradient.
     #[track_caller]
     pub fn input_spec(&self, i: usize) -> Result<&Spec> {
         let edge = self.node.inputs.get(i).and_then(Option::as_ref);
@@ -240,14 +242,14 @@ impl Context<'_> {
             .here()
     }
 
-    /// Input `i` as the forward pass read it; an error if it has been overwritten.
+    /// Input `i` as the forward pass read it. Errors if it has been overwritten.
     #[track_caller]
     pub fn input(&self, i: usize) -> Result<Tensor> {
         self.find(Which::Input(i))
     }
 
-    /// Output `i` as the forward pass made it; an error if it has been overwritten. Also an error where the gradient
-    /// itself must be differentiable and the output carries no gradient, since its dependence on the inputs would be
+    /// Output `i` as the forward pass computed it. Errors if it has been overwritten. Also errors if the gradient
+    /// itself must be differentiable but the output carries no gradient, since its dependence on the inputs would be
     /// lost.
     #[track_caller]
     pub fn output(&self, i: usize) -> Result<Tensor> {
@@ -267,7 +269,7 @@ impl Context<'_> {
         Ok(t.with_edge(edge))
     }
 
-    /// [`input`](Context::input) by reference where possible, which saves a handle.
+    /// [`input`](Context::input) by reference where possible, which avoids a clone.
     #[track_caller]
     pub(crate) fn borrow_input(&self, i: usize) -> Result<Cow<'_, Tensor>> {
         match self.find_kept(Which::Input(i))? {
@@ -276,7 +278,7 @@ impl Context<'_> {
         }
     }
 
-    /// A value that no switch took over, checked; `None` for one that is guarded or packed.
+    /// A saved value, checked. `None` if a switch took it over, so that it is guarded or packed.
     #[track_caller]
     fn find_kept(&self, what: Which) -> Result<Option<&Tensor>> {
         let Some(at) = self.saved.values.iter().position(|s| s.what == what) else { return Ok(None) };
@@ -299,7 +301,7 @@ impl Context<'_> {
         Err(Error::new(ErrorKind::Autograd, "backward", m))
     }
 
-    /// The value of a slot as it was saved, with its edge. A packed value is unpacked once in each pass.
+    /// The saved value of a slot, with its edge. A packed value is unpacked once per pass.
     #[cold]
     #[track_caller]
     fn find_guarded(&self, slot: &Slot) -> Result<Tensor> {
@@ -324,8 +326,8 @@ impl Context<'_> {
         Ok(t)
     }
 
-    /// Checks again what the rule has read, since another thread may have written meanwhile. For a strict node it also
-    /// checks the inputs that the rule has not read.
+    /// Checks again the values that the rule has read, since another thread may have written in the meantime. If the
+    /// node is strict, its inputs are checked as well, even those that the rule has not read.
     #[track_caller]
     pub(in crate::autograd) fn check_read(&self) -> Result<()> {
         let values = self.read.values.get();
@@ -339,8 +341,8 @@ impl Context<'_> {
         guarded.check_inputs()
     }
 
-    /// Forgets handed-out values that a write has replaced by copies since; returns whether there were any. A copy is
-    /// never replaced again, so this happens at most once for each value.
+    /// Forgets the handed-out values that a write has since replaced by copies, and returns whether there were any. A
+    /// copy is never replaced again, so this happens at most once for each value.
     #[cold]
     pub(in crate::autograd) fn forget_replaced(&self) -> bool {
         let slots = || self.saved.guarded.iter().flat_map(|g| &g.slots);
@@ -360,7 +362,7 @@ impl Context<'_> {
         if kept.storage().version() == version { Ok(()) } else { self.check_written(what, kept, version) }
     }
 
-    /// The slow path of [`check`](Context::check), where the storage has been written.
+    /// The slow path of [`check`](Context::check), taken if the storage has been written.
     #[cold]
     #[track_caller]
     fn check_written(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {
@@ -373,7 +375,7 @@ impl Context<'_> {
     }
 }
 
-/// Adds to an error which operation recorded the value at `version`, and which one overwrote it.
+/// Adds to an error which operation recorded the value at `version` and which operation overwrote it.
 pub(in crate::autograd) fn overwritten(
     e: Error,
     op: &str,

@@ -1,45 +1,46 @@
-//! [`Untracked`]: why a tensor is outside the graph. Errors about a missing gradient say it.
+//! [`Untracked`]: why a tensor is outside the graph. Errors about a missing gradient report it.
 
 use crate::autograd::is_grad_enabled;
 
-/// Why a tensor is outside the graph. A result of several tensors takes the reason that stands last in this list.
+/// Why a tensor is outside the graph. A tensor computed from several others gets the one of their reasons that comes
+/// last in this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Untracked {
-    /// None of the tensors it was computed from requires a gradient.
+    /// None of the tensors that it was computed from requires a gradient.
     Constant,
     /// It was computed by an operation without a derivative.
     Severed,
-    /// It was computed from a frozen parameter.
+    /// It is a frozen parameter, or was computed from one.
     Frozen,
-    /// By way of `detach`.
+    /// It was detached, or was computed from a detached tensor.
     Detached,
     /// It was computed while gradients were switched off.
     NoGrad,
-    /// It was computed from a gradient of a pass without `create_graph`.
+    /// It is a gradient that a pass without `create_graph` returned, or was computed from one.
     Gradient,
 }
 
 use Untracked::{Constant, Detached, Frozen, Gradient, NoGrad, Severed};
 
 impl Untracked {
-    /// The number that an untracked tensor stores in place of a version: the later the reason in the list, the lower.
+    /// The number that an untracked tensor stores instead of a version. Reasons later in the list have lower numbers.
     pub(crate) const fn code(self) -> u64 {
         u64::MAX - self as u64
     }
 
-    /// The reason with this number.
+    /// The reason with this code.
     pub(crate) fn of(code: u64) -> Untracked {
         let all = [Constant, Severed, Frozen, Detached, NoGrad, Gradient];
         all.into_iter().find(|why| why.code() == code).unwrap_or(Constant)
     }
 
-    /// The reason for an untracked result of a tracked tensor.
+    /// The reason to give an untracked result of a tracked tensor.
     #[inline]
     pub(crate) fn now() -> Untracked {
         if is_grad_enabled() { Severed } else { NoGrad }
     }
 
-    /// The message and the help of an error.
+    /// The error message and its help text.
     pub(in crate::autograd) fn explain(self) -> (&'static str, &'static str) {
         match self {
             Constant => (

@@ -1,9 +1,10 @@
-//! Saved values under a switch: inputs that `strict` remembers, values that a write must ask for first, packed values.
+//! Saved values of nodes recorded under a switch: inputs that `strict` remembers, values that a write must check first,
+//! and packed values.
 //!
-//! All of it hangs off [`Saved`](crate::autograd::Saved) by one pointer, null unless the node was recorded under such a switch, and
-//! lives as long as the graph needs it: storages hold it weakly.
+//! All of this hangs off [`Saved`](crate::autograd::Saved) by a single pointer, which is null unless the node was
+//! recorded under such a switch. It lives as long as the graph needs it, since storages hold it weakly.
 //!
-//! **Invariant**: a tensor kept here carries no edge; it is put back when a gradient reads the tensor.
+//! **Invariant**: a tensor kept here has no edge. The edge is restored when a gradient reads the tensor.
 
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -18,7 +19,7 @@ use crate::ops::InPlace;
 use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
-/// What a node recorded under a switch stores beyond its saved values.
+/// What a node recorded under a switch stores in addition to its saved values.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     op: String,
@@ -37,11 +38,12 @@ pub(in crate::autograd) struct Slot {
 
 #[derive(Debug)]
 pub(in crate::autograd) enum Value {
-    /// A tensor and the version of its storage. A write over it is refused, or first replaces it by a copy.
+    /// A tensor and the version of its storage. A write over it is either refused or, with `copies`, first replaces it
+    /// with a copy.
     Kept { copies: bool, now: Mutex<(Tensor, u64)> },
-    /// Memory that the gradient reads again in place: a write over it is refused.
+    /// Memory that the gradient reads again in place. A write over it is refused.
     Pinned(Weak<Storage>),
-    /// What a hook packed it into, and the version of its storage.
+    /// The value as a hook packed it, and the version that its storage had.
     Packed { packed: Packed, spec: Spec, version: u64 },
 }
 
@@ -53,7 +55,7 @@ fn lock(now: &Mutex<(Tensor, u64)>) -> MutexGuard<'_, (Tensor, u64)> {
 }
 
 impl Value {
-    /// The tensor as it is saved now, with the version of its storage.
+    /// The tensor as it is saved now, with the version of its storage. `None` if it is pinned or packed.
     pub(in crate::autograd) fn kept(&self) -> Option<(Tensor, u64)> {
         match self {
             Value::Kept { now, .. } => Some(lock(now).clone()),
@@ -63,8 +65,9 @@ impl Value {
 }
 
 impl Guarded {
-    /// Takes over the `values` that `op` saves, as this thread's switches say. `versions` are those of the inputs'
-    /// storages before the operation read them. The gradient reads `pins`, and with them the values, again in place.
+    /// Takes over the `values` that `op` saves, according to this thread's switches. `versions` are those of the
+    /// inputs' storages before the operation read them. `pins` is the memory that the gradient reads again in place. If
+    /// there is any, the saved values are read in place too, so a write must not replace them with copies.
     #[cold]
     #[track_caller]
     pub(in crate::autograd) fn new(
@@ -109,7 +112,7 @@ impl Guarded {
         Ok(made)
     }
 
-    /// Whether the value of a slot lies in `storage`, so that a write there must ask first.
+    /// Whether the value of a slot lies in `storage`, so that a write there must check it first.
     pub(crate) fn lies_in(&self, slot: usize, storage: &Storage) -> bool {
         match self.slots.get(slot).map(|s| &s.value) {
             Some(Value::Kept { now, .. }) => std::ptr::eq(Arc::as_ptr(lock(now).0.storage()), storage),
@@ -150,7 +153,7 @@ impl Guarded {
     }
 }
 
-/// What an input was when the node was recorded. It keeps nothing alive.
+/// The state of an input when the node was recorded. It keeps nothing alive.
 #[derive(Debug)]
 struct Snapshot {
     storage: Weak<Storage>,
@@ -167,7 +170,8 @@ impl Snapshot {
     }
 }
 
-/// Runs before `op` writes into `t`: an error if a graph protects the old values; graphs that may have copies get them.
+/// Called before `op` writes into `t`. Errors if a graph protects the old values. If a graph may use copies instead, it
+/// gets them here.
 #[cold]
 #[track_caller]
 pub(crate) fn before_overwrite(t: &Tensor, op: &'static str) -> Result<()> {
@@ -194,7 +198,7 @@ pub(crate) fn before_overwrite(t: &Tensor, op: &'static str) -> Result<()> {
                 copies[copies.len() - 1].1.clone()
             }
         };
-        // Only values that are still intact are copied; a gradient that reads an overwritten one fails anyway.
+        // Only intact values are replaced by copies. A gradient that reads an overwritten value fails in any case.
         if old.overwritten(version).is_none() {
             let mut now = lock(now);
             if Arc::ptr_eq(now.0.storage(), old.storage()) {
@@ -206,10 +210,10 @@ pub(crate) fn before_overwrite(t: &Tensor, op: &'static str) -> Result<()> {
 }
 
 impl Tensor {
-    /// Fails where a write by `op` over the whole tensor would fail: where the write would have to be recorded, where
-    /// elements share memory, and where a graph protects the values
-    /// ([`strict_inplace`](crate::autograd::strict_inplace)). Writes nothing. Call it for all tensors before writing
-    /// several, so that the write does not stop half-way.
+    /// Errors if a write by `op` over the whole tensor would fail: because it would have to be recorded, because
+    /// elements share memory, or because a graph protects the values
+    /// ([`strict_inplace`](crate::autograd::strict_inplace)). Writes nothing. Before writing several tensors, call this
+    /// for all of them, so that the writes do not stop half-way.
     #[track_caller]
     pub fn prepare_write(&self, op: &'static str) -> Result<()> {
         self.check_writable(InPlace::Update(op), &[])?;

@@ -23,20 +23,21 @@ type Stowed = dyn Any + Send + Sync;
 type Pack = dyn Fn(&Tensor) -> Result<Box<Stowed>>;
 type Unpack = dyn Fn(&Stowed) -> Result<Tensor> + Send + Sync;
 
-/// A pair of hooks.
+/// A pair of hooks: one packs values and the other unpacks them.
 struct Pair {
     pack: Box<Pack>,
     unpack: Arc<Unpack>,
 }
 
 thread_local! {
-    /// This thread's pairs of hooks by number, `None` once the guard is dropped. The last pair is always there, and is
-    /// the one in use.
+    /// This thread's pairs of hooks, sorted by number. A pair is `None` once its guard has been dropped. The last entry
+    /// is never `None`; it is the pair in use.
     static PAIRS: RefCell<Vec<(u64, Option<Rc<Pair>>)>> = const { RefCell::new(vec![]) };
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Removes a pair of hooks when dropped, for nodes recorded from then on; see [`saved_tensors_hooks_guard`].
+/// Removes a pair of hooks when dropped. Nodes that are already recorded keep using it; see
+/// [`saved_tensors_hooks_guard`].
 #[must_use = "the hooks pack until the guard is dropped: bind it, `let _guard = saved_tensors_hooks_guard(..);`"]
 pub struct SavedTensorsHooksGuard {
     number: u64,
@@ -51,7 +52,7 @@ impl fmt::Debug for SavedTensorsHooksGuard {
 
 impl Drop for SavedTensorsHooksGuard {
     fn drop(&mut self) {
-        // The pair may own anything: it is dropped after the borrow of the list has ended.
+        // Dropping the pair may run any code, so it is dropped after the borrow of the list has ended.
         let taken = PAIRS.try_with(|pairs| {
             let mut pairs = pairs.borrow_mut();
             let at = pairs.binary_search_by_key(&self.number, |p| p.0).ok()?;
@@ -63,29 +64,31 @@ impl Drop for SavedTensorsHooksGuard {
     }
 }
 
-/// Runs `f`, and the values that it records for a gradient go through `pack`: the graph keeps what that gives instead,
-/// a file's name, bytes on the host, numbers in half precision. When a gradient reads the value, `unpack` makes a
-/// tensor of it again, once in each pass, on the thread that runs the pass. Of nested pairs of hooks the innermost is
-/// used. Views keep nothing, and neither do sums: there is nothing to pack there.
+/// Runs `f` and passes the values that it saves for a gradient through `pack`. The graph keeps what `pack` returns
+/// instead of the value, for example the name of a file, bytes on the host, or numbers in half precision. When a
+/// gradient reads the value, `unpack` turns it back into a tensor, once per pass, on the thread that runs the pass. If
+/// pairs of hooks are nested, the innermost pair is used. Views and sums save no values, so nothing is packed for them.
 ///
-/// `pack` sees inputs as they are: `t.is_leaf()` tells parameters and data from what was computed; results have no graph
-/// yet. Nothing that hooks compute is recorded or packed. What `unpack` gives has the shape, dtype and device of the value;
-/// its place in the graph it gets from the node, so gradients of any order go through. If the values are the old ones is
-/// for the hooks to say, but that they are **what was packed** is checked: if something that `unpack` gives, or reads on
-/// this thread, was written after it was packed, the gradient is an error that names the line. Of a
-/// [`checkpoint`](crate::autograd::checkpoint) only the inputs are packed: the values within are dropped, and live briefly in the
-/// backward pass.
+/// `pack` receives inputs as they are, so it can tell parameters and data from computed tensors with `t.is_leaf()`.
+/// Results carry no graph yet. Nothing that the hooks compute is recorded or packed. `unpack` must return a tensor with
+/// the shape, dtype and device of the value. The tensor gets its edge from the node, so gradients of any order flow
+/// through it.
+///
+/// Whether the unpacked values equal the original ones is up to the hooks. But it is checked that they are **what was
+/// packed**: if a tensor that `unpack` returns, or reads on this thread, was written after packing, the gradient is an
+/// error that names the line. For a [`checkpoint`](crate::autograd::checkpoint), only the inputs are packed. The values
+/// inside it are dropped, and exist again briefly during the backward pass.
 ///
 /// # Errors
-/// Those of `f`. An operation whose value `pack` refuses, or overwrites, fails and is not recorded. A backward
-/// pass fails with the hook, node and line if `unpack` fails or gives another shape, dtype or device; the graph is then as
-/// it was.
+/// The errors of `f`. If `pack` fails or overwrites its argument, the operation that saves the value fails and is not
+/// recorded. If `unpack` fails or returns a tensor of another shape, dtype or device, the backward pass fails with an
+/// error that names the hook, the node and its line, and the graph stays as it was.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
-/// // Half the memory, and 8 bits of the values.
+/// // Uses half the memory and keeps 8 significant bits of each value.
 /// let (pack, unpack) = (|t: &Tensor| t.to_dtype(DType::BF16), |p: &Tensor| p.to_dtype(DType::F32));
 /// let y = autograd::saved_tensors_hooks(pack, unpack, || (&x * &x)?.sum_all())?;
 /// assert_eq!(y.backward()?.get(&x).unwrap().to_vec::<f32>()?, [2.0, 4.0]);
@@ -100,7 +103,7 @@ pub fn saved_tensors_hooks<P: Send + Sync + 'static, R>(
     f()
 }
 
-/// [`saved_tensors_hooks`] until the guard is dropped.
+/// Like [`saved_tensors_hooks`], but in effect until the guard is dropped.
 pub fn saved_tensors_hooks_guard<P: Send + Sync + 'static>(
     pack: impl Fn(&Tensor) -> Result<P> + 'static,
     unpack: impl Fn(&P) -> Result<Tensor> + Send + Sync + 'static,
@@ -115,16 +118,16 @@ pub fn saved_tensors_hooks_guard<P: Send + Sync + 'static>(
     SavedTensorsHooksGuard { number, _mode: mode::set(PACK, true) }
 }
 
-/// Number of packed values in the process: while it is 0, passes need not look for any.
+/// The number of packed values in the process. While it is 0, passes need not look for any.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// A saved value as a hook packed it.
 pub(in crate::autograd) struct Packed {
     stowed: Box<Stowed>,
     unpack: Arc<Unpack>,
-    /// Where the value lives.
+    /// The device of the value.
     device: Device,
-    /// When it was packed: its parts must not change from then on.
+    /// The epoch in which it was packed. Its parts must not be written from then on.
     epoch: u64,
 }
 
@@ -140,7 +143,7 @@ impl Drop for Packed {
     }
 }
 
-/// An error of a hook, with the value that it was called for.
+/// The error of a hook, with a note about the value for which it was called.
 #[track_caller]
 fn failed(hook: &str, op: &str, what: Which, recorded: &Location<'_>, why: &Error) -> Error {
     let m = format!("the {hook} hook failed on {what} of {op}: {}", why.message());
@@ -149,17 +152,17 @@ fn failed(hook: &str, op: &str, what: Which, recorded: &Location<'_>, why: &Erro
 }
 
 impl Packed {
-    /// Whether this thread has hooks.
+    /// Whether hooks are set on this thread.
     pub(in crate::autograd) fn hooked() -> bool {
         PAIRS.with_borrow(|pairs| !pairs.is_empty())
     }
 
-    /// Whether there is any packed value.
+    /// Whether any packed value exists in the process.
     pub(in crate::autograd) fn any() -> bool {
         LIVE.load(Ordering::Relaxed) > 0
     }
 
-    /// Packs `kept`, whose storage had `version` when it was read.
+    /// Packs `kept`, whose storage had `version` when the operation read it.
     #[track_caller]
     pub(in crate::autograd) fn new(
         op: &str,
@@ -185,7 +188,7 @@ impl Packed {
             .help("a pack hook leaves its argument as it is: write into a copy"))
     }
 
-    /// The packed value, if it is a tensor or a list of tensors; otherwise none.
+    /// The tensors of the packed value, if it is a tensor or a list of tensors. Empty otherwise.
     pub(in crate::autograd) fn tensors(&self) -> &[Tensor] {
         match self.stowed.downcast_ref::<Tensor>() {
             Some(one) => std::slice::from_ref(one),
@@ -228,7 +231,7 @@ impl Packed {
         let mut given = u64::MAX;
         for access in &accesses {
             let Some(storage) = access.storage() else { continue };
-            // What the hook itself has written does not count.
+            // Writes by the hook itself do not count.
             let last = if access.wrote() { access.version() } else { u64::MAX };
             if Arc::ptr_eq(&storage, t.storage()) {
                 given = last;

@@ -1,4 +1,4 @@
-//! What runs around a node in a backward pass: the hooks of the node, which may change gradients, and the observer.
+//! What runs around a node in a backward pass: the node's hooks, which may change gradients, and the observer.
 
 use gradus_backend::Result;
 
@@ -32,12 +32,12 @@ impl Around<'_> {
         self.observer.map_or(Ok(()), |o| o.hooked(self.node, of, grads))
     }
 
-    /// The gradients of the node's outputs are complete.
+    /// Called when the gradients of the node's outputs are complete. Runs the hooks of the tensors.
     #[track_caller]
     pub(super) fn complete(&self, grads: &mut [Option<Tensor>], versions: &mut [u64]) -> Result<()> {
         let told = |grads: &[Option<Tensor>]| self.observer.map_or(Ok(()), |o| o.complete(self.node, grads));
         let Some(hooks) = self.hooks else { return told(grads) };
-        // A hook sees zeros where a derivative of zero arrived, and may give something else.
+        // If a derivative of zero arrived, a hook sees zeros and may return something else.
         for (output, version) in versions.iter_mut().enumerate().filter(|(_, v)| **v == ZERO) {
             grads[output] = Some(zero(self.node, output)?);
             *version = 0;
@@ -49,7 +49,7 @@ impl Around<'_> {
         self.hooked("output", grads)
     }
 
-    /// The node's rule is about to run on these gradients.
+    /// Called before the node's rule runs on these gradients.
     #[track_caller]
     pub(super) fn before(&self, grads: &mut [Option<Tensor>], versions: &mut [u64]) -> Result<()> {
         let Some(hooks) = self.hooks else { return Ok(()) };
@@ -59,12 +59,13 @@ impl Around<'_> {
         self.hooked("output", grads)
     }
 
-    /// While the node's rule runs.
+    /// Held while the node's rule runs.
     pub(super) fn rule(&self) -> Option<UserCode> {
         self.observer.and_then(|o| o.rule(self.node))
     }
 
-    /// The node's rule found the gradients `behind` of its inputs. Gives their versions where hooks may have changed them.
+    /// Called after the node's rule has computed the gradients `behind` of its inputs. Returns their versions if the
+    /// node has hooks, which may have changed them.
     #[track_caller]
     pub(super) fn after(
         &self,
@@ -83,7 +84,7 @@ impl Around<'_> {
     }
 }
 
-/// The gradient of an output whose derivative is zero.
+/// The gradient of an output whose derivative is zero: a tensor of zeros.
 #[track_caller]
 pub(super) fn zero(node: &Node, output: usize) -> Result<Tensor> {
     let Spec { shape, dtype } = node.outputs[output];

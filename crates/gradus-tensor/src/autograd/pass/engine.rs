@@ -1,6 +1,6 @@
-//! The backward pass: nodes in the reverse order of recording, gradients summed as they arrive.
+//! The backward pass: nodes run in the reverse order of recording, and gradients are summed as they arrive.
 //!
-//! Determinism: a node runs when every node recorded after it has run, and the gradients of one tensor are added in the
+//! Determinism: a node runs once all nodes recorded after it have run, and the gradients of one tensor are added in the
 //! reverse order of recording. The order does not depend on threads or addresses.
 
 use std::cell::Cell;
@@ -23,7 +23,7 @@ use crate::autograd::pass::waiting::{Found, all_unchanged, unshared, version_of}
 use crate::autograd::{Nested, enable_grad_guard, is_traced, no_grad_guard};
 use crate::ops::{Grads, Op};
 
-/// Options of a backward pass.
+/// The options of a backward pass.
 #[must_use = "options do nothing until they are passed to a backward pass, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BackwardOptions {
@@ -32,7 +32,7 @@ pub struct BackwardOptions {
 }
 
 impl BackwardOptions {
-    /// The graph is freed during the pass, and gradients are not recorded.
+    /// The default: the pass frees the graph and does not record the gradients.
     pub fn new() -> Self {
         Self::default()
     }
@@ -43,7 +43,7 @@ impl BackwardOptions {
         self
     }
 
-    /// Records the gradients themselves, so that they can be differentiated again; keeps the graph.
+    /// Records the gradients themselves, so that they can be differentiated again. Also keeps the graph.
     pub fn create_graph(mut self) -> Self {
         self.retain_graph = true;
         self.create_graph = true;
@@ -61,13 +61,14 @@ pub(in crate::autograd) fn key(edge: &Edge) -> (u64, usize) {
 }
 
 impl Gradients {
-    /// The gradient of a leaf (or any clone of it); `None` if the loss does not depend on it, as far as the graph knows
-    /// ([`explain_grad`](crate::autograd::explain_grad) tells why). A loss that depends on it with a slope of zero gives zeros.
+    /// The gradient of a leaf (or of any clone of it). `None` if the loss does not depend on the leaf as far as the
+    /// graph knows; [`explain_grad`](crate::autograd::explain_grad) tells why. If the loss depends on it with a
+    /// derivative of zero, the gradient is a tensor of zeros.
     pub fn get(&self, tensor: &Tensor) -> Option<&Tensor> {
         self.0.get(&key(tensor.edge()?))
     }
 
-    /// Replaces the gradient of a tensor, which must have one.
+    /// Replaces the gradient of a tensor. The tensor must already have one.
     #[track_caller]
     pub fn set(&mut self, tensor: &Tensor, gradient: Tensor) -> Result<()> {
         let slot = tensor.edge().and_then(|e| self.0.get_mut(&key(e)));
@@ -82,12 +83,12 @@ impl Gradients {
         Ok(())
     }
 
-    /// Number of gradients.
+    /// The number of gradients.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no gradients.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -100,7 +101,7 @@ impl std::fmt::Debug for Gradients {
 }
 
 impl Tensor {
-    /// The gradients of this scalar for all leaves that it depends on. Frees the graph.
+    /// Computes the gradients of this scalar with respect to all leaves that it depends on. Frees the graph.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -118,10 +119,13 @@ impl Tensor {
     /// [`backward`](Tensor::backward) with options.
     ///
     /// # Errors
-    /// A tensor that is not tracked or has several elements, values that were overwritten, a graph that was freed, a
-    /// hook that takes its own graph's gradients ([`MAX_NESTING`](crate::autograd::MAX_NESTING)), and what a rule, a
-    /// hook or the device reports. On an error there are no gradients at all. A graph that is retained, or that has
-    /// hooks, stays as it was; of any other, the pass has freed what it used, and the next pass says so.
+    /// - The tensor is not tracked, or has several elements.
+    /// - A saved value has been overwritten, or the graph has been freed.
+    /// - A hook takes gradients of its own graph without end ([`MAX_NESTING`](crate::autograd::MAX_NESTING)).
+    /// - A rule, a hook or the device reports an error.
+    ///
+    /// On an error no gradients are returned at all. A graph that is retained or that has hooks stays as it was. Of any
+    /// other graph, the pass has freed the part that it used, and the next pass reports this.
     #[track_caller]
     pub fn backward_with(&self, options: BackwardOptions) -> Result<Gradients> {
         refuse_inference("backward")?;
@@ -131,9 +135,10 @@ impl Tensor {
     }
 }
 
-/// The gradients of `outputs`, weighted by `seeds` (`None` for 1 in a scalar), for `inputs`, which may be any tensors of
-/// the graph. `None` where an input does not influence the outputs as far as the graph knows
-/// ([`explain_grad`](crate::autograd::explain_grad) tells why); zeros where it does, and the derivative is zero.
+/// Computes the gradients of `outputs`, weighted by `seeds`, with respect to `inputs`, which may be any tensors of the
+/// graph. If `seeds` is `None`, every output must be a scalar and has weight 1. The gradient of an input that does not
+/// influence the outputs, as far as the graph knows, is `None`; [`explain_grad`](crate::autograd::explain_grad) tells
+/// why. If an input does influence them, but with a derivative of zero, its gradient is a tensor of zeros.
 #[track_caller]
 pub fn grad(
     outputs: &[&Tensor],
@@ -171,7 +176,7 @@ pub fn grad(
     grad_of_edges(roots, &targets, options, 0)
 }
 
-/// A seed has the shape, dtype and device of its output.
+/// Errors unless a seed has the shape, dtype and device of its output.
 #[track_caller]
 pub(in crate::autograd) fn check_seed(op: &str, output: &Tensor, seed: &Tensor) -> Result<()> {
     let Some(kind) = seed.mismatch(&output.spec(), output.device()) else { return Ok(()) };
@@ -179,8 +184,8 @@ pub(in crate::autograd) fn check_seed(op: &str, output: &Tensor, seed: &Tensor) 
     Err(seed.describe(output.describe(e, "output"), "seed"))
 }
 
-/// The gradients for `targets`. Nodes numbered up to `boundary` receive gradients and pass none on: what was recorded
-/// before is not part of the computation that is differentiated.
+/// Computes the gradients for `targets`. Nodes numbered up to `boundary` receive gradients but pass none on: what was
+/// recorded before is not part of the computation that is differentiated.
 #[track_caller]
 pub(in crate::autograd) fn grad_of_edges(
     roots: Vec<(Edge, Tensor)>,
@@ -197,15 +202,15 @@ pub(in crate::autograd) fn grad_of_edges(
     if wanted.len() == targets.len() {
         return Ok(targets.iter().map(|k| found.remove(k)).collect());
     }
-    // If a tensor is asked for several times, its gradients share no memory either.
+    // If a tensor is listed several times, its gradients must not share memory either.
     let _mode = enable_grad_guard();
     let mut given = HashSet::new();
     let give = |k| found.get(k).map(|g| if given.insert(k) { Ok(g.clone()) } else { g.copy() }).transpose();
     targets.iter().map(give).collect()
 }
 
-/// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Nothing
-/// behind them is looked at.
+/// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Does not
+/// look beyond these nodes.
 pub(in crate::autograd) fn edges_across<'a>(roots: impl IntoIterator<Item = &'a Edge>, boundary: u64) -> Vec<Edge> {
     let mut seen = HashSet::new();
     let mut across: BTreeMap<(u64, usize), Edge> = BTreeMap::new();
@@ -253,8 +258,8 @@ fn seed(t: &Tensor) -> Result<Tensor> {
     Tensor::ones(t.shape(), t.dtype(), t.device())
 }
 
-/// The nodes from which one of `targets` is reached, the target's own node included, without a step beyond `boundary`.
-/// Only visits nodes recorded after the first target: nothing older reaches one.
+/// The nodes from which one of `targets` can be reached without a step beyond `boundary`, including the targets' own
+/// nodes. Visits only nodes recorded no earlier than the first target, since older nodes cannot reach one.
 fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -> Seqs {
     let mut needed: Seqs = targets.iter().map(|t| t.0).collect();
     let first = needed.iter().copied().min().unwrap_or(u64::MAX);
@@ -269,7 +274,7 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
             }
         }
     }
-    // Inputs have lower numbers, so a walk from the lowest up decides each node once.
+    // Inputs have lower numbers, so one walk from the lowest number up settles every node.
     steps.sort_unstable();
     for (node, input) in steps {
         if needed.contains(&input) {
@@ -279,9 +284,9 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
     needed
 }
 
-/// Runs the graph backwards from `roots`. `wanted` says which nodes take part, and `asked` which outputs' complete
-/// gradients are returned, if any arrived. Where only derivatives of zero arrived, zeros are returned. Nodes numbered
-/// up to `boundary` pass nothing on. `exposed` says whether anyone else holds a seed.
+/// Runs the graph backwards from `roots`. `wanted` says which nodes take part. `asked` says for which outputs the
+/// complete gradient is returned, if any gradient arrived; if only derivatives of zero arrived, zeros are returned.
+/// Nodes numbered up to `boundary` pass nothing on. `exposed` says whether anyone else holds a seed.
 #[track_caller]
 fn run(
     roots: Vec<(Edge, Tensor)>,
@@ -294,7 +299,7 @@ fn run(
     let _nested = Nested::enter("backward")?;
     let observer = Observed::begin(&roots)?;
     let ends: SmallVec<[Arc<Node>; 1]> = roots.iter().map(|r| r.0.node.clone()).collect();
-    // The pass has freed only nodes numbered from here on.
+    // The pass has freed only nodes with this number or a higher one.
     let freed = Cell::new(u64::MAX);
     let failed = |why: &dyn std::fmt::Display| {
         if !options.retain_graph {
@@ -322,10 +327,10 @@ impl<F: Fn()> Drop for OnDrop<F> {
 struct Pass {
     options: BackwardOptions,
     boundary: u64,
-    /// Whether anyone else may hold a gradient and so write into it: the owner of a seed, a hook or a user's rule.
+    /// Whether anyone else may hold a gradient and could write into it: the owner of a seed, a hook or a user's rule.
     exposed: bool,
     observer: Option<Observed>,
-    /// The line that called the pass.
+    /// The line of the call that started the pass.
     line: &'static Location<'static>,
     queue: Queue,
     found: Vec<Found>,
@@ -342,7 +347,7 @@ impl Pass {
     ) -> Result<ByEdge<Tensor>> {
         let BackwardOptions { retain_graph, create_graph } = self.options;
         let _mode = if create_graph { enable_grad_guard() } else { no_grad_guard() };
-        // A hook may fail for its own reasons, and must then find the graph unchanged.
+        // A hook may fail for reasons of its own, and the graph must then still be intact.
         let runs = |node: &Node| node.seq > self.boundary && wanted(node);
         let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0), runs);
         let mut done: Vec<Arc<Node>> = vec![];
@@ -394,7 +399,7 @@ impl Pass {
             }
             let replaced = around.after(&ctx, &mut behind, (&grads, &versions))?;
             if !self.exposed {
-                // Nobody else holds them, so their memory is free for sums.
+                // Nobody else holds these gradients, so their memory can be reused for sums.
                 grads.clear();
             }
             let _line = (create_graph || is_traced()).then(|| AtLineOf::new(&node));
@@ -419,7 +424,7 @@ impl Pass {
     }
 }
 
-/// Adds the complete gradients that the caller of the pass asked for.
+/// Collects the complete gradients that the caller of the pass asked for.
 #[track_caller]
 fn collect(
     found: &mut Vec<Found>,
@@ -439,7 +444,7 @@ fn collect(
     Ok(())
 }
 
-/// The gradients of a node's inputs, by its rule.
+/// The gradients of a node's inputs, computed by its rule.
 #[track_caller]
 fn differentiate(op: &Op, ctx: &Context<'_>, grads: &[Option<Tensor>], around: Around<'_>) -> Result<Grads> {
     let user = matches!(op, Op::Rule(_));
@@ -449,7 +454,8 @@ fn differentiate(op: &Op, ctx: &Context<'_>, grads: &[Option<Tensor>], around: A
             let _line = ((ctx.create_graph || is_traced()) && !user).then(|| AtLineOf::new(ctx.node));
             op.vjp(ctx, grads)
         };
-        // Another thread may have written meanwhile. Where that left the graph a copy, the rule runs again on it.
+        // Another thread may have written in the meantime. If the graph got a copy of the old value, the rule runs
+        // again and reads the copy.
         match behind.and_then(|behind| ctx.check_read().map(|()| behind)) {
             Err(_) if ctx.forget_replaced() => {}
             result => break result?,
@@ -461,7 +467,8 @@ fn differentiate(op: &Op, ctx: &Context<'_>, grads: &[Option<Tensor>], around: A
     Ok(behind)
 }
 
-/// A gradient has the shape, dtype and device of its input: a bug in a rule must not become a wrong number.
+/// Errors unless a gradient has the shape, dtype and device of its input: a faulty rule must not lead to a wrong
+/// result.
 #[track_caller]
 fn check(node: &Node, i: usize, to: &Edge, g: &Tensor) -> Result<()> {
     let (want, device) = (to.spec(), &to.node.device);

@@ -1,7 +1,7 @@
-//! Hooks: user functions that see, and may replace, gradients during a backward pass.
+//! Hooks: user functions that see gradients during a backward pass and may replace them.
 //!
-//! A hook lives as long as its [`Hook`] handle; the graph holds it weakly. So a hook may capture tensors, even the one
-//! that it is registered on, without keeping the graph alive.
+//! A hook lives as long as its [`Hook`] handle; the graph holds it weakly. A hook may therefore capture tensors, even
+//! the one that it is registered on, without keeping the graph alive.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,26 +22,26 @@ type OnTensor = dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync;
 type Before = dyn Fn(&Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
 type After = dyn Fn(&Grads, &Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
 
-/// What only few nodes have: hooks in the order of registration, the reason why the pass that freed the node failed,
-/// and whether a checkpointed region left it behind.
+/// Data that only few nodes have: hooks in the order of registration, the reason why the pass that freed the node
+/// failed, and whether a checkpointed region left the node behind.
 #[derive(Default)]
 pub(in crate::autograd) struct Hooks(Mutex<Lists>);
 
 #[derive(Default)]
 struct Lists {
-    /// The hooks of tensors, with the number of the output.
+    /// The hooks of tensors, each with the number of the output that it belongs to.
     tensor: Vec<(usize, Weak<OnTensor>)>,
     before: Vec<Weak<Before>>,
     after: Vec<Weak<After>>,
     failure: Option<Arc<str>>,
-    /// Whether the node was recorded inside of a checkpointed region that is closed.
+    /// Whether the node was recorded inside a checkpointed region that is now closed.
     inside: bool,
 }
 
-/// Number of hooks in the process: while it is 0, passes need not look for any.
+/// The number of hooks in the process. While it is 0, passes need not look for hooks.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps a hook registered; dropping it removes the hook.
+/// Keeps a hook registered. Dropping the handle removes the hook.
 #[must_use = "the hook is removed when its handle is dropped: keep it for as long as the hook shall run"]
 pub struct Hook {
     _function: Arc<dyn Any + Send + Sync>,
@@ -74,7 +74,7 @@ impl Hooks {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Records why the pass that freed this node failed, unless a reason is recorded already.
+    /// Records why the pass that freed this node failed, unless a reason has already been recorded.
     pub(in crate::autograd) fn note_failure(&self, why: &Arc<str>) {
         self.lists().failure.get_or_insert_with(|| why.clone());
     }
@@ -98,11 +98,11 @@ impl Hooks {
         ]
     }
 
-    /// Runs the hooks of tensors on the complete gradients of the outputs, which are what they are at `versions` of
-    /// their storages. A replaced gradient gets the version of its new storage. Without `create_graph` the graph that a
-    /// hook recorded is dropped.
+    /// Runs the hooks of tensors on the complete gradients of the outputs, which are valid at `versions` of their
+    /// storages. A gradient that a hook replaces gets the version of its new storage. Without `create_graph`, any graph
+    /// that a hook recorded is dropped.
     ///
-    /// No lock is held while a hook runs: it may register others, or take gradients itself.
+    /// No lock is held while a hook runs, so it may register other hooks or take gradients itself.
     #[track_caller]
     pub(in crate::autograd) fn on_tensors(
         &self,
@@ -125,7 +125,7 @@ impl Hooks {
         Ok(())
     }
 
-    /// Runs the hooks before the node's own gradient is computed.
+    /// Runs the hooks that come before the computation of the node's own gradient.
     #[track_caller]
     pub(in crate::autograd) fn before(
         &self,
@@ -150,8 +150,8 @@ impl Hooks {
         Ok(())
     }
 
-    /// Runs the hooks on the input gradients that the node has computed. A hook may return gradients only for inputs
-    /// for which `needs` holds.
+    /// Runs the hooks on the gradients that the node has computed for its inputs. A hook may return gradients only for
+    /// inputs that satisfy `needs`.
     #[track_caller]
     pub(in crate::autograd) fn after(
         &self,
@@ -175,7 +175,7 @@ impl Hooks {
         Ok(())
     }
 
-    /// Whether a pass from `roots` over the nodes for which `runs` holds may meet a hook or a packed value.
+    /// Whether a pass from `roots` over the nodes that satisfy `run` may come across a hook or a packed value.
     pub(in crate::autograd) fn on_the_way<'a>(
         roots: impl Iterator<Item = &'a Edge>,
         run: impl Fn(&Node) -> bool,
@@ -197,23 +197,23 @@ impl Hooks {
     }
 }
 
-/// Adds a hook to a list, and now and then removes those that are no longer live.
+/// Adds a hook to a list. Occasionally removes the hooks that are no longer live.
 fn add<T>(list: &mut Vec<T>, hook: T, live: impl Fn(&T) -> bool) {
     if list.len() == list.capacity() {
         list.retain(live);
-        // The next search comes after as many additions, so each addition has constant cost.
+        // The next search comes only after as many additions, so the amortised cost of an addition is constant.
         list.reserve(list.len() + 1);
     }
     list.push(hook);
 }
 
-/// Replaces a gradient by the one that a hook returned.
+/// Replaces a gradient with the one that a hook returned.
 fn put(g: &mut Option<Tensor>, version: &mut u64, new: Option<Tensor>, create_graph: bool) {
     *version = new.as_ref().map_or(0, |new| new.storage().version());
     *g = new.map(|new| if !create_graph && new.requires_grad() { new.detach() } else { new });
 }
 
-/// A hook must not write into gradients: several may share their bytes.
+/// Errors if a hook wrote into a gradient, since several gradients may share their bytes.
 #[track_caller]
 fn untouched<'a>(node: &Node, grads: impl Iterator<Item = (&'a Option<Tensor>, &'a u64)>) -> Result<()> {
     for (g, &version) in grads {
@@ -230,7 +230,8 @@ fn untouched<'a>(node: &Node, grads: impl Iterator<Item = (&'a Option<Tensor>, &
     Ok(())
 }
 
-/// Errors unless a hook returned as many gradients as it was given, each of the right shape, dtype and device.
+/// Errors unless a hook returned as many gradients as it received, each wanted and of the right shape, dtype and
+/// device.
 #[track_caller]
 fn fits<'n>(
     node: &'n Node,
@@ -269,14 +270,14 @@ fn recorded(node: &Node) -> String {
 }
 
 impl Tensor {
-    /// Runs `hook` on the gradient of this tensor, complete, in every backward pass that reaches it and began later: on
-    /// a leaf or on an intermediate. It may return another gradient of the same shape, dtype and device, which replaces
-    /// it both for the rest of the pass and in the result; `None` leaves it. Hooks of a tensor run in the order of
-    /// registration.
+    /// Registers `hook` to run on the complete gradient of this tensor in every later backward pass that reaches it.
+    /// The tensor may be a leaf or an intermediate result. The hook may return another gradient of the same shape,
+    /// dtype and device, which replaces the original both for the rest of the pass and in the result; `None` leaves the
+    /// original in place. The hooks of a tensor run in the order of registration.
     ///
-    /// A clone is the same tensor. With `create_graph` what a hook computes is recorded. An error in a hook ends the pass,
-    /// gives no gradients, and leaves the graph as it was (for that, a graph with hooks is freed only once its pass
-    /// succeeded). Errors if the tensor requires no gradient.
+    /// A clone is the same tensor. With `create_graph`, what a hook computes is recorded. If a hook returns an error,
+    /// the pass ends without gradients and the graph stays as it was. (For this reason, a graph with hooks is freed
+    /// only after its pass has succeeded.) Registration fails if the tensor requires no gradient.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -309,9 +310,10 @@ impl Tensor {
 }
 
 impl Node {
-    /// Runs `hook` before this operation's gradient is computed, on the complete gradients of its outputs (`None` for
-    /// zero). It may give others, one for each output, for the passes on; who asked for the gradient of an output gets the
-    /// one before. Errors for a leaf; see [`Tensor::register_hook`] for the rest.
+    /// Registers `hook` to run before this operation's gradient is computed, on the complete gradients of its outputs
+    /// (`None` for zero). The hook may return replacements, one for each output, for the rest of the pass. A caller
+    /// that asked for the gradient of an output still gets the original. Errors for a leaf. Otherwise it works like
+    /// [`Tensor::register_hook`].
     #[track_caller]
     pub fn register_prehook(
         &self,
@@ -325,9 +327,9 @@ impl Node {
         Ok(Hook::new(function))
     }
 
-    /// Runs `hook` after this operation's gradient was computed, on the gradients of its inputs (`None` where none is
-    /// wanted, or for zero) and of its outputs. It may give other gradients of the inputs, one for each. Errors for a
-    /// leaf; see [`Tensor::register_hook`] for the rest.
+    /// Registers `hook` to run after this operation's gradient has been computed, on the gradients of its inputs
+    /// (`None` for zero, or if the gradient is not wanted) and of its outputs. The hook may return replacements for the
+    /// gradients of the inputs, one for each. Errors for a leaf. Otherwise it works like [`Tensor::register_hook`].
     #[track_caller]
     pub fn register_hook(
         &self,
@@ -347,7 +349,8 @@ impl Node {
         self.hooks.get_or_init(Default::default).lists().inside = true;
     }
 
-    /// Gradients of nodes that a closed region left behind would be incomplete: no output of the region leads there.
+    /// Errors if a closed region left this node behind. Its gradient would be incomplete, since no output of the region
+    /// leads to it.
     #[track_caller]
     pub(in crate::autograd) fn refuse_left_behind(&self, op: &str) -> Result<()> {
         if !self.hooks.get().is_some_and(|h| h.lists().inside) {
@@ -358,7 +361,8 @@ impl Node {
         Err(e.help("return the tensor from the checkpointed function, and use what checkpoint gives"))
     }
 
-    /// A hook is registered where it would be registered by both runs of a region, or would see a part of a gradient.
+    /// Errors if a closed region left this node behind, since the hook would see only part of the gradient. Also errors
+    /// inside a region if the node is older than the region, since both runs would register the hook.
     #[track_caller]
     fn refuse_region(&self, op: &str) -> Result<()> {
         self.refuse_left_behind(op)?;

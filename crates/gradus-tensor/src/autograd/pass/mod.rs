@@ -1,4 +1,4 @@
-//! The backward pass: the engine, the queue of nodes, the gradients in flight, hooks.
+//! The backward pass: the engine, the queue of nodes, gradients in flight, and hooks.
 
 mod around;
 pub(super) mod engine;

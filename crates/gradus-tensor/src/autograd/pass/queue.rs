@@ -1,4 +1,4 @@
-//! The nodes that wait for gradients in a backward pass.
+//! The nodes of a backward pass that are waiting for gradients.
 
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,21 +14,21 @@ use crate::autograd::{is_grad_enabled, is_observed};
 use crate::ops::table::ADD;
 use crate::ops::{Arg, map_over};
 
-/// A map from outputs of nodes, each given by the number of the node and the number of the output.
+/// A map from outputs of nodes, each identified by the number of the node and the number of the output.
 pub(in crate::autograd) type ByEdge<T> = HashMap<(u64, usize), T, BuildHasherDefault<SeqHasher>>;
 
-/// Numbers of nodes.
+/// A set of node numbers.
 pub(in crate::autograd) type Seqs = HashSet<u64, BuildHasherDefault<SeqHasher>>;
 
-/// A node that waits for gradients.
+/// A node that is waiting for gradients.
 pub(in crate::autograd) struct Pending {
     pub(in crate::autograd) node: Arc<Node>,
     pub(in crate::autograd) grads: SmallVec<[Option<Tensor>; 1]>,
-    /// The versions of the gradients' storages on arrival; [`ZERO`] where only derivatives of zero arrived.
+    /// The versions of the gradients' storages on arrival; [`ZERO`] if only derivatives of zero have arrived.
     pub(in crate::autograd) versions: SmallVec<[u64; 1]>,
 }
 
-/// Stands in place of a version where the gradient is zero and has no tensor.
+/// Used instead of a version if the gradient is zero and has no tensor.
 pub(in crate::autograd) const ZERO: u64 = u64::MAX;
 
 impl Pending {
@@ -61,7 +61,7 @@ impl Pending {
     }
 }
 
-/// The sum of two gradients, written into one that nobody else holds if there is one.
+/// The sum of two gradients. If nobody else holds one of them, the sum is written into its memory.
 #[track_caller]
 fn total(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if is_grad_enabled() || is_observed() || a.spec() != b.spec() {
@@ -73,18 +73,18 @@ fn total(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// The waiting nodes, the last recorded first.
+/// The waiting nodes, ordered so that the last one recorded comes first.
 #[derive(Default)]
 pub(in crate::autograd) struct Queue {
-    /// A node recorded after all those in `rest`, if any. A chain of nodes uses only this slot.
+    /// If set, a node recorded after all those in `rest`. A chain of nodes uses only this slot.
     next: Option<Pending>,
     order: BinaryHeap<u64>,
     rest: HashMap<u64, Pending, BuildHasherDefault<SeqHasher>>,
 }
 
 impl Queue {
-    /// Adds a gradient, valid at a version of its storage, to what has arrived at an edge. `exposed` says whether
-    /// anyone else could have written into one.
+    /// Adds a gradient to what has arrived at an edge. `version` is the version of its storage at which the gradient is
+    /// valid. `exposed` says whether anyone else could have written into a gradient.
     #[track_caller]
     pub(in crate::autograd) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, exposed: bool) -> Result<()> {
         self.at(edge).add(edge.output, g, version, exposed)
@@ -103,7 +103,7 @@ impl Queue {
         self.next.take().or_else(|| self.rest.remove(&self.order.pop()?))
     }
 
-    /// The entry of the node of an edge.
+    /// The entry for the node of an edge, created if there is none yet.
     #[inline]
     fn at(&mut self, edge: &Edge) -> &mut Pending {
         let seq = edge.node.seq;
@@ -125,8 +125,8 @@ impl Queue {
     }
 }
 
-/// Hashes the number of a node to itself, so that nodes recorded one after the other lie together; the tag in the highest
-/// bits is mixed.
+/// Leaves the number of a node unmixed, so that nodes recorded one after the other have neighbouring hashes. Only the
+/// highest bits, which the hash table uses as a tag, are mixed.
 #[derive(Default)]
 pub(in crate::autograd) struct SeqHasher(u64);
 

@@ -1,7 +1,8 @@
-//! Gradients in flight: nobody may overwrite one, and those returned to the user share memory with nothing.
+//! Gradients in flight: nobody may overwrite one, and those that are returned to the user share memory with nothing.
 //!
-//! Rules pass gradients on without copying, so several gradients in flight, a seed and a result may be the same bytes.
-//! A hook, a custom operation or another thread could write there; using a gradient changed like that is an error.
+//! Rules pass gradients on without copying, so several gradients in flight, a seed and a result may share the same
+//! bytes. A hook, a custom operation or another thread could write there. Using a gradient after such a write is an
+//! error.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub(in crate::autograd) fn unchanged(node: &Node, output: usize, g: &Tensor, ver
     if g.storage().version() == version { Ok(()) } else { changed(node, output, g, version) }
 }
 
-/// [`unchanged`] for all outputs that a gradient arrived for.
+/// [`unchanged`] for all outputs for which a gradient has arrived.
 #[inline]
 #[track_caller]
 pub(in crate::autograd) fn all_unchanged(node: &Node, grads: &[Option<Tensor>], versions: &[u64]) -> Result<()> {
@@ -45,7 +46,7 @@ fn changed(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
     ))
 }
 
-/// A gradient that the user asked for, and the version of its storage when it was complete.
+/// A gradient that the user asked for, and the version that its storage had when the gradient was complete.
 pub(in crate::autograd) struct Found {
     pub(in crate::autograd) node: Arc<Node>,
     pub(in crate::autograd) output: usize,
@@ -53,8 +54,8 @@ pub(in crate::autograd) struct Found {
     pub(in crate::autograd) version: u64,
 }
 
-/// The version of its storage at which a gradient that a node returned is valid: the current one, unless the node
-/// passed on a gradient that it was given, whose version was noted on arrival.
+/// The version of its storage at which a gradient returned by a node is valid. This is the current version, unless the
+/// node passed on a gradient that it had received: then it is the version noted on arrival.
 #[inline]
 pub(in crate::autograd) fn version_of(g: Option<&Tensor>, given: &[Option<Tensor>], versions: &[u64]) -> u64 {
     let Some(g) = g else { return 0 };
@@ -63,9 +64,10 @@ pub(in crate::autograd) fn version_of(g: Option<&Tensor>, given: &[Option<Tensor
     at.copied().unwrap_or_else(|| g.storage().version())
 }
 
-/// The gradients that the user gets from a pass. Each has memory of its own, so that writing into one changes no other,
-/// no seed and no value of the graph; most have it already and are not copied. A gradient that was written after it was
-/// found is an error. `foreign` says whether hooks or user rules ran, which may still hold what they returned.
+/// The gradients that a pass returns to the user. Each has memory of its own, so that writing into one changes no other
+/// gradient, no seed and no value of the graph. Most already do and are not copied. A gradient that was written after
+/// it was complete is an error. `foreign` says whether hooks or user rules ran, since they may still hold what they
+/// returned.
 #[track_caller]
 pub(in crate::autograd) fn unshared(
     found: Vec<Found>,
@@ -79,12 +81,12 @@ pub(in crate::autograd) fn unshared(
     }
     let mut given = ByEdge::with_capacity_and_hasher(found.len(), Default::default());
     for Found { node, output, gradient, version } in found {
-        // With `create_graph`, the graph of the gradients saves them too, and checks them.
+        // With `create_graph`, the graph of the gradients saves these tensors too, and checks their versions.
         let shared = match create_graph {
             true => foreign || !seen.insert(Arc::as_ptr(gradient.storage())),
             false => !gradient.is_unshared(),
         };
-        // Its own elements must not overlap either: a write in place would refuse such a tensor.
+        // The gradient's own elements must not overlap either, because in-place operations refuse such a tensor.
         let shared = shared || (!gradient.is_contiguous() && gradient.layout().overlaps_itself());
         let own = if shared {
             let _line = AtLineOf::new(&node);

@@ -1,4 +1,4 @@
-//! Which storages a piece of a program reads and writes: what a checkpointed region depends on.
+//! Which storages a piece of a program reads and writes. A checkpointed region depends on what it reads.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,18 +14,20 @@ use crate::tensor::Spec;
 use crate::write_log::Write;
 use crate::{Storage, Tensor};
 
-/// Most places of one storage that are kept apart; beyond that, the range that covers them all stands for them.
+/// The maximum number of places of one storage that are kept apart. If there are more, they are replaced by the range
+/// that covers them all.
 const PLACES: usize = 64;
 
-/// One storage that was read or written. The weak handle keeps its address from being used again, not its bytes.
+/// One storage that was read or written. The weak handle keeps its address from being reused, but does not keep its
+/// bytes.
 #[derive(Clone)]
 pub(in crate::autograd) struct Access {
     storage: Weak<Storage>,
     /// The version at the first access.
     version: u64,
-    /// The version at the first access that was a read.
+    /// The version at the first read.
     read: Option<u64>,
-    /// The places that were read or written; none lies within another.
+    /// The places that were read or written. No place contains another.
     places: SmallVec<[Footprint; 1]>,
     wrote: bool,
 }
@@ -46,12 +48,12 @@ impl Access {
         self.storage.as_ptr()
     }
 
-    /// Whether it is an access to this storage.
+    /// Whether this is an access to `storage`.
     pub(in crate::autograd) fn is_to(&self, storage: &Storage) -> bool {
         std::ptr::eq(self.storage.as_ptr(), storage)
     }
 
-    /// What was read or written.
+    /// The places that were read or written.
     pub(in crate::autograd) fn places(&self) -> &[Footprint] {
         &self.places
     }
@@ -68,12 +70,13 @@ impl Access {
         self.places.iter().find_map(|place| storage.overwritten_at(version, place))
     }
 
-    /// Whether they were written.
+    /// Whether any of the places was written.
     pub(in crate::autograd) fn wrote(&self) -> bool {
         self.wrote
     }
 
-    /// The access counted from the first read, if everything read is still unchanged.
+    /// The same access, dated at its first read. `None` unless the storage was read, still exists, and has not been
+    /// written since that read.
     pub(in crate::autograd) fn final_read(mut self) -> Option<Access> {
         self.version = self.storage.upgrade()?.version();
         (self.read == Some(self.version)).then_some(self)
@@ -99,11 +102,11 @@ impl Access {
 
 /// One open watch.
 struct Open {
-    /// The position in the log where its accesses begin.
+    /// The position in the log at which its accesses begin.
     start: usize,
-    /// If it watches a checkpointed region, the number of the last node recorded before.
+    /// If it watches a checkpointed region, the number of the last node recorded before that region.
     region: Option<u64>,
-    /// The tracked tensor, among those read or viewed, that was recorded first: its number and a description.
+    /// Of the tracked tensors that were read or viewed, the one that was recorded first: its number, shape and dtype.
     tracked: Option<(u64, Spec)>,
 }
 
@@ -117,15 +120,15 @@ impl Open {
 
 #[derive(Default)]
 struct Log {
-    /// The outermost first.
+    /// The open watches, the outermost first.
     open: Vec<Open>,
     accesses: Vec<Access>,
-    /// Length at which the log is next searched for entries to drop.
+    /// The length at which the log is next searched for entries to drop.
     full: usize,
 }
 
 impl Log {
-    /// One entry for each living storage and watch; the log doubles before the next time.
+    /// Reduces the log to one entry for each live storage and watch. The log doubles before this is done again.
     fn shrink(&mut self) {
         let total = self.accesses.len();
         let mut all = std::mem::take(&mut self.accesses).into_iter();
@@ -139,7 +142,8 @@ impl Log {
     }
 }
 
-/// One entry for each storage that is still alive. While an entry exists, no other storage can get its address.
+/// Merges the accesses into one entry for each storage that is still alive. As long as an entry exists, no other
+/// storage can get the same address.
 fn living(accesses: impl Iterator<Item = Access>) -> Vec<Access> {
     let mut found: HashMap<*const Storage, usize> = HashMap::new();
     let mut merged: Vec<Access> = vec![];
@@ -159,7 +163,8 @@ thread_local! {
     static LOG: RefCell<Log> = RefCell::default();
 }
 
-/// Records the accesses of this thread while it lives. Watches nest: an outer one includes those of the inner ones.
+/// Records the accesses of this thread for as long as it exists. Watches nest: an outer watch includes the accesses of
+/// the inner ones.
 pub(in crate::autograd) struct Watch {
     depth: usize,
     _mode: GradModeGuard,
@@ -170,7 +175,7 @@ impl Watch {
         Watch::open(None)
     }
 
-    /// A watch for a checkpointed region that begins after node `before`.
+    /// A watch for a checkpointed region that begins after node number `before`.
     pub(in crate::autograd) fn region(before: u64) -> Self {
         Watch::open(Some(before))
     }
@@ -183,18 +188,19 @@ impl Watch {
         Watch { depth, _mode: set(NOTE_ACCESS, true) }
     }
 
-    /// A tracked tensor that was read or viewed and recorded up to number `before`, if any.
+    /// The shape and dtype of a tracked tensor that was read or viewed and whose node has a number up to `before`, if
+    /// there is one.
     pub(in crate::autograd) fn tracked(&self, before: u64) -> Option<Spec> {
         let found = LOG.with_borrow(|log| log.open.get(self.depth).and_then(|o| o.tracked));
         found.filter(|(seq, _)| *seq <= before).map(|(_, spec)| spec)
     }
 
-    /// One entry for each storage that was accessed and is still held by somebody.
+    /// Ends the watch. Returns one entry for each accessed storage that somebody still holds.
     pub(in crate::autograd) fn finish(self) -> Vec<Access> {
         LOG.with_borrow_mut(|log| {
             let start = log.open.get(self.depth).map_or(log.accesses.len(), |o| o.start);
             let seen = living(log.accesses.drain(start..));
-            // For the watches around it: each sees the merged entries rather than every access of the inner watches.
+            // Enclosing watches see these merged entries instead of every single access.
             log.accesses.extend_from_slice(&seen);
             log.open.iter_mut().skip(self.depth + 1).for_each(|inner| inner.start = log.accesses.len());
             seen
@@ -215,7 +221,8 @@ impl Drop for Watch {
     }
 }
 
-/// The number of the last node recorded before the innermost checkpointed region that this thread is in.
+/// The number of the last node recorded before the innermost checkpointed region that this thread is in; `None` outside
+/// of regions.
 pub(in crate::autograd) fn region_began() -> Option<u64> {
     if !is_set(NOTE_ACCESS) {
         return None;
@@ -246,7 +253,7 @@ pub(crate) fn note_access(tensor: &Tensor, wrote: bool) {
     }
 }
 
-/// Records that `tensor` is viewed outside the graph: it may then be read through another tensor.
+/// Records that `tensor` was viewed outside the graph, so that it may later be read through another tensor.
 #[cold]
 pub(crate) fn note_view(tensor: &Tensor) {
     let Some(edge) = tensor.edge() else { return };
@@ -257,7 +264,8 @@ pub(crate) fn note_view(tensor: &Tensor) {
     });
 }
 
-/// When a storage is made: a number above those of all nodes recorded before, if accesses are noted; else 0.
+/// The value for the `born` field of a new storage: a number above those of all nodes recorded so far if accesses are
+/// noted, otherwise 0.
 #[inline]
 pub(crate) fn birth() -> u64 {
     if is_set(NOTE_ACCESS) { next_seq() } else { 0 }

@@ -1,4 +1,4 @@
-//! [`checkpoint`]: a region that saves only its inputs and is computed again for its gradient.
+//! [`checkpoint`]: a region that saves only its inputs and is computed a second time for its gradient.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -22,38 +22,54 @@ use crate::ops::{Grads, Rule, same_device};
 use crate::tensor::Spec;
 use crate::{Attempt, Generator, Storage, Tensor};
 
-/// Computes `f(inputs)`, but the graph saves only the inputs: the backward pass runs `f` again to get the values that
-/// its gradients need. This trades time for memory; values inside the region live only while it is computed.
+/// Computes `f(inputs)` but saves only the inputs in the graph: the backward pass runs `f` again to get the values that
+/// its gradients need. This trades time for memory, since the values inside the region exist only while it is computed.
 ///
-/// Tensors that `f` captures get gradients like those that are passed. The gradient is right or an error: `f` runs on
-/// this thread and is a function of its inputs and of what it captured, and that is checked. An input or anything
-/// captured that was overwritten since is refused, with both lines, and so is an `f` that writes into what outlives it
-/// (the second run would write again), or whose second run reads tensors that the first did not (a tensor that was
-/// exchanged, or made on another thread), uses other tracked tensors, draws other random numbers, gives other outputs,
-/// be it in one bit, or comes to them by other operations, other parameters of these, or other small constants that it
-/// makes. What is not compared: constants of more than 16 KiB that `f` makes, or makes in a region of its own, where no
-/// output shows them, and what a [`CustomOp`](crate::autograd::CustomOp) holds.
+/// Tensors that `f` captures get gradients just like the inputs. The second run draws the same random numbers as the
+/// first, whichever [`Generator`] they come from, so dropout layers work unchanged, and it does not advance any
+/// generator. The result can be differentiated to any order. If nothing is recorded, this is simply `f(inputs)`.
 ///
-/// Random numbers are those of the first run, whichever [`Generator`] they come from: dropout layers work as they are.
-/// The second run does not advance any generator. Differentiable to any order. Without recording this is `f(inputs)`.
+/// # What is checked
+/// `f` must run on this thread and be a function of its inputs and of what it captures. This is checked, so a gradient
+/// is either right or an error. It is an error
 ///
-/// **Everything else that `f` does happens twice**: what it prints, counts or pushes to a list; [`once`] is for effects
-/// of the forward pass alone. A tensor that `f` stores elsewhere instead of returning it belongs to the run that stored
-/// it, and keeps that run's graph alive; a pass through the region frees what the second run left. No gradient of the
-/// outputs goes there: to ask for one, or to register a hook, is an error. Hooks that `f` registers on what it computes
-/// work as they do outside, for as long as the second run's handles live; on what is older they are refused.
+/// - if an input or a captured tensor has been overwritten since (the error names both lines);
+/// - if `f` writes into memory that outlives it, since the second run would write again;
+/// - if the second run reads a tensor that the first one did not, such as one that was exchanged or made on another
+///   thread;
+/// - if it uses other tracked tensors or draws other random numbers;
+/// - if it returns other outputs, even if they differ in a single bit;
+/// - if it computes them with other operations, with other parameters, or with other small constants that `f` creates.
 ///
-/// Beyond the second run, the checks cost one pass over the outputs in each run (on a device, a copy to the host), and
-/// about a microsecond for each operation. Where [`saved_tensors_hooks`](crate::autograd::saved_tensors_hooks) bring back inputs that
-/// are not to the bit what they packed, the outputs and the way to them are not compared.
+/// Some things are not compared, and a difference in them is noticed only if it changes an output: constants of more
+/// than 16 KiB that `f` creates, constants that it creates in a nested region, and the state of a
+/// [`CustomOp`](crate::autograd::CustomOp). If [`saved_tensors_hooks`](crate::autograd::saved_tensors_hooks) return
+/// inputs that are not bit-identical to what they packed, neither the outputs nor the operations are compared.
 ///
-/// Regions may lie inside each other, fewer than [`MAX_NESTING`](crate::autograd::MAX_NESTING). The second run of one runs those within it
-/// anew, and keeps as little of them: with the gradient, the innermost of `n` runs `n + 1` times, and all of them together
-/// about `n * n / 2` times. Regions that follow one another run twice each, however many there are.
+/// Besides the second run itself, the checks cost one pass over the outputs in each run (on a device, a copy to the
+/// host) and about a microsecond for each operation.
+///
+/// # Side effects
+/// **Everything else that `f` does happens twice**, for example what it prints, counts or pushes to a list. Use
+/// [`once`] for side effects that belong to the forward pass alone.
+///
+/// A tensor that `f` stores elsewhere instead of returning it belongs to the run that stored it, and keeps the graph of
+/// that run alive. A backward pass through the region frees what the second run left there. Gradients of the outputs do
+/// not flow to such a tensor: asking for one, or registering a hook on it, is an error.
+///
+/// A hook that `f` registers on a tensor that it computes works as it does elsewhere, as long as the handle from the
+/// second run exists. Registering a hook on an older tensor is an error.
+///
+/// # Nesting
+/// Regions may be nested, to fewer than [`MAX_NESTING`](crate::autograd::MAX_NESTING) levels. The second run of a
+/// region runs the regions inside it as regions again, so they still save only their inputs. With the backward pass,
+/// the innermost of `n` nested regions runs `n + 1` times, and all of them together run about `n * n / 2` times.
+/// Regions that follow one another run twice each, however many there are.
 ///
 /// # Errors
-/// Those of `f`; inputs, or outputs, on several devices; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
-/// On an error, generators and the statistics of layers are as before.
+/// The errors of `f`; inputs or outputs on several devices; nesting beyond
+/// [`MAX_NESTING`](crate::autograd::MAX_NESTING). On an error, generators and the statistics of layers are left as they
+/// were.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -75,8 +91,8 @@ pub fn checkpoint<O: Tensors>(
     run(move |x, _| f(x), inputs, &mut Generator::new(0))
 }
 
-/// [`checkpoint`] for a region that is given a generator: it moves on by what the first run draws from it, and the second
-/// run draws the same.
+/// [`checkpoint`] for a function that takes a generator. The generator advances by what the first run draws from it,
+/// and the second run draws the same numbers.
 #[track_caller]
 pub fn checkpoint_with<O: Tensors>(
     f: impl Fn(&[Tensor], &mut Generator) -> Result<O> + Send + Sync + 'static,
@@ -86,12 +102,12 @@ pub fn checkpoint_with<O: Tensors>(
     run(f, inputs, generator)
 }
 
-/// Runs `effect` once, even inside a [`checkpoint`]: the first run of the region runs it, the second skips it. It is
-/// meant for side effects of the forward pass, like running statistics, and may write into memory that outlives the
-/// region. Its results must not enter the outputs of the region.
+/// Runs `effect` only once, even inside a [`checkpoint`]: the first run of the region runs it and the second run skips
+/// it. It is meant for side effects of the forward pass, such as running statistics, and may write into memory that
+/// outlives the region. Its results must not enter the outputs of the region.
 ///
 /// # Errors
-/// Those of `effect`; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
+/// The errors of `effect`; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -134,7 +150,7 @@ fn run<O: Tensors>(
     Ok(outputs)
 }
 
-/// The first run, and the node that runs again.
+/// Runs the region for the first time, and records the node that will run it again.
 #[track_caller]
 fn recorded<O: Tensors>(
     f: impl Fn(&[Tensor], &mut Generator) -> Result<O> + Send + Sync + 'static,
@@ -152,7 +168,8 @@ fn recorded<O: Tensors>(
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
     let start = generator.clone();
     let noted = NoteDraws::new();
-    // Recorded, to find out what is captured; the record is dropped at once, so nothing is packed.
+    // This run is recorded to find out what `f` captures. The recorded graph is dropped right away, so nothing is
+    // packed for it.
     let unpacked = set_switches(PACK, 0);
     let passed: Vec<Tensor> = inputs.iter().map(|&t| t.clone()).collect();
     let Region { outputs, record, before, watch } = Region::run(&passed, |x| f(x, generator))?;
@@ -192,21 +209,21 @@ fn recorded<O: Tensors>(
     as_outputs("checkpoint", results.map(|(i, (t, &on))| if on { t.with_edge(edge(i)) } else { t.clone() }).collect())
 }
 
-/// What the second run may read in place.
+/// Memory that the second run may read in place.
 struct Read {
     access: Access,
-    /// Whether the second run will read it, so that it must be unchanged.
+    /// Whether the second run is certain to read it, so that it must be unchanged.
     sure: bool,
 }
 
 impl Read {
-    /// It is as it was.
+    /// Errors if anything that the first run accessed here has been overwritten.
     #[track_caller]
     fn check(&self, node: &Node) -> Result<()> {
         self.check_places(node, &self.access)
     }
 
-    /// Errors if what an access to this storage read has been overwritten.
+    /// Errors if the places of another `access` to this storage have been overwritten since the first run.
     #[track_caller]
     fn check_places(&self, node: &Node, access: &Access) -> Result<()> {
         let version = self.access.version();
@@ -235,7 +252,8 @@ impl Given {
         Ok(Given { storage: Arc::downgrade(t.storage()), layout: *t.layout(), sum: checksum(t)? })
     }
 
-    /// Whether the second run gave the same: a view of the same elements, whatever their values, or the same values.
+    /// Whether `t` is the same output, computed by the second run. It is if it views the same elements, whatever their
+    /// values, or has the same values.
     #[track_caller]
     fn is(&self, t: &Tensor) -> Result<bool> {
         if t.numel() == 0 {
@@ -245,7 +263,7 @@ impl Given {
             if self.layout == *t.layout() {
                 return Ok(true);
             }
-            // Axes of size 1 may have other strides.
+            // The layouts may differ only in the strides of axes of size 1.
             if self.layout.span() != t.layout().span() {
                 return Ok(false);
             }
@@ -254,16 +272,18 @@ impl Given {
     }
 }
 
-/// The accesses to what is older than the region, which began with node `before`, and to what it left behind. What else it
-/// made, the second run makes anew. Of inputs that are `packed` the second run reads what is unpacked.
+/// The accesses that the second run may repeat in place. These are accesses to storages older than the region, which
+/// began with node number `before`, and to storages that the first run created and that still exist. The second run
+/// creates everything else again. `packed` lists the inputs that hooks have packed: the second run reads the unpacked
+/// tensors instead of these.
 #[track_caller]
 fn reads_from_outside(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) -> Result<Vec<Read>> {
     let mut reads = vec![];
     for access in accesses {
         let Some(storage) = access.storage() else { continue };
         if storage.born() > before {
-            // An output, or a value that the function keeps for its next run; this is fine as long as what was read
-            // stays unchanged.
+            // This is an output, or a value that the function keeps for its next run. That is fine as long as what was
+            // read stays unchanged.
             reads.extend(access.final_read().map(|access| Read { access, sure: false }));
             continue;
         }
@@ -274,7 +294,7 @@ fn reads_from_outside(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) ->
     Ok(reads)
 }
 
-/// Errors if a region writes into memory older than itself: the second run would write again.
+/// Errors if a region has written into memory older than itself, since the second run would write again.
 #[track_caller]
 fn not_written(op: &'static str, access: &Access) -> Result<()> {
     let written = if access.wrote() { access.overwritten(access.version()) } else { None };
@@ -289,20 +309,21 @@ fn not_written(op: &'static str, access: &Access) -> Result<()> {
 struct Region {
     outputs: Vec<Tensor>,
     record: Record,
-    /// Number of the last node recorded before the run.
+    /// The number of the last node recorded before the run.
     before: u64,
     watch: Watch,
 }
 
 impl Region {
-    /// Runs `f` on the inputs themselves: what leaves the region other than as an output depends on them like anything else.
+    /// Runs `f` on the inputs themselves, so that a tensor that leaves the region without being an output depends on
+    /// them as usual.
     #[track_caller]
     fn run<O: Tensors>(inputs: &[Tensor], f: impl FnOnce(&[Tensor]) -> Result<O>) -> Result<Region> {
         let _mode = enable_grad_guard();
         let before = next_seq();
         let watch = Watch::region(before);
         let outputs = f(inputs).here()?.into_tensors();
-        // A value overwritten after it was computed is no longer what was recorded.
+        // An output that was overwritten after its computation no longer matches the graph.
         outputs.iter().try_for_each(|t| t.check_current("checkpoint")).here()?;
         Ok(Region { record: Record::new(&outputs, before)?, outputs, before, watch })
     }
@@ -310,19 +331,19 @@ impl Region {
 
 type Again = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
 
-/// The region, ready to be run again.
+/// A region that is ready to be run again.
 struct Checkpoint {
     again: Box<Again>,
     known: Known,
     reads: Vec<Read>,
     draws: Arc<[Draws]>,
-    /// The outputs that are tracked.
+    /// The tracked outputs of the first run; `None` for outputs that are not tracked.
     given: Vec<Option<Given>>,
-    /// The inputs before packing, if hooks packed them.
+    /// The checksum and the layout of each input before packing, if hooks packed the inputs.
     packed: Option<Vec<(u64, Layout)>>,
-    /// The places of the function's inputs, those too that the outputs do not depend on.
+    /// The edges of the function's inputs, including those of inputs that the outputs do not depend on.
     edges: Vec<Option<Edge>>,
-    /// The switches of the first run, which hold in the second too.
+    /// The protecting switches that were on in the first run. They are set again for the second run.
     guards: u16,
 }
 
@@ -333,13 +354,14 @@ impl fmt::Debug for Checkpoint {
 }
 
 impl Checkpoint {
-    /// Errors if anything that the second run is going to read has been overwritten.
+    /// Errors if anything that the second run is certain to read has been overwritten.
     #[track_caller]
     fn check(&self, node: &Node) -> Result<()> {
         self.reads.iter().filter(|r| r.sure).try_for_each(|r| r.check(node)).here()
     }
 
-    /// Errors unless the second run read what the first had read, unchanged, and overwrote nothing.
+    /// Errors unless the second run read only what the first one had read, all of it unchanged, and wrote into nothing
+    /// older.
     #[track_caller]
     fn check_accesses(&self, node: &Node, accesses: &[Access], inputs: &[Tensor], before: u64) -> Result<()> {
         let reads: HashMap<*const Storage, &Read> = self.reads.iter().map(|r| (r.access.address(), r)).collect();
@@ -350,7 +372,8 @@ impl Checkpoint {
             let within = |all: Range<usize>| all.start <= bytes.start && bytes.end <= all.end;
             if let Some(known) = reads.get(&access.address()).filter(|r| within(r.access.span())) {
                 known.check(node)?;
-                // Between the places of the first run lies what it would have read there.
+                // The second run may have read elements between those that the first run read. These must be unchanged,
+                // too.
                 known.check_places(node, access)?;
                 continue;
             }
@@ -367,7 +390,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Whether the inputs are unchanged: hooks may have unpacked others.
+    /// Whether the inputs are those of the first run, bit for bit. Hooks may have unpacked different ones.
     #[track_caller]
     fn same_inputs(&self, inputs: &[Tensor]) -> Result<bool> {
         for (t, (sum, layout)) in inputs.iter().zip(self.packed.iter().flatten()) {
@@ -378,7 +401,7 @@ impl Checkpoint {
         Ok(true)
     }
 
-    /// Errors unless the second run gave the same bits as the first, by the same operations.
+    /// Errors unless the second run computed the same outputs, bit for bit, with the same operations.
     #[track_caller]
     fn check_outputs(&self, node: &Node, outputs: &[Tensor], record: &Record, before: u64) -> Result<()> {
         for (i, (y, given)) in outputs.iter().zip(&self.given).enumerate() {
@@ -447,7 +470,7 @@ impl Rule for Checkpoint {
         if self.same_inputs(&inputs)? {
             self.check_outputs(node, &outputs, &record, before)?;
         }
-        // At most one for each input of the region.
+        // At most one entry for each input of the node.
         let places: Vec<usize> = (0..ctx.input_count()).filter(|&i| ctx.needs(i)).collect();
         let targets: Vec<&Edge> = places.iter().filter_map(|&i| node.inputs[i].as_ref()).collect();
         let mut roots = vec![];
@@ -471,11 +494,11 @@ impl Rule for Checkpoint {
 }
 
 impl Checkpoint {
-    /// Input `i` of the function, with its edge in the graph.
+    /// Input `i` of the function, with its edge.
     #[track_caller]
     fn input(&self, ctx: &Context<'_>, i: usize) -> Result<Tensor> {
         let t = ctx.input(i)?;
-        // What is guarded has only the places that the node's gradients go to.
+        // A guarded value gets its edge from the node, which has none for inputs that the outputs do not depend on.
         Ok(match &self.edges[i] {
             Some(edge) if t.edge().is_none() => t.with_edge(edge.clone()),
             _ => t,

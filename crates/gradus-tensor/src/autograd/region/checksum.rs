@@ -1,4 +1,5 @@
-//! A checksum of a tensor's bytes, which tells whether a recomputed value is the same without saving the first.
+//! A checksum of a tensor's bytes. It shows whether a recomputed value equals the first one, which then need not be
+//! saved.
 
 use gradus_backend::{HostVec, Result};
 
@@ -6,11 +7,11 @@ use crate::Tensor;
 use crate::autograd::mode::beside;
 use crate::locks::with_read;
 
-/// Bytes that are read at a time.
+/// The number of bytes that are read at a time.
 const PIECE: usize = 1 << 18;
 
-/// The checksum of the elements' bytes in row-major order; NaNs with the same bits are equal. It takes one pass and a
-/// quarter of a megabyte; a tensor that is not contiguous is copied first.
+/// The checksum of the elements' bytes in row-major order, so NaNs with the same bits count as equal. Reads the tensor
+/// once and needs a quarter of a megabyte of memory. A tensor that is not contiguous is copied first.
 #[track_caller]
 pub(in crate::autograd) fn checksum(t: &Tensor) -> Result<u64> {
     let _quiet = beside();
@@ -31,7 +32,8 @@ pub(in crate::autograd) fn checksum(t: &Tensor) -> Result<u64> {
     })
 }
 
-/// Four lanes, so that the multiplications overlap. Each step is a bijection of its lane: a word that differs shows.
+/// Computes the checksum in four lanes, so that the multiplications overlap. Each step is a bijection of its lane, so a
+/// single word that differs always changes the result.
 #[derive(Default)]
 struct Sum {
     lanes: [u64; 4],

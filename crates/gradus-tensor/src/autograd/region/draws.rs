@@ -1,5 +1,5 @@
-//! The random numbers of a checkpointed region: recorded in its first run, and drawn from the same positions in the
-//! second.
+//! The random numbers of a checkpointed region: the first run records where it drew them, and the second run draws from
+//! the same positions.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -13,17 +13,18 @@ pub(in crate::autograd) struct Draws {
     count: u64,
 }
 
-/// What is drawn again.
+/// The draws that a second run repeats.
 struct Replay {
     draws: Arc<[Draws]>,
-    /// The current entry, and how many of its draws are done.
+    /// The current entry, and the number of its draws that have been repeated.
     next: (usize, u64),
-    /// Whether the second run drew anything else.
+    /// Whether the second run has drawn anything else.
     differs: bool,
 }
 
 impl Replay {
-    /// The position of the next draw of `words` words in the first run.
+    /// The position of the first run's next draw. `None` if that draw did not take `words` words, or if an earlier draw
+    /// already differed.
     fn draw(&mut self, words: u64) -> Option<(u64, u64)> {
         let (at, done) = self.next;
         let Some(d) = self.draws.get(at).filter(|d| d.words == words && !self.differs) else {
@@ -37,7 +38,7 @@ impl Replay {
 
 #[derive(Default)]
 struct Tape {
-    /// Number of regions in their first run.
+    /// The number of regions that are in their first run.
     open: usize,
     noted: Vec<Draws>,
     /// Entries below this index belong to several regions and are not extended.
@@ -61,7 +62,7 @@ thread_local! {
     static TAPE: RefCell<Tape> = RefCell::default();
 }
 
-/// Records the draws of this thread while it lives. These nest.
+/// Records the draws of this thread for as long as it exists. Recordings may be nested.
 pub(in crate::autograd) struct NoteDraws {
     start: usize,
 }
@@ -92,8 +93,8 @@ impl Drop for NoteDraws {
     }
 }
 
-/// While it lives, this thread's generators repeat the recorded draws and do not advance. Enclosing regions do not
-/// notice.
+/// As long as this exists, the generators of this thread repeat the recorded draws and do not advance. Enclosing
+/// regions are unaffected.
 pub(in crate::autograd) struct ReplayDraws {
     around: Option<Tape>,
 }
@@ -123,8 +124,8 @@ pub(in crate::autograd) fn is_replay() -> bool {
     TAPE.with_borrow(|tape| tape.replay.is_some())
 }
 
-/// Called while accesses are recorded and a generator at `offset` of the stream of `seed` is about to draw `words`
-/// words. Returns the position to draw them from instead, if the generator must not advance.
+/// Called while accesses are noted, before a generator at `offset` of the stream of `seed` draws `words` words. If the
+/// generator must not advance, returns the seed and offset to draw from instead.
 #[cold]
 pub(crate) fn note_draw(seed: u64, offset: u64, words: u64) -> Option<(u64, u64)> {
     TAPE.with_borrow_mut(|tape| {

@@ -1,4 +1,5 @@
-//! What a run of a checkpointed region recorded: the tensors it depends on, and a hash that identifies the computation.
+//! What a run of a checkpointed region recorded: the tensors that it depends on, and a hash that identifies the
+//! computation.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
@@ -13,26 +14,27 @@ use crate::autograd::pass::engine::key;
 use crate::autograd::pass::queue::SeqHasher;
 use crate::autograd::region::checksum::checksum;
 
-/// Most bytes of a constant, made by a region, that the hash includes: reading them costs no more than hashing the
-/// operation.
+/// Constants that a region creates are compared between its runs up to this size in bytes. Reading that much costs no
+/// more than hashing the operation.
 const SMALL: usize = 1 << 14;
 
-/// The graph between some outputs and what is older than a region.
+/// The part of the graph between some outputs and what is older than a region.
 pub(in crate::autograd) struct Record {
-    /// The edges out of the region, and those to leaves inside it, each once, in the order in which a walk from the
+    /// The edges that lead out of the region or to leaves inside it, each once, in the order in which a walk from the
     /// outputs meets them.
     pub(in crate::autograd) across: Vec<Edge>,
     /// A hash of the operations, their parameters and their connections. Nodes are numbered in the order of the walk,
     /// so two records of the same computation have the same hash, whatever other threads do.
     pub(in crate::autograd) sum: u64,
-    /// Small constants saved by operations and made after the region began: their places and checksums.
+    /// The checksums of the small constants that operations saved and that were created after the region began. The key
+    /// is the index of the operation and the number of its input.
     constants: HashMap<(usize, usize), u64>,
-    /// The operations.
+    /// The nodes of the operations.
     nodes: Vec<Weak<Node>>,
 }
 
 impl Record {
-    /// The graph of `outputs` after node `before`.
+    /// Records the graph of `outputs` as far as it comes after node number `before`.
     #[track_caller]
     pub(in crate::autograd) fn new(outputs: &[Tensor], before: u64) -> Result<Self> {
         let mut walk =
@@ -51,25 +53,26 @@ impl Record {
         Ok(Record { sum: walk.hash.finish(), across: walk.across.into_iter().cloned().collect(), constants, nodes })
     }
 
-    /// After the record is dropped: its operations that someone still holds, and with them a part of the graph that the
-    /// gradients of the region do not pass through.
+    /// Called once the outputs have been dropped. Returns the operations that someone still holds: they belong to a
+    /// part of the graph through which no gradient of the region passes.
     pub(in crate::autograd) fn left_behind(&self) -> impl Iterator<Item = Arc<Node>> {
         self.nodes.iter().filter_map(Weak::upgrade)
     }
 }
 
-/// What is known of the first run once the second has ended.
+/// What is kept of the first run's record, for comparison with the second run.
 pub(in crate::autograd) struct Known {
     sum: u64,
     constants: HashMap<(usize, usize), u64>,
-    /// For each edge across the input of the node that stands for the region; `None` for a leaf that the run made for
-    /// itself.
+    /// For each edge in the first record's `across`, the input of the node that stands for the region; `None` for a
+    /// leaf that the run created for itself.
     places: Vec<Option<usize>>,
 }
 
 impl Known {
-    /// From the first run, whose outputs are dropped, and the inputs of the node that stands for it: first the inputs
-    /// of the function, without an edge where nothing depends on them, then what it captured.
+    /// Takes the record of the first run, whose outputs have been dropped. Also returns the input edges for the node
+    /// that stands for the region: first those of the function's inputs, `None` if no output depends on the input, then
+    /// those of the tensors that it captured.
     pub(in crate::autograd) fn new(first: Record, inputs: &[&Tensor], before: u64) -> (Self, Vec<Option<Edge>>) {
         let mut behind = vec![None; inputs.len()];
         let mut passed = HashMap::new();
@@ -92,7 +95,8 @@ impl Known {
         (Known { sum: first.sum, constants: first.constants, places }, behind)
     }
 
-    /// Whether `second` is the record of the same computation, of inputs at the same places, after node `before`.
+    /// Whether `second` records the same computation with the same input edges, in a run that began after node number
+    /// `before`.
     pub(in crate::autograd) fn is(&self, second: &Record, inputs: &[Option<Edge>], before: u64) -> bool {
         let same = |(edge, place): (&Edge, &Option<usize>)| match place {
             Some(at) => inputs.get(*at).and_then(Option::as_ref).is_some_and(|e| e.is(edge)),
@@ -101,11 +105,12 @@ impl Known {
         self.sum == second.sum
             && self.places.len() == second.across.len()
             && second.across.iter().zip(&self.places).all(same)
-            // The second run may reuse constants of the first, which are then older than it.
+            // The second run may reuse constants of the first run. These are older than the second run and not in its
+            // record.
             && second.constants.iter().all(|(which, sum)| self.constants.get(which) == Some(sum))
     }
 
-    /// The hash of the computation, independent of its inputs.
+    /// A hash of the computation that does not depend on the inputs.
     pub(in crate::autograd) fn identity(&self) -> u64 {
         let mut hash = DefaultHasher::new();
         (self.sum, &self.places).hash(&mut hash);
@@ -117,7 +122,8 @@ struct Walk<'a> {
     before: u64,
     across: Vec<&'a Edge>,
     stack: Vec<&'a Arc<Node>>,
-    /// The index of a node in the record, by its number in the order of recording.
+    /// The index in the record of a node inside the region, by `(number of the node, 0)`, or of an edge to another
+    /// node, by `(number of the node, output + 1)`.
     numbers: HashMap<(u64, usize), usize, BuildHasherDefault<SeqHasher>>,
     hash: DefaultHasher,
 }
