@@ -1,4 +1,4 @@
-//! [`Backend`]: the one contract for hardware.
+//! The [`Backend`] trait: everything that Gradus requires of hardware.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::{
 pub enum BackendKind {
     /// The processor that runs the program.
     Cpu,
-    /// A GPU through WebGPU.
+    /// A GPU, driven through WebGPU.
     Wgpu,
-    /// A GPU through CUDA.
+    /// A GPU, driven through CUDA.
     Cuda,
-    /// Anything else.
+    /// Any other hardware.
     Other,
 }
 
@@ -36,90 +36,94 @@ pub struct BackendInfo {
     pub hardware: String,
     /// Bytes of memory, if known.
     pub memory: Option<u64>,
-    /// What it can use: instruction sets, extensions, threads.
+    /// Features that the backend can use: instruction sets, extensions, threads.
     pub features: Vec<String>,
 }
 
-/// Counts of a backend's memory.
+/// A backend's memory counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// Bytes in live buffers, and claimed for vectors of the host.
+    /// Bytes in live buffers, plus those claimed for host vectors.
     pub in_use: usize,
-    /// The most bytes that were ever live at once.
+    /// The largest number of bytes that were ever live at once.
     pub peak: usize,
     /// Bytes that the pool keeps for reuse.
     pub cached: usize,
     /// Number of live buffers.
     pub buffers: usize,
-    /// Allocations that the pool could not serve.
+    /// Number of allocations that the pool could not serve.
     pub system_allocations: u64,
 }
 
-/// What a [`Watched`](crate::Watched) backend consists of.
+/// The parts of a [`Watched`](crate::Watched) backend.
 #[derive(Clone, Copy)]
 pub struct WatchedParts<'a> {
     /// The backend that computes.
     pub inner: &'a Arc<dyn Backend>,
-    /// The functions that are told of its calls.
+    /// The functions to which its calls are reported.
     pub tell: &'a [Arc<Tell>],
 }
 
-/// The operations that hardware provides to Gradus. Object-safe; every call takes `&self` and may come from any thread.
+/// The operations that hardware provides to Gradus. The trait is object-safe. Every method takes `&self` and may be
+/// called from any thread.
 ///
-/// # What holds for every operation
-/// * **Views**: inputs have any strides, 0 and negative included, and any offset; outputs have any strides but no two
-///   elements in one place. Shapes and dtypes are those that the method states; a caller inside Gradus has checked them,
-///   and a backend that is called directly answers a violation with an error, not a panic or a stray access.
-/// * **Aliasing**: no output shares memory with an input, but for [`MapArg::Output`] and the operands documented as read
-///   and written.
-/// * **Locks**: the operands of a call are locked while it runs; a backend must not use tensors that share memory with them.
-/// * **Empty tensors** are legal everywhere and cost no kernel launch.
-/// * **Errors** name the operation; on an error no output is promised any contents.
-/// * **Half precision** computes and accumulates in f32 and rounds once.
+/// # Rules for every operation
+/// * **Views**: inputs may have any offset and any strides, including 0 and negative ones. Outputs may have any strides
+///   as long as no two elements share a memory location. Shapes and dtypes are as the method states. Callers inside
+///   Gradus have checked them; a backend that is called directly answers a violation with an error, never with a panic
+///   or a stray memory access.
+/// * **Aliasing**: no output shares memory with an input, except through [`MapArg::Output`] and operands that are
+///   documented as both read and written.
+/// * **Locks**: the operands of a call are locked while it runs; a backend must not use tensors that share memory with
+///   them.
+/// * **Empty tensors** are legal everywhere and launch no kernel.
+/// * **Errors** name the operation. After an error, the contents of the outputs are unspecified.
+/// * **Half precision** operations compute and accumulate in f32 and round once.
 /// * **NaN** propagates.
-/// * **Order**: calls take effect as if one after the other.
-/// * **Late failures**: an asynchronous backend may find a failure after the call has returned. It spoils what the call
-///   wrote and everything computed from that: every [`download`](Backend::download) of a spoiled buffer is the error, made
-///   with [`Error::late`]. Other buffers are not affected. [`synchronize`](Backend::synchronize) returns the errors that
-///   no download has returned yet.
+/// * **Order**: calls take effect as if they ran one after the other.
+/// * **Late failures**: an asynchronous backend may discover a failure after the call has returned. The failure spoils
+///   what the call wrote and everything computed from it: every [`download`](Backend::download) of a spoiled buffer
+///   returns the error, which is created with [`Error::late`]. Other buffers are not affected.
+///   [`synchronize`](Backend::synchronize) returns the errors that no download has returned yet.
 ///
-/// The composites have default bodies over the primitives; an override must agree with the default.
+/// The composites have default implementations built on the primitives; an override must agree with the default.
 pub trait Backend: Send + Sync + Debug + 'static {
     // ---- identity ---------------------------------------------------------------------------------------------------
 
-    /// Name, kind, memory and features.
+    /// The name, kind, memory and features of the backend.
     fn info(&self) -> BackendInfo;
 
-    /// The name that errors show. Cheap.
+    /// The name that errors show. Calling it is cheap.
     fn name(&self) -> &str;
 
-    /// Whether tensors of this dtype can live and compute here.
+    /// Whether this backend can store and compute with tensors of this dtype.
     fn supports(&self, dtype: DType) -> bool;
 
-    /// The error of `op` for a dtype that is not supported. A backend overrides it to say which feature is missing.
+    /// The error that `op` returns for an unsupported dtype. Backends override this to name the missing feature.
     fn unsupported(&self, op: &str, dtype: DType) -> Error {
         Error::dtype(op, dtype, &format!("the dtypes of {}", self.name()))
     }
 
-    /// Its parts, if this is a [`Watched`](crate::Watched) backend.
+    /// The parts of this backend if it is a [`Watched`](crate::Watched) backend.
     fn as_watched(&self) -> Option<WatchedParts<'_>> {
         None
     }
 
     // ---- memory -----------------------------------------------------------------------------------------------------
 
-    /// A buffer of `bytes` bytes, 0 being legal, with unspecified but initialised contents, aligned for every dtype.
-    /// [`ErrorKind::OutOfMemory`] when the budget or the device is exhausted; everything allocated stays intact.
+    /// Allocates a buffer of `bytes` bytes, aligned for every dtype. Its contents are unspecified but initialised; a
+    /// size of 0 is legal. Returns [`ErrorKind::OutOfMemory`] when the budget or the device is exhausted; existing
+    /// buffers stay intact.
     fn alloc(&self, bytes: usize) -> Result<Buffer>;
 
     /// Copies `bytes` to position `offset` (in bytes) of `dst`.
     fn upload(&self, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()>;
 
-    /// Copies from position `offset` (in bytes) of `src` into `bytes`, after all earlier calls have finished. The error of a
-    /// late failure if that spoiled the buffer.
+    /// Copies from position `offset` (in bytes) of `src` into `bytes`, after all earlier calls have finished. If a late
+    /// failure spoiled the buffer, its error is returned.
     fn download(&self, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()>;
 
-    /// Copies `bytes` bytes between two buffers of this device.
+    /// Copies `bytes` bytes from one buffer of this device to another.
     fn copy_buffer(
         &self,
         src: &Buffer,
@@ -129,7 +133,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
         bytes: usize,
     ) -> Result<()>;
 
-    /// Sets every element of `out` to `value`, which its dtype must be able to represent.
+    /// Sets every element of `out` to `value`, which the dtype of `out` must be able to represent.
     fn fill(&self, out: &mut ViewMut<'_>, value: Scalar) -> Result<()>;
 
     /// Waits until all earlier calls have finished, and returns the late failures that no download has returned yet.
@@ -138,63 +142,65 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// How much memory is in use and cached.
     fn memory_stats(&self) -> MemoryStats;
 
-    /// The most bytes that buffers, and [claims](Backend::host_claim) on memory of the host, may hold; `None` lifts the
-    /// limit. Memory that is in use already stays.
+    /// Sets the maximum number of bytes that buffers and [claims](Backend::host_claim) on host memory may hold; `None`
+    /// lifts the limit. Memory already in use is kept.
     fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()>;
 
-    /// An empty claim on the memory budget, which a [`HostVec`](crate::HostVec) grows as needed. A backend whose
-    /// buffers are not in host memory returns a claim that is not counted; this is the default.
+    /// An empty claim on the memory budget, which a [`HostVec`](crate::HostVec) grows as needed. The default, for
+    /// backends whose buffers are not in host memory, is a claim that is not counted.
     fn host_claim(&self) -> Claim {
         Claim::new(None)
     }
 
-    /// Gives memory that the pool keeps back to the system.
+    /// Returns the memory that the pool keeps for reuse to the system.
     fn trim(&self) -> Result<()>;
 
     // ---- required primitives ----------------------------------------------------------------------------------------
 
-    /// Runs an elementwise kernel. `args` and `outs` correspond to the kernel's arguments and outputs; every view has the
-    /// shape of the outputs and the dtype that the kernel states.
+    /// Runs an elementwise kernel. `args` and `outs` correspond to the kernel's arguments and outputs. All views have
+    /// the same shape, and the dtypes that the kernel states.
     ///
-    /// Integer division by zero and negative integer powers are [`ErrorKind::InvalidArgument`] errors.
+    /// Integer division by zero and negative integer exponents are [`ErrorKind::InvalidArgument`] errors.
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()>;
 
-    /// Combines the elements along `axes`; `out` has size 1 there. The dtype of `out` is that of `x`, but
-    /// [`DType::accumulate`] of it for sums and products, and bool for any and all.
+    /// Reduces the elements along `axes`, where `out` has size 1. The dtype of `out` is [`DType::accumulate`] of that
+    /// of `x` for sums and products, bool for any and all, and that of `x` otherwise.
     fn reduce(&self, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()>;
 
-    /// Index of the largest or smallest element along an axis; `out` is i64 and has size 1 there. An empty axis is an
-    /// error.
+    /// The index of the largest or smallest element along an axis. `out` is i64 and has size 1 at that axis. An empty
+    /// axis is an error.
     fn arg_reduce(&self, op: ArgReduceOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()>;
 
-    /// Accumulates along an axis, first to last; `out` has the shape and dtype of `x`, but [`DType::accumulate`] of it
-    /// for sums and products. Those of floats run in f64, and each is rounded once.
+    /// Accumulates along an axis, from first to last. `out` has the shape of `x`. Its dtype is [`DType::accumulate`] of
+    /// that of `x` for sums and products, and that of `x` otherwise. Sums and products of floats accumulate in f64, and
+    /// each result is rounded once.
     fn scan(&self, op: ScanOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()>;
 
-    /// `c = alpha * (a @ b) + beta * c` with `a [batch.., m, k]`, `b [batch.., k, n]`, `c [batch.., m, n]` of one dtype
-    /// (any but bool), batch axes equal in all three (a stretched batch axis has stride 0; transposed operands are
-    /// strided views). With `beta` 0 the old contents of `c` are not read; with `k` 0 the result is `beta * c`. Products
-    /// with zero are not skipped: NaN and infinity propagate.
+    /// `c = alpha * (a @ b) + beta * c` with `a [batch.., m, k]`, `b [batch.., k, n]` and `c [batch.., m, n]`. All
+    /// three have the same dtype (any except bool) and the same batch axes; a broadcast batch axis has stride 0, and
+    /// transposed operands are strided views. If `beta` is 0, the old contents of `c` are not read. If `k` is 0, the
+    /// result is `beta * c`. Products with zero are not skipped, so NaN and infinity propagate.
     fn gemm(&self, alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()>;
 
-    /// The elements under every position of a window: `x [n, c, spatial..]` to `out [n, c, kernel.., positions..]`, with
-    /// `pad` outside `x`.
+    /// Copies the elements under every position of a window, from `x [n, c, spatial..]` to
+    /// `out [n, c, kernel.., positions..]`. Elements outside `x` are `pad`.
     fn unfold(&self, window: &Window, x: View<'_>, pad: Scalar, out: &mut ViewMut<'_>) -> Result<()>;
 
-    /// The adjoint of unfold: `x [n, c, kernel.., positions..]` summed into `out [n, c, spatial..]`, in a fixed order,
-    /// leaving out the padding. `out` is overwritten.
+    /// The adjoint of unfold: sums `x [n, c, kernel.., positions..]` into `out [n, c, spatial..]` in a fixed order and
+    /// drops the padding. `out` is overwritten.
     fn fold(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
 
-    /// `out[.., i, ..] = x[.., index[.., i, ..], ..]` at `axis`. `index` (i64, i32 or u32) has the shape of `out`, which
-    /// is that of `x` but at `axis`. An index outside `0..size` is [`ErrorKind::IndexOutOfBounds`].
+    /// `out[.., i, ..] = x[.., index[.., i, ..], ..]` at `axis`. `index` (i64, i32 or u32) has the shape of `out`,
+    /// which equals that of `x` except at `axis`. An index outside `0..size` is [`ErrorKind::IndexOutOfBounds`].
     fn gather(&self, x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
 
-    /// `out[.., index[.., i, ..], ..] = (or +=) src[.., i, ..]` at `axis`, in row-major order of the indices; `out` is
-    /// read and written. Shapes as in gather with `src` in the place of its `out`. Half precision accumulates in f32.
+    /// `out[.., index[.., i, ..], ..] = (or +=) src[.., i, ..]` at `axis`, in row-major order of the indices. `out` is
+    /// read and written. `index` (i64, i32 or u32) has the shape of `src`, which equals that of `out` except at `axis`.
+    /// Half precision accumulates in f32.
     fn scatter(&self, op: ScatterOp, axis: usize, index: View<'_>, src: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
 
-    /// Sorts along an axis, stably, NaN last in ascending and first in descending order; zeros are equal whatever their
-    /// signs. The values, and the i64 index that each had.
+    /// Sorts stably along an axis and returns the sorted values with the original index (i64) of each. NaN comes last
+    /// in ascending order and first in descending order. Zeros are equal whatever their sign.
     fn sort(
         &self,
         x: View<'_>,
@@ -204,16 +210,16 @@ pub trait Backend: Send + Sync + Debug + 'static {
         indices: &mut ViewMut<'_>,
     ) -> Result<()>;
 
-    /// Fills `out`, in row-major order, with a draw from position `offset` of the stream of `seed`: element `i` is
-    /// [`philox::element`](crate::philox::element)`(dist, dtype, seed, offset, i)`.
+    /// Fills `out`, in row-major order, with random numbers from the stream of `seed`, starting at position `offset`.
+    /// Element `i` is [`philox::element`](crate::philox::element)`(dist, dtype, seed, offset, i)`.
     fn random(&self, dist: Distribution, seed: u64, offset: u64, out: &mut ViewMut<'_>) -> Result<()>;
 
-    /// Copies elements between two views of one shape and dtype.
+    /// Copies elements between two views of the same shape and dtype.
     fn copy_strided(&self, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
 
     // ---- composites -------------------------------------------------------------------------------------------------
 
-    /// Convolution (cross-correlation): `x [n, c, spatial..]` with `w [k, c / groups, kernel..]` and `bias [k]` to
+    /// Convolution (cross-correlation) of `x [n, c, spatial..]` with `w [k, c / groups, kernel..]` and `bias [k]`, into
     /// `out [n, k, positions..]`.
     fn conv(
         &self,
@@ -227,7 +233,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::conv::forward(self, window, groups, x, w, bias, out)
     }
 
-    /// The gradient of [`conv`](Backend::conv) for its input: `g [n, k, positions..]` and `w` to `dx [n, c, spatial..]`.
+    /// The gradient of [`conv`](Backend::conv) with respect to its input: from `g [n, k, positions..]` and `w` to
+    /// `dx [n, c, spatial..]`.
     fn conv_backward_input(
         &self,
         window: &Window,
@@ -239,7 +246,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::conv::backward_input(self, window, groups, g, w, dx)
     }
 
-    /// The gradient of [`conv`](Backend::conv) for its weight: `x` and `g` to `dw [k, c / groups, kernel..]`.
+    /// The gradient of [`conv`](Backend::conv) with respect to its weight: from `x` and `g` to
+    /// `dw [k, c / groups, kernel..]`.
     fn conv_backward_weight(
         &self,
         window: &Window,
@@ -251,19 +259,21 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::conv::backward_weight(self, window, groups, x, g, dw)
     }
 
-    /// The largest element under each position of a window: `x [n, c, spatial..]` to `out [n, c, positions..]`, and the
-    /// position (i64) that it has in the flattened spatial axes of `x`. NaN wins; of equal ones the first. Padding never
-    /// wins; every window covers at least one element (checked: [`Window::check_pool`]).
+    /// The largest element under each position of a window, from `x [n, c, spatial..]` to `out [n, c, positions..]`,
+    /// and its index (i64) into the flattened spatial axes of `x`. NaN counts as the largest; among equal elements, the
+    /// first wins. Padding never wins, because every window covers at least one element ([`Window::check_pool`] checks
+    /// this).
     fn max_pool(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>, indices: &mut ViewMut<'_>) -> Result<()> {
         composite::pool::max_forward(self, window, x, out, indices)
     }
 
-    /// The mean under each position of a window; padding counts as zeros if `count_include_pad`, else not at all.
+    /// The mean of the elements under each position of a window. Padding counts as zeros if `count_include_pad` is set;
+    /// otherwise it is left out.
     fn avg_pool(&self, window: &Window, count_include_pad: bool, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
         composite::pool::avg_forward(self, window, count_include_pad, x, out)
     }
 
-    /// The adjoint of [`avg_pool`](Backend::avg_pool): `g [n, c, positions..]` to `dx [n, c, spatial..]`.
+    /// The adjoint of [`avg_pool`](Backend::avg_pool): from `g [n, c, positions..]` to `dx [n, c, spatial..]`.
     fn avg_pool_backward(
         &self,
         window: &Window,
@@ -274,22 +284,23 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::pool::avg_backward(self, window, count_include_pad, g, dx)
     }
 
-    /// `softmax` along an axis, or its logarithm: `x` and `out` of one shape and float dtype. The largest element is
-    /// subtracted first. A row of -inf gives NaN.
+    /// `softmax` along an axis, or its logarithm if `log` is set. `x` and `out` have the same shape and float dtype.
+    /// The largest element is subtracted first. A row of -inf yields NaN.
     fn softmax(&self, log: bool, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
         composite::softmax::forward(self, log, x, axis, out)
     }
 
-    /// The gradient of [`softmax`](Backend::softmax) from its result `y`: `y * (g - sum(g * y))`, or
+    /// The gradient of [`softmax`](Backend::softmax), computed from its result `y`: `y * (g - sum(g * y))`, or
     /// `g - exp(y) * sum(g)` for the logarithm.
     fn softmax_backward(&self, log: bool, y: View<'_>, g: View<'_>, axis: usize, dx: &mut ViewMut<'_>) -> Result<()> {
         composite::softmax::backward(self, log, y, g, axis, dx)
     }
 
-    /// Normalises over `axes`: `out = (x - mean) * rstd * scale + shift`, `rstd = 1 / sqrt(var + eps)` with the biased
-    /// variance, two-pass. With `rms`, `mean` is 0 and `var` is the mean square. `scale` and `shift` are stretched to
-    /// the shape of `x` and have its dtype. `mean` and `rstd` have size 1 at `axes` and the compute dtype of `x`. Layer,
-    /// batch, group, instance and RMS norm are this with different axes.
+    /// Normalises over `axes`: `out = (x - mean) * rstd * scale + shift`, where `rstd = 1 / sqrt(var + eps)` with the
+    /// biased variance, computed in two passes. With `rms`, `mean` is 0 and `var` is the mean square. `scale` and
+    /// `shift` have the dtype of `x` and are broadcast to its shape. `mean` and `rstd` have size 1 at `axes` and the
+    /// compute dtype of `x`. Layer, batch, group, instance and RMS normalisation are all this operation over different
+    /// axes.
     fn normalize(
         &self,
         rms: bool,
@@ -305,9 +316,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::norm::forward(self, rms, axes, eps, x, scale, shift, out, mean, rstd)
     }
 
-    /// The gradient of [`normalize`](Backend::normalize) for `x`, from `g`, `x` and the statistics:
-    /// `dx = rstd * (h - mean(h) - n * mean(h * n))` with `h = g * scale` and `n = (x - mean) * rstd` (with `rms`, without
-    /// the term `mean(h)`).
+    /// The gradient of [`normalize`](Backend::normalize) with respect to `x`, computed from `g`, `x` and the
+    /// statistics: `dx = rstd * (h - mean(h) - n * mean(h * n))` with `h = g * scale` and `n = (x - mean) * rstd`. With
+    /// `rms`, the term `mean(h)` is absent.
     fn normalize_backward(
         &self,
         rms: bool,
@@ -322,10 +333,11 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::norm::backward(self, rms, axes, g, x, scale, mean, rstd, dx)
     }
 
-    /// The gradients of [`normalize`](Backend::normalize) for scale and shift: the sums of `g * n` with
-    /// `n = (x - mean) * rstd`, and of `g`, along the axes at which `dscale` has size 1. `g` has the shape and dtype of `x`;
-    /// `mean` and `rstd` are stretched to that shape. `dscale` has the rank of `x`, and at each axis size 1 or that of `x`;
-    /// `dshift` has its shape. The statistics and both gradients have the compute dtype of `x`.
+    /// The gradients of [`normalize`](Backend::normalize) with respect to scale and shift: `dscale` is the sum of
+    /// `g * n` with `n = (x - mean) * rstd`, and `dshift` the sum of `g`, both along the axes at which `dscale` has
+    /// size 1. `g` has the shape and dtype of `x`; `mean` and `rstd` are broadcast to that shape. `dscale` has the rank
+    /// of `x`, and each of its axes has size 1 or the size of that axis of `x`. `dshift` has the shape of `dscale`. The
+    /// statistics and both gradients have the compute dtype of `x`.
     fn normalize_affine_backward(
         &self,
         g: View<'_>,
@@ -338,9 +350,10 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::norm::affine_backward(self, g, x, mean, rstd, dscale, dshift)
     }
 
-    /// Scaled dot-product attention: `q [b, h, lq, d]`, `k [b, hk, lk, d]`, `v [b, hk, lk, dv]` with `h` a multiple of
-    /// `hk`, to `out [b, h, lq, dv]` and `lse [b, h, lq]` (compute dtype), the log-sum-exp of each row of scores. `mask`
-    /// is stretched to `[b, h, lq, lk]`: bool keeps where true, a float is added. A fully masked row gives 0 (lse -inf).
+    /// Scaled dot-product attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]` and `v [b, hk, lk, dv]`, where `h` is a
+    /// multiple of `hk`. Writes `out [b, h, lq, dv]` and `lse [b, h, lq]` (compute dtype), the log-sum-exp of each row
+    /// of scores. `mask` is broadcast to `[b, h, lq, lk]`: a bool mask keeps the scores where it is true, and a float
+    /// mask is added to them. A fully masked row yields 0, with an `lse` of -inf.
     fn attention(
         &self,
         params: &AttentionParams,
@@ -354,8 +367,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::attention::forward(self, params, q, k, v, mask, out, lse)
     }
 
-    /// The gradients of [`attention`](Backend::attention) for `q`, `k` and `v`, from its inputs, outputs and the
-    /// gradient `g` of `out`.
+    /// The gradients of [`attention`](Backend::attention) with respect to `q`, `k` and `v`, computed from its inputs,
+    /// its outputs and the gradient `g` of `out`.
     fn attention_backward(
         &self,
         params: &AttentionParams,
@@ -373,9 +386,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::attention::backward(self, params, q, k, v, mask, out, lse, g, dq, dk, dv)
     }
 
-    /// Cross-entropy of each row: `logits [n, c]`, `target [n]` (i64, i32 or u32), to `loss [n]` and `lse [n]`, the
-    /// log-sum-exp of each row (both of the compute dtype). A target outside `0..c` that is not `ignore_index` is
-    /// [`ErrorKind::IndexOutOfBounds`].
+    /// The cross-entropy of each row: from `logits [n, c]` and `target [n]` (i64, i32 or u32) to `loss [n]` and
+    /// `lse [n]`, the log-sum-exp of each row (both in the compute dtype). A target outside `0..c` that is not
+    /// `ignore_index` is [`ErrorKind::IndexOutOfBounds`].
     fn cross_entropy(
         &self,
         params: &CrossEntropyParams,
@@ -387,8 +400,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::cross_entropy::forward(self, params, logits, target, loss, lse)
     }
 
-    /// The gradient of [`cross_entropy`](Backend::cross_entropy) for the logits: `g [n]` (compute dtype) times
-    /// `softmax - target distribution`, 0 in ignored rows.
+    /// The gradient of [`cross_entropy`](Backend::cross_entropy) with respect to the logits: `g [n]` (compute dtype)
+    /// times `softmax - target distribution`, and 0 in ignored rows.
     fn cross_entropy_backward(
         &self,
         params: &CrossEntropyParams,
@@ -401,13 +414,13 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::cross_entropy::backward(self, params, logits, target, lse, g, dlogits)
     }
 
-    /// Rows of `weight [v, d]` by `index [..]`, to `out [.., d]`.
+    /// Looks up the rows of `weight [v, d]` that `index [..]` selects, into `out [.., d]`.
     fn embedding(&self, weight: View<'_>, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
         composite::embedding::forward(self, weight, index, out)
     }
 
-    /// The gradient of [`embedding`](Backend::embedding) for the weight: the rows `g [.., d]` added into
-    /// `dw [v, d]`, which is overwritten; rows at `padding_index` stay 0.
+    /// The gradient of [`embedding`](Backend::embedding) with respect to the weight: sums the rows of `g [.., d]` into
+    /// `dw [v, d]`, which is overwritten. The row at `padding_index` stays 0.
     fn embedding_backward(
         &self,
         index: View<'_>,
@@ -420,15 +433,15 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     // ---- escape hatch -----------------------------------------------------------------------------------------------
 
-    /// The limits of one dispatch; `None` if the backend runs no compute modules.
+    /// The limits on one dispatch; `None` if the backend runs no compute modules.
     fn compute_limits(&self) -> Option<ComputeLimits> {
         None
     }
 
-    /// Whether [`dispatch_compute`](Backend::dispatch_compute) would accept a call with this number of bindings, and its
-    /// error if not, as far as that is known before the operands are locked and count as written. The default body checks
-    /// the limits. What depends on the operands themselves (dtypes, sizes, which are written) only the dispatch checks; at
-    /// that time its outputs count as written already.
+    /// Checks whether [`dispatch_compute`](Backend::dispatch_compute) would accept a call with this number of bindings,
+    /// and returns its error if not. This runs before the operands are locked and marked as written, so it checks only
+    /// what is known by then; the default checks the limits. Whatever depends on the operands themselves (dtypes,
+    /// sizes, which of them are written) is checked by the dispatch, when the outputs already count as written.
     fn check_compute(
         &self,
         module: ComputeModule<'_>,
@@ -445,12 +458,14 @@ pub trait Backend: Send + Sync + Debug + 'static {
         }
     }
 
-    /// Runs a program that the user wrote: `bindings` in order, `constants` as push constants, over `groups` work-groups.
-    /// Bindings are contiguous, and no buffer is bound for writing and otherwise too.
-    /// [`compute::check`](crate::compute::check) has the rules. A module is made ready once, and found again by its content.
+    /// Runs a user-written program over `groups` work-groups, with `bindings` in order and `constants` as push
+    /// constants. Bindings must be contiguous, and a buffer bound for writing must not be bound a second time.
+    /// [`compute::check`](crate::compute::check) states the rules. A module is compiled once and then looked up by its
+    /// content.
     ///
-    /// [`ErrorKind::Unsupported`] where the backend cannot run a module of this form; [`ErrorKind::InvalidArgument`] for a
-    /// module that is malformed, is not [allowed](Backend::allow_modules) or names an unknown function.
+    /// Returns [`ErrorKind::Unsupported`] if the backend cannot run a module of this form, and
+    /// [`ErrorKind::InvalidArgument`] if the module is malformed, is not [allowed](Backend::allow_modules) or names an
+    /// unknown function.
     fn dispatch_compute(
         &self,
         module: ComputeModule<'_>,
@@ -468,15 +483,16 @@ pub trait Backend: Send + Sync + Debug + 'static {
         Err(Error::new(ErrorKind::Unsupported, "dispatch_compute", m))
     }
 
-    /// Makes `function` what [`ComputeModule::Native`]`(name)` runs, for the life of the backend. An error if the name is
-    /// taken; [`ErrorKind::Unsupported`] where functions of the host cannot reach the memory.
+    /// Registers `function` as the one that [`ComputeModule::Native`]`(name)` runs, for the life of the backend.
+    /// Returns an error if the name is taken, and [`ErrorKind::Unsupported`] if functions on the host cannot access the
+    /// backend's memory.
     fn register_native(&self, name: &str, function: NativeFunction) -> Result<()> {
         let m = format!("backend {} runs no functions of the host, so neither {name:?}, {function:?}", self.name());
         Err(Error::new(ErrorKind::Unsupported, "register_native", m))
     }
 
-    /// From now on only modules with these hashes run; with `None`, all. [`ErrorKind::Unsupported`] if the backend runs no
-    /// compute modules.
+    /// Restricts compute modules to those with these hashes; `None` allows all. Returns [`ErrorKind::Unsupported`] if
+    /// the backend runs no compute modules.
     fn allow_modules(&self, hashes: Option<&[ModuleHash]>) -> Result<()> {
         let m = format!("backend {} runs no compute modules: {hashes:?}", self.name());
         Err(Error::new(ErrorKind::Unsupported, "allow_modules", m))

@@ -1,4 +1,4 @@
-//! Device memory: [`Buffer`] owns it, [`View`] and [`ViewMut`] say how a kernel reads and writes it.
+//! Device memory: [`Buffer`] owns it; [`View`] and [`ViewMut`] describe how a kernel reads and writes it.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -6,43 +6,43 @@ use std::sync::Arc;
 
 use crate::{DType, Layout, Scalar};
 
-/// Frees the memory of a dropped [`Buffer`]: usually the pool of a backend.
+/// Frees the memory of a dropped [`Buffer`]. Usually this is the memory pool of a backend.
 ///
 /// # Safety
-/// `free` is called once for each buffer that was made with this owner, with the pointer and size it was made with. The
-/// memory must stay valid until then, and may be used from any thread.
+/// `free` is called once for each buffer that was created with this owner, with the pointer and size it was created
+/// with. The memory must stay valid until then and must be usable from any thread.
 pub unsafe trait BufferOwner: Send + Sync + fmt::Debug {
-    /// Takes the memory back.
+    /// Frees the memory.
     ///
     /// # Safety
-    /// `ptr` and `bytes` are those of a buffer made with this owner, and nothing uses that memory any more.
+    /// `ptr` and `bytes` are those of a buffer created with this owner, and nothing uses that memory any more.
     unsafe fn free(&self, ptr: NonNull<u8>, bytes: usize);
 }
 
-/// Memory of one device. It knows its size and is freed when it is dropped. Only its backend can interpret the pointer.
+/// A block of device memory with a known size, freed on drop. Only its backend can interpret the pointer.
 pub struct Buffer {
     ptr: NonNull<u8>,
     bytes: usize,
     owner: Arc<dyn BufferOwner>,
 }
 
-// SAFETY: the owner promises (`BufferOwner`) that the memory may be used from any thread, and `Buffer` itself gives
-// access to it only through the backend, which reads behind `&Buffer` and writes behind `&mut Buffer`.
+// SAFETY: the owner promises (`BufferOwner`) that the memory may be used from any thread. `Buffer` itself gives access
+// to the memory only through the backend, which reads through `&Buffer` and writes through `&mut Buffer`.
 unsafe impl Send for Buffer {}
 // SAFETY: as above; `&Buffer` permits reads only.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// A buffer over memory that a backend allocated.
+    /// Wraps memory that a backend allocated.
     ///
     /// # Safety
-    /// `ptr` is valid for `bytes` bytes (in whatever sense the backend gives its pointers), belongs to this buffer alone
-    /// and stays valid until `owner.free(ptr, bytes)`.
+    /// `ptr` is valid for `bytes` bytes (in whatever sense the backend gives its pointers), belongs to this buffer
+    /// alone and stays valid until `owner.free(ptr, bytes)` is called.
     pub unsafe fn from_raw(ptr: NonNull<u8>, bytes: usize, owner: Arc<dyn BufferOwner>) -> Self {
         Buffer { ptr, bytes, owner }
     }
 
-    /// The pointer that the backend made this buffer with.
+    /// The pointer with which the backend created this buffer.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.ptr
     }
@@ -60,7 +60,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: `from_raw` was given this pointer and size with this owner, and the last handle goes away here.
+        // SAFETY: `from_raw` received this pointer and size together with this owner, and the last handle is dropped
+        // here.
         unsafe { self.owner.free(self.ptr, self.bytes) }
     }
 }
@@ -71,14 +72,14 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// A readable strided tensor: what a kernel takes.
+/// A readable strided tensor: an input of a kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     /// The memory.
     pub buffer: &'a Buffer,
     /// Type of the elements.
     pub dtype: DType,
-    /// Where they lie, in elements of `dtype`.
+    /// The positions of the elements, in units of `dtype`.
     pub layout: &'a Layout,
 }
 
@@ -100,7 +101,7 @@ pub struct ViewMut<'a> {
     pub buffer: &'a mut Buffer,
     /// Type of the elements.
     pub dtype: DType,
-    /// Where they lie, in elements of `dtype`.
+    /// The positions of the elements, in units of `dtype`.
     pub layout: &'a Layout,
 }
 
@@ -110,7 +111,7 @@ impl ViewMut<'_> {
         View { buffer: self.buffer, dtype: self.dtype, layout: self.layout }
     }
 
-    /// The same memory under another layout, for the time of a borrow.
+    /// The same memory under another layout, for the duration of a borrow.
     pub fn with<'b>(&'b mut self, layout: &'b Layout) -> ViewMut<'b> {
         ViewMut { buffer: self.buffer, dtype: self.dtype, layout }
     }
@@ -119,16 +120,16 @@ impl ViewMut<'_> {
 /// Where one argument of an elementwise kernel comes from.
 #[derive(Debug, Clone, Copy)]
 pub enum MapArg<'a> {
-    /// A tensor of the output's shape (stretched axes have stride 0).
+    /// A tensor of the output's shape; a broadcast axis has stride 0.
     View(View<'a>),
-    /// What output number `.0` held before: the way to update in place. Read and written element by element, so no
-    /// argument aliases an output in any other way.
+    /// The previous contents of output number `.0`, for updates in place. The kernel reads and writes one element at a
+    /// time, so an argument must not alias an output in any other way.
     Output(usize),
     /// One number for all elements, converted to the argument's dtype.
     Scalar(Scalar),
 }
 
-/// A buffer bound to a compute module, with the access that the module has.
+/// A buffer bound to a compute module, with the module's access to it.
 #[derive(Debug)]
 pub enum Binding<'a> {
     /// Read only.

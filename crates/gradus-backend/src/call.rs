@@ -1,4 +1,4 @@
-//! [`Call`]: what one call of a backend computed on, and how long it took.
+//! [`Call`]: the operands and the duration of one call of a backend.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ pub struct CallOperand {
     pub dtype: DType,
     /// Sizes of the axes.
     pub shape: Shape,
-    /// Bytes of memory that hold the elements: those of a stretched axis count once.
+    /// Bytes of memory that hold the elements; a broadcast axis counts once.
     pub bytes: u64,
 }
 
@@ -37,18 +37,18 @@ impl CallOperand {
 /// One call of a backend.
 #[derive(Debug, Clone)]
 pub struct Call<'a> {
-    /// The method of [`Backend`](crate::Backend); for [`map`](crate::Backend::map) the kernel's name.
+    /// The [`Backend`](crate::Backend) method, or the kernel's name for [`map`](crate::Backend::map).
     pub name: &'a str,
-    /// What was read, in the order of the method.
+    /// The operands that were read, in the order of the method's parameters.
     pub inputs: &'a [CallOperand],
-    /// What was written.
+    /// The operands that were written.
     pub outputs: &'a [CallOperand],
-    /// Additions, multiplications and functions that the definition of the method takes; 0 for methods that mostly move
-    /// data. For causal attention only the scores that are not masked count.
+    /// Number of additions, multiplications and function evaluations in the definition of the method; 0 for methods
+    /// that mostly move data. Causal attention counts only the scores that are not masked.
     pub operations: u64,
     /// When the call began.
     pub began: Instant,
-    /// How long it took, until an asynchronous backend had finished the work.
+    /// How long the call took; for an asynchronous backend, until it had finished the work.
     pub took: Duration,
     /// Whether it succeeded.
     pub succeeded: bool,
@@ -64,5 +64,5 @@ impl Call<'_> {
 /// The operands of a call.
 pub(crate) type Operands = SmallVec<[CallOperand; 4]>;
 
-/// A function that calls are reported to.
+/// A function to which calls are reported.
 pub type Tell = dyn Fn(&Call<'_>) + Send + Sync;

@@ -1,8 +1,9 @@
-//! What the contract demands of a call of each required primitive: shapes, dtypes and parameters.
+//! Checks of the shapes, dtypes and parameters that the contract requires of a call, one function for each required
+//! primitive.
 //!
-//! A backend calls one of these at the beginning of a primitive. What concerns memory the backend checks itself, because
-//! only it knows its buffers: that they are its own, that they hold every element of a layout, and that no output has two
-//! elements in one place. [`HostMemory`](crate::HostMemory) checks all three.
+//! A backend calls one of these at the beginning of a primitive. Three checks of memory are left to the backend,
+//! because only it knows its buffers: that the buffers are its own, that they hold every element of a layout, and that
+//! no output has two elements in one place. [`HostMemory`](crate::HostMemory) makes all three checks.
 
 use crate::shape::resolve_axis;
 use crate::{
@@ -33,8 +34,9 @@ fn axis(op: &str, axis: usize, x: View<'_>) -> Result<()> {
     resolve_axis(op, isize::try_from(axis).unwrap_or(isize::MAX), x.layout.rank()).map(drop)
 }
 
-/// Checks [`Backend::map`](crate::Backend::map): there is a view or scalar for each argument and a view for each output of
-/// the kernel, views have the kernel's dtypes and one shape, and scalars fit their arguments.
+/// Checks [`Backend::map`](crate::Backend::map): each argument of the kernel has a view or a scalar, and each output a
+/// view. The views have the kernel's dtypes and a common shape, and the dtypes of the arguments can represent the
+/// scalars.
 pub fn map(kernel: &Kernel, args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Result<()> {
     let op = kernel.name();
     if args.len() != kernel.args().len() || outs.len() != kernel.outputs().len() {
@@ -59,8 +61,8 @@ pub fn map(kernel: &Kernel, args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Result
     Ok(())
 }
 
-/// Checks [`Backend::reduce`](crate::Backend::reduce): the axes, and the dtype and shape of `out`. It does not refuse the
-/// maximum or minimum of no elements: the backend does.
+/// Checks [`Backend::reduce`](crate::Backend::reduce): the axes, and the dtype and shape of `out`. The maximum or
+/// minimum of no elements passes this check; the backend rejects it.
 pub fn reduce(op: ReduceOp, x: View<'_>, axes: Axes, out: &ViewMut<'_>) -> Result<()> {
     for a in axes.iter() {
         axis(op.name(), a, x)?;
@@ -73,7 +75,7 @@ pub fn reduce(op: ReduceOp, x: View<'_>, axes: Axes, out: &ViewMut<'_>) -> Resul
     operand(op.name(), "out", out.as_view(), dtype, &x.layout.shape().reduced(axes, true))
 }
 
-/// Checks [`Backend::arg_reduce`](crate::Backend::arg_reduce): the axis, which has elements, and `out`.
+/// Checks [`Backend::arg_reduce`](crate::Backend::arg_reduce): the axis, which must not be empty, and `out`.
 pub fn arg_reduce(op: ArgReduceOp, x: View<'_>, at: usize, out: &ViewMut<'_>) -> Result<()> {
     let name = if op == ArgReduceOp::Max { "argmax" } else { "argmin" };
     axis(name, at, x)?;
@@ -84,7 +86,7 @@ pub fn arg_reduce(op: ArgReduceOp, x: View<'_>, at: usize, out: &ViewMut<'_>) ->
     Ok(())
 }
 
-/// Checks [`Backend::scan`](crate::Backend::scan): the axis, the dtype of `x` and `out`.
+/// Checks [`Backend::scan`](crate::Backend::scan): the axis, the dtype of `x`, and `out`.
 pub fn scan(op: ScanOp, x: View<'_>, at: usize, out: &ViewMut<'_>) -> Result<()> {
     const OP: &str = "scan";
     axis(OP, at, x)?;
@@ -96,7 +98,7 @@ pub fn scan(op: ScanOp, x: View<'_>, at: usize, out: &ViewMut<'_>) -> Result<()>
     operand(OP, "out", out.as_view(), dtype, x.layout.dims())
 }
 
-/// The sizes of a batch of matrix products, `m` by `k` with `k` by `n`.
+/// The sizes of a batch of matrix products of `m` by `k` and `k` by `n` matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Product {
@@ -106,7 +108,7 @@ pub struct Product {
     pub n: usize,
 }
 
-/// Checks [`Backend::gemm`](crate::Backend::gemm) and gives its sizes.
+/// Checks [`Backend::gemm`](crate::Backend::gemm) and returns its sizes.
 pub fn gemm(alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &ViewMut<'_>) -> Result<Product> {
     const OP: &str = "gemm";
     let dtype = a.dtype;
@@ -129,7 +131,7 @@ pub fn gemm(alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &ViewMut<'
     Ok(Product { batches: batch.iter().product(), m, k, n })
 }
 
-/// `[n, c, kernel.., positions..]` of a window over `[n, c, spatial..]`.
+/// The shape `[n, c, kernel.., positions..]` of a window unfolded over `[n, c, spatial..]`.
 fn columns(op: &str, window: &Window, image: &[usize]) -> Result<Shape> {
     let (Some(&[n, c]), Some(spatial)) = (image.first_chunk::<2>(), image.get(2..)) else {
         return Err(Error::shape(op, "an input has axes [n, c, spatial..]"));
@@ -154,7 +156,8 @@ pub fn fold(window: &Window, x: View<'_>, out: &ViewMut<'_>) -> Result<()> {
     operand(OP, "x", x, out.dtype, &columns(OP, window, out.layout.dims())?)
 }
 
-/// What gather and scatter share: `part` is `whole` but for the size of the axis, and `index` has its shape.
+/// The checks that gather and scatter share: `part` has the shape of `whole` except at the axis, and `index` has the
+/// shape of `part`.
 fn indexed(op: &str, whole: View<'_>, at: usize, index: View<'_>, name: &str, part: View<'_>) -> Result<()> {
     axis(op, at, whole)?;
     let size = part.layout.dims().get(at).copied().unwrap_or(0);
@@ -166,12 +169,12 @@ fn indexed(op: &str, whole: View<'_>, at: usize, index: View<'_>, name: &str, pa
     }
 }
 
-/// Checks [`Backend::gather`](crate::Backend::gather), but for the indices themselves.
+/// Checks [`Backend::gather`](crate::Backend::gather), except for the values of the indices.
 pub fn gather(x: View<'_>, axis: usize, index: View<'_>, out: &ViewMut<'_>) -> Result<()> {
     indexed("gather", x, axis, index, "out", out.as_view())
 }
 
-/// Checks [`Backend::scatter`](crate::Backend::scatter), but for the indices themselves.
+/// Checks [`Backend::scatter`](crate::Backend::scatter), except for the values of the indices.
 pub fn scatter(op: ScatterOp, axis: usize, index: View<'_>, src: View<'_>, out: &ViewMut<'_>) -> Result<()> {
     indexed("scatter", out.as_view(), axis, index, "src", src)?;
     match (op, out.dtype) {
@@ -180,7 +183,7 @@ pub fn scatter(op: ScatterOp, axis: usize, index: View<'_>, src: View<'_>, out: 
     }
 }
 
-/// Checks that number `pos` of the indices lies on an axis of `size` elements.
+/// Checks that `index`, the index at position `pos`, lies on an axis of `size` elements.
 pub fn index(op: &str, pos: usize, index: i64, size: usize) -> Result<usize> {
     usize::try_from(index).ok().filter(|&i| i < size).ok_or_else(|| {
         let m = format!("index {index} at position {pos} is outside an axis of size {size}");
@@ -195,7 +198,8 @@ pub fn sort(x: View<'_>, at: usize, values: &ViewMut<'_>, indices: &ViewMut<'_>)
     operand("sort", "indices", indices.as_view(), DType::I64, x.layout.dims())
 }
 
-/// Checks [`Backend::random`](crate::Backend::random): the parameters of the distribution, and that `out` can hold it.
+/// Checks [`Backend::random`](crate::Backend::random): the parameters of the distribution, and that the dtype of `out`
+/// can represent its values.
 pub fn random(dist: Distribution, out: &ViewMut<'_>) -> Result<()> {
     const OP: &str = "random";
     let dtype = out.dtype;

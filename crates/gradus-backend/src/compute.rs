@@ -1,4 +1,4 @@
-//! Programs that the user writes, for [`Backend::dispatch_compute`](crate::Backend::dispatch_compute).
+//! User-written programs for [`Backend::dispatch_compute`](crate::Backend::dispatch_compute).
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -6,15 +6,18 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{Binding, DType, Element, Error, ErrorKind, Result, Shape, sha256};
 
-/// A program for [`Backend::dispatch_compute`](crate::Backend::dispatch_compute). Text and bytes have an entry point `main`.
+/// A program for [`Backend::dispatch_compute`](crate::Backend::dispatch_compute). All forms except `Native` have an
+/// entry point named `main`.
 ///
-/// WGSL and SPIR-V declare operand `i` as the storage buffer at group 0, binding `i`, with the access that it is bound with,
-/// and push constants as `var<immediate>`. The elements of a buffer are declared with the dtype of its tensor (`array<f32>`,
-/// `array<vec4<i32>>`, `array<atomic<i32>>`, ..) or as words of u32, which hold elements of any dtype as raw memory: elements of
-/// less than four bytes are packed into words, and the last word is padded. An empty tensor cannot be bound.
+/// WGSL and SPIR-V modules declare operand `i` as the storage buffer at group 0, binding `i`, with the access with
+/// which it is bound, and push constants as `var<immediate>`. The elements of a buffer have the dtype of its tensor
+/// (`array<f32>`, `array<vec4<i32>>`, `array<atomic<i32>>`), or are words of u32, which may hold any dtype as raw
+/// memory: elements smaller than four bytes are packed into words, and the last word is padded. An empty tensor cannot
+/// be bound.
 ///
-/// An access outside of a buffer stays inside it: a read returns 0 or some element of the same tensor, and a write does nothing
-/// or changes some element of the same tensor. Which of these, the adapter decides. `arrayLength` counts the last, padded word.
+/// An access out of bounds never leaves the tensor: a read returns 0 or some element of the tensor, and a write does
+/// nothing or changes some element of the tensor. Which of the two depends on the adapter. `arrayLength` counts the
+/// padded last word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ComputeModule<'a> {
@@ -29,7 +32,7 @@ pub enum ComputeModule<'a> {
 }
 
 impl ComputeModule<'_> {
-    /// The name of its form: `WGSL`, `SPIR-V`, `CUDA C` or `native`.
+    /// The name of the module's form: `WGSL`, `SPIR-V`, `CUDA C` or `native`.
     pub fn form(&self) -> &'static str {
         match self {
             ComputeModule::Wgsl(_) => "WGSL",
@@ -46,7 +49,7 @@ impl ComputeModule<'_> {
         }
     }
 
-    /// What identifies it: the SHA-256 of its form and content. The content of a native function is its name.
+    /// The module's identity: the SHA-256 of its form and content. The content of a native function is its name.
     pub fn hash(&self) -> ModuleHash {
         ModuleHash(sha256::digest(&[self.form().as_bytes(), &[0], self.content()].concat()))
     }
@@ -63,7 +66,7 @@ pub enum OwnedModule {
 }
 
 impl OwnedModule {
-    /// The module.
+    /// Borrows this as a [`ComputeModule`].
     pub fn as_module(&self) -> ComputeModule<'_> {
         match self {
             OwnedModule::Wgsl(text) => ComputeModule::Wgsl(text),
@@ -101,24 +104,25 @@ impl fmt::Debug for ModuleHash {
     }
 }
 
-/// How much one dispatch may ask for.
+/// The limits on one dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ComputeLimits {
-    /// Work-groups along each axis.
+    /// Maximum number of work-groups along each axis.
     pub groups: [u32; 3],
-    /// Bytes of constants.
+    /// Maximum size of the constants, in bytes.
     pub constants: usize,
-    /// Bindings.
+    /// Maximum number of bindings.
     pub bindings: usize,
 }
 
-/// The compute modules that a backend keeps: the compiled form of each, by content, and the list of those that are allowed.
+/// The compute modules that a backend keeps: the compiled form of each, looked up by content, and the list of allowed
+/// modules.
 #[derive(Debug)]
 pub struct Modules<T>(RwLock<State<T>>);
 
 #[derive(Debug)]
 struct State<T> {
-    /// By form and content.
+    /// Compiled modules by form and content.
     known: HashMap<&'static str, HashMap<Box<[u8]>, Known<T>>>,
     allowed: Option<HashSet<ModuleHash>>,
 }
@@ -151,7 +155,7 @@ impl<T> State<T> {
 }
 
 impl<T> Modules<T> {
-    /// No modules yet, and all allowed.
+    /// Creates an empty set in which all modules are allowed.
     pub fn new() -> Self {
         Self::default()
     }
@@ -164,30 +168,32 @@ impl<T> Modules<T> {
         self.0.write().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// From now on only these modules run; with `None`, all.
+    /// Restricts `get` to these modules; `None` allows all.
     pub fn allow(&self, hashes: Option<&[ModuleHash]>) {
         self.write().allowed = hashes.map(|hashes| hashes.iter().copied().collect());
     }
 
-    /// The compiled form of a module; if there is none yet, `make` compiles it and the result is kept. A module that is not
-    /// allowed is an error before it is compiled. Nothing is evicted: a program has few modules, and what differs from call
-    /// to call belongs in constants.
+    /// The compiled form of a module. If there is none yet, `make` compiles the module and the result is kept. A module
+    /// that is not allowed is rejected before it is compiled.
+    ///
+    /// Nothing is evicted: a program has few modules, and values that change from call to call belong in the constants.
     pub fn get(&self, module: ComputeModule<'_>, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
         if let Some(found) = self.read().find(module) {
             return found;
         }
         let hash = module.hash();
         self.read().check(module, hash)?;
-        // Compiled without the lock, because it may take long. If another thread was faster, its result is kept.
+        // Compiled without holding the lock, because compilation may be slow. If another thread was faster, its result
+        // is kept.
         let made = Arc::new(make()?);
         let mut state = self.write();
-        // The module may have been forbidden in the meantime.
+        // The module may have been disallowed in the meantime.
         state.check(module, hash)?;
         let known = state.known.entry(module.form()).or_default();
         Ok(known.entry(module.content().into()).or_insert(Known { hash, made }).made.clone())
     }
 
-    /// Keeps `made` as the compiled form of a module; an error if there is one already.
+    /// Stores `made` as the compiled form of a module; an error if it already has one.
     pub fn insert(&self, module: ComputeModule<'_>, made: T) -> Result<()> {
         let mut state = self.write();
         let known = state.known.entry(module.form()).or_default();
@@ -200,7 +206,7 @@ impl<T> Modules<T> {
         Ok(())
     }
 
-    /// The contents of all modules of the form of `like`, as text, sorted.
+    /// The contents of all modules that have the same form as `like`, as text, sorted.
     pub fn names(&self, like: ComputeModule<'_>) -> Vec<String> {
         let state = self.read();
         let keys = state.known.get(like.form()).into_iter().flat_map(HashMap::keys);
@@ -210,23 +216,24 @@ impl<T> Modules<T> {
     }
 }
 
-/// A function on the host that a [`ComputeModule::Native`] names. It is called once for a dispatch, whatever the number of
-/// groups, and may be called from several threads.
+/// A function on the host, which [`ComputeModule::Native`] refers to by name. It is called once per dispatch, whatever
+/// the number of work-groups, and may be called from several threads.
 ///
-/// The bound tensors are locked while it runs; it works on the memory in its [`NativeCall`]. Reading or writing a tensor
-/// that shares memory with a binding is an error on this thread, and it must not wait for another thread that does so.
+/// The bound tensors are locked while the function runs, so it works on the memory in its [`NativeCall`]. If it reads
+/// or writes a tensor that shares memory with a binding, it gets an error; it must not wait for another thread that
+/// does so.
 #[derive(Clone)]
 pub struct NativeFunction(Arc<Function>);
 
 type Function = dyn Fn(&mut NativeCall<'_>) -> Result<()> + Send + Sync;
 
 impl NativeFunction {
-    /// A function.
+    /// Wraps a function.
     pub fn new(f: impl Fn(&mut NativeCall<'_>) -> Result<()> + Send + Sync + 'static) -> Self {
         NativeFunction(Arc::new(f))
     }
 
-    /// Calls it.
+    /// Calls the function.
     pub fn call(&self, call: &mut NativeCall<'_>) -> Result<()> {
         (self.0)(call)
     }
@@ -238,26 +245,26 @@ impl fmt::Debug for NativeFunction {
     }
 }
 
-/// What a [`NativeFunction`] is called with.
+/// The arguments of a [`NativeFunction`].
 #[derive(Debug)]
 pub struct NativeCall<'a> {
     /// The operands, in order.
     pub bindings: Vec<NativeBinding<'a>>,
     /// The push constants.
     pub constants: &'a [u8],
-    /// The numbers of work-groups.
+    /// The number of work-groups along each axis.
     pub groups: [u32; 3],
 }
 
 impl<'a> NativeCall<'a> {
-    /// All operands, as an array of the wanted length, which must be right: `let [x, y] = call.operands()?`.
+    /// All operands as an array; an error unless there are exactly `N`: `let [x, y] = call.operands()?`.
     pub fn operands<const N: usize>(&mut self) -> Result<&mut [NativeBinding<'a>; N]> {
         let count = self.bindings.len();
         let wrong = || Error::argument("dispatch_compute", format!("the function takes {N} bindings, not {count}"));
         self.bindings.as_mut_slice().try_into().map_err(|_| wrong())
     }
 
-    /// The push constants as an array of numbers, whose length must be right.
+    /// The push constants as an array of exactly `N` numbers; any other size is an error.
     pub fn constants<T: Element, const N: usize>(&self) -> Result<[T; N]> {
         let bytes = self.constants.len();
         let m = || format!("the function takes {N} constants of {}, not {bytes} bytes", T::DTYPE);
@@ -285,7 +292,7 @@ pub enum NativeMemory<'a> {
 }
 
 impl<'a> NativeBinding<'a> {
-    /// An operand over the bytes of its elements.
+    /// Creates an operand from the bytes of its elements.
     pub fn new(dtype: DType, shape: Shape, memory: NativeMemory<'a>) -> Self {
         NativeBinding { dtype, shape, memory }
     }
@@ -300,7 +307,7 @@ impl<'a> NativeBinding<'a> {
         &self.shape
     }
 
-    /// The elements, which must be of this type.
+    /// The elements, whose dtype must be that of `T`.
     pub fn read<T: Element>(&self) -> Result<&[T]> {
         let bytes = match &self.memory {
             NativeMemory::Read(bytes) => bytes,
@@ -309,7 +316,7 @@ impl<'a> NativeBinding<'a> {
         T::slice(bytes).filter(|_| T::DTYPE == self.dtype).ok_or_else(|| self.wrong(T::DTYPE))
     }
 
-    /// The elements, writable, which must be of this type; an error for a binding that is only read.
+    /// The elements, writable. Their dtype must be that of `T`; a binding that is bound for reading is an error.
     pub fn write<T: Element>(&mut self) -> Result<&mut [T]> {
         let wrong = self.wrong(T::DTYPE);
         let NativeMemory::Write(bytes) = &mut self.memory else {
@@ -327,8 +334,9 @@ impl<'a> NativeBinding<'a> {
 
 const OP: &str = "dispatch_compute";
 
-/// Checks a call of [`Backend::dispatch_compute`](crate::Backend::dispatch_compute): at least one work-group along each axis,
-/// and nothing above the limits; constants in words of four bytes; every binding contiguous.
+/// Checks a call of [`Backend::dispatch_compute`](crate::Backend::dispatch_compute): it has at least one work-group
+/// along each axis, nothing exceeds the limits, the constants are a whole number of four-byte words, and every binding
+/// is contiguous.
 pub fn check(limits: &ComputeLimits, bindings: &[Binding<'_>], constants: &[u8], groups: [u32; 3]) -> Result<()> {
     check_size(limits, bindings.len(), constants, groups)?;
     for (i, binding) in bindings.iter().enumerate() {
@@ -343,7 +351,7 @@ pub fn check(limits: &ComputeLimits, bindings: &[Binding<'_>], constants: &[u8],
     Ok(())
 }
 
-/// The part of [`check`] that needs no operands, only how many there are.
+/// The part of [`check`] that depends only on the number of operands.
 pub fn check_size(limits: &ComputeLimits, bindings: usize, constants: &[u8], groups: [u32; 3]) -> Result<()> {
     for (axis, (&n, &most)) in groups.iter().zip(&limits.groups).enumerate() {
         if n == 0 || n > most {
@@ -390,7 +398,7 @@ mod tests {
         assert!(e.kind() == &ErrorKind::InvalidArgument && e.message().contains(&a.hash().to_string()), "{e}");
         assert!(modules.get(ComputeModule::Wgsl("c"), || unreachable!("it is not allowed")).is_err());
         assert_eq!(*modules.get(b, || Ok(2)).unwrap(), 2);
-        // Forbidden while it is made.
+        // A module that is disallowed while it is being compiled.
         let late = ComputeModule::Wgsl("late");
         modules.allow(None);
         let make = || {

@@ -84,8 +84,8 @@ impl DType {
         self.is_float() || matches!(self, DType::I64 | DType::I32 | DType::I16 | DType::I8)
     }
 
-    /// The type in which a backend computes with elements of this type: f16 and bf16 compute in f32 and round once,
-    /// when stored; every other type computes in itself.
+    /// The dtype in which a backend computes with elements of this dtype: f16 and bf16 are computed in f32 and rounded
+    /// once, when stored; every other dtype is computed in itself.
     pub const fn compute(self) -> DType {
         match self {
             DType::F16 | DType::BF16 => DType::F32,
@@ -93,7 +93,7 @@ impl DType {
         }
     }
 
-    /// The dtype of a sum or product: small integers and booleans widen to 64 bits, the rest stay.
+    /// The dtype of a sum or product: booleans and integers of less than 64 bits widen to i64; the other dtypes stay.
     pub const fn accumulate(self) -> DType {
         match self {
             DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 | DType::U32 | DType::Bool => DType::I64,
@@ -101,7 +101,8 @@ impl DType {
         }
     }
 
-    /// The float dtype in which a transcendental function of this dtype is computed: floats stay, the rest become f32.
+    /// The float dtype in which transcendental functions of this dtype are computed: floats stay; all others become
+    /// f32.
     pub const fn to_float(self) -> DType {
         if self.is_float() { self } else { DType::F32 }
     }

@@ -6,24 +6,27 @@ use half::{bf16, f16};
 
 use crate::{DType, Result, Scalar};
 
-/// The nearest f16, ties to even, rounded once; the conversion of the `half` crate goes through f32 and rounds twice.
+/// The nearest f16, with ties to even, rounded once. (The conversion in the `half` crate goes through f32 and rounds
+/// twice.)
 pub fn f16_from_f64(v: f64) -> f16 {
     f16::from_f32(f32_to_odd(v))
 }
 
-/// The nearest bf16, ties to even, rounded once.
+/// The nearest bf16, with ties to even, rounded once.
 pub fn bf16_from_f64(v: f64) -> bf16 {
     bf16::from_f32(f32_to_odd(v))
 }
 
-/// An f32 rounded to odd: an inexact value becomes the neighbour whose last bit is 1. It is never a tie of a format with
-/// two bits less, and lies on the same side of every tie as `v`, so that rounding it further gives what rounding `v` would.
+/// Rounds to an odd f32: an inexact value becomes the neighbour whose last bit is 1. In a format with at least two
+/// fewer bits, the result is never a tie, and it lies on the same side of every tie as `v`. Rounding it further
+/// therefore gives the same result as rounding `v` directly.
 fn f32_to_odd(v: f64) -> f32 {
     let nearest = v as f32;
     if v.is_nan() || f64::from(nearest) == v {
         return nearest;
     }
-    // Towards zero, also from infinity to the largest number; the sign bit is not reached.
+    // Step towards zero if `nearest` lies beyond `v`, even from infinity to the largest number. The subtraction cannot
+    // reach the sign bit.
     let beyond = u32::from(f64::from(nearest).abs() > v.abs());
     f32::from_bits((nearest.to_bits() - beyond) | 1)
 }
@@ -37,32 +40,32 @@ pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + seale
     /// The dtype of this type.
     const DTYPE: DType;
 
-    /// The elements as bytes in native order.
+    /// The bytes of the elements, in native byte order.
     fn as_bytes(slice: &[Self]) -> &[u8];
 
-    /// The elements as writable bytes; `None` for `bool`, because most bytes are not valid booleans.
+    /// The writable bytes of the elements; `None` for `bool`, because most bytes are not valid booleans.
     fn as_bytes_mut(slice: &mut [Self]) -> Option<&mut [u8]>;
 
-    /// Elements from bytes in native order, of any alignment; a trailing partial element is left out.
+    /// Copies elements out of bytes in native byte order, with any alignment. A trailing partial element is ignored.
     fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 
-    /// Bytes in native order, viewed as elements without a copy; `None` if they are not aligned for this type, end within an
-    /// element, or are not valid values (booleans are 0 and 1).
+    /// Views bytes in native byte order as elements without a copy. Returns `None` if the bytes are not aligned for
+    /// this type, end in the middle of an element, or are not valid values (booleans must be 0 or 1).
     fn slice(bytes: &[u8]) -> Option<&[Self]>;
 
-    /// [`slice`](Element::slice), writable.
+    /// Like [`slice`](Element::slice), but writable.
     fn slice_mut(bytes: &mut [u8]) -> Option<&mut [Self]>;
 
-    /// The nearest value of this type: `as` conversion for numbers, non-zero for `bool`.
+    /// The nearest value of this type: an `as` conversion for numbers; for `bool`, whether `v` is not zero.
     fn from_f64(v: f64) -> Self;
 
-    /// The value as f64; exact but for 64-bit integers beyond 2^53.
+    /// The value as f64; exact except for 64-bit integers beyond 2^53.
     fn to_f64(self) -> f64;
 
     /// The value as a [`Scalar`].
     fn to_scalar(self) -> Scalar;
 
-    /// The value of a scalar, if this type can represent it.
+    /// Converts a scalar; an error if this type cannot represent it.
     fn from_scalar(s: Scalar) -> Result<Self>;
 }
 

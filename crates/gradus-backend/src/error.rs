@@ -1,4 +1,4 @@
-//! The one error type, for mistakes of a user, bad files and failing devices.
+//! The one error type of Gradus, for user mistakes, bad files and failing devices.
 
 mod facts;
 mod here;
@@ -17,25 +17,25 @@ pub use user::is_of_user;
 /// `Result` with the Gradus [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of failure this is; match on it to react to an error.
+/// The kind of failure; match on it to react to an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Shapes that have to agree do not.
+    /// Shapes that have to agree do not agree.
     ShapeMismatch,
     /// Shapes that cannot be broadcast together.
     Broadcast,
-    /// An axis outside the rank, or named twice.
+    /// An axis is outside the rank, or named twice.
     InvalidAxis,
-    /// An argument outside its domain.
+    /// An argument is outside its domain.
     InvalidArgument,
-    /// Operands of different dtypes where one is needed.
+    /// Operands that must have the same dtype have different ones.
     DTypeMismatch,
     /// The operation is not defined for this dtype.
     UnsupportedDType,
     /// Operands live on different devices.
     DeviceMismatch,
-    /// An index outside the axis that it indexes.
+    /// An index is outside the axis that it indexes.
     IndexOutOfBounds {
         /// Position of the index among the indices, in row-major order.
         pos: usize,
@@ -44,14 +44,14 @@ pub enum ErrorKind {
         /// Size of the axis.
         size: usize,
     },
-    /// A size or a number does not fit.
+    /// A size or a number is too large to represent.
     Overflow,
-    /// The memory budget, or the device's memory, is exhausted.
+    /// The memory budget or the device's memory is exhausted.
     OutOfMemory {
-        /// Bytes asked for.
+        /// Number of bytes requested.
         requested: usize,
     },
-    /// A backend was handed a strided view where it needs a contiguous one; never reaches a user.
+    /// A backend received a strided view where it requires a contiguous one; this never reaches a user.
     NotContiguous,
     /// The backend does not offer the operation.
     Unsupported,
@@ -61,7 +61,7 @@ pub enum ErrorKind {
     Autograd,
     /// A file could not be read or written.
     Io,
-    /// A file's contents are not what its format demands.
+    /// The contents of a file do not conform to its format.
     Format,
 }
 
@@ -73,7 +73,7 @@ struct Report {
     operands: Vec<FailedOperand>,
     layer: Option<(FailedLayer, (usize, &'static str))>,
     location: Option<&'static Location<'static>>,
-    /// Whether an earlier call failed than the one that returns the error.
+    /// Whether the call that failed came before the call that returns the error.
     late: bool,
     mismatch: Option<VersionMismatch>,
     notes: Vec<String>,
@@ -81,7 +81,8 @@ struct Report {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// Iterative, so that a chain of errors, each the source of the next, is dropped whatever its length.
+/// Iterative, so that dropping a long chain of errors, each the source of the previous one, does not overflow the
+/// stack.
 impl Drop for Report {
     fn drop(&mut self) {
         let mut next = self.source.take();
@@ -92,7 +93,8 @@ impl Drop for Report {
     }
 }
 
-/// The error of every fallible Gradus call. It says what was asked, with which operands, which part is wrong and what to do:
+/// The error type of every fallible Gradus call. It reports which operation failed, on which operands, what is wrong
+/// and what to do about it:
 /// ```text
 /// matmul: inner dimensions differ: 784 != 512
 ///   lhs  [32, 784]   f32  cpu
@@ -101,25 +103,25 @@ impl Drop for Report {
 ///   at src/model.rs:31:14
 ///   help: rhs looks like a weight stored [out, in]; use rhs.t()? or x.linear(&weight, bias)
 /// ```
-/// The line is that of the user's call. The layer, if there is one, is named as in `named_parameters`.
+/// The line is that of the user's call. If a layer is shown, it is named as in `named_parameters`.
 ///
-/// To react to an error, match on its [`kind`](Error::kind). The parts of its message are available as data:
+/// To react to an error, match on its [`kind`](Error::kind). The parts of the message are also available as data:
 ///
 /// ```
 /// # use gradus_backend::{DType, Error, ErrorKind};
 /// # let matmul = || Error::shape("matmul", "..").operand("lhs", &[32, 784], DType::F32, "cpu").operand("rhs", &[512, 784], DType::F32, "cpu");
-/// let e = matmul(); // as `a.matmul(&b)` gives it
+/// let e = matmul(); // as `a.matmul(&b)` returns it
 /// assert_eq!(e.kind(), &ErrorKind::ShapeMismatch);
 /// assert_eq!(e.op(), "matmul");
 /// assert_eq!(e.operands()[1].name, "rhs");
 /// assert_eq!(e.operands()[1].shape, [512, 784]);
 /// assert_eq!(e.location().unwrap().file(), file!());
-/// assert!(e.layer().is_none()); // it was no forward pass
-/// assert!(e.version_mismatch().is_none()); // nothing was written over
+/// assert!(e.layer().is_none()); // no forward pass was running
+/// assert!(e.version_mismatch().is_none()); // no saved value was overwritten
 /// ```
 ///
-/// In your own `#[track_caller]` functions, call [`here`](Here::here) on the result of a closure to give its error the line
-/// of the function's caller.
+/// In your own `#[track_caller]` functions, call [`here`](Here::here) on the result of a closure so that its error
+/// points to the line of the function's caller.
 #[derive(Clone)]
 pub struct Error {
     report: Box<Report>,
@@ -208,22 +210,22 @@ impl Error {
         self
     }
 
-    /// Keeps the error underneath, for [`std::error::Error::source`].
+    /// Stores the underlying error, for [`std::error::Error::source`].
     #[must_use]
     pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.report.source = Some(Arc::new(source));
         self
     }
 
-    /// Says which value was written over, and by whom.
+    /// Records which value was overwritten, and by which operation.
     #[must_use]
     pub fn with_version_mismatch(mut self, mismatch: VersionMismatch) -> Self {
         self.report.mismatch = Some(mismatch);
         self
     }
 
-    /// Sets the layer in which it happened, replacing an earlier one, and the place (address and type) of the module that
-    /// the path starts at.
+    /// Sets the layer in which the error happened, replacing any earlier one. `place` is the address and the type of
+    /// the module at which the layer's path starts.
     #[doc(hidden)]
     #[must_use]
     pub fn in_layer(mut self, layer: FailedLayer, place: (usize, &'static str)) -> Self {
@@ -231,29 +233,30 @@ impl Error {
         self
     }
 
-    /// The place that was given with the layer.
+    /// The place that was passed with the layer.
     #[doc(hidden)]
     pub fn layer_place(&self) -> Option<(usize, &'static str)> {
         self.report.layer.as_ref().map(|(_, place)| *place)
     }
 
-    /// Sets the line of the call that failed, if none is known yet.
+    /// Sets the line of the failed call, unless a line is already known.
     #[must_use]
     pub fn at(mut self, line: &'static Location<'static>) -> Self {
         self.locate(line);
         self
     }
 
-    /// Says that a call failed which returned long before the one that returns this error; `line` is that of the call that
-    /// failed, if it is known, and stays.
+    /// Marks the error as late: the call that failed returned long before the one that returns this error. `line` is
+    /// the line of the failed call, if known; later calls do not replace it.
     #[must_use]
     pub fn late(mut self, line: Option<&'static Location<'static>>) -> Self {
         (self.report.location, self.report.late) = (line, true);
         self
     }
 
-    /// Replaces the line by this one, or by none if it is a line of Gradus. For errors of backends, whose own line, wherever
-    /// the backend was written, is not the user's call.
+    /// Replaces the line with `line`, or with none if `line` lies inside Gradus. A late error keeps its line. This is
+    /// for errors from backends: the line at which a backend created its error is never the user's call, even if the
+    /// backend is written outside Gradus.
     #[cold]
     pub fn relocate(&mut self, line: &'static Location<'static>) {
         if !self.report.late {
@@ -267,7 +270,7 @@ impl Error {
         self
     }
 
-    /// Sets the line of the call that failed, if none is known yet and this one is not a line of Gradus.
+    /// Sets the line of the failed call, unless a line is already known or this one lies inside Gradus.
     #[cold]
     fn locate(&mut self, line: &'static Location<'static>) {
         if self.report.location.is_none() && !self.report.late && is_of_user(line) {
@@ -285,28 +288,29 @@ impl Error {
         &self.report.op
     }
 
-    /// The message, without operands and help.
+    /// The message, without the operands and the help.
     pub fn message(&self) -> &str {
         &self.report.message
     }
 
-    /// The line of the user's code that made the call. `None` if the call was made by code without a known line:
-    /// `map(Tensor::exp)` gives `None`, `map(|t| t.exp())` the line of the closure.
+    /// The line of the user's code that made the call. `None` if the line is not known: `map(Tensor::exp)` yields
+    /// `None`, while `map(|t| t.exp())` yields the line of the closure.
     pub fn location(&self) -> Option<&'static Location<'static>> {
         self.report.location
     }
 
-    /// The layer whose forward pass failed; `None` outside of one.
+    /// The layer whose forward pass failed; `None` if the error happened outside any forward pass.
     pub fn layer(&self) -> Option<&FailedLayer> {
         self.report.layer.as_ref().map(|(layer, _)| layer)
     }
 
-    /// The operands that it shows.
+    /// The operands that the message shows.
     pub fn operands(&self) -> &[FailedOperand] {
         &self.report.operands
     }
 
-    /// Which value that a gradient needs was written over, and by whom; `None` for an error of another kind.
+    /// The value that a gradient needs but that was overwritten, and the operation that did so; `None` for other
+    /// errors.
     pub fn version_mismatch(&self) -> Option<&VersionMismatch> {
         self.report.mismatch.as_ref()
     }
@@ -337,7 +341,7 @@ impl Error {
     }
 }
 
-/// `Debug` is the rendered message, so that `unwrap` and `main() -> Result` show it readably.
+/// `Debug` shows the rendered message, so that `unwrap` and `main() -> Result` print it readably.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "[{:?}] {}", self.report.kind, self.render())

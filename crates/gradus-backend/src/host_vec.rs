@@ -1,8 +1,8 @@
-//! [`HostVec`]: memory of the host whose size comes from a shape, a file or an argument.
+//! [`HostVec`]: host memory whose size comes from a shape, a file or an argument.
 //!
-//! A `Vec` of the standard library aborts the process when an allocation fails. Vectors that can be large are therefore made
-//! here: if the system has no more memory, or the memory budget of a device does not allow it, the result is an
-//! [`ErrorKind::OutOfMemory`] error.
+//! A standard `Vec` aborts the process when an allocation fails. Vectors that can grow large are therefore created
+//! here: if the system has no more memory, or the memory budget of a device does not allow the allocation, the result
+//! is an [`ErrorKind::OutOfMemory`] error.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -14,16 +14,16 @@ use crate::{Backend, Buffer, Element, Error, ErrorKind, Here, Result};
 /// exhausted: a printed tensor shows up to 1000 elements, of up to 48 bytes each.
 const UNCOUNTED: usize = 64 << 10;
 
-/// Counts [`Claim`]s: the pool behind a backend.
+/// Keeps count of [`Claim`]s; usually the memory pool of a backend.
 pub trait ClaimCount: Send + Sync + fmt::Debug {
-    /// Counts `bytes` bytes more, or returns an error of `op` if the budget does not allow them.
+    /// Adds `bytes` bytes to the count, or returns an error of `op` if the budget does not allow them.
     fn claim(&self, op: &str, bytes: usize) -> Result<()>;
 
-    /// Counts `bytes` bytes less.
+    /// Subtracts `bytes` bytes from the count.
     fn release(&self, bytes: usize);
 }
 
-/// Bytes on the host that count towards a device's memory budget until this is dropped.
+/// Bytes of host memory that count towards a device's memory budget until the claim is dropped.
 #[derive(Debug)]
 pub struct Claim {
     bytes: usize,
@@ -31,12 +31,12 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// A claim of 0 bytes, to [grow](Claim::grow); `None` counts nowhere.
+    /// A claim of 0 bytes, to be [grown](Claim::grow). With `None`, it is not counted anywhere.
     pub fn new(count: Option<Arc<dyn ClaimCount>>) -> Self {
         Claim { bytes: 0, count }
     }
 
-    /// Claims `bytes` bytes more for `op`; [`ErrorKind::OutOfMemory`] where the budget does not allow them.
+    /// Claims `bytes` more bytes for `op`; [`ErrorKind::OutOfMemory`] if the budget does not allow them.
     #[track_caller]
     pub fn grow(&mut self, op: &str, bytes: usize) -> Result<()> {
         if let Some(count) = &self.count {
@@ -61,19 +61,19 @@ impl Drop for Claim {
     }
 }
 
-/// How many bytes of a vector are counted.
+/// How many bytes of a vector of this size are counted.
 fn counted(bytes: usize) -> usize {
     if bytes > UNCOUNTED { bytes } else { 0 }
 }
 
-/// A vector on the host that counts towards the memory budget of a device while it lives. Derefs to a slice.
+/// A host vector that counts towards the memory budget of a device while it lives. It dereferences to a slice.
 ///
 /// ```
 /// use gradus_backend::{Backend, HostVec};
 /// # fn demo(backend: &dyn Backend) -> gradus_backend::Result<()> {
 /// let squares = HostVec::collect(backend, "squares", (0..10).map(|i| i * i))?;
 /// assert_eq!(squares[3], 9);
-/// // Far more than there is: an error, where `vec![0u8; 1 << 60]` ends the process.
+/// // Far more memory than there is: this returns an error, where `vec![0u8; 1 << 60]` would end the process.
 /// assert!(HostVec::filled(backend, "squares", 0u8, 1 << 60).is_err());
 /// # Ok(()) }
 /// ```
@@ -81,12 +81,12 @@ fn counted(bytes: usize) -> usize {
 pub struct HostVec<T> {
     items: Vec<T>,
     claim: Claim,
-    /// Bytes that are counted for `items`.
+    /// Number of bytes counted for `items`.
     room: usize,
 }
 
 impl<T> HostVec<T> {
-    /// An empty vector with room for `count` elements, made for `op`.
+    /// An empty vector with room for `count` elements, allocated on behalf of `op`.
     #[track_caller]
     pub fn with_capacity(backend: &(impl Backend + ?Sized), op: &str, count: usize) -> Result<Self> {
         let mut v = HostVec { items: Vec::new(), claim: backend.host_claim(), room: 0 };
@@ -94,7 +94,7 @@ impl<T> HostVec<T> {
         Ok(v)
     }
 
-    /// The items of an iterator, made for `op`. Room for the lower bound of its `size_hint` is reserved at once.
+    /// Collects an iterator on behalf of `op`. Room for the lower bound of its `size_hint` is reserved at once.
     #[track_caller]
     pub fn collect(backend: &(impl Backend + ?Sized), op: &str, items: impl IntoIterator<Item = T>) -> Result<Self> {
         let items = items.into_iter();
@@ -103,7 +103,7 @@ impl<T> HostVec<T> {
         Ok(v)
     }
 
-    /// `count` times `value`, made for `op`.
+    /// A vector with `count` copies of `value`, allocated on behalf of `op`.
     #[track_caller]
     pub fn filled(backend: &(impl Backend + ?Sized), op: &str, value: T, count: usize) -> Result<Self>
     where
@@ -114,14 +114,14 @@ impl<T> HostVec<T> {
         Ok(v)
     }
 
-    /// Makes room for `more` elements beyond those that it has.
+    /// Reserves room for `more` elements in addition to the existing ones.
     #[track_caller]
     pub fn reserve(&mut self, op: &str, more: usize) -> Result<()> {
         let needed = self.items.len().saturating_add(more);
         if needed <= self.items.capacity() {
             return Ok(());
         }
-        // While the items move, the old and the new memory exist at once.
+        // While the items are moved, the old and the new memory exist at the same time.
         let bytes = counted(needed.saturating_mul(size_of::<T>()));
         self.claim.grow(op, bytes)?;
         let made = reserve(op, &mut self.items, more);
@@ -129,7 +129,7 @@ impl<T> HostVec<T> {
         made
     }
 
-    /// Appends an element; doubles the capacity if it is full.
+    /// Appends an element, doubling the capacity if the vector is full.
     #[track_caller]
     pub fn push(&mut self, op: &str, value: T) -> Result<()> {
         if self.items.len() == self.items.capacity() {
@@ -145,13 +145,13 @@ impl<T> HostVec<T> {
         items.into_iter().try_for_each(|value| self.push(op, value)).here()
     }
 
-    /// The plain vector, no longer counted: for results that a user receives.
+    /// Returns the plain vector, which is not counted any more; for results that a user receives.
     pub fn into_vec(self) -> Vec<T> {
         self.items
     }
 }
 
-/// `count` elements of a buffer from element `start` on, read for `op`.
+/// Downloads `count` elements of a buffer on behalf of `op`, starting at element `start`.
 #[track_caller]
 pub fn download<T: Element, B: Backend + ?Sized>(
     backend: &B,
@@ -175,8 +175,8 @@ pub fn download<T: Element, B: Backend + ?Sized>(
     Ok(items)
 }
 
-/// An empty `Vec` with room for `count` elements, counted nowhere: [`ErrorKind::OutOfMemory`] of `op` where the system has
-/// no more.
+/// An empty `Vec` with room for `count` elements, which is not counted anywhere. Returns [`ErrorKind::OutOfMemory`] of
+/// `op` if the system has no more memory.
 #[track_caller]
 pub fn vec_of<T>(op: &str, count: usize) -> Result<Vec<T>> {
     let mut v = Vec::new();
@@ -184,7 +184,8 @@ pub fn vec_of<T>(op: &str, count: usize) -> Result<Vec<T>> {
     Ok(v)
 }
 
-/// The items of an iterator in a `Vec`, counted nowhere: [`ErrorKind::OutOfMemory`] of `op` where the system has no more.
+/// Collects an iterator into a `Vec`, which is not counted anywhere. Returns [`ErrorKind::OutOfMemory`] of `op` if the
+/// system has no more memory.
 #[track_caller]
 pub fn collect<T>(op: &str, items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>> {
     let mut v = vec_of(op, items.len())?;
@@ -204,8 +205,8 @@ fn reserve<T>(op: &str, v: &mut Vec<T>, more: usize) -> Result<()> {
         .here()
 }
 
-/// An error if the host cannot allocate `count` times `bytes` bytes now, or the budget does not allow it. For code that
-/// makes many small allocations afterwards.
+/// Checks that the host can allocate `count * bytes` bytes at this moment and that the budget allows them. For code
+/// that then makes many small allocations.
 #[track_caller]
 pub fn check_room(backend: &(impl Backend + ?Sized), op: &str, count: usize, bytes: usize) -> Result<()> {
     HostVec::<u8>::with_capacity(backend, op, count.saturating_mul(bytes)).map(drop)

@@ -1,4 +1,4 @@
-//! [`Layout`]: how a tensor's elements lie in a buffer.
+//! [`Layout`]: how a tensor's elements are arranged in a buffer.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,8 +8,9 @@ use crate::{Error, ErrorKind, Here, Result, Shape};
 
 /// Shape, signed strides and offset, all in elements.
 ///
-/// **Invariant**: every element lies at a non-negative position, `offset + sum(index * stride)`. Views are made only by
-/// the methods here, each of which keeps it. Stride 0 is a broadcast axis, a negative stride a flipped one.
+/// **Invariant**: every element lies at a non-negative position, `offset + sum(index * stride)`. Views are created only
+/// by the methods here, each of which preserves the invariant. A broadcast axis has stride 0; a flipped axis has a
+/// negative stride.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     shape: Shape,
@@ -18,7 +19,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The row-major layout of a shape, from position 0.
+    /// The row-major layout of a shape, starting at position 0.
     pub fn contiguous(shape: Shape) -> Self {
         let mut layout = Layout { shape, strides: [0; MAX_RANK], offset: 0 };
         let mut step = 1isize;
@@ -29,7 +30,7 @@ impl Layout {
         layout
     }
 
-    /// A layout from its parts. Errors if ranks differ or an element would lie outside `0..elements`.
+    /// Creates a layout from its parts. Errors if the ranks differ or an element would lie outside `0..elements`.
     #[track_caller]
     pub fn from_parts(shape: Shape, strides: &[isize], offset: usize, elements: usize) -> Result<Self> {
         if strides.len() != shape.rank() {
@@ -86,7 +87,7 @@ impl Layout {
         self.shape.numel()
     }
 
-    /// Whether the elements lie one after the other in row-major order, wherever they start.
+    /// Whether the elements follow one another in row-major order, wherever they start.
     #[inline]
     pub fn is_contiguous(&self) -> bool {
         if self.numel() == 0 {
@@ -105,7 +106,7 @@ impl Layout {
         true
     }
 
-    /// The smallest range of positions that holds every element; `0..0` if there is none, wherever the offset points.
+    /// The smallest range of positions that contains every element; `0..0` if there are none, whatever the offset.
     pub fn span(&self) -> Range<usize> {
         if self.numel() == 0 {
             return 0..0;
@@ -118,14 +119,14 @@ impl Layout {
         lo as usize..hi as usize + 1
     }
 
-    /// Position of the element at `index`, one number an axis, each within its size.
+    /// The position of the element at `index`, which holds one number per axis, each less than the size of the axis.
     pub fn position(&self, index: &[usize]) -> usize {
         debug_assert_eq!(index.len(), self.rank());
         let at: isize = index.iter().zip(self.strides()).map(|(&i, &s)| i as isize * s).sum();
         (self.offset as isize + at) as usize
     }
 
-    /// Positions of all elements in row-major order. For tests and slow paths.
+    /// The positions of all elements in row-major order. For tests and slow paths.
     pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
         let mut index = [0usize; MAX_RANK];
         let mut next = self.offset as isize;
@@ -144,15 +145,15 @@ impl Layout {
         })
     }
 
-    /// The same elements under another shape of as many elements, or `None` where that needs a copy.
+    /// The same elements under another shape with the same number of elements, or `None` if that needs a copy.
     ///
-    /// The rule is NumPy's: a run of axes may be split or merged where it is evenly strided.
+    /// The rule is NumPy's: a run of axes can be split or merged if it is evenly strided.
     pub fn reshape(&self, shape: Shape) -> Option<Self> {
         debug_assert_eq!(shape.numel(), self.numel());
         if self.is_contiguous() {
             return Some(Layout { offset: self.offset, ..Layout::contiguous(shape) });
         }
-        // Old axes of size 1 impose nothing; walk both shapes from the left in chunks of equal element count.
+        // Old axes of size 1 impose no constraint. Walk both shapes from the left, in chunks with equal element counts.
         let old: Vec<(usize, isize)> =
             self.dims().iter().copied().zip(self.strides().iter().copied()).filter(|&(d, _)| d != 1).collect();
         let mut strides = [0isize; MAX_RANK];
@@ -183,7 +184,7 @@ impl Layout {
         Some(Layout { shape, strides, offset: self.offset })
     }
 
-    /// The axes in the order `perm`, each named once (negative ones count from the end).
+    /// The axes in the order `perm`, which names each axis once (negative numbers count from the end).
     #[track_caller]
     pub fn permute(&self, perm: &[isize]) -> Result<Self> {
         let axes = crate::Axes::resolve("permute", perm, self.rank())?;
@@ -200,7 +201,7 @@ impl Layout {
         Ok(Layout { shape: Shape::new_unchecked(&dims[..self.rank()]), strides, offset: self.offset })
     }
 
-    /// Two axes swapped.
+    /// Swaps two axes.
     #[track_caller]
     pub fn transpose(&self, a: isize, b: isize) -> Result<Self> {
         let (a, b) = (resolve_axis("transpose", a, self.rank())?, resolve_axis("transpose", b, self.rank())?);
@@ -211,7 +212,7 @@ impl Layout {
         Ok(Layout { shape: Shape::new_unchecked(&dims[..self.rank()]), strides, offset: self.offset })
     }
 
-    /// Every `step`-th element of an axis, from `start` up to but not including `end`; `step` is at least 1.
+    /// Every `step`-th element of an axis, from `start` up to but not including `end`; `step` must be at least 1.
     #[track_caller]
     pub fn slice(&self, axis: usize, start: usize, end: usize, step: usize) -> Result<Self> {
         let size = self.shape[axis];
@@ -227,30 +228,30 @@ impl Layout {
         let len = (end - start).div_ceil(step);
         let mut out = *self;
         out.shape = self.shape.with(axis, len)?;
-        // Without elements no position has a meaning, and a walk back from 0 would leave `usize`.
+        // An empty layout keeps its offset: positions mean nothing there, and stepping back from 0 would underflow.
         if out.shape.numel() > 0 {
             out.offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
-            // A single element is never stepped over: its stride stays small, so that no product can overflow.
+            // A single element is never stepped over. Leaving its stride as it is keeps products from overflowing.
             out.strides[axis] *= if len > 1 { step as isize } else { 1 };
         }
         Ok(out)
     }
 
-    /// `len` elements of an axis from `start`.
+    /// The `len` elements of an axis that begin at `start`.
     #[track_caller]
     pub fn narrow(&self, axis: usize, start: usize, len: usize) -> Result<Self> {
         let end = start.checked_add(len).ok_or_else(|| Error::argument("narrow", "start + len overflows")).here()?;
         self.slice(axis, start, end, 1)
     }
 
-    /// One element of an axis; the axis goes away.
+    /// One element of an axis; the axis is removed.
     #[track_caller]
     pub fn select(&self, axis: usize, index: usize) -> Result<Self> {
         let end = index.checked_add(1).ok_or_else(|| Error::argument("select", "index overflows")).here()?;
         self.slice(axis, index, end, 1)?.squeeze(axis)
     }
 
-    /// Without an axis of size 1.
+    /// Removes an axis of size 1.
     #[track_caller]
     pub fn squeeze(&self, axis: usize) -> Result<Self> {
         if self.shape[axis] != 1 {
@@ -265,7 +266,7 @@ impl Layout {
         Ok(Layout { shape: Shape::new_unchecked(&dims[..self.rank() - 1]), strides, offset: self.offset })
     }
 
-    /// With a new axis of size 1 before `axis`, which may equal the rank.
+    /// Inserts a new axis of size 1 before `axis`, which may equal the rank.
     #[track_caller]
     pub fn unsqueeze(&self, axis: usize) -> Result<Self> {
         let rank = self.rank();
@@ -282,7 +283,7 @@ impl Layout {
         Ok(Layout { shape: Shape::new_unchecked(&dims[..rank + 1]), strides, offset: self.offset })
     }
 
-    /// Stretched to `shape` by the broadcasting rule: new and stretched axes get stride 0.
+    /// Broadcasts to `shape`: new and stretched axes get stride 0.
     #[track_caller]
     pub fn expand(&self, shape: Shape) -> Result<Self> {
         let lead = shape.rank().checked_sub(self.rank());
@@ -299,7 +300,7 @@ impl Layout {
         Ok(Layout { shape, strides, offset: self.offset })
     }
 
-    /// One axis in reverse order.
+    /// Reverses one axis.
     pub fn flip(&self, axis: usize) -> Self {
         let mut out = *self;
         out.strides[axis] = -self.strides[axis];
@@ -310,13 +311,13 @@ impl Layout {
         out
     }
 
-    /// Whether two elements share a position (a stretched axis); such a layout must not be written through. Exact, unless
-    /// axes interleave in so many ways that a bounded number of steps does not decide it: then `true`.
+    /// Whether two elements share a position, as on a broadcast axis; such a layout must not be written to. The answer
+    /// is exact unless the axes interleave in so many ways that a bounded search cannot decide; then it is `true`.
     pub fn overlaps_itself(&self) -> bool {
         if self.is_contiguous() {
             return false;
         }
-        // Strides and sizes, the smallest stride first.
+        // Strides without their signs, with sizes; the smallest stride first.
         let mut axes = [(0isize, 0isize); MAX_RANK];
         let mut count = 0;
         for (&size, &stride) in self.dims().iter().zip(self.strides()).filter(|(size, _)| **size > 1) {
@@ -325,7 +326,8 @@ impl Layout {
         }
         let axes = &mut axes[..count];
         axes.sort_unstable();
-        // Two indices at one position differ: by `d` steps on some axis, and by none on those with larger strides.
+        // Of two different indices at one position, take the axis with the largest stride on which they differ, by `d`
+        // steps. Only the axes with smaller strides can make up for that distance.
         let (mut within, mut steps) = (0isize, STEPS);
         for k in 0..count {
             let (stride, size) = axes[k];
@@ -343,11 +345,11 @@ impl Layout {
     }
 }
 
-/// Steps of the search for two elements in one place.
+/// The maximum number of steps in the search for two elements at one position.
 const STEPS: usize = 1 << 16;
 
-/// Whether steps along `axes`, up or down and at most `within` in all, lead to `distance`; or whether `left` steps of the
-/// search do not tell.
+/// Whether steps along `axes`, forwards or backwards, can add up to `distance`; also true if `left` search steps cannot
+/// decide it. `within` is the greatest distance that the axes can cover together.
 fn reaches(axes: &[(isize, isize)], within: isize, distance: isize, left: &mut usize) -> bool {
     let Some((&(stride, size), inner)) = axes.split_last() else { return distance == 0 };
     if *left == 0 {
@@ -355,7 +357,7 @@ fn reaches(axes: &[(isize, isize)], within: isize, distance: isize, left: &mut u
     }
     *left -= 1;
     let rest = within - stride * (size - 1);
-    // The steps along this axis that leave no more than the rest can do.
+    // The steps along this axis that leave a distance which the remaining axes can cover.
     let (low, high) = ((distance - rest + stride - 1).div_euclid(stride), (distance + rest).div_euclid(stride));
     (low.max(1 - size)..=high.min(size - 1)).any(|d| reaches(inner, rest, distance - d * stride, left))
 }
@@ -482,14 +484,14 @@ mod tests {
             interleaved += usize::from(!shared && !nested);
         }
         assert!(apart > 5_000 && interleaved > 2_000, "{apart} {interleaved}");
-        // Large, and decided in few steps.
+        // Large, but decided in few steps.
         let large = |sizes: [usize; 2], strides: [isize; 2]| {
             Layout::from_parts(Shape::new(&sizes).unwrap(), &strides, 0, usize::MAX).unwrap().overlaps_itself()
         };
         assert!(!large([50_000, 50_001], [50_001, 50_000]));
         assert!(large([50_001, 50_002], [50_001, 50_000]));
         assert!(large([1 << 30, 1 << 20], [3, 2]) && !large([1 << 20, 1 << 20], [1 << 20, 1]));
-        // What cannot be told in time counts as shared.
+        // Layouts that cannot be decided in time count as overlapping.
         assert!(large([1_000_000, 1_000_001], [1_000_001, 1_000_000]));
     }
 

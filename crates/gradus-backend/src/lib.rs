@@ -1,16 +1,17 @@
 //! The contract that every Gradus backend implements.
 //!
-//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//! This crate is part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus` instead: only its API is kept
+//! stable between releases.
 //!
-//! A backend knows buffers, strided views and numbers; it knows no tensor and no gradient. This crate holds the
+//! A backend knows about buffers, strided views and numbers, but not about tensors or gradients. This crate holds the
 //! vocabulary that both sides share: [`DType`] and [`Scalar`], [`Shape`] and [`Layout`], [`Error`], the elementwise IR
 //! [`Kernel`], the parameter structs of the operations, and the object-safe trait [`Backend`].
 //!
-//! A new backend implements the required primitives of [`Backend`] and is complete; the composites (convolution,
-//! normalisation, attention, ...) have default bodies over the primitives, in [`composite`], and are overridden only to
-//! be faster.
+//! A new backend is complete once it implements the required primitives of [`Backend`]. The composites (convolution,
+//! normalisation, attention, ...) have default implementations built on the primitives, in [`composite`]; a backend
+//! overrides them only for speed.
 #![warn(missing_docs)]
-// Runs in a browser: no threads, files or network.
+// This crate also runs in a browser: no threads, files or network.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 #[macro_use]

@@ -1,4 +1,4 @@
-//! One line for each call of a backend: `GRADUS_LOG=op`.
+//! Prints one line for each backend call if `GRADUS_LOG=op` is set.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -7,21 +7,21 @@ use std::time::Instant;
 
 use crate::{Backend, Buffer, Call, CallOperand, DType, Layout, Result, Scalar, Shape, View, ViewMut, Watched};
 
-/// The best throughput that a backend reaches, as measured.
+/// The measured peak throughput of a backend.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ceilings {
-    /// Operations a second: of an f32 product of matrices of 768 rows and columns.
+    /// Operations per second, measured on an f32 product of two 768 x 768 matrices.
     pub operations: f64,
-    /// Bytes a second, read and written together: of a copy of 32 MiB.
+    /// Bytes per second, reads and writes together, measured on a copy of 32 MiB.
     pub bytes: f64,
 }
 
-/// Rows and columns of the product, and elements of the copy.
+/// The number of rows and of columns of the matrices. The copy has `COPIED` elements.
 const SIDE: usize = 768;
 const COPIED: usize = 1 << 23;
 
 impl Ceilings {
-    /// Measures both, each the best of seven runs. Takes some tens of milliseconds.
+    /// Measures both values, each as the best of seven runs. This takes tens of milliseconds.
     pub fn measure(backend: &dyn Backend) -> Result<Self> {
         let (matrix, long) = (Shape::new(&[SIDE, SIDE])?, Shape::new(&[COPIED])?);
         let (matrix, long) = (Layout::contiguous(matrix), Layout::contiguous(long));
@@ -56,7 +56,7 @@ impl Ceilings {
     }
 }
 
-/// What a call did, in one line: name, operands, time, speed, and the share of the backend's ceilings.
+/// Describes a call in one line: name, operands, time, speed, and the share of the backend's ceilings that it reached.
 ///
 /// ```text
 /// conv             f32[64,1,8,8] f32[16,1,3,3] f32[16] -> f32[64,16,8,8]   52.1 us   22.6 GFLOP/s (19 %)   5.4 GB/s (15 %)
@@ -97,8 +97,9 @@ pub fn line(call: &Call<'_>, ceilings: Option<&Ceilings>) -> String {
     text
 }
 
-/// The backend itself or, if the environment variable `GRADUS_LOG` lists `op`, one that also prints a [`line()`] for each
-/// call to standard error. The ceilings are measured before the first call.
+/// Returns the backend unchanged unless the environment variable `GRADUS_LOG` lists `op`. In that case, returns a
+/// backend that also prints a [`line()`] for each call to standard error. The ceilings are measured when the first call
+/// is reported.
 pub fn logged(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
     let wanted = std::env::var("GRADUS_LOG").is_ok_and(|v| v.split(',').any(|word| word.trim() == "op"));
     if !wanted {

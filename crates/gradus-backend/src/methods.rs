@@ -1,10 +1,13 @@
-//! The methods of [`Backend`](crate::Backend) as a list, for backends that pass them on to another one.
+//! The methods of [`Backend`](crate::Backend) as a list, for backends that forward them to another backend.
 
-/// Gives the methods of one part of [`Backend`](crate::Backend) to a macro, as `name(argument: type, ..) -> type;`: those of
-/// `memory` that can fail, the `primitives` that a backend must have, or the `composites` and compute modules, which have
-/// default bodies. A backend that wraps another one writes one macro that passes a method on, and so misses none. What
-/// describes the backend itself it writes by hand: `info`, `name`, `supports` and `memory_stats`, and, if the default does
-/// not fit, `unsupported`, `host_claim`, `compute_limits`, `check_compute`, `register_native` and `allow_modules`.
+/// Passes the methods of one part of [`Backend`](crate::Backend) to a macro, as `name(argument: type, ..) -> type;`.
+/// The parts are `memory` (the memory methods that can fail), `primitives` (the methods that a backend must have) and
+/// `composites` (the composites and compute modules, which have default bodies).
+///
+/// A backend that wraps another one writes a single forwarding macro and so cannot miss a method. It writes by hand
+/// only the methods that describe the backend itself: `info`, `name`, `supports` and `memory_stats`, and, where the
+/// default does not fit, `unsupported`, `host_claim`, `compute_limits`, `check_compute`, `register_native` and
+/// `allow_modules`.
 ///
 /// ```
 /// use gradus_backend::{Backend, BackendInfo, DType, MemoryStats};
@@ -107,7 +110,7 @@ macro_rules! backend_methods {
 mod tests {
     use std::collections::BTreeSet;
 
-    /// A method with a default body that the list forgot would not be passed on.
+    /// A method with a default body that is missing from the list would not be forwarded.
     #[test]
     fn the_list_has_every_method_that_computes_or_can_fail() {
         macro_rules! names {
@@ -116,7 +119,7 @@ mod tests {
         let (memory, primitives, composites) =
             (backend_methods!(memory names), backend_methods!(primitives names), backend_methods!(composites names));
         let listed: BTreeSet<&str> = memory.into_iter().chain(primitives).chain(composites).collect();
-        // What each backend says of itself.
+        // The methods with which a backend describes itself.
         let own = ["info", "name", "supports", "unsupported", "as_watched", "memory_stats", "host_claim"];
         let modules = ["compute_limits", "check_compute", "register_native", "allow_modules"];
         let others: BTreeSet<&str> = own.into_iter().chain(modules).collect();

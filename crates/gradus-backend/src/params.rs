@@ -1,17 +1,17 @@
-//! Parameters of the operations: plain data, checked where an operation is asked for.
+//! Parameters of the operations: plain data, checked when an operation is called.
 
 use crate::{Error, Here, Result};
 
 /// How [`Backend::reduce`](crate::Backend::reduce) combines elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
-    /// Sum in a fixed tree; 0 over nothing. Integers and booleans accumulate in 64 bits, wrapping.
+    /// Sum, added up in a fixed tree; 0 for no elements. Integers and booleans accumulate in 64 bits and wrap.
     Sum,
-    /// Product; 1 over nothing.
+    /// Product; 1 for no elements.
     Prod,
-    /// Largest element; NaN wins. Undefined over nothing: an error.
+    /// Largest element; NaN wins. An error for no elements.
     Max,
-    /// Smallest element; NaN wins. Undefined over nothing: an error.
+    /// Smallest element; NaN wins. An error for no elements.
     Min,
     /// Whether any element is non-zero; the output is bool.
     Any,
@@ -36,9 +36,9 @@ impl ReduceOp {
 /// Which element [`Backend::arg_reduce`](crate::Backend::arg_reduce) looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ArgReduceOp {
-    /// The first of the largest; the first NaN counts as largest.
+    /// The first of the largest elements. NaN counts as largest, and the first NaN wins.
     Max,
-    /// The first of the smallest; the first NaN counts as smallest.
+    /// The first of the smallest elements. NaN counts as smallest, and the first NaN wins.
     Min,
 }
 
@@ -49,31 +49,32 @@ pub enum ScanOp {
     Sum,
     /// Running product.
     Prod,
-    /// Running maximum; NaN wins and stays.
+    /// Running maximum; once NaN, it stays NaN.
     Max,
-    /// Running minimum; NaN wins and stays.
+    /// Running minimum; once NaN, it stays NaN.
     Min,
-    /// Running log of the sum of exponentials (floats).
+    /// Running logarithm of the sum of exponentials (floats only).
     LogSumExp,
 }
 
-/// What [`Backend::scatter`](crate::Backend::scatter) does where it lands.
+/// How [`Backend::scatter`](crate::Backend::scatter) combines a value with its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ScatterOp {
-    /// Replace; of several values for one place the last in row-major order of the indices stays.
+    /// Replaces it. If several values go to one place, the last in row-major order of the indices remains.
     Set,
-    /// Add, in row-major order of the indices.
+    /// Adds to it, in row-major order of the indices.
     Add,
 }
 
-/// A distribution for [`Backend::random`](crate::Backend::random); `philox` has the formulas. Floats are equal by their bits.
+/// A distribution for [`Backend::random`](crate::Backend::random); the `philox` module states the formulas. Equality
+/// compares floats by their bits.
 #[derive(Debug, Clone, Copy)]
 pub enum Distribution {
     /// Floats uniform in `[lo, hi)`.
     Uniform {
-        /// Lower end, attained.
+        /// Lower bound, inclusive.
         lo: f64,
-        /// Upper end, not attained.
+        /// Upper bound, exclusive.
         hi: f64,
     },
     /// Normal floats (Box-Muller).
@@ -83,7 +84,7 @@ pub enum Distribution {
         /// Standard deviation.
         std: f64,
     },
-    /// 1 with probability `p`, else 0; any dtype.
+    /// 1 with probability `p`, otherwise 0; any dtype.
     Bernoulli {
         /// Probability of 1.
         p: f64,
@@ -124,13 +125,13 @@ impl std::hash::Hash for Distribution {
 /// A sliding window over one to three trailing spatial axes: convolution, pooling, unfold and fold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Window {
-    /// Number of spatial axes, 1 to 3. Entries of the arrays from there on are unused.
+    /// Number of spatial axes, 1 to 3. Array entries from this index on are unused.
     pub rank: usize,
     /// Size of the window.
     pub kernel: [usize; 3],
-    /// Step between windows.
+    /// Step between neighbouring windows.
     pub stride: [usize; 3],
-    /// Step between the elements of a window.
+    /// Step between neighbouring elements of a window.
     pub dilation: [usize; 3],
     /// Padding before the first element.
     pub pad_before: [usize; 3],
@@ -139,21 +140,21 @@ pub struct Window {
 }
 
 impl Window {
-    /// A two-dimensional window of stride 1, without padding or dilation.
+    /// A two-dimensional window with stride 1 and neither padding nor dilation.
     pub fn new2d(kernel: [usize; 2]) -> Self {
         let mut k = [1; 3];
         k[..2].copy_from_slice(&kernel);
         Window { rank: 2, kernel: k, stride: [1; 3], dilation: [1; 3], pad_before: [0; 3], pad_after: [0; 3] }
     }
 
-    /// With this stride.
+    /// Sets the stride.
     #[must_use]
     pub fn stride2d(mut self, stride: [usize; 2]) -> Self {
         self.stride[..2].copy_from_slice(&stride);
         self
     }
 
-    /// With this padding on both sides.
+    /// Sets the padding, the same on both sides.
     #[must_use]
     pub fn padding2d(mut self, padding: [usize; 2]) -> Self {
         self.pad_before[..2].copy_from_slice(&padding);
@@ -161,7 +162,7 @@ impl Window {
         self
     }
 
-    /// With this dilation.
+    /// Sets the dilation.
     #[must_use]
     pub fn dilation2d(mut self, dilation: [usize; 2]) -> Self {
         self.dilation[..2].copy_from_slice(&dilation);
@@ -173,10 +174,10 @@ impl Window {
         self.kernel[..self.rank].iter().product()
     }
 
-    /// Number of windows along each axis of an input of these spatial sizes:
+    /// Number of windows along each axis of an input with these spatial sizes:
     /// `(size + pad_before + pad_after - dilation * (kernel - 1) - 1) / stride + 1`, rounded down.
     ///
-    /// Errors if kernel, stride or dilation is 0, or if not even one window fits.
+    /// Errors if a kernel size, stride or dilation is 0, or if not even one window fits.
     #[track_caller]
     pub fn output(&self, op: &str, spatial: &[usize]) -> Result<[usize; 3]> {
         if !(1..=3).contains(&self.rank) || spatial.len() != self.rank {
@@ -209,15 +210,15 @@ impl Window {
         Ok(out)
     }
 
-    /// Index of the element that the window at `position` has at `tap` along spatial axis `axis` of `size` elements;
-    /// `None` in the padding.
+    /// The element at `tap` of the window at `position`, as an index along spatial axis `axis` of `size` elements;
+    /// `None` if it lies in the padding.
     pub fn element(&self, axis: usize, position: usize, tap: usize, size: usize) -> Option<usize> {
         let padded = position * self.stride[axis] + tap * self.dilation[axis];
         padded.checked_sub(self.pad_before[axis]).filter(|&i| i < size)
     }
 
-    /// Checks what a maximum needs beyond [`output`](Window::output): the padding on each side is narrower than the
-    /// window, and every window covers at least one element.
+    /// Checks the conditions for max pooling beyond those of [`output`](Window::output): the padding on each side is
+    /// narrower than the window, and every window covers at least one element.
     #[track_caller]
     pub fn check_pool(&self, op: &str, spatial: &[usize]) -> Result<()> {
         let positions = self.output(op, spatial)?;
@@ -240,14 +241,15 @@ impl Window {
     }
 }
 
-/// Equality and hash of a struct by its fields, floats by their bits: NaN is equal to itself, and -0 is not 0.
+/// Implements equality and hashing field by field. Floats are compared by their bits: NaN equals itself, and -0 differs
+/// from 0.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! eq_by_bits {
     ($type:ident { $($field:ident),* } floats { $($float:ident),* }) => {
         impl PartialEq for $type {
             fn eq(&self, other: &Self) -> bool {
-                // Every field is named, or this does not compile.
+                // This compiles only if every field is named.
                 let $type { $($field),*, $($float),* } = self;
                 $(*$field == other.$field &&)* $($float.to_bits() == other.$float.to_bits() &&)* true
             }
@@ -265,21 +267,21 @@ macro_rules! eq_by_bits {
 eq_by_bits!(CrossEntropyParams { ignore_index } floats { label_smoothing });
 eq_by_bits!(AttentionParams { causal } floats { scale });
 
-/// Parameters of [`Backend::cross_entropy`](crate::Backend::cross_entropy). Equal by bits.
+/// Parameters of [`Backend::cross_entropy`](crate::Backend::cross_entropy). Equality compares floats by their bits.
 #[derive(Debug, Clone, Copy)]
 pub struct CrossEntropyParams {
     /// Rows with this target have loss 0 and no gradient.
     pub ignore_index: Option<i64>,
-    /// Share of the target's probability spread evenly over all classes, in `[0, 1]`.
+    /// The share of the target's probability that is spread evenly over all classes, in `[0, 1]`.
     pub label_smoothing: f64,
 }
 
-/// Parameters of [`Backend::attention`](crate::Backend::attention). Equal by bits.
+/// Parameters of [`Backend::attention`](crate::Backend::attention). Equality compares floats by their bits.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionParams {
-    /// Query i sees keys up to `i + Lkv - Lq`.
+    /// Whether query i sees only the keys up to `i + Lkv - Lq`.
     pub causal: bool,
-    /// Multiplies the scores; usually `1 / sqrt(D)`.
+    /// The factor by which the scores are multiplied; usually `1 / sqrt(D)`.
     pub scale: f64,
 }
 
@@ -312,7 +314,7 @@ mod tests {
         let w = Window::new2d([2, 3]);
         assert!(w.padding2d([1, 2]).check_pool("max_pool", &[4, 4]).is_ok());
         assert!(w.padding2d([2, 0]).check_pool("max_pool", &[4, 4]).is_err());
-        // Taps at -1 and 2 of an axis of one element.
+        // The taps lie at -1 and 2 on an axis with one element.
         let mut over = Window::new2d([1, 2]).dilation2d([1, 3]);
         (over.pad_before[1], over.pad_after[1]) = (1, 2);
         assert!(over.check_pool("max_pool", &[1, 1]).is_err());

@@ -1,9 +1,9 @@
-//! Philox 4x32-10, the counter-based generator of every backend.
+//! Philox 4x32-10, the counter-based random number generator of every backend.
 //!
-//! Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). The stream of a seed is a sequence
-//! of 32-bit words; word `w` is lane `w % 4` of the block with counter `w / 4`. An element of a draw consumes a fixed number
-//! of words ([`words_per_element`]), so element `i` of a draw from position `offset` can be computed without its neighbours,
-//! and the numbers do not depend on threads, blocks or the device.
+//! Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). The stream of a seed is a
+//! sequence of 32-bit words; word `w` is lane `w % 4` of the block with counter `w / 4`. Each element of a draw
+//! consumes a fixed number of words ([`words_per_element`]). Any element of a draw can therefore be computed without
+//! its neighbours, and the numbers do not depend on threads, blocks or the device.
 
 use crate::{DType, Distribution, Scalar};
 
@@ -32,7 +32,8 @@ pub fn word(seed: u64, w: u64) -> u32 {
     block(seed, w / 4)[(w % 4) as usize]
 }
 
-/// Words that one element of a draw consumes: 1 for Bernoulli and for a uniform float of at most 32 bits, else 2.
+/// Number of words that one element of a draw consumes: 1 for Bernoulli and for a uniform float of at most 32 bits,
+/// otherwise 2.
 pub fn words_per_element(dist: Distribution, dtype: DType) -> u64 {
     match dist {
         Distribution::Bernoulli { .. } => 1,
@@ -41,20 +42,20 @@ pub fn words_per_element(dist: Distribution, dtype: DType) -> u64 {
     }
 }
 
-/// The uniform number in `[0, 1)` of one word: its top 24 bits.
+/// The uniform number in `[0, 1)` given by the top 24 bits of a word.
 #[inline]
 pub fn unit_f32(w: u32) -> f32 {
     (w >> 8) as f32 * (1.0 / 16_777_216.0)
 }
 
-/// The uniform number in `[0, 1)` of two words: their top 53 bits.
+/// The uniform number in `[0, 1)` given by the top 53 bits of two words.
 #[inline]
 pub fn unit_f64(hi: u32, lo: u32) -> f64 {
     let bits = (u64::from(hi) << 32) | u64::from(lo);
     (bits >> 11) as f64 * (1.0 / 9_007_199_254_740_992.0)
 }
 
-/// Element `i` of the draw from position `offset` of the stream: the definition that every backend agrees with.
+/// Element `i` of the draw that starts at position `offset` of the stream. Every backend follows this definition:
 ///
 /// * uniform: `lo + u * (hi - lo)`, kept below `hi`;
 /// * normal: `mean + std * sqrt(-2 ln(1 - u1)) * cos(2 pi u2)`, with 32-bit `u1` and `u2`, in f64;
@@ -87,7 +88,7 @@ pub fn element(dist: Distribution, dtype: DType, seed: u64, offset: u64, i: u64)
     }
 }
 
-/// Rounding to the dtype can reach `hi`; such a draw becomes `lo`, which has the same probability to within rounding.
+/// Rounding to the dtype can reach `hi`. Such a draw becomes `lo`, which has the same probability up to rounding.
 fn below(v: f64, lo: f64, hi: f64, dtype: DType) -> f64 {
     let rounded = match dtype {
         DType::F32 => f64::from(v as f32),
@@ -102,7 +103,7 @@ fn below(v: f64, lo: f64, hi: f64, dtype: DType) -> f64 {
 mod tests {
     use super::*;
 
-    /// Known answers of the Random123 distribution (kat_vectors, philox4x32 10).
+    /// Known answers from the Random123 distribution (kat_vectors, philox4x32 10).
     #[test]
     fn known_answers() {
         assert_eq!(block(0, 0), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);

@@ -1,12 +1,13 @@
-//! The dtype of a result by those of the operands, and of a name.
+//! Finds the dtype of a result from the dtypes of its operands, and a dtype from its name.
 
 use crate::{DType, Error, ErrorKind, Here, Result};
 
 impl DType {
-    /// The dtype of an operation on both operands: the smallest that holds every value of either.
+    /// The dtype of an operation that combines both operands. Within floats or within integers, it is the smallest
+    /// dtype that holds every value of either operand.
     ///
-    /// f16 with bf16 gives f32; a float wins over any integer; `i64` with `u64` is an error, because no dtype holds
-    /// both. `bool` promotes to anything.
+    /// f16 with bf16 therefore promotes to f32. A float takes precedence over any integer. `i64` with `u64` is an
+    /// error, because no dtype holds both. `bool` promotes to any other dtype.
     #[track_caller]
     pub fn promote(self, other: DType) -> Result<DType> {
         use DType::*;

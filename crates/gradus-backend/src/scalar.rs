@@ -1,4 +1,4 @@
-//! [`Scalar`]: one number of any kind, off the device.
+//! [`Scalar`]: one number of any kind, held on the host.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use crate::{DType, Error, Result};
 
 /// A boolean, an integer or a float: the type of scalar arguments.
 ///
-/// In an operation with a tensor a scalar is *weak*: it takes the tensor's dtype and promotes only the kind (adding 0.5
-/// to an integer tensor gives a float tensor, adding 2 to an f16 tensor stays f16).
+/// In an operation with a tensor, a scalar is *weak*: it takes the tensor's dtype and promotes only the kind. Adding
+/// 0.5 to an integer tensor yields a float tensor; adding 2 to an f16 tensor yields an f16 tensor.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
 pub enum Scalar {
@@ -35,10 +35,10 @@ impl Scalar {
         }
     }
 
-    /// Checks that `dtype` can represent this value: an error that names both when it cannot.
+    /// Checks that `dtype` can represent this value; otherwise the error names both.
     ///
-    /// Every value fits a float dtype (rounded; large ones overflow to infinity). An integer dtype takes integral values
-    /// within its range; `bool` takes 0 and 1.
+    /// Every value fits a float dtype (it is rounded, and large values overflow to infinity). An integer dtype accepts
+    /// integral values within its range; `bool` accepts 0 and 1.
     #[track_caller]
     pub fn check(self, dtype: DType) -> Result<()> {
         if dtype.is_float() {
@@ -58,13 +58,13 @@ impl Scalar {
         let fits = match self {
             Scalar::Bool(_) => true,
             Scalar::Int(v) => (lo..=hi).contains(&i128::from(v)),
-            // 2^64 and above saturate in the conversion, and then lie outside every range.
+            // Floats beyond i128 saturate in the conversion and so lie outside every dtype's range.
             Scalar::Float(v) => v.is_finite() && v.trunc() == v && (lo..=hi).contains(&(v as i128)),
         };
         if fits { Ok(()) } else { Err(Error::argument("scalar", format!("{self} cannot be represented as {dtype}"))) }
     }
 
-    /// A stable bit pattern: equal for equal values of the same kind, NaN included.
+    /// A stable bit pattern, equal for identical values of the same kind, NaN included.
     pub fn bits(self) -> (u8, u64) {
         match self {
             Scalar::Bool(v) => (0, u64::from(v)),
@@ -86,7 +86,7 @@ impl Scalar {
     }
 }
 
-/// Bitwise equality (kind and bits): the identity that caches need, not numeric comparison.
+/// Bitwise equality of kind and value: the identity that caches need, not a numeric comparison.
 impl PartialEq for Scalar {
     fn eq(&self, other: &Self) -> bool {
         self.bits() == other.bits()

@@ -1,13 +1,13 @@
-//! Arithmetic on [`Scalar`]s, off the device: checked integers, IEEE floats, exact comparison.
+//! Arithmetic on [`Scalar`]s on the host: checked integers, IEEE floats and exact comparison.
 //!
-//! A boolean counts as the integer 0 or 1. Two integers give an integer, and an overflow is an error in every build
-//! profile; with a float the other operand becomes a float too.
+//! A boolean counts as the integer 0 or 1. Two integers yield an integer, and an overflow is an error in every build
+//! profile. If one operand is a float, the other is converted to a float.
 
 use std::cmp::Ordering;
 
 use crate::{Error, ErrorKind, Result, Scalar};
 
-/// Two operands on their common ground.
+/// Two operands converted to a common kind.
 enum Pair {
     Ints(i64, i64),
     Floats(f64, f64),
@@ -38,7 +38,7 @@ fn arithmetic(
     }
 }
 
-/// `a` against `b` without rounding either; `None` if one is NaN.
+/// Compares `a` with `b` without rounding either; `None` if one is NaN.
 fn compare(a: Scalar, b: Scalar) -> Option<Ordering> {
     match (a, b) {
         (Scalar::Float(x), Scalar::Float(y)) => x.partial_cmp(&y),
@@ -57,13 +57,14 @@ fn int_with_float(i: i64, f: f64) -> Option<Ordering> {
     } else if f < -LIMIT {
         Some(Ordering::Greater)
     } else {
-        // The floor fits i64; an integer equal to it is below f if f has a fraction.
+        // The floor fits an i64. An integer equal to the floor is less than f if f has a fractional part.
         let floor = f.floor();
         Some(i.cmp(&(floor as i64)).then(if f > floor { Ordering::Less } else { Ordering::Equal }))
     }
 }
 
-// Methods and not operators: they return a `Result`. `eq` compares numbers, where `==` compares kinds and bits.
+// These are methods rather than operators because they return a `Result`. `eq` compares numbers, while `==` compares
+// kinds and bits.
 #[allow(clippy::should_implement_trait)]
 impl Scalar {
     /// `self + other`. An integer overflow is an error.
@@ -81,7 +82,8 @@ impl Scalar {
         arithmetic("mul", self, other.into(), i64::checked_mul, |a, b| a * b)
     }
 
-    /// True division, always a float. An integer by the integer zero is an error; a division of floats is IEEE.
+    /// True division, always a float. Dividing an integer by the integer zero is an error; division of floats follows
+    /// IEEE.
     pub fn div(self, other: impl Into<Scalar>) -> Result<Scalar> {
         match pair(self, other.into()) {
             Pair::Ints(_, 0) => Err(Error::argument("div", format!("{self} is divided by the integer 0"))),
@@ -90,7 +92,7 @@ impl Scalar {
         }
     }
 
-    /// Remainder with the sign of `self`. An integer by the integer zero is an error; `i64::MIN` by -1 is 0.
+    /// Remainder with the sign of `self`. An integer modulo the integer zero is an error; `i64::MIN` modulo -1 is 0.
     pub fn rem(self, other: impl Into<Scalar>) -> Result<Scalar> {
         match pair(self, other.into()) {
             Pair::Ints(_, 0) => Err(Error::argument("rem", format!("{self} is divided by the integer 0"))),
@@ -99,14 +101,14 @@ impl Scalar {
         }
     }
 
-    /// `self^other`. An integer to a non-negative integer is an integer, and its overflow an error; everything else is a
-    /// float. `0^0` is 1.
+    /// `self^other`. An integer raised to a non-negative integer is an integer, and overflow is an error; everything
+    /// else is a float. `0^0` is 1.
     pub fn pow(self, other: impl Into<Scalar>) -> Result<Scalar> {
         let other = other.into();
         match pair(self, other) {
             Pair::Ints(a, b) if b >= 0 => {
                 let power = match a {
-                    // Powers of these stay in range whatever the exponent is.
+                    // Powers of 0, 1 and -1 stay in range whatever the exponent.
                     0 | 1 => Some(if b == 0 { 1 } else { a }),
                     -1 => Some(if b % 2 == 0 { 1 } else { -1 }),
                     _ => u32::try_from(b).ok().and_then(|b| a.checked_pow(b)),
@@ -117,32 +119,32 @@ impl Scalar {
         }
     }
 
-    /// Square root, a float; NaN below 0.
+    /// Square root, as a float; NaN below 0.
     pub fn sqrt(self) -> Scalar {
         Scalar::Float(libm::sqrt(self.to_f64()))
     }
 
-    /// Sine of radians, a float.
+    /// Sine of the value in radians, as a float.
     pub fn sin(self) -> Scalar {
         Scalar::Float(libm::sin(self.to_f64()))
     }
 
-    /// Cosine of radians, a float.
+    /// Cosine of the value in radians, as a float.
     pub fn cos(self) -> Scalar {
         Scalar::Float(libm::cos(self.to_f64()))
     }
 
-    /// Tangent of radians, a float.
+    /// Tangent of the value in radians, as a float.
     pub fn tan(self) -> Scalar {
         Scalar::Float(libm::tan(self.to_f64()))
     }
 
-    /// Natural logarithm, a float; -inf at 0, NaN below.
+    /// Natural logarithm, as a float; -inf at 0 and NaN below 0.
     pub fn log(self) -> Scalar {
         Scalar::Float(libm::log(self.to_f64()))
     }
 
-    /// `e^self`, a float.
+    /// `e^self`, as a float.
     pub fn exp(self) -> Scalar {
         Scalar::Float(libm::exp(self.to_f64()))
     }
@@ -161,12 +163,12 @@ impl Scalar {
         self.rounded(f64::ceil)
     }
 
-    /// Nearest integer, ties to even, of the same kind.
+    /// Nearest integer, with ties to even, of the same kind.
     pub fn round(self) -> Scalar {
         self.rounded(f64::round_ties_even)
     }
 
-    /// Magnitude, of the same kind. That of `i64::MIN` does not exist: an error.
+    /// Magnitude, of the same kind. `i64::MIN` is an error, because its magnitude exceeds the range.
     pub fn abs(self) -> Result<Scalar> {
         match self {
             Scalar::Bool(_) => Ok(self),
@@ -177,32 +179,32 @@ impl Scalar {
         }
     }
 
-    /// Whether the numbers are equal, exactly; false if either is NaN.
+    /// Whether the numbers are exactly equal; false if either is NaN.
     pub fn eq(self, other: impl Into<Scalar>) -> bool {
         compare(self, other.into()) == Some(Ordering::Equal)
     }
 
-    /// Whether the numbers differ, exactly; true if either is NaN.
+    /// Whether the numbers are not exactly equal; true if either is NaN.
     pub fn ne(self, other: impl Into<Scalar>) -> bool {
         compare(self, other.into()) != Some(Ordering::Equal)
     }
 
-    /// `self < other`, exactly; false if either is NaN.
+    /// `self < other`, compared exactly; false if either is NaN.
     pub fn lt(self, other: impl Into<Scalar>) -> bool {
         compare(self, other.into()) == Some(Ordering::Less)
     }
 
-    /// `self <= other`, exactly; false if either is NaN.
+    /// `self <= other`, compared exactly; false if either is NaN.
     pub fn le(self, other: impl Into<Scalar>) -> bool {
         matches!(compare(self, other.into()), Some(Ordering::Less | Ordering::Equal))
     }
 
-    /// `self > other`, exactly; false if either is NaN.
+    /// `self > other`, compared exactly; false if either is NaN.
     pub fn gt(self, other: impl Into<Scalar>) -> bool {
         compare(self, other.into()) == Some(Ordering::Greater)
     }
 
-    /// `self >= other`, exactly; false if either is NaN.
+    /// `self >= other`, compared exactly; false if either is NaN.
     pub fn ge(self, other: impl Into<Scalar>) -> bool {
         matches!(compare(self, other.into()), Some(Ordering::Greater | Ordering::Equal))
     }
@@ -300,7 +302,7 @@ mod tests {
         assert_eq!(six(int(-1), float(-1.5)), [false, true, false, false, true, true]);
         assert_eq!(six(int(1), float(f64::NAN)), [false, true, false, false, false, false]);
         assert_eq!(six(float(f64::NAN), float(f64::NAN)), [false, true, false, false, false, false]);
-        // 2^53 + 1 has no float, and rounds to 2^53.
+        // 2^53 + 1 is not representable as a float and rounds to 2^53.
         let odd = (1i64 << 53) + 1;
         assert_eq!(six(int(odd), float(9_007_199_254_740_992.0)), [false, true, false, false, true, true]);
         assert_eq!(six(float(9_007_199_254_740_992.0), int(odd)), [false, true, true, true, false, false]);

@@ -1,9 +1,10 @@
-//! SHA-256 (FIPS 180-4): what names a compute module, so that a list of allowed ones cannot be got around.
+//! SHA-256 (FIPS 180-4). It identifies compute modules, so that a list of allowed modules cannot be circumvented.
 
 use std::array;
 use std::sync::LazyLock;
 
-/// The first 32 bits of the fractional parts of the roots of the first primes: cube roots, and eight square roots.
+/// The first 32 bits of the fractional parts of the cube roots of the first 64 primes and of the square roots of the
+/// first eight.
 static CONSTANTS: LazyLock<([u32; 64], [u32; 8])> = LazyLock::new(|| {
     let mut primes = (2u64..).filter(|n| (2..*n).all(|d| n % d != 0));
     let primes: [u64; 64] = array::from_fn(|_| primes.next().unwrap_or_default());
@@ -18,7 +19,7 @@ static CONSTANTS: LazyLock<([u32; 64], [u32; 8])> = LazyLock::new(|| {
 /// The digest of a message.
 pub(crate) fn digest(message: &[u8]) -> [u8; 32] {
     let (k, mut state) = *CONSTANTS;
-    // The last block, or the last two: what is left over, a bit, zeros, and the length in bits.
+    // The last one or two blocks hold the remaining bytes, a 1 bit, zeros, and the length in bits.
     let blocks = message.chunks_exact(64);
     let rest = blocks.remainder();
     let mut last = [0; 128];

@@ -1,4 +1,4 @@
-//! [`Shape`]: up to eight sizes, inline; [`Axes`]: a set of axes.
+//! [`Shape`]: up to eight axis sizes, stored inline; [`Axes`]: a set of axes.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,7 +8,7 @@ use crate::{Error, ErrorKind, Here, Result};
 /// The highest rank of a tensor.
 pub const MAX_RANK: usize = 8;
 
-/// The sizes of a tensor's axes, outermost first. Derefs to `&[usize]`.
+/// The sizes of a tensor's axes, outermost first. Dereferences to `[usize]`.
 #[derive(Clone, Copy, Eq)]
 pub struct Shape {
     rank: u8,
@@ -17,7 +17,7 @@ pub struct Shape {
 }
 
 impl PartialEq for Shape {
-    // A loop over few axes, where the derived one calls `memcmp` for all eight.
+    // Loops over the few axes in use; the derived version would call `memcmp` on all eight entries.
     #[inline]
     fn eq(&self, other: &Shape) -> bool {
         self.rank == other.rank && self.iter().zip(other.iter()).all(|(a, b)| a == b)
@@ -34,7 +34,8 @@ impl Shape {
     /// The shape of a scalar: rank 0, one element.
     pub const SCALAR: Shape = Shape { rank: 0, dims: [0; MAX_RANK] };
 
-    /// A shape of the given sizes. Errors above rank 8, or when the number of elements overflows `isize`.
+    /// Creates a shape from its sizes. Errors if the rank exceeds 8, or if the product of the nonzero sizes exceeds
+    /// `isize::MAX / 8`.
     #[track_caller]
     pub fn new(dims: &[usize]) -> Result<Self> {
         if dims.len() > MAX_RANK {
@@ -43,7 +44,7 @@ impl Shape {
         }
         let mut shape = Shape { rank: dims.len() as u8, dims: [0; MAX_RANK] };
         shape.dims[..dims.len()].copy_from_slice(dims);
-        // Sizes of 0 do not excuse an overflow among the others: strides are computed from all of them.
+        // A size of 0 does not excuse an overflow among the other sizes: strides are computed from all of them.
         let mut n = 1usize;
         for &d in dims {
             n = n
@@ -58,7 +59,7 @@ impl Shape {
         Ok(shape)
     }
 
-    /// For a shape derived from a checked one: the sizes are known to be legal.
+    /// Creates a shape derived from a checked one, so that its sizes are known to be legal.
     pub(crate) fn new_unchecked(dims: &[usize]) -> Self {
         let mut shape = Shape { rank: dims.len() as u8, dims: [0; MAX_RANK] };
         shape.dims[..dims.len()].copy_from_slice(dims);
@@ -83,7 +84,7 @@ impl Shape {
         &self.dims[..self.rank()]
     }
 
-    /// Every index in row-major order; of each array only the first `rank` entries count. For tests and slow paths.
+    /// Every index in row-major order; only the first `rank` entries of each array are used. For tests and slow paths.
     pub fn indices(&self) -> impl Iterator<Item = [usize; MAX_RANK]> + use<> {
         let shape = *self;
         (0..shape.numel()).map(move |flat| {
@@ -104,7 +105,7 @@ impl Shape {
         Shape::new(&dims[..self.rank()])
     }
 
-    /// This shape with `axes` of size 1 (`keepdim`) or removed.
+    /// This shape with `axes` reduced to size 1 (`keepdim`) or removed.
     pub fn reduced(&self, axes: Axes, keepdim: bool) -> Self {
         let mut dims = [0; MAX_RANK];
         let mut rank = 0;
@@ -120,7 +121,7 @@ impl Shape {
         Shape::new_unchecked(&dims[..rank])
     }
 
-    /// The NumPy broadcast of two shapes: right-aligned, size 1 stretches, also against 0.
+    /// The NumPy broadcast of two shapes, aligned from the right. A size of 1 stretches to any other size, even 0.
     #[track_caller]
     pub fn broadcast(op: &str, a: &[usize], b: &[usize]) -> Result<Self> {
         let rank = a.len().max(b.len());
@@ -142,7 +143,7 @@ impl Shape {
         Shape::new(&dims[..rank])
     }
 
-    /// Shows any sizes as `[2, 3]`.
+    /// Displays any sizes as `[2, 3]`.
     pub fn display(dims: &[usize]) -> impl fmt::Display + '_ {
         struct D<'a>(&'a [usize]);
         impl fmt::Display for D<'_> {
@@ -191,7 +192,7 @@ impl<const N: usize> PartialEq<[usize; N]> for Shape {
     }
 }
 
-/// Resolves an axis that may count from the end (-1 is the last one) against a rank.
+/// Resolves an axis of a tensor of this rank. A negative axis counts from the end (-1 is the last axis).
 #[track_caller]
 pub fn resolve_axis(op: &str, axis: isize, rank: usize) -> Result<usize> {
     let resolved = if axis < 0 { axis + rank as isize } else { axis };
@@ -211,7 +212,7 @@ pub fn resolve_axis(op: &str, axis: isize, rank: usize) -> Result<usize> {
 pub struct Axes(u8);
 
 impl Axes {
-    /// No axis.
+    /// The empty set.
     pub const NONE: Axes = Axes(0);
 
     /// Every axis of a tensor of this rank.
@@ -219,13 +220,13 @@ impl Axes {
         Axes(((1u16 << rank.min(MAX_RANK)) - 1) as u8)
     }
 
-    /// One axis, already resolved.
+    /// A set with one axis, which must already be resolved.
     pub fn one(axis: usize) -> Self {
         debug_assert!(axis < MAX_RANK);
         Axes(1 << axis)
     }
 
-    /// Axes that may count from the end; one outside the rank or named twice is an error.
+    /// Resolves axes that may count from the end. An axis that is outside the rank or named twice is an error.
     #[track_caller]
     pub fn resolve(op: &str, axes: &[isize], rank: usize) -> Result<Self> {
         if rank > MAX_RANK {
@@ -243,7 +244,7 @@ impl Axes {
         Ok(set)
     }
 
-    /// This set and one more axis.
+    /// This set with one more axis.
     #[must_use]
     pub fn with(self, axis: usize) -> Self {
         Axes(self.0 | Axes::one(axis).0)
@@ -259,7 +260,7 @@ impl Axes {
         self.0.count_ones() as usize
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

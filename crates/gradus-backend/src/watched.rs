@@ -1,4 +1,4 @@
-//! [`Watched`]: a backend that reports what each call of another one computed on, and how long it took.
+//! [`Watched`]: a backend that reports the operands and the duration of each call of another backend.
 
 mod telling;
 
@@ -18,14 +18,16 @@ use crate::{
 pub use telling::{Postponed, postpone};
 use telling::{WATCHING, ended};
 
-/// A backend that passes every call on to another one, and reports those that compute or move data to functions.
+/// A backend that forwards every call to another one, and reports calls that compute or move data to watching
+/// functions.
 ///
-/// A function runs on the thread that made the call, after the call has ended; if that thread [postpones](postpone) reports,
-/// it runs when the guard is dropped. Calls that a function makes itself are not reported to it. If a function panics, the
-/// panic leaves the call, whose work is done by then.
+/// A watching function runs on the thread that made the call, after the call has ended. If that thread has
+/// [postponed](postpone) reports, the function runs when the guard is dropped. Calls that a watching function makes
+/// itself are not reported to it. If the function panics, the panic propagates out of the call, whose work is done by
+/// then.
 ///
-/// The device is [synchronized](Backend::synchronize) after each call, so that a call's time is its own. Work on other
-/// threads at the same time is not subtracted.
+/// The device is [synchronized](Backend::synchronize) after each call, so that the call's time does not include earlier
+/// or later calls. Work on other threads at the same time is not subtracted.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -57,7 +59,7 @@ impl fmt::Debug for Watched {
     }
 }
 
-/// The operands of a call, as its arguments name them.
+/// The operands of a call, collected from its arguments.
 #[derive(Default)]
 struct Asked {
     inputs: Operands,
@@ -134,7 +136,7 @@ impl Argument for AttentionParams {
 }
 
 impl Watched {
-    /// Watches `inner`. A backend that is watched already is not wrapped again: its functions run first, then `tell`.
+    /// Watches `inner`. A backend that is already watched is not wrapped again: its functions run first, then `tell`.
     pub fn new(inner: Arc<dyn Backend>, tell: impl Fn(&Call<'_>) + Send + Sync + 'static) -> Self {
         let (inner, mut all) = match inner.as_watched() {
             Some(parts) => (parts.inner.clone(), parts.tell.to_vec()),
@@ -161,7 +163,7 @@ impl Watched {
         result
     }
 
-    /// A call that moves bytes.
+    /// Runs and reports a call that moves bytes.
     fn moved(
         &self,
         name: &str,
@@ -174,12 +176,13 @@ impl Watched {
     }
 }
 
-/// Number of elements of the first operand.
+/// The number of elements of the first operand.
 fn elements(operands: &[CallOperand]) -> u64 {
     operands.first().map_or(0, CallOperand::numel)
 }
 
-/// The additions, multiplications and functions that a method takes by its definition; 0 for methods that mostly move data.
+/// Number of additions, multiplications and function evaluations in the definition of a method; 0 for methods that
+/// mostly move data.
 fn operations(method: &str, Asked { inputs: i, outputs: o, causal }: &Asked) -> u64 {
     match method {
         "reduce" | "arg_reduce" | "scan" | "fold" => elements(i),
@@ -193,19 +196,19 @@ fn operations(method: &str, Asked { inputs: i, outputs: o, causal }: &Asked) -> 
     }
 }
 
-/// Twice the elements of `x` times those of a filter of `w`.
+/// Twice the number of elements of `x`, times the number of elements in one filter of `w`.
 fn windows(x: &CallOperand, w: &CallOperand) -> u64 {
     let filters = w.shape.dims().first().map_or(1, |&n| n.max(1) as u64);
     2 * x.numel() * (w.numel() / filters)
 }
 
-/// The operations of attention: `of_queries` products over all visible scores that are as wide as a query, and `of_values` that are
-/// as wide as a value.
+/// The operations of attention: over all visible scores, `of_queries` products with the width of a query and
+/// `of_values` products with the width of a value.
 fn scores(causal: bool, [of_queries, of_values]: [u64; 2], qkv: &[CallOperand]) -> u64 {
     let last = |x: &CallOperand, back| x.shape.dims().iter().rev().nth(back).map_or(1, |&n| n as u64);
     let [q, k, v] = [&qkv[0], &qkv[1], &qkv[2]];
     let (rows, keys) = (last(q, 1), last(k, 1));
-    // Causal: the last row sees all keys, each row before it one fewer.
+    // If causal, the last row sees all keys, and each row before it sees one key fewer.
     let hidden = if causal {
         rows.min(keys) * rows.min(keys).saturating_sub(1) / 2 + rows.saturating_sub(keys) * keys
     } else {
@@ -215,7 +218,7 @@ fn scores(causal: bool, [of_queries, of_values]: [u64; 2], qkv: &[CallOperand]) 
     2 * matrices * (rows * keys - hidden) * (of_queries * last(q, 0) + of_values * last(v, 0))
 }
 
-/// The methods that are reported, except those that `impl Backend for Watched` writes by hand.
+/// Implements the methods that are reported, except those that `impl Backend for Watched` writes by hand.
 macro_rules! told {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         $(told! { @ $name($($arg: $type),*) -> $result })*
@@ -289,7 +292,7 @@ impl Backend for Watched {
         self.call(kernel.name(), asked, operations, |b| b.map(kernel, args, outs))
     }
     fn embedding(&self, weight: View<'_>, index: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        // Of the weight only the rows that become the output are read.
+        // Only the rows of the weight that become the output are read.
         let rows = CallOperand::new(y.dtype, y.layout);
         let inputs = [rows, CallOperand::new(index.dtype, index.layout)].into_iter().collect();
         let asked = Asked { inputs, outputs: [rows].into_iter().collect(), causal: false };

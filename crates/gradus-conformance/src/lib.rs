@@ -1,11 +1,11 @@
 //! The oracle backend and the test suite that every Gradus backend runs.
 //!
-//! Part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
-//! releases.
+//! This crate is part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus` instead: only its API is kept
+//! stable between releases.
 //!
 //! [`run`] makes every call of the contract on a backend, over dtypes, shapes and layouts. It compares the results with
 //! those of [`OracleBackend`], checks that the memory around them is unchanged, and checks that invalid calls are
-//! rejected. The whole conformance test of a backend is
+//! rejected. The whole conformance test of a backend is:
 //!
 //! ```
 //! use gradus_backend::Backend;

@@ -31,7 +31,7 @@ pub struct Report {
     pub failures: Vec<Failure>,
 }
 
-/// The most failures that are printed.
+/// The maximum number of failures that are printed.
 const SHOWN: usize = 40;
 
 impl Report {
@@ -39,7 +39,7 @@ impl Report {
         Report { backend: backend.to_owned(), cases: 0, skipped: 0, failures: Vec::new() }
     }
 
-    /// Whether nothing failed.
+    /// Whether every case passed.
     pub fn passed(&self) -> bool {
         self.failures.is_empty()
     }

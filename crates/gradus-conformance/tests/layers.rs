@@ -1,5 +1,5 @@
-//! The default bodies of softmax, normalisation, attention, losses, embedding and optimisers, compared with direct
-//! loops; their gradients are compared with finite differences.
+//! The default bodies of softmax, normalisation, attention, cross-entropy and embedding, compared with direct loops;
+//! their gradients are compared with finite differences.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 mod common;

@@ -156,7 +156,7 @@ impl Backend for Broken {
 
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
         if self.fault == Fault::MapReadsNewState && kernel.name() == "update" {
-            // The optimiser state when a step is applied twice.
+            // Applies the step once in advance, so that the next call reads the new optimiser state.
             self.inner.map(kernel, args, outs)?;
         }
         match (self.inner.map(kernel, args, outs), self.fault) {

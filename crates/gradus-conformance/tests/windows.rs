@@ -8,7 +8,8 @@ use common::{Tensor, dot, is_gradient, near, numbers};
 use gradus_backend::{Backend, Window};
 use gradus_conformance::OracleBackend;
 
-/// A window over three axes, the first of which may have size 1, and the sizes that it slides over.
+/// A window over three axes, and the sizes that it slides over. Only the last `rank` axes are used; the others have
+/// size 1.
 #[derive(Clone, Copy)]
 struct Setting {
     rank: usize,
@@ -135,7 +136,7 @@ fn flat(index: [usize; 3], sizes: [usize; 3]) -> usize {
     (index[0] * sizes[1] + index[1]) * sizes[2] + index[2]
 }
 
-/// Convolution from its definition.
+/// Convolution computed from its definition.
 fn convolved(s: &Setting, x: &[f64], w: &[f64], bias: &[f64]) -> Vec<f64> {
     let (kernel, positions) = (s.kernel(), s.positions());
     let (per_group, outs) = (s.c / s.groups, s.k / s.groups);

@@ -1,22 +1,24 @@
-//! How long an ELF file must be according to its headers.
+//! Computes how long an ELF file must be according to its headers.
 //!
-//! The loaders of Linux and the BSDs map a library according to its headers without checking the length of the file, so that
-//! the first read beyond the end of a truncated file kills the process. The loaders of macOS and Windows check the length
-//! themselves, so Mach-O and PE files are not checked here.
+//! The loaders of Linux and the BSDs map a library according to its headers without checking the length of the file, so
+//! that the first read beyond the end of a truncated file kills the process. The loaders of macOS and Windows check the
+//! length themselves, so Mach-O and PE files are not checked here.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Result, Seek, SeekFrom};
 
-/// Where the fields of the headers lie, for words of 32 or 64 bits.
+/// The positions of the header fields, for words of 32 or 64 bits.
 struct Class {
-    /// Bytes of an offset or a size.
+    /// Number of bytes of an offset or a size.
     word: usize,
-    /// Bytes of the file's own header.
+    /// Number of bytes of the file header.
     header: usize,
-    /// Offsets of the tables, and where the sizes of their entries stand, followed by their numbers.
+    /// For each table, the position of its offset, and that of its entry size; the number of entries follows the
+    /// latter.
     segments: (usize, usize),
     sections: (usize, usize),
-    /// Bytes of an entry, and in it the offset and the length of what it names.
+    /// For each table, the size of an entry, and the positions in it of the offset and length of the bytes it
+    /// describes.
     segment: [usize; 3],
     section: [usize; 3],
 }
@@ -27,12 +29,12 @@ const CLASS_32: Class =
 const CLASS_64: Class =
     Class { word: 8, header: 64, segments: (32, 54), sections: (40, 58), segment: [56, 8, 32], section: [64, 24, 32] };
 
-/// Where a section's type stands, and the types of those without bytes in the file.
+/// The position of a section's type, followed by the types of sections that have no bytes in the file.
 const SECTION_TYPE: usize = 4;
 const NULL: u64 = 0;
 const NO_BITS: u64 = 8;
 
-/// A number in a header.
+/// Reads the numbers in a header, whose byte order is big-endian if `big` is set.
 struct Numbers {
     big: bool,
 }
@@ -45,7 +47,8 @@ impl Numbers {
     }
 }
 
-/// The shortest length that the headers of this file, which has `length` bytes, allow; `None` if it is not an ELF file.
+/// The minimum length of this file according to its headers; `None` if it is not an ELF file. `length` is its actual
+/// length.
 pub(crate) fn needed(file: &mut (impl Read + Seek), length: u64) -> Result<Option<u64>> {
     let mut start = Vec::new();
     file.by_ref().take(CLASS_64.header as u64).read_to_end(&mut start)?;
@@ -93,8 +96,8 @@ mod tests {
 
     use super::*;
 
-    /// A file of headers alone: a segment of 100 bytes at 1000, a section of 50 at 2000, one without bytes at 9000, and the
-    /// tables behind the header. Numbers of `word` bytes.
+    /// A file that consists of headers alone, with words of `word` bytes. They describe a segment of 100 bytes at 1000,
+    /// a section of 50 bytes at 2000 and one without bytes at 9000. The tables follow the file header.
     fn elf(word: usize, big: bool) -> Vec<u8> {
         let number = |n: u64, size: usize| {
             let bytes = n.to_le_bytes()[..size].to_vec();
@@ -104,11 +107,11 @@ mod tests {
         let (header, segment, section) = if word == 8 { (64, 56, 64) } else { (52, 32, 40) };
         let mut file = vec![0x7f, b'E', b'L', b'F', word as u8 / 4, 1 + u8::from(big), 1];
         file.resize(16 + 8, 0);
-        // Entry, then the two tables, flags and the sizes.
+        // The entry point, the offsets of the two tables, the flags and the sizes.
         file.extend([w(0), w(header), w(header + segment), number(0, 4), number(header, 2)].concat());
         file.extend([number(segment, 2), number(1, 2), number(section, 2), number(3, 2), number(0, 2)].concat());
         assert_eq!(file.len() as u64, header);
-        // Type, flags and addresses stand between.
+        // The fields of the segment, whose order depends on the word size.
         file.extend(number(1, 4));
         if word == 8 {
             file.extend([number(5, 4), w(1000), w(0), w(0), w(100), w(300), w(8)].concat());
@@ -129,7 +132,7 @@ mod tests {
                 let file = elf(word, big);
                 let of = |length| needed(&mut Cursor::new(&file), length).unwrap();
                 assert_eq!(of(3000), Some(2050), "{word} {big}");
-                // Where the tables themselves are missing their end counts.
+                // If the file ends within its tables, their end counts.
                 assert_eq!(of(file.len() as u64 - 1), Some(1100.max(file.len() as u64)));
             }
         }

@@ -24,10 +24,10 @@ fn refused(path: &Path, why: Refusal, more: Option<String>) -> Error {
     e.help("a plug-in is a cdylib with gradus_backend::export_plugin!, built from the version of Gradus that loads it")
 }
 
-/// Refuses a path that is not a regular file, and a truncated library: reading beyond its end would kill the process.
+/// Refuses a path that is not a regular file, or a truncated library: reading beyond its end would kill the process.
 fn check_whole(path: &Path) -> Result<()> {
     let failed = |e| Error::io("load_plugin", path.display(), e);
-    // Before it is opened: opening a pipe waits for its other end.
+    // Check this before opening the file: opening a pipe waits for its other end.
     let found = std::fs::metadata(path).map_err(failed)?;
     if !found.is_file() {
         return Err(refused(path, Refusal::NotALibrary, Some("it is no file".into())));
@@ -41,22 +41,22 @@ fn check_whole(path: &Path) -> Result<()> {
     }
 }
 
-/// The backend in the library at `path`.
+/// Opens the backend in the library at `path`.
 ///
 /// # Safety
-/// As [`LoadPlugin::load_plugin`](crate::LoadPlugin::load_plugin).
+/// The conditions of [`LoadPlugin::load_plugin`](crate::LoadPlugin::load_plugin).
 pub unsafe fn load(path: &Path) -> Result<Arc<dyn Backend>> {
-    // An absolute path: a bare name would be searched for elsewhere.
+    // The path must be absolute: a bare name would be searched for in other folders.
     let path = path.canonicalize().map_err(|e| Error::io("load_plugin", path.display(), e))?;
     check_whole(&path)?;
-    // SAFETY: the caller vouches for the code that runs when the library is loaded, and again should it be refused.
+    // SAFETY: the caller vouches for the code that runs when the library is loaded, and when it is unloaded if refused.
     let library = unsafe { Library::new(&path) };
     let library = library.map_err(|e| refused(&path, Refusal::NotALibrary, Some(e.to_string())))?;
     // SAFETY: nothing is read through the symbol here; what it points to is checked below.
     let symbol = unsafe { library.get::<*const Header>(plugin::SYMBOL.as_bytes()) };
     let symbol = *symbol.map_err(|_| refused(&path, Refusal::NoTable, None))?;
-    // SAFETY: the caller vouches that what the library exports under this name, if anything, can be read as far as a header
-    // goes, which is plain data: every bit pattern is one.
+    // SAFETY: the caller vouches that whatever the library exports under this name is readable for the size of a
+    // header. A header is plain data, so any bytes form a valid one.
     let header = unsafe { symbol.read_unaligned() };
     let expected = Header::OURS;
     let refusal = match header {
@@ -70,22 +70,23 @@ pub unsafe fn load(path: &Path) -> Result<Arc<dyn Backend>> {
     if let Some(refusal) = refusal {
         return Err(refused(&path, refusal, None));
     }
-    // The library is never unloaded: a buffer, or a thread of the plug-in, may outlive every handle that this side knows of.
+    // The library is never unloaded: a buffer or a thread of the plug-in may outlive every handle known to this side.
     std::mem::forget(library);
-    // SAFETY: magic, fingerprint and size are those of a `Table`, which is a static of a library that is never unloaded.
+    // SAFETY: magic, fingerprint and size are those of a `Table`, which is a static in a library that is never
+    // unloaded.
     let table: &'static Table = unsafe { &*symbol.cast() };
     Proxy::open(table).map(|proxy| Arc::new(proxy) as Arc<dyn Backend>)
 }
 
-/// A backend of a plug-in, closed with the last of its buffers.
+/// An open backend of a plug-in. It is closed when neither the proxy nor any of its buffers is left.
 #[derive(Debug)]
 struct Opened {
     table: &'static Table,
     handle: Handle,
 }
 
-// SAFETY: the handle is that of a `Backend`, which is `Send` and `Sync`, and the table says that its functions may be called
-// from any thread.
+// SAFETY: the handle belongs to a `Backend`, which is `Send` and `Sync`, and the table states that its functions may be
+// called from any thread.
 unsafe impl Send for Opened {}
 // SAFETY: as above.
 unsafe impl Sync for Opened {}
@@ -95,15 +96,15 @@ macro_rules! call {
     ($opened:expr, $function:ident($($arg:expr),*)) => {{
         let opened = $opened;
         answer(|error| {
-            // SAFETY: the table is one of this version, by its fingerprint. The handle is that of a backend that lives;
-            // pointers come from references that outlive the call; the buffers of views were checked to be this backend's
-            // (`Proxy::view`), and those that are written are borrowed exclusively.
+            // SAFETY: the fingerprint shows that the table is of this version. The handle belongs to a backend that is
+            // alive. Pointers come from references that outlive the call. The buffers of views were checked to belong
+            // to this backend (`Proxy::view`), and those that are written are borrowed exclusively.
             unsafe { (opened.table.$function)(opened.handle, $($arg,)* error) }
         })
     }};
 }
 
-/// What a function of the table answered.
+/// Calls a function of the table and converts its answer to a `Result`.
 fn answer(f: impl FnOnce(*mut RawError) -> u32) -> Result<()> {
     let mut error = RawError::NONE;
     if f(&mut error) == 0 { Ok(()) } else { Err(error.to_error()) }
@@ -111,12 +112,12 @@ fn answer(f: impl FnOnce(*mut RawError) -> u32) -> Result<()> {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // An error cannot be reported to anyone here.
+        // There is nobody to report an error to.
         let _ = call!(&*self, destroy());
     }
 }
 
-// SAFETY: `free` gives back what `alloc` of the same table made, once; the memory is the plug-in's, for any thread.
+// SAFETY: `free` releases, once, what `alloc` of the same table made. The plug-in's memory may be used from any thread.
 unsafe impl BufferOwner for Opened {
     unsafe fn free(&self, ptr: NonNull<u8>, _: usize) {
         let _ = answer(|error| {
@@ -126,7 +127,7 @@ unsafe impl BufferOwner for Opened {
     }
 }
 
-/// The backend as this program sees it.
+/// The plug-in's backend as this program sees it.
 #[derive(Debug)]
 struct Proxy {
     opened: Arc<Opened>,
@@ -137,7 +138,7 @@ struct Proxy {
 impl Proxy {
     fn open(table: &'static Table) -> Result<Self> {
         let mut handle: Handle = std::ptr::null_mut();
-        // SAFETY: the table is one of this version, by its fingerprint; both places may be written.
+        // SAFETY: the fingerprint shows that the table is of this version, and both pointers are valid for writes.
         answer(|error| unsafe { (table.create)(&mut handle, error) })?;
         let opened = Arc::new(Opened { table, handle });
         let mut raw = RawInfo::NONE;
@@ -145,7 +146,7 @@ impl Proxy {
         Ok(Proxy { opened, info: raw.to_info()?, raw })
     }
 
-    /// The handle of a buffer, which must be this backend's.
+    /// The handle of a buffer, which must belong to this backend.
     fn buffer(&self, op: &str, buffer: &Buffer) -> Result<Handle> {
         if std::ptr::addr_eq(Arc::as_ptr(buffer.owner()), Arc::as_ptr(&self.opened)) {
             return Ok(buffer.as_ptr().as_ptr().cast());
@@ -182,7 +183,8 @@ impl Backend for Proxy {
         call!(&*self.opened, alloc(bytes, &mut handle))?;
         let null = || Error::new(ErrorKind::Backend, "alloc", "the plug-in gave no buffer");
         let handle = NonNull::new(handle.cast::<u8>()).ok_or_else(null)?;
-        // SAFETY: the handle is that of a buffer of this size, made for this call, until `Opened::free` gives it back.
+        // SAFETY: the handle is that of a buffer of this size, made for this call and valid until `Opened::free`
+        // releases it.
         Ok(unsafe { Buffer::from_raw(handle, bytes, self.opened.clone()) })
     }
 
@@ -212,7 +214,7 @@ impl Backend for Proxy {
 
     fn memory_stats(&self) -> MemoryStats {
         let mut stats = RawStats::from(MemoryStats::default());
-        // A plug-in that cannot count has counted nothing.
+        // If the plug-in cannot report its counters, they stay 0.
         let _ = call!(&*self.opened, memory_stats(&mut stats));
         stats.into()
     }
@@ -311,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    /// Backends of [`panicking`] that are open.
+    /// The number of open backends created by [`panicking`].
     static OPEN: AtomicUsize = AtomicUsize::new(0);
 
     #[derive(Debug)]
@@ -338,16 +340,16 @@ mod tests {
     }
 
     /// # Safety
-    /// Both places may be written.
+    /// Both pointers are valid for writes.
     unsafe extern "C" fn create_panicking(backend: *mut Handle, error: *mut RawError) -> u32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         unsafe { plugin::create(backend, error, panicking) }
     }
 
     /// # Safety
-    /// Both places may be written.
+    /// Both pointers are valid for writes.
     unsafe extern "C" fn create_refusing(backend: *mut Handle, error: *mut RawError) -> u32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         unsafe { plugin::create(backend, error, refusing) }
     }
 
@@ -362,7 +364,7 @@ mod tests {
         let mut out = ViewMut { buffer: &mut buffer, dtype: DType::F32, layout: &layout };
         let e = proxy.fill(&mut out, Scalar::Float(1.0)).unwrap_err();
         assert_eq!((e.kind(), e.message()), (&ErrorKind::Backend, "the plug-in panicked: spilled"));
-        // It goes on, and is there until the buffer is gone.
+        // The backend still works, and stays open until the buffer is dropped.
         proxy.upload(&mut buffer, 0, &[1; 8]).unwrap();
         drop(proxy);
         assert_eq!(OPEN.load(Ordering::SeqCst), 1);

@@ -5,41 +5,41 @@ use std::fmt;
 use gradus_backend::plugin::SYMBOL;
 use gradus_tensor::Error;
 
-/// Why a library was refused. No function of its table was called.
+/// The reason why a library was refused. In every case, no function of its table was called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The file is not a library that this machine can load.
     NotALibrary,
-    /// The file ends before what its headers name.
+    /// The file ends before the contents that its headers describe.
     Truncated {
-        /// Bytes of the file.
+        /// Length of the file, in bytes.
         found: u64,
-        /// Bytes that its headers ask for.
+        /// Length that its headers require, in bytes.
         needed: u64,
     },
     /// The library exports no table.
     NoTable,
-    /// The symbol of that name is not a table.
+    /// The library exports the symbol, but it is not a table.
     WrongMagic,
     /// The two sides were built from different versions of the contract.
     WrongFingerprint {
-        /// That of the library.
+        /// The fingerprint of the library.
         found: u64,
-        /// That of this program.
+        /// The fingerprint of this program.
         expected: u64,
     },
-    /// The table has another size.
+    /// The table has a different size.
     WrongSize {
-        /// Bytes of the library's.
+        /// Size of the library's table, in bytes.
         found: u64,
-        /// Bytes of this program's.
+        /// Size of this program's table, in bytes.
         expected: u64,
     },
 }
 
 impl Refusal {
-    /// The refusal that an error of [`load`](crate::load) is about.
+    /// The refusal behind an error of [`load`](crate::load), if there is one.
     pub fn of(error: &Error) -> Option<Refusal> {
         std::error::Error::source(error)?.downcast_ref().copied()
     }

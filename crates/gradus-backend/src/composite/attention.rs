@@ -1,11 +1,12 @@
-//! Scaled dot-product attention and its gradient, with the scores in memory.
+//! Scaled dot-product attention and its gradient, with the full score matrix in memory.
 //!
-//! With `s = scale * q k^T + mask`, `lse = ln sum e^s`, `p = e^(s - lse)` along keys, and `g` the gradient of `out`:
+//! With `s = scale * q k^T + mask`, `lse = ln sum e^s` and `p = e^(s - lse)` along the keys, and `g` the gradient of
+//! `out`:
 //! * `out = p v`
 //! * `dv = p^T g`, `ds = p * (g v^T - sum(p * g v^T))`, `dq = scale * ds k`, `dk = scale * ds^T q`.
 //!
-//! Query heads that share a key head are stacked: `[b, hk, h/hk * lq, d]` against `[b, hk, lk, d]`. A row without any
-//! key has `lse` -inf and `p` 0.
+//! Query heads that share a key head are stacked: `[b, hk, h/hk * lq, d]` is multiplied by `[b, hk, lk, d]`. A row
+//! without any keys has an `lse` of -inf and `p` of 0.
 
 use super::{
     Relaid, Source, Temp, expect, expect_float, expect_parameter, expect_rank, read_as, reduced, run, stretched,
@@ -18,29 +19,29 @@ use crate::{
 
 const LK: usize = 3;
 
-/// The sizes of an attention, checked against each other.
+/// The sizes of the operands of attention, checked against each other.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// Batch.
+    /// Batch size.
     pub b: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub h: usize,
-    /// Key heads.
+    /// Number of key heads.
     pub hk: usize,
-    /// Queries.
+    /// Number of queries.
     pub lq: usize,
-    /// Keys.
+    /// Number of keys.
     pub lk: usize,
     /// Size of a query and of a key.
     pub d: usize,
     /// Size of a value.
     pub dv: usize,
-    /// The type of everything in between.
+    /// The dtype of all intermediate results.
     compute: DType,
 }
 
 impl Sizes {
-    /// Those of the operands of [`Backend::attention`], after all checks of them.
+    /// Checks the operands of [`Backend::attention`] and returns their sizes.
     pub fn new<B: Backend + ?Sized>(
         b: &B,
         op: &'static str,
@@ -83,7 +84,7 @@ impl Sizes {
         Ok(s)
     }
 
-    /// Those of the operands of [`Backend::attention_backward`], after all checks of them.
+    /// Checks the operands of [`Backend::attention_backward`] and returns their sizes.
     pub fn of_gradients<B: Backend + ?Sized>(
         b: &B,
         op: &'static str,
@@ -100,27 +101,27 @@ impl Sizes {
         Ok(s)
     }
 
-    /// `[b, h, lq, lk]`
+    /// The shape `[b, h, lq, lk]`.
     pub fn scores(&self) -> Result<Shape> {
         Shape::new(&[self.b, self.h, self.lq, self.lk])
     }
 
-    /// `[b, h, lq, 1]`
+    /// The shape `[b, h, lq, 1]`.
     fn rows(&self) -> Result<Shape> {
         Shape::new(&[self.b, self.h, self.lq, 1])
     }
 
-    /// The queries of all heads that share a key head, stacked: `[b, hk, h/hk * lq, last]`.
+    /// The shape of all queries whose heads share a key head, stacked: `[b, hk, h/hk * lq, last]`.
     fn stacked(&self, last: usize) -> Result<Shape> {
         Shape::new(&[self.b, self.hk, self.h.checked_div(self.hk).unwrap_or(0) * self.lq, last])
     }
 
-    /// A tensor of queries, stacked and widened.
+    /// A query tensor, stacked and widened.
     fn queries<'a, B: Backend + ?Sized>(&self, b: &B, x: View<'a>) -> Result<Source<'a>> {
         read_as(b, x, self.compute, self.stacked(x.layout.dims()[3])?)
     }
 
-    /// `scale * q k^T + mask`, the masked ones being -inf.
+    /// `scale * q k^T + mask`, with masked scores set to -inf.
     fn masked_scores<B: Backend + ?Sized>(
         &self,
         b: &B,
@@ -148,7 +149,7 @@ impl Sizes {
             apply(mask)?;
         }
         if params.causal {
-            // Query i sees keys j <= i + lk - lq: aligned at the bottom right.
+            // Query i sees the keys j <= i + lk - lq: the mask is aligned to the bottom right corner.
             let shape = Shape::new(&[self.lq, self.lk])?;
             let sees = |at: usize| at % self.lk + self.lq <= at / self.lk + self.lk;
             let table = HostVec::collect(b, "attention", (0..shape.numel()).map(sees))?;
@@ -160,7 +161,7 @@ impl Sizes {
     }
 }
 
-/// The last two axes swapped.
+/// Swaps the last two axes.
 fn transposed(x: View<'_>) -> Result<Relaid<'_>> {
     Ok(Relaid { x, layout: x.layout.transpose(-1, -2)? })
 }
@@ -201,7 +202,7 @@ pub fn forward<B: Backend + ?Sized>(
     run(b, "attention_weights", &args, &mut [p.view_mut()], |v| vec![v[1].eq(0.0).select(0.0, v[0] / v[1])])?;
     write_as(b, lse, s.compute, s.rows()?, |lse| {
         let args = [MapArg::View(largest.view()), MapArg::View(sum.view())];
-        // A row of -inf has largest -inf and sum 0: -inf again.
+        // A row of -inf has the maximum -inf and the sum 0, so its log-sum-exp is -inf again.
         run(b, "log_sum_exp", &args, &mut [lse.with(lse.layout)], |v| vec![v[0] + v[1].log()])
     })?;
     let p = p.shaped(s.stacked(s.lk)?);

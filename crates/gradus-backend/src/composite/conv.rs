@@ -1,6 +1,6 @@
 //! Convolution as matrix products over unfolded windows.
 //!
-//! With `K` the elements of a kernel, `P` the positions and `G` the groups:
+//! With `K` elements in a kernel, `P` positions and `G` groups:
 //! * `out [n, G, k/G, P] = w [G, k/G, c/G * K] @ unfold(x) [n, G, c/G * K, P] + bias`;
 //! * `dx = fold(w^T @ g)`;
 //! * `dw [G, k/G, c/G * K] = g [G, k/G, n * P] @ unfold(x) [G, c/G * K, n * P]^T`.
@@ -14,16 +14,16 @@ struct Sizes {
     c: usize,
     k: usize,
     groups: usize,
-    /// Elements of the kernel over one group's channels.
+    /// Number of kernel elements over the channels of one group.
     taps: usize,
-    /// Windows.
+    /// Number of window positions.
     positions: usize,
-    /// `[n, c, kernel.., positions..]`
+    /// The shape `[n, c, kernel.., positions..]`.
     unfolded: Shape,
 }
 
 impl Sizes {
-    /// `x` and `w` are the dims of the input and the weight, `y` those of the output.
+    /// Checks the operands; `x` is the input, `w` the weight and `y` the output.
     fn new<B: Backend + ?Sized>(
         b: &B,
         op: &'static str,
@@ -61,22 +61,23 @@ impl Sizes {
         })
     }
 
-    /// The shape of a weight as one matrix a group.
+    /// The shape of the weight as one matrix per group.
     fn weight(&self) -> Result<Shape> {
         Shape::new(&[self.groups, self.k / self.groups, self.taps])
     }
 
-    /// The shape of an output as one matrix a sample and group.
+    /// The shape of the output as one matrix per sample and group.
     fn output(&self) -> Result<Shape> {
         Shape::new(&[self.n, self.groups, self.k / self.groups, self.positions])
     }
 
-    /// The shape of the unfolded input as one matrix a sample and group.
+    /// The shape of the unfolded input as one matrix per sample and group.
     fn columns(&self) -> Result<Shape> {
         Shape::new(&[self.n, self.groups, self.taps, self.positions])
     }
 
-    /// The axes `[n, G, rows, P]` as `[G, rows, n, P]`, to be merged into `[G, rows, n * P]`.
+    /// Permutes the axes `[n, G, rows, P]` to `[G, rows, n, P]`; the returned shape `[G, rows, n * P]` merges the last
+    /// two.
     fn samples_last(&self, layout: &Layout) -> Result<(Layout, Shape)> {
         let layout = layout.permute(&[1, 2, 0, 3])?;
         Ok((layout, Shape::new(&[self.groups, layout.dims()[1], self.n * self.positions])?))
@@ -110,7 +111,7 @@ pub fn forward<B: Backend + ?Sized>(
     write_as(b, out, x.dtype, s.output()?, |out| {
         let mut beta = 0;
         if let Some(bias) = bias {
-            // Added within the product, so that a half precision sum is rounded once.
+            // Added within the matrix product, so that a half-precision sum is rounded once.
             let rows = bias.layout.reshape(Shape::new(&[s.groups, s.k / s.groups])?);
             let rows = rows.ok_or_else(|| Error::shape(OP, "a bias has one axis"))?;
             b.copy_strided(bias.with(&rows.unsqueeze(2)?.expand(s.output()?)?), out)?;

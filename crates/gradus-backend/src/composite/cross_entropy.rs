@@ -1,6 +1,6 @@
-//! Cross-entropy of class indices and its gradient.
+//! Cross-entropy with class indices as targets, and its gradient.
 //!
-//! With `lse = ln sum_j e^(x_j)`, target `t`, smoothing `e` and `c` classes:
+//! With `lse = ln sum_j e^(x_j)`, target `t`, label smoothing `e` and `c` classes:
 //! * `loss = lse - (1 - e) * x_t - e/c * sum_j x_j`, computed with the row's largest element subtracted throughout;
 //! * `dx_j = g * (e^(x_j - lse) - (1 - e) * [j = t] - e/c)`.
 
@@ -16,7 +16,7 @@ use crate::{
 /// The axis of the classes.
 const CLASS: usize = 1;
 
-/// Checks logits, target and the two vectors of the compute dtype; number of rows and classes.
+/// Checks the logits, the target and two vectors of the compute dtype; returns the number of rows and of classes.
 fn check<B: Backend + ?Sized>(
     b: &B,
     op: &'static str,
@@ -38,7 +38,8 @@ fn check<B: Backend + ?Sized>(
     Ok((n, c))
 }
 
-/// The classes as i64, 0 in ignored rows, and which rows are ignored; both `[n, 1]`. Every class is within `0..c`.
+/// The class of each row as i64 (0 in ignored rows), and which rows are ignored, both as `[n, 1]`. Every class is in
+/// `0..c`.
 fn classes<B: Backend + ?Sized>(
     b: &B,
     op: &'static str,
@@ -72,7 +73,7 @@ fn classes<B: Backend + ?Sized>(
         e.help("classes count from 0; pass ignore_index to leave rows out")
     };
     if size == 0 {
-        // No index is in range, not even the 0 that stands in ignored rows.
+        // No class is in range, not even the 0 that stands for an ignored row.
         let rows = class.layout.numel();
         let classes = download::<i64, _>(b, op, &class.buffer, 0, rows)?;
         let skipped = download::<bool, _>(b, op, &ignored.buffer, 0, rows)?;
@@ -110,7 +111,7 @@ pub fn forward<B: Backend + ?Sized>(
     }
     let (shape, column, compute) = (*logits.layout.shape(), Shape::new(&[n, 1])?, logits.dtype.compute());
 
-    // The largest element where it is finite, else 0: then -inf and +inf come through.
+    // The largest element, or 0 where it is not finite, so that -inf and +inf carry through.
     let largest = reduced(b, ReduceOp::Max, logits, Axes::one(CLASS))?;
     let mut shift = Temp::new(b, compute, column)?;
     run(b, "finite_or_zero", &[MapArg::View(largest.view())], &mut [shift.view_mut()], |v| {

@@ -1,9 +1,10 @@
-//! Rows of a table by index: `out[i] = weight[index[i]]`, and its gradient `dw[index[i]] += g[i]`.
+//! Looks up the rows of a table by index, `out[i] = weight[index[i]]`, and computes the gradient
+//! `dw[index[i]] += g[i]`.
 
 use super::{Relaid, expect, expect_index, expect_rank, read_as, write_as};
 use crate::{Backend, Error, ErrorKind, Result, Scalar, ScatterOp, Shape, View, ViewMut};
 
-/// The shape of the rows that `index` asks for, and the flat number of rows by their size.
+/// Checks the operands; returns the shape of the selected rows, flattened to `[number of rows, row size]`.
 fn shapes<B: Backend + ?Sized>(
     b: &B,
     op: &'static str,
@@ -18,12 +19,12 @@ fn shapes<B: Backend + ?Sized>(
     Shape::new(&[index.layout.numel(), d])
 }
 
-/// `index` as one number for each element of the flat rows.
+/// `index` repeated for each element of a row, in the shape of the flattened rows.
 fn each_element<'a>(index: View<'a>, flat: &Shape) -> Result<Relaid<'a>> {
     Ok(Relaid { x: index, layout: index.layout.unsqueeze(1)?.expand(*flat)? })
 }
 
-/// An error of gather or scatter over the elements of rows, as one about the rows.
+/// Turns a gather or scatter error about an element into one about its row.
 fn about_rows(op: &'static str, d: usize, e: Error) -> Error {
     match *e.kind() {
         ErrorKind::IndexOutOfBounds { pos, index, size } => {

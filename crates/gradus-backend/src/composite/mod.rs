@@ -1,8 +1,8 @@
-//! Default bodies of the composites of [`Backend`], over its required primitives.
+//! Default implementations of the composites of [`Backend`], built on its required primitives.
 //!
-//! Plain rather than fast: they are what an override is tested against, and what makes a new backend complete. They
-//! compute in the compute dtype and round once, when a result is stored; so f16 and bf16 operands are widened first.
-//! Temporaries are allocated on the backend and freed on return.
+//! They are simple rather than fast: overrides are tested against them, and with them a backend that implements only
+//! the primitives is complete. They compute in the compute dtype and round once, when a result is stored, so f16 and
+//! bf16 operands are widened first. Temporaries are allocated on the backend and freed on return.
 
 pub mod attention;
 pub mod conv;
@@ -19,7 +19,7 @@ use crate::{
     Shape, View, ViewMut,
 };
 
-/// A contiguous tensor that lives for the time of a composite.
+/// A contiguous temporary tensor of a composite.
 #[derive(Debug)]
 struct Temp {
     buffer: Buffer,
@@ -33,7 +33,7 @@ impl Temp {
         Ok(Temp { buffer, dtype, layout: Layout::contiguous(shape) })
     }
 
-    /// A table of i64 made on the host; `values` has as many elements as `shape`.
+    /// Uploads an i64 table that was computed on the host; `values` has as many elements as `shape`.
     fn table<B: Backend + ?Sized>(b: &B, shape: Shape, values: &[i64]) -> Result<Self> {
         let mut t = Temp::new(b, DType::I64, shape)?;
         b.upload(&mut t.buffer, 0, crate::Element::as_bytes(values))?;
@@ -54,7 +54,7 @@ impl Temp {
     }
 }
 
-/// A tensor under a layout of its own.
+/// A tensor with a layout of its own.
 struct Relaid<'a> {
     x: View<'a>,
     layout: Layout,
@@ -66,7 +66,7 @@ impl Relaid<'_> {
     }
 }
 
-/// An operand in the form that a primitive takes: the given view, or a converted copy.
+/// An operand in the form that a primitive requires: the original view or a converted copy.
 enum Source<'a> {
     Relaid(Relaid<'a>),
     Temp(Temp),
@@ -81,7 +81,7 @@ impl Source<'_> {
     }
 }
 
-/// `x` in another dtype and under another shape of as many elements, copied only where it has to be.
+/// `x` converted to another dtype and to another shape with the same number of elements, copied only if necessary.
 fn read_as<'a, B: Backend + ?Sized>(b: &B, x: View<'a>, dtype: DType, shape: Shape) -> Result<Source<'a>> {
     if x.dtype == dtype
         && let Some(layout) = x.layout.reshape(shape)
@@ -99,8 +99,8 @@ fn widened<'a, B: Backend + ?Sized>(b: &B, x: View<'a>) -> Result<Source<'a>> {
     read_as(b, x, x.dtype.compute(), *x.layout.shape())
 }
 
-/// Lets `f` write `out` in another dtype and under another shape of as many elements, through a temporary only where it
-/// has to be.
+/// Lets `f` write `out` as if it had another dtype and another shape with the same number of elements. A temporary is
+/// used only if necessary.
 fn write_as<B: Backend + ?Sized>(
     b: &B,
     out: &mut ViewMut<'_>,
@@ -118,7 +118,7 @@ fn write_as<B: Backend + ?Sized>(
     convert(b, t.shaped(*out.layout.shape()).view(), out)
 }
 
-/// Copies between two views of one shape, casting if their dtypes differ.
+/// Copies between two views of the same shape, casting if their dtypes differ.
 fn convert<B: Backend + ?Sized>(b: &B, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
     if x.dtype == out.dtype {
         return b.copy_strided(x, out);
@@ -126,22 +126,22 @@ fn convert<B: Backend + ?Sized>(b: &B, x: View<'_>, out: &mut ViewMut<'_>) -> Re
     run(b, "cast", &[MapArg::View(x)], &mut [out.with(out.layout)], |v| vec![v[0]])
 }
 
-/// `x` combined along `axes`, which stay with size 1, in the dtype of `x` (a float).
+/// `x` reduced along `axes`, which are kept with size 1, in the dtype of `x` (a float).
 fn reduced<B: Backend + ?Sized>(b: &B, op: ReduceOp, x: View<'_>, axes: Axes) -> Result<Temp> {
     let mut t = Temp::new(b, x.dtype, x.layout.shape().reduced(axes, true))?;
     b.reduce(op, x, axes, &mut t.view_mut())?;
     Ok(t)
 }
 
-/// `x` stretched to `shape`.
+/// `x` broadcast to `shape`.
 fn stretched<'a>(x: View<'a>, shape: &Shape) -> Result<Relaid<'a>> {
     Ok(Relaid { x, layout: x.layout.expand(*shape)? })
 }
 
 type Body = for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>;
 
-/// Maps the kernel `body` over tensors. Scalar arguments have the compute dtype of the first output; results are cast to
-/// the dtypes of the outputs.
+/// Runs the kernel `body` over tensors. Scalar arguments have the compute dtype of the first output; results are cast
+/// to the dtypes of the outputs.
 fn run<B: Backend + ?Sized>(
     b: &B,
     name: &'static str,
@@ -159,8 +159,8 @@ fn run<B: Backend + ?Sized>(
     b.map(&*kernel(name, &arg_dtypes, &out_dtypes, body)?, args, outs)
 }
 
-/// The kernel of a composite, built on first use and kept: one for each body, name, argument and output dtypes. Bodies are
-/// compared by address, so that two composites may use one name.
+/// The kernel of a composite, built on first use and cached by body, name, argument dtypes and output dtypes. Bodies
+/// are compared by address, so two composites may use the same name.
 fn kernel(name: &'static str, args: &[DType], outs: &[DType], body: Body) -> Result<Arc<Kernel>> {
     struct Kept {
         body: Body,
@@ -209,7 +209,7 @@ fn expect_float(op: &'static str, x: View<'_>) -> Result<()> {
     if x.dtype.is_float() { Ok(()) } else { Err(Error::dtype(op, x.dtype, "floats")) }
 }
 
-/// Checks that an operand has `rank` axes, which `form` names.
+/// Checks that an operand has `rank` axes; `form` names them in the error.
 fn expect_rank<B: Backend + ?Sized>(
     b: &B,
     op: &'static str,
@@ -233,7 +233,7 @@ fn expect_index(op: &'static str, x: View<'_>) -> Result<()> {
     }
 }
 
-/// Checks a parameter: `ok`, else an error that says what `name` must be.
+/// Checks a parameter: returns an error that says what `name` must be unless `ok` is true.
 fn expect_parameter(op: &'static str, name: &str, value: f64, ok: bool, wanted: &str) -> Result<()> {
     if ok { Ok(()) } else { Err(Error::argument(op, format!("{name} is {value:?}; it must be {wanted}"))) }
 }

@@ -1,7 +1,8 @@
 //! `(x - mean) / sqrt(var + eps) * scale + shift` over any axes, and its gradient.
 //!
-//! Two passes: the mean first, then the mean square of what is left. Over no elements both are NaN. Rows of large elements
-//! are multiplied by a power of two first, so that their squares do not overflow.
+//! There are two passes: the first computes the mean, the second the mean square of the deviations. Over no elements,
+//! both are NaN. Rows with large elements are multiplied by a power of two first, so that their squares do not
+//! overflow.
 
 use super::{Body, Relaid, Source, Temp, expect, expect_float, expect_parameter, reduced, run, stretched, widened};
 use crate::{Axes, Backend, DType, Error, ErrorKind, MapArg, ReduceOp, Result, Scalar, Shape, View, ViewMut};
@@ -57,7 +58,7 @@ pub fn forward<B: Backend + ?Sized>(
     let args = [MapArg::View(sum.view()), n, MapArg::Scalar(Scalar::Float(eps)), MapArg::View(down.view())];
     run(b, "rstd", &args, &mut [spread.view_mut(), rstd.with(rstd.layout)], |v| {
         let variance = v[0] / v[1];
-        // Beside a variance of 0 the scaled eps would be 0 too.
+        // With a variance of 0, the scaled eps could underflow to 0 as well, so eps is used unscaled.
         let none = variance.eq(0.0);
         let spread = none.select(v[2].rsqrt() / v[3], (none.select(1.0, variance) + v[2] * v[3] * v[3]).rsqrt());
         vec![spread, spread * v[3]]
@@ -75,19 +76,20 @@ pub fn forward<B: Backend + ?Sized>(
     run(b, name, &args, &mut [out.with(out.layout)], body)
 }
 
-/// When a row counts as large in a compute dtype; all bounds are powers of two.
+/// The threshold above which a row counts as large in a compute dtype, and the factor by which it is scaled; both are
+/// powers of two.
 #[derive(Clone, Copy, Debug)]
 pub struct Large {
-    /// What the mean of an ordinary row is below. Beyond, the rounding of the mean of equal elements may be all that there is
-    /// of a variance, far above every eps.
+    /// A row is large if one of its elements exceeds this in magnitude; the mean of an ordinary row is therefore below
+    /// it. Above it, the rounding error of the mean of equal elements could pass for a variance far above any eps.
     pub limit: f64,
-    /// What the elements of large rows are multiplied by. Squares of the largest float times this are finite, and those of
-    /// the smallest deviations of a large row are not 0.
+    /// The factor by which the elements of large rows are multiplied. The square of the largest float times this factor
+    /// is finite, and the square of the smallest deviation in a large row is not 0.
     pub factor: f64,
 }
 
 impl Large {
-    /// Those of a compute dtype, f32 or f64.
+    /// The values for a compute dtype, f32 or f64.
     #[inline]
     pub fn of(compute: DType) -> Self {
         let (limit, factor) = if compute == DType::F64 { (500, -800) } else { (50, -80) };
@@ -95,9 +97,10 @@ impl Large {
     }
 }
 
-/// Factor and shift of each row. The factor keeps the sums of the elements and of their squares finite if the elements are:
-/// a power of two for large rows, 1 for all others. The shift is subtracted after scaling: the first element of a large row,
-/// unless `rms`, so that equal elements have deviations of exactly 0; 0 for all others.
+/// The factor and the shift of each row. The factor is a power of two for large rows and 1 for all others. It keeps the
+/// sums of the elements and of their squares finite if the elements are finite. The shift is subtracted after scaling.
+/// It is the first (scaled) element of a large row, so that equal elements have deviations of exactly 0; it is 0 for
+/// all other rows, and always with `rms`.
 fn scale_of_rows<B: Backend + ?Sized>(b: &B, rms: bool, x: View<'_>, axes: Axes) -> Result<[Temp; 2]> {
     let (dtype, rows) = (x.dtype.compute(), x.layout.shape().reduced(axes, true));
     let mut found = [Temp::new(b, dtype, rows)?, Temp::new(b, dtype, rows)?];
@@ -208,7 +211,7 @@ pub fn affine_backward<B: Backend + ?Sized>(
     b.reduce(ReduceOp::Sum, widened(b, g)?.view(), axes, dshift)
 }
 
-/// The axes along which `small`, of as many axes as `shape`, is stretched to it.
+/// The axes along which `small`, which must have the rank of `shape`, is broadcast to `shape`.
 pub fn stretched_axes(op: &str, small: &Shape, shape: &Shape) -> Result<Axes> {
     let fits = small.rank() == shape.rank() && small.iter().zip(shape.iter()).all(|(&s, &n)| s == n || s == 1);
     if !fits {
@@ -218,7 +221,7 @@ pub fn stretched_axes(op: &str, small: &Shape, shape: &Shape) -> Result<Axes> {
     Ok((0..shape.rank()).filter(|&a| small[a] == 1).fold(Axes::NONE, Axes::with))
 }
 
-/// A scale or shift, checked and stretched to the shape of `x`.
+/// A scale or shift, checked and broadcast to the shape of `x`.
 fn affine<'a, B: Backend + ?Sized>(
     b: &B,
     op: &'static str,
@@ -232,7 +235,7 @@ fn affine<'a, B: Backend + ?Sized>(
     Ok(Some(v))
 }
 
-/// Checks axes, dtype of `x`, and the two statistics.
+/// Checks the axes, the dtype of `x` and the two statistics.
 fn statistics_fit<B: Backend + ?Sized>(
     b: &B,
     op: &'static str,

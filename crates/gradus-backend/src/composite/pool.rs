@@ -1,7 +1,8 @@
 //! Pooling: the largest element, or the mean, under each position of a window.
 //!
-//! Maximum: a table made on the host says which element lies in each slot of each window; a slot in the padding shows
-//! the first real element of its window again, so that padding can never win, whatever the values and the dtype.
+//! Maximum: a table built on the host lists which element lies in each slot of each window. A slot in the padding
+//! repeats the first real element of its window, so that padding can never win, whatever the values and the dtype.
+//!
 //! Mean: the sum over the unfolded windows, divided by the number of elements that count.
 
 use super::{Temp, expect, expect_float, expect_rank, read_as, reduced, run, stretched, widened, write_as};
@@ -9,7 +10,7 @@ use crate::{
     ArgReduceOp, Axes, Backend, DType, Error, HostVec, MapArg, ReduceOp, Result, Scalar, Shape, View, ViewMut, Window,
 };
 
-/// Checks `x [n, c, spatial..]` and `y [n, c, positions..]`; the number of positions along each axis.
+/// Checks `x [n, c, spatial..]` and `y [n, c, positions..]`; returns the number of positions along each axis.
 fn positions<B: Backend + ?Sized>(
     b: &B,
     op: &'static str,
@@ -27,8 +28,8 @@ fn positions<B: Backend + ?Sized>(
     Ok(positions)
 }
 
-/// Every slot of every window, in the order `[kernel.., positions..]`: the flattened position of its element in the
-/// spatial axes, or -1 in the padding.
+/// For every slot of every window, in the order `[kernel.., positions..]`, the index of its element in the flattened
+/// spatial axes, or -1 for padding.
 fn slots<B: Backend + ?Sized>(
     b: &B,
     op: &str,
@@ -36,7 +37,7 @@ fn slots<B: Backend + ?Sized>(
     spatial: &[usize],
     positions: &[usize; 3],
 ) -> Result<HostVec<i64>> {
-    // One axis more at a time, from the outermost: `table[k][p]` is the position so far.
+    // Adds one axis at a time, from the outermost inwards; `table[k][p]` is the index over the axes so far.
     let (mut table, mut kernels, mut places) = (HostVec::filled(b, op, 0i64, 1)?, 1, 1);
     for i in 0..window.rank {
         let (kernel, count) = (window.kernel[i], positions[i]);
@@ -81,7 +82,7 @@ pub fn max_forward<B: Backend + ?Sized>(
     let (taps, places) = (window.numel(), p.iter().product::<usize>());
     for place in 0..places {
         let window_slots = (0..taps).map(|t| t * places + place);
-        // `check_pool` has made sure that there is one.
+        // `check_pool` has ensured that there is one.
         let first = window_slots.clone().map(|s| table[s]).find(|&e| e >= 0).unwrap_or(0);
         for s in window_slots {
             table[s] = if table[s] < 0 { first } else { table[s] };
@@ -107,7 +108,7 @@ pub fn max_forward<B: Backend + ?Sized>(
     write_as(b, indices, DType::I64, best, |indices| b.gather(table, 2, slot.view(), indices))
 }
 
-/// The number of elements that the mean at each position counts, as the compute dtype and shape of `[positions..]`.
+/// The number of elements that the mean counts at each position, in the compute dtype and the shape `[positions..]`.
 fn counts<B: Backend + ?Sized>(
     b: &B,
     window: &Window,
@@ -180,7 +181,7 @@ pub fn avg_backward<B: Backend + ?Sized>(
     let count = stretched(count.view(), &shape)?;
     let args = [MapArg::View(g), MapArg::View(count.view())];
     run(b, OP, &args, &mut [share.view_mut()], |v| vec![v[0] / v[1]])?;
-    // [n, c, positions..] stretched to [n, c, kernel.., positions..].
+    // Broadcast from [n, c, positions..] to [n, c, kernel.., positions..].
     let mut layout = share.layout;
     for i in 0..rank {
         layout = layout.unsqueeze(2 + i)?;

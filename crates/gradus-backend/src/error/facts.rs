@@ -1,4 +1,4 @@
-//! What an [`Error`](super::Error) carries as data.
+//! The parts of an [`Error`](super::Error) that are available as data.
 
 use std::fmt;
 use std::panic::Location;
@@ -8,18 +8,18 @@ use crate::DType;
 /// An operand of the call that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedOperand {
-    /// What the operation calls it: `lhs`, `weight`, `input 0`.
+    /// The operation's name for the operand: `lhs`, `weight`, `input 0`.
     pub name: String,
-    /// Its sizes.
+    /// The sizes of its axes.
     pub shape: Vec<usize>,
     /// Its dtype.
     pub dtype: DType,
-    /// Where it lives.
+    /// The device on which it lives.
     pub device: String,
 }
 
 impl FailedOperand {
-    /// The columns in which it is shown.
+    /// The columns of the operand's line in the message.
     pub(super) fn columns(&self) -> [String; 4] {
         [self.name.clone(), format!("{:?}", self.shape), self.dtype.to_string(), self.device.clone()]
     }
@@ -28,10 +28,10 @@ impl FailedOperand {
 /// The layer whose forward pass failed. It is shown as `layers.3.conv1 (Conv2d)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedLayer {
-    /// Where it is in the model whose forward pass was called, as in the names of parameters: `layers.3.conv1`. Empty for that
-    /// model itself.
+    /// The layer's path within the model whose forward pass was called, as in parameter names: `layers.3.conv1`. Empty
+    /// for that model itself.
     pub path: String,
-    /// Its type, without the path of the type and what it is generic over: `Conv2d`.
+    /// The layer's type, without its module path and generic arguments: `Conv2d`.
     pub kind: String,
 }
 
@@ -41,28 +41,28 @@ impl fmt::Display for FailedLayer {
     }
 }
 
-/// A value that a gradient needs, and that was written over since it was kept.
+/// A value that a gradient needs but that was overwritten after it was saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionMismatch {
     /// The operation whose gradient needs the value.
     pub needed_by: String,
-    /// Which value of it: `input 0`, `output 0`.
+    /// Which of the operation's values it is: `input 0`, `output 0`.
     pub value: String,
-    /// The operation that wrote.
+    /// The operation that overwrote the value.
     pub written_by: String,
-    /// The version that the storage had when the value was kept.
+    /// The version of the storage when the value was saved.
     pub expected: u64,
-    /// The version that it had after the write.
+    /// The version of the storage after the write.
     pub found: u64,
-    /// Where both were called.
+    /// The lines of both calls.
     pub lines: MismatchLines,
 }
 
-/// The lines of the user's code of a [`VersionMismatch`].
+/// The lines of user code that belong to a [`VersionMismatch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MismatchLines {
-    /// Where the operation that needs the value was recorded.
+    /// The line at which the operation that needs the value was recorded.
     pub needed: &'static Location<'static>,
-    /// Where the value was written over.
+    /// The line at which the value was overwritten.
     pub written: &'static Location<'static>,
 }

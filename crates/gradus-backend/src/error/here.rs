@@ -1,8 +1,9 @@
-//! [`Here`]: how an error gets the line of the user's code that it is about.
+//! [`Here`]: how an error receives the line of the user code that caused it.
 //!
-//! Every function that can fail is `#[track_caller]`, and so are the constructors of [`Error`]: an error that is made in
-//! such a function, however deep inside Gradus, has the line of the first caller outside. The chain breaks in closures,
-//! behind `dyn`, and in functions without `#[track_caller]`; an error made there has no line until [`Here::here`] sets it.
+//! Every fallible function is `#[track_caller]`, and so are the constructors of [`Error`]. An error created in such a
+//! function, however deep inside Gradus, therefore has the line of the first caller outside Gradus. The chain breaks in
+//! closures, behind `dyn` and in functions without `#[track_caller]`; an error created there has no line until
+//! [`Here::here`] sets it.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -13,7 +14,7 @@ thread_local! {
     static CALL: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
 }
 
-/// Runs `call`, which calls a backend for the operation at `line`.
+/// Runs `call`, which calls a backend on behalf of the operation at `line`.
 #[doc(hidden)]
 #[inline]
 pub fn with_line_of_call<R>(line: &'static Location<'static>, call: impl FnOnce() -> R) -> R {
@@ -23,15 +24,15 @@ pub fn with_line_of_call<R>(line: &'static Location<'static>, call: impl FnOnce(
     result
 }
 
-/// The line of the user's code whose operation calls the backend on this thread: for backends that find an error only
-/// after the call has returned, and put the line on it with [`Error::late`]. `None` if it is not known.
+/// The line of user code whose operation is calling the backend on this thread; `None` if it is not known. This is for
+/// backends that discover an error only after the call has returned; they attach the line with [`Error::late`].
 pub fn line_of_call() -> Option<&'static Location<'static>> {
     CALL.get().filter(|line| is_of_user(line))
 }
 
-/// Gives an error that has no line yet the line of the caller.
+/// Attaches the caller's line to an error that has no line yet.
 pub trait Here {
-    /// Sets the line of the failed call to that of the caller, if it is not known yet.
+    /// Sets the line of the failed call to the caller's line, unless a line is already known.
     #[must_use]
     #[track_caller]
     fn here(self) -> Self;
@@ -65,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_first_line_of_a_user_stays() {
-        // This file counts as Gradus, so no line is taken here.
+        // This file counts as part of Gradus, so its lines are not recorded.
         let e = fails().here().unwrap_err();
         assert_eq!(e.location(), None);
         assert!(!e.to_string().contains("at "));

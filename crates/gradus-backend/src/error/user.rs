@@ -1,8 +1,8 @@
-//! Which lines of code are a user's.
+//! Decides which lines of code belong to the user.
 
 use std::panic::Location;
 
-/// The crates whose own lines mean nothing to a user.
+/// The crates whose lines mean nothing to a user.
 const OURS: [&str; 13] = [
     "gradus",
     "gradus-backend",
@@ -19,26 +19,27 @@ const OURS: [&str; 13] = [
     "gradus-wgpu",
 ];
 
-/// Whether this is a line of a user: neither of Gradus nor of the standard library.
+/// Whether this line belongs to the user, that is, neither to Gradus nor to the standard library.
 pub fn is_of_user(location: &Location<'_>) -> bool {
     is_users_file(location.file(), file!())
 }
 
-/// Whether `file` is a user's, as `this` file of this crate is called by the compiler.
+/// Whether `file` belongs to the user. `this` is the compiler's path of this source file.
 fn is_users_file(file: &str, this: &str) -> bool {
-    // Where the standard library was built, and where rustup puts its sources.
+    // The path under which the standard library was built, and the folder in which rustup installs its sources.
     if file.starts_with("/rustc/") || file.contains("rustlib") {
         return false;
     }
     let (file, this) = (file.replace('\\', "/"), this.replace('\\', "/"));
-    // `crates/` in the workspace, the folder of the registry for who depends on it.
+    // The folder that holds the crates: `crates/` in the workspace, or a folder of the registry if Gradus is a
+    // dependency.
     let Some(own) = this.strip_suffix("/src/error/user.rs") else { return true };
     let crates = &own[..own.rfind('/').map_or(0, |slash| slash + 1)];
     let Some((folder, inside)) = file.strip_prefix(crates).and_then(|rest| rest.split_once('/')) else { return true };
     !(OURS.contains(&without_version(folder)) && inside.starts_with("src/"))
 }
 
-/// The name of a crate from that of its folder, without the version that a registry appends.
+/// The name of a crate, given its folder: removes the version that a registry appends.
 fn without_version(folder: &str) -> &str {
     let is_version = |&(at, _): &(usize, &str)| folder[at + 1..].starts_with(|c: char| c.is_ascii_digit());
     folder.match_indices('-').find(is_version).map_or(folder, |(at, _)| &folder[..at])

@@ -1,7 +1,7 @@
-//! [`HostMemory`]: plain memory of this process behind [`Buffer`]s, with safe access to bytes and elements.
+//! [`HostMemory`]: ordinary memory of this process behind [`Buffer`]s, with safe access to bytes and elements.
 //!
-//! For backends that need no pool and no special memory: references, wrappers, tests. Every buffer is an allocation of
-//! its own, aligned for every dtype and zeroed.
+//! It is for backends that need neither a pool nor special memory: reference implementations, wrappers and tests. Every
+//! buffer is a separate, zeroed allocation, aligned for every dtype.
 
 mod value;
 
@@ -17,7 +17,7 @@ pub use value::{converted, load, store, wide};
 
 const ALIGN: usize = 64;
 
-/// An allocator of buffers that keeps count of them.
+/// An allocator that keeps count of its buffers.
 #[derive(Debug)]
 pub struct HostMemory {
     counts: Mutex<Counts>,
@@ -30,7 +30,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Bytes in use with `bytes` more, or why they are too many.
+    /// The bytes in use after adding `bytes` more, or the reason why they are too many.
     fn with(&self, bytes: usize) -> Result<usize, String> {
         let total = self.stats.in_use.checked_add(bytes).ok_or("are too many")?;
         match self.budget {
@@ -43,7 +43,7 @@ impl Counts {
 }
 
 impl HostMemory {
-    /// A memory without buffers or budget.
+    /// Creates a memory without buffers and without a budget.
     pub fn new() -> Arc<Self> {
         Arc::new(HostMemory { counts: Mutex::default() })
     }
@@ -52,8 +52,8 @@ impl HostMemory {
         self.counts.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A zeroed buffer of `bytes` bytes, 0 being legal; [`ErrorKind::OutOfMemory`] above the budget or when the system
-    /// has no more.
+    /// Allocates a zeroed buffer of `bytes` bytes; 0 is legal. Returns [`ErrorKind::OutOfMemory`] if the budget would
+    /// be exceeded or the system has no more memory.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
         let refused = |why: &str| {
             let m = format!("{bytes} bytes {why}");
@@ -77,25 +77,25 @@ impl HostMemory {
         Ok(unsafe { Buffer::from_raw(ptr, bytes, self.clone()) })
     }
 
-    /// Whether a buffer was made by this memory.
+    /// Whether this memory allocated the buffer.
     pub fn owns(self: &Arc<Self>, buffer: &Buffer) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(buffer.owner()), Arc::as_ptr(self))
     }
 
-    /// The bytes of a buffer of this memory; `None` if it is another's.
+    /// The bytes of a buffer; `None` if this memory did not allocate it.
     pub fn bytes<'a>(self: &Arc<Self>, buffer: &'a Buffer) -> Option<&'a [u8]> {
-        // SAFETY: the buffer was made by `alloc`: its memory is valid, initialised and its own, and the borrow keeps it
+        // SAFETY: `alloc` created the buffer, so its memory is valid, initialised and not shared. The borrow keeps it
         // from being written or freed.
         self.owns(buffer).then(|| unsafe { std::slice::from_raw_parts(buffer.as_ptr().as_ptr(), buffer.bytes()) })
     }
 
-    /// The bytes of a buffer of this memory, writable; `None` if it is another's.
+    /// The writable bytes of a buffer; `None` if this memory did not allocate it.
     pub fn bytes_mut<'a>(self: &Arc<Self>, buffer: &'a mut Buffer) -> Option<&'a mut [u8]> {
         // SAFETY: as for `bytes`, and the borrow is exclusive.
         self.owns(buffer).then(|| unsafe { std::slice::from_raw_parts_mut(buffer.as_ptr().as_ptr(), buffer.bytes()) })
     }
 
-    /// Copies `bytes` to position `offset` of `dst`: [`Backend::upload`](crate::Backend::upload).
+    /// Copies `bytes` to position `offset` of `dst`, as in [`Backend::upload`](crate::Backend::upload).
     pub fn upload(self: &Arc<Self>, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
         let dst = self.bytes_mut(dst).ok_or_else(|| foreign("upload"))?;
         let range = range("upload", dst.len(), offset, bytes.len())?;
@@ -103,14 +103,14 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Copies from position `offset` of `src` into `bytes`: [`Backend::download`](crate::Backend::download).
+    /// Copies from position `offset` of `src` into `bytes`, as in [`Backend::download`](crate::Backend::download).
     pub fn download(self: &Arc<Self>, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let src = self.bytes(src).ok_or_else(|| foreign("download"))?;
         bytes.copy_from_slice(&src[range("download", src.len(), offset, bytes.len())?]);
         Ok(())
     }
 
-    /// Copies between two buffers of this memory: [`Backend::copy_buffer`](crate::Backend::copy_buffer).
+    /// Copies between two buffers of this memory, as in [`Backend::copy_buffer`](crate::Backend::copy_buffer).
     pub fn copy(self: &Arc<Self>, src: &Buffer, from: usize, dst: &mut Buffer, to: usize, bytes: usize) -> Result<()> {
         const OP: &str = "copy_buffer";
         let src = self.bytes(src).ok_or_else(|| foreign(OP))?;
@@ -120,8 +120,8 @@ impl HostMemory {
         Ok(())
     }
 
-    /// The elements of a view in row-major order, each as [`load`] gives it. Errors if the buffer is another memory's or
-    /// the layout leaves it.
+    /// The elements of a view in row-major order, each as [`load`] returns it. Fails if the buffer belongs to another
+    /// memory or the layout exceeds the buffer.
     pub fn read(self: &Arc<Self>, op: &str, x: View<'_>) -> Result<Vec<Scalar>> {
         let bytes = self.bytes(x.buffer).ok_or_else(|| foreign(op))?;
         inside(op, &x)?;
@@ -130,8 +130,9 @@ impl HostMemory {
         Ok(values)
     }
 
-    /// Sets the elements of a view, which `values` has in row-major order, each as [`store`] does. Errors if the buffer is
-    /// another memory's, the layout leaves it or has two elements in one place, or there are more or fewer values.
+    /// Stores `values`, in row-major order, as the elements of a view, each as [`store`] does. Fails if the buffer
+    /// belongs to another memory, if the layout exceeds the buffer or has two elements in one place, or if the number
+    /// of values differs from the number of elements.
     pub fn write(self: &Arc<Self>, op: &str, out: &mut ViewMut<'_>, values: &[Scalar]) -> Result<()> {
         let (dtype, layout) = (out.dtype, out.layout);
         inside(op, &out.as_view())?;
@@ -149,29 +150,30 @@ impl HostMemory {
         Ok(())
     }
 
-    /// A claim of 0 bytes: [`Backend::host_claim`](crate::Backend::host_claim).
+    /// A claim of 0 bytes, as in [`Backend::host_claim`](crate::Backend::host_claim).
     pub fn claim(self: &Arc<Self>) -> Claim {
         Claim::new(Some(self.clone()))
     }
 
-    /// Counts of live buffers and claims; nothing is cached.
+    /// The counts of live buffers and claims; nothing is ever cached.
     pub fn stats(&self) -> MemoryStats {
         self.counts().stats
     }
 
-    /// The most bytes that buffers and [claims](HostMemory::claim) may hold; `None` lifts the limit. What is live stays.
+    /// Sets the maximum number of bytes that buffers and [claims](HostMemory::claim) may hold; `None` lifts the limit.
+    /// Live buffers and claims are kept.
     pub fn set_budget(&self, bytes: Option<usize>) {
         self.counts().budget = bytes;
     }
 }
 
-/// The error for a buffer that another memory made.
+/// The error for a buffer that another memory allocated.
 fn foreign(op: &str) -> Error {
     let m = "an operand lives on another device or backend instance";
     Error::new(ErrorKind::DeviceMismatch, op, m).help("move it here first")
 }
 
-/// `offset..offset + len`, within `size` bytes.
+/// The range `offset..offset + len`, checked to lie within `size` bytes.
 fn range(op: &str, size: usize, offset: usize, len: usize) -> Result<Range<usize>> {
     let end = offset.checked_add(len).filter(|&end| end <= size);
     let outside = || Error::argument(op, format!("{len} bytes from {offset} do not lie within a buffer of {size}"));
@@ -203,8 +205,8 @@ impl ClaimCount for HostMemory {
     }
 }
 
-// SAFETY: `free` gives the memory back with the layout that `alloc` took it with; the memory is ordinary and belongs to
-// no thread.
+// SAFETY: `free` deallocates the memory with the layout with which `alloc` allocated it. The memory is ordinary memory,
+// not tied to any thread.
 unsafe impl BufferOwner for HostMemory {
     unsafe fn free(&self, ptr: NonNull<u8>, bytes: usize) {
         let mut counts = self.counts();

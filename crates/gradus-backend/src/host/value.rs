@@ -1,11 +1,11 @@
-//! One element as bytes and as a [`Scalar`].
+//! Conversion of one element between bytes and a [`Scalar`].
 //!
-//! Here a u64 is a [`Scalar::Int`] with the same bits, as in [`Kernel::eval`](crate::Kernel::eval), so that every value of
-//! every dtype has its own scalar.
+//! In this module a u64 is a [`Scalar::Int`] with the same bits, as in [`Kernel::eval`](crate::Kernel::eval), so that
+//! every value of every dtype has a scalar of its own.
 
 use crate::{DType, Scalar, bf16, bf16_from_f64, f16, f16_from_f64};
 
-/// Element `position` of memory that holds `dtype`. It must lie within `bytes`.
+/// Loads element `position` from memory that holds elements of `dtype`. The element must lie within `bytes`.
 pub fn load(bytes: &[u8], dtype: DType, position: usize) -> Scalar {
     fn part<const N: usize>(bytes: &[u8], position: usize) -> [u8; N] {
         let mut part = [0; N];
@@ -28,8 +28,8 @@ pub fn load(bytes: &[u8], dtype: DType, position: usize) -> Scalar {
     }
 }
 
-/// Sets element `position`, which must lie within `bytes`: a float rounded once, an integer wrapped. An integer becomes a
-/// float of 32 or 64 bits in one rounding, one of 16 by way of 64.
+/// Stores element `position`, which must lie within `bytes`. Floats are rounded once and integers wrap. An integer
+/// stored as f32 or f64 is rounded once; stored as f16 or bf16, it goes through f64.
 pub fn store(bytes: &mut [u8], dtype: DType, position: usize, value: Scalar) {
     let mut put = |part: &[u8]| bytes[position * part.len()..][..part.len()].copy_from_slice(part);
     let int = || match value {
@@ -58,7 +58,7 @@ pub fn store(bytes: &mut [u8], dtype: DType, position: usize, value: Scalar) {
     }
 }
 
-/// A representable scalar of any kind as the scalar that [`load`] gives for `dtype`.
+/// Converts a scalar that `dtype` can represent into the scalar that [`load`] returns for that dtype.
 pub fn converted(value: Scalar, dtype: DType) -> Scalar {
     match (value, dtype) {
         (Scalar::Float(v), DType::U64) => Scalar::Int(v as u64 as i64),
@@ -119,9 +119,9 @@ mod tests {
         ] {
             assert_eq!(kept(Scalar::Int(-2), dtype), Scalar::Int(want), "{dtype}");
         }
-        // Just above the middle of two f32, and on it once rounded to f64.
+        // Just above the midpoint of two f32 values; rounded to f64 first, it would lie exactly on the midpoint.
         assert_eq!(kept(Scalar::Int(9_007_199_791_611_905), DType::F32), Scalar::Float(9_007_200_328_482_816.0));
-        // Halfway between two values the even one counts.
+        // Ties go to the even value.
         assert_eq!(kept(Scalar::Int(16_777_217), DType::F32), Scalar::Float(16_777_216.0));
         assert_eq!(kept(Scalar::Float(2049.0), DType::F16), Scalar::Float(2048.0));
         assert_eq!(kept(Scalar::Float(2051.0), DType::F16), Scalar::Float(2052.0));

@@ -1,12 +1,12 @@
-//! The activations that are more than one instruction, each with its limits exact and its slope finite.
+//! Activations that take more than one instruction. Each has exact limits and a finite slope everywhere.
 
 use super::Expr;
 
-/// `sigmoid(-x)` is 0 in every float type from here on.
+/// From this value on, `sigmoid(-x)` is 0 in every float type.
 pub(super) const SILU_BOUND: f64 = 1000.0;
 
 impl<'k> Expr<'k> {
-    /// 0 below 0, else this; NaN stays, and the slope at 0 is 0.
+    /// `max(x, 0)`. NaN propagates, and the slope at 0 is 0.
     #[must_use]
     pub fn relu(self) -> Expr<'k> {
         self.le(0.0).select(0.0, self)
@@ -19,17 +19,17 @@ impl<'k> Expr<'k> {
         x * x.sigmoid()
     }
 
-    /// `x * Phi(x)` with the normal distribution function: the exact GELU.
+    /// `x * Phi(x)` with `Phi` the cumulative normal distribution function: the exact GELU.
     #[must_use]
     pub fn gelu(self) -> Expr<'k> {
-        // erfc keeps the left tail exact.
+        // erfc keeps the left tail accurate.
         self.gated((self.bounded(60.0) * -std::f64::consts::FRAC_1_SQRT_2).erfc() * 0.5)
     }
 
-    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`: the approximation of GELU by tanh.
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`: the tanh approximation of GELU.
     #[must_use]
     pub fn gelu_tanh(self) -> Expr<'k> {
-        // x/2 (1 + tanh u) = x sigmoid(2u).
+        // Uses x/2 (1 + tanh u) = x sigmoid(2u).
         let c = self.bounded(60.0);
         let two_u = (c + c * c * c * 0.044715) * (2.0 * 0.797_884_560_802_865_4);
         self.gated(two_u.sigmoid())
@@ -41,15 +41,16 @@ impl<'k> Expr<'k> {
         self * self
     }
 
-    /// The argument of a saturating function, bounded: beyond the bound the function is constant in every float type, and
-    /// the slope of the bounded argument is an exact 0, so that no infinity meets a zero.
+    /// Clamps the argument of a saturating function to `-bound..=bound`. Beyond the bound the function is constant in
+    /// every float type. The slope of the clamped argument there is exactly 0, so the gradient never multiplies
+    /// infinity by zero.
     #[must_use]
     pub fn bounded(self, bound: f64) -> Expr<'k> {
         let below = self.lt(-bound).select(-bound, self);
         below.gt(bound).select(bound, below)
     }
 
-    /// `x * gate`, and its limit -0 at -inf, where the product would be `-inf * 0`.
+    /// `x * gate`, except at -inf, where the product would be `-inf * 0`: there it returns the limit, -0.
     #[must_use]
     pub fn gated(self, gate: Expr<'k>) -> Expr<'k> {
         self.eq(f64::NEG_INFINITY).select(-0.0, self * gate)

@@ -1,4 +1,4 @@
-//! Building kernels from ordinary-looking expressions.
+//! Builds kernels from expressions that look like ordinary Rust.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,10 +8,10 @@ use super::op::TypeRule;
 use super::{Inst, Kernel, MAX_ARGS, ScalarOp, Value, verify};
 use crate::{DType, Error, Here, Result, Scalar};
 
-/// Collects the code of a kernel; [`Expr`] is the handle to its values.
+/// Collects the code of a kernel; an [`Expr`] is a handle to one of its values.
 ///
-/// Identical instructions are stored once, code that no output needs is dropped, and multiplications by 1 are removed. The
-/// first type error is stored and reported by [`finish`](KernelBuilder::finish).
+/// Identical instructions are stored once, code that no output needs is dropped, and multiplications by 1 are removed.
+/// The first type error is kept and reported by [`finish`](KernelBuilder::finish).
 #[derive(Debug)]
 pub struct KernelBuilder {
     args: Vec<DType>,
@@ -26,7 +26,7 @@ struct State {
     error: Option<Error>,
 }
 
-/// A value of a kernel under construction. `Copy`; combine with operators and methods.
+/// A value of a kernel under construction. It is `Copy`; combine values with operators and methods.
 #[derive(Debug, Clone, Copy)]
 pub struct Expr<'k> {
     builder: &'k KernelBuilder,
@@ -34,8 +34,8 @@ pub struct Expr<'k> {
 }
 
 impl Kernel {
-    /// A kernel with the given argument dtypes, whose outputs are what `body` returns. Each output is stored in its own
-    /// type; an f32 output is stored as f16 or bf16 if all float arguments have that dtype.
+    /// Builds a kernel with the given argument dtypes, whose outputs are what `body` returns. Each output is stored in
+    /// its own dtype, except that an f32 output is stored as f16 or bf16 if all float arguments have that dtype.
     #[track_caller]
     pub fn build(
         name: &str,
@@ -58,13 +58,13 @@ impl Kernel {
 }
 
 impl KernelBuilder {
-    /// An empty kernel with arguments of these storage dtypes.
+    /// A kernel without code, whose arguments have these storage dtypes.
     pub fn new(args: &[DType]) -> Self {
         Self::with_at_most(MAX_ARGS, args)
     }
 
-    /// An empty kernel that is only built to find which arguments are read: it may have more arguments than a kernel that
-    /// runs.
+    /// A kernel without code that is built only to find out which arguments are read. It may have more arguments than a
+    /// kernel that runs.
     pub(super) fn draft(args: &[DType]) -> Self {
         Self::with_at_most(usize::from(u8::MAX), args)
     }
@@ -87,14 +87,14 @@ impl KernelBuilder {
         (0..self.args.len()).map(|i| Expr { builder: self, value: i as Value }).collect()
     }
 
-    /// A constant of a compute type.
+    /// A constant of a compute dtype.
     pub fn constant(&self, dtype: DType, value: impl Into<Scalar>) -> Expr<'_> {
         let value = value.into();
         let value = if dtype.is_float() { Scalar::Float(value.to_f64()) } else { value };
         self.push(ScalarOp::Const(value), dtype, &[])
     }
 
-    /// The handle of an existing value.
+    /// The handle to an existing value.
     pub(super) fn expr(&self, value: Value) -> Expr<'_> {
         Expr { builder: self, value }
     }
@@ -103,7 +103,8 @@ impl KernelBuilder {
         self.state.borrow().insts.get(usize::from(v)).map_or(DType::F32, |i| i.dtype)
     }
 
-    /// `e` if it is a value of this kernel; another kernel's value is an error, and any value of this one stands in.
+    /// Returns `e` if it belongs to this kernel. Otherwise records an error and returns an arbitrary value of this
+    /// kernel.
     fn own<'k>(&'k self, e: Expr<'k>) -> Expr<'k> {
         if std::ptr::eq(self, e.builder) {
             return e;
@@ -112,7 +113,7 @@ impl KernelBuilder {
         self.expr(0)
     }
 
-    /// Adds an instruction, or finds an identical one.
+    /// Adds an instruction, or reuses an identical one.
     pub(super) fn push(&self, op: ScalarOp, dtype: DType, operands: &[Value]) -> Expr<'_> {
         let mut all = [0; 3];
         all[..operands.len()].copy_from_slice(operands);
@@ -134,8 +135,8 @@ impl KernelBuilder {
         self.expr(value)
     }
 
-    /// The kernel with these outputs, each with the dtype that it is stored in: the value's own type, or a half
-    /// precision of an f32 or f64, rounded once.
+    /// Builds the kernel with these outputs. Each output comes with its storage dtype: the value's own dtype, or a
+    /// half-precision dtype to which an f32 or f64 is rounded once.
     #[track_caller]
     pub fn finish(&self, name: &str, outputs: &[(Expr<'_>, DType)]) -> Result<Kernel> {
         let state = self.state.borrow();
@@ -178,17 +179,17 @@ fn foreign() -> Error {
 }
 
 impl<'k> Expr<'k> {
-    /// The type of this value.
+    /// The dtype of this value.
     pub fn dtype(self) -> DType {
         self.builder.dtype_of(self.value)
     }
 
-    /// Number of this value.
+    /// The number of this value.
     pub fn value(self) -> Value {
         self.value
     }
 
-    /// A constant of this value's type.
+    /// A constant with the dtype of this value.
     pub fn constant(self, value: impl Into<Scalar>) -> Expr<'k> {
         self.builder.constant(self.dtype(), value)
     }
@@ -200,13 +201,13 @@ impl<'k> Expr<'k> {
         }
     }
 
-    /// An instruction of one operand.
+    /// An instruction with one operand.
     pub fn unary(self, op: ScalarOp) -> Expr<'k> {
         let dtype = if op.rule() == TypeRule::Test { DType::Bool } else { self.dtype() };
         self.builder.push(op, dtype, &[self.value])
     }
 
-    /// An instruction of two operands.
+    /// An instruction with two operands.
     pub fn binary(self, op: ScalarOp, other: impl IntoExpr<'k>) -> Expr<'k> {
         let other = self.builder.own(other.into_expr(self));
         if op == ScalarOp::Mul && self.dtype() == other.dtype() && self.dtype() != DType::Bool {
@@ -221,26 +222,26 @@ impl<'k> Expr<'k> {
         self.builder.push(op, dtype, &[self.value, other.value])
     }
 
-    /// `a` where this is true, else `b`.
+    /// `a` where this value is true, otherwise `b`.
     pub fn select(self, a: impl IntoExpr<'k>, b: impl IntoExpr<'k>) -> Expr<'k> {
-        // In every sensible use one of the two is an expression; a constant takes its type.
+        // In any sensible use, at least one of `a` and `b` is an expression; a constant takes its dtype.
         let like = self.builder.own(a.as_expr().or(b.as_expr()).unwrap_or(self));
         let (a, b) = (self.builder.own(a.into_expr(like)), self.builder.own(b.into_expr(like)));
         self.builder.push(ScalarOp::Select, a.dtype(), &[self.value, a.value, b.value])
     }
 
-    /// Converted to the compute type of `dtype`.
+    /// This value converted to the compute dtype of `dtype`.
     pub fn cast(self, dtype: DType) -> Expr<'k> {
         let dtype = dtype.compute();
         if self.dtype() == dtype { self } else { self.builder.push(ScalarOp::Cast, dtype, &[self.value]) }
     }
 }
 
-/// A number or an expression, as an operand beside an expression.
+/// An operand that is a number or an expression.
 pub trait IntoExpr<'k>: Copy {
-    /// This operand, a number taking the type of `like`.
+    /// This operand as an expression; a number takes the dtype of `like`.
     fn into_expr(self, like: Expr<'k>) -> Expr<'k>;
-    /// The expression, if this is one.
+    /// The expression, if this operand is one.
     fn as_expr(self) -> Option<Expr<'k>>;
 }
 impl<'k> IntoExpr<'k> for Expr<'k> {
@@ -292,7 +293,7 @@ impl<'k> ops::Neg for Expr<'k> {
 
 macro_rules! methods {
     (unary: $($u:ident $U:ident),*; binary: $($b:ident $B:ident),*;) => {
-        // Each is documented at its instruction. `not` is a method for symmetry with `and`, `or` and `xor`.
+        // Each method is documented at its instruction. `not` is a method for symmetry with `and`, `or` and `xor`.
         #[allow(missing_docs, clippy::should_implement_trait)]
         impl<'k> Expr<'k> {
             $(#[must_use] pub fn $u(self) -> Expr<'k> { self.unary(ScalarOp::$U) })*

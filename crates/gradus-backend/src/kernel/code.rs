@@ -1,59 +1,59 @@
-//! [`Kernel`]: its code, and the gradients that it keeps.
+//! [`Kernel`]: its code and its cached gradients.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::op::ScalarOp;
 use crate::DType;
 
-/// Number of a value within its kernel: the index of the instruction that makes it.
+/// The number of a value within its kernel: the index of the instruction that defines it.
 pub type Value = u16;
 
-/// The largest number of arguments of a kernel.
+/// The maximum number of arguments of a kernel.
 pub const MAX_ARGS: usize = 32;
 
-/// One instruction; it defines the value with its own index.
+/// One instruction; it defines the value whose number is its own index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Inst {
-    /// What it computes.
+    /// The operation that it computes.
     pub op: ScalarOp,
-    /// Type of the value that it defines: a compute type.
+    /// The dtype of the value that it defines; always a compute dtype.
     pub dtype: DType,
-    /// Operands, of which the first `op.arity()` count; each is defined earlier.
+    /// The operands. Only the first `op.arity()` are used; each must be defined earlier.
     pub operands: [Value; 3],
 }
 
 impl Inst {
-    /// The operands that count.
+    /// The operands that are used.
     pub fn inputs(&self) -> &[Value] {
         &self.operands[..self.op.arity()]
     }
 }
 
-/// Straight-line code over scalars; see the [module page](super). Verified when made, immutable afterwards.
+/// Straight-line code over scalars; see the [module page](super). It is verified on creation and immutable afterwards.
 #[derive(Debug)]
 pub struct Kernel {
     pub(super) name: String,
     pub(super) args: Vec<DType>,
     pub(super) insts: Vec<Inst>,
     pub(super) outputs: Vec<(Value, DType)>,
-    /// Vector-Jacobian products by mask of wanted arguments, made on first use. Masks over the first three arguments
-    /// have a slot of their own, reached without a lock.
+    /// Vector-Jacobian products by mask of wanted arguments, built on first use. Masks over the first three arguments
+    /// have slots of their own here, which are read without a lock; the others are in `more_vjps`.
     pub(super) vjps: [OnceLock<Arc<Vjp>>; 8],
     pub(super) more_vjps: Mutex<Vec<(u32, Arc<Vjp>)>>,
 }
 
-/// The gradient of a kernel, for a choice of its arguments; made by [`Kernel::vjp`].
+/// The gradient of a kernel with respect to a choice of its arguments, returned by [`Kernel::vjp`].
 #[derive(Debug)]
 pub struct Vjp {
-    /// The gradient as a kernel. Its arguments are those listed in `args`, its outputs are the gradients of the wanted
-    /// arguments, in their order.
+    /// The gradient as a kernel. Its arguments are listed in `args`. Its outputs are the gradients of the arguments in
+    /// `wanted`, in that order.
     pub kernel: Arc<Kernel>,
-    /// What each argument of `kernel` is.
+    /// The meaning of each argument of `kernel`.
     pub args: Vec<VjpArg>,
-    /// The wanted arguments, of which `kernel` gives the gradients.
+    /// The arguments whose gradients `kernel` computes.
     pub wanted: Vec<usize>,
-    /// Wanted arguments whose gradient is the unchanged gradient of an output, as (argument, output). No kernel has to run
-    /// for them.
+    /// Pairs (argument, output) of wanted arguments whose gradient is simply the gradient of an output. They need no
+    /// kernel.
     pub passed: Vec<(usize, usize)>,
 }
 
@@ -67,7 +67,7 @@ pub enum VjpArg {
 }
 
 impl Vjp {
-    /// Whether the gradient reads argument `i` of the original kernel, which must then be saved for the backward pass.
+    /// Whether the gradient reads argument `i` of the original kernel, so that it must be saved for the backward pass.
     pub fn reads_input(&self, i: usize) -> bool {
         self.args.contains(&VjpArg::Input(i))
     }
@@ -79,7 +79,7 @@ impl Kernel {
         &self.name
     }
 
-    /// Storage dtypes of the arguments.
+    /// The storage dtypes of the arguments.
     pub fn args(&self) -> &[DType] {
         &self.args
     }
@@ -89,13 +89,13 @@ impl Kernel {
         &self.insts
     }
 
-    /// Value and storage dtype of each output.
+    /// The value and the storage dtype of each output.
     pub fn outputs(&self) -> &[(Value, DType)] {
         &self.outputs
     }
 }
 
-/// Equality of the code, whatever the name.
+/// Kernels are equal if their code is equal, whatever their names.
 impl PartialEq for Kernel {
     fn eq(&self, other: &Self) -> bool {
         self.args == other.args && self.insts == other.insts && self.outputs == other.outputs

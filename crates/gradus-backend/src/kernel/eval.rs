@@ -1,15 +1,15 @@
-//! The interpreter for one element: the oracle of the IR.
+//! An interpreter that evaluates a kernel for one element; it is the reference for the meaning of the IR.
 //!
-//! Every instruction gives the correctly rounded result in its type: it is computed in f64 (integers in i128) and then
-//! rounded. Slow and plain on purpose; backends are tested against it.
+//! Every instruction is computed in f64 (integers in i128) and then rounded to its dtype. The interpreter is
+//! deliberately slow and simple: backends are tested against it.
 
 use super::{Kernel, ScalarOp};
 use crate::{DType, Error, Result, Scalar};
 
 impl Kernel {
-    /// The outputs for one value of each argument.
+    /// Evaluates the outputs for one value of each argument.
     ///
-    /// Errors if the number of values is wrong, an integer is divided by zero or raised to a negative power.
+    /// Errors if the number of values is wrong, or if an integer is divided by zero or raised to a negative power.
     #[track_caller]
     pub fn eval(&self, args: &[Scalar]) -> Result<Vec<Scalar>> {
         if args.len() != self.args().len() {
@@ -42,7 +42,7 @@ impl Kernel {
     }
 }
 
-/// What went wrong when an integer instruction has no result.
+/// Explains why an integer instruction has no result.
 pub fn integer_failure(op: ScalarOp) -> &'static str {
     match op {
         ScalarOp::Pow => "an integer was raised to a negative power; cast to a float dtype first",
@@ -58,7 +58,7 @@ fn int(s: Scalar) -> i128 {
     }
 }
 
-/// u64 values above `i64::MAX` are kept as their two's complement in `Scalar::Int`.
+/// The exact value of an integer or bool. A u64 above `i64::MAX` is stored in `Scalar::Int` with the same bits.
 fn wide(s: Scalar, dtype: DType) -> i128 {
     match (s, dtype) {
         (Scalar::Int(v), DType::U64) => i128::from(v as u64),
@@ -66,7 +66,7 @@ fn wide(s: Scalar, dtype: DType) -> i128 {
     }
 }
 
-/// A value as `dtype` holds it: floats rounded, integers wrapped.
+/// A value as `dtype` stores it: floats are rounded and integers wrap.
 fn round(s: Scalar, dtype: DType) -> Scalar {
     match dtype {
         DType::F64 => Scalar::Float(s.to_f64()),
@@ -84,7 +84,7 @@ fn round(s: Scalar, dtype: DType) -> Scalar {
     }
 }
 
-/// The conversion between two compute types.
+/// Converts between two compute dtypes.
 fn cast(s: Scalar, from: DType, to: DType) -> Scalar {
     match (s, to) {
         (_, DType::Bool) => round(s, to),
@@ -99,7 +99,7 @@ fn cast(s: Scalar, from: DType, to: DType) -> Scalar {
             DType::U8 => i64::from(v as u8),
             _ => v as i64,
         }),
-        // Straight to f32: by way of f64 a large integer would be rounded twice.
+        // Convert straight to f32: going through f64 would round a large integer twice.
         (_, DType::F32) => Scalar::Float(f64::from(wide(s, from) as f32)),
         (_, to) if to.is_float() => Scalar::Float(wide(s, from) as f64),
         _ => round(s, to),
@@ -138,7 +138,8 @@ fn unary_float(op: ScalarOp, x: f64) -> Scalar {
         Cosh => libm::cosh(x),
         Tanh => libm::tanh(x),
         Asinh => libm::asinh(x),
-        // libm relies on a logarithm to report the domain error, which cancellation can prevent.
+        // libm relies on a logarithm to return NaN outside the domain, but cancellation in its argument can prevent
+        // that.
         Acosh => {
             if x < 1.0 {
                 f64::NAN
@@ -173,8 +174,9 @@ pub fn sigmoid(x: f64) -> f64 {
     }
 }
 
-/// The largest integer not above the exact quotient `a / b`, as far as floats hold it: `1 // 0.1` is 9, since 0.1 is a
-/// little more than a tenth, though the rounded quotient is 10. A zero divisor gives `a / b`, an infinite dividend NaN.
+/// The largest integer that does not exceed the exact quotient `a / b`, as far as floats can represent it. For example,
+/// `1 // 0.1` is 9, although the rounded quotient is 10, because 0.1 is stored as slightly more than a tenth. A zero
+/// divisor returns `a / b`; otherwise an infinite dividend returns NaN.
 pub fn floor_div(a: f64, b: f64) -> f64 {
     if a.is_infinite() && b != 0.0 {
         return f64::NAN;
@@ -183,8 +185,9 @@ pub fn floor_div(a: f64, b: f64) -> f64 {
         return if a < 0.0 && b > 0.0 || a > 0.0 && b < 0.0 { -1.0 } else { a / b };
     }
     let q = (a / b).floor();
-    // The quotient can only have been rounded up past its floor if it became an integer; then the exact rest, of which
-    // the fused product tells the sign, is on the other side of 0 than b. Above 2^53 every float is an integer.
+    // Rounding can carry the quotient past its floor only by turning it into an integer. The exact remainder, whose
+    // sign the fused multiply-add yields, then has the opposite sign to `b`. Above 2^53 there is nothing to correct,
+    // because every float is an integer.
     let rest = (-q).mul_add(b, a);
     if rest * b.signum() < 0.0 && q.abs() <= 9_007_199_254_740_992.0 { q - 1.0 } else { q }
 }
@@ -256,7 +259,7 @@ fn binary_float(op: ScalarOp, a: f64, b: f64) -> Scalar {
     })
 }
 
-/// `None` where the result does not exist: a zero divisor or a negative exponent.
+/// `None` if there is no result, because the divisor is zero or the exponent is negative.
 fn binary_int(op: ScalarOp, a: i128, b: i128) -> Option<Scalar> {
     use ScalarOp::*;
     let divisor = || (b != 0).then_some(b);

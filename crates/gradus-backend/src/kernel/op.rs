@@ -1,29 +1,29 @@
-//! The scalar instructions and what types they take.
+//! The scalar instructions and their dtypes.
 
 use crate::Scalar;
 
-/// Which types an instruction takes and gives.
+/// The operand and result dtypes of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TypeRule {
-    /// Loads an argument, widened to its compute type.
+    /// Loads an argument, widened to its compute dtype.
     Arg,
-    /// A constant of any compute type.
+    /// A constant of any compute dtype.
     Const,
-    /// Floats in, the same float type out.
+    /// Floats in, the same float dtype out.
     Float,
-    /// Numbers of one type in, the same out.
+    /// Numbers of one dtype in, the same dtype out.
     Number,
-    /// Signed numbers of one type in, the same out.
+    /// Signed numbers of one dtype in, the same dtype out.
     Signed,
     /// A number in, bool out.
     Test,
-    /// Two of one type (bool too) in, bool out.
+    /// Two values of one dtype (bool included) in, bool out.
     Compare,
     /// Booleans in, bool out.
     Logic,
-    /// A bool and two of one type in, that type out.
+    /// A bool and two values of one dtype in, that dtype out.
     Select,
-    /// Anything in, the instruction's type out.
+    /// Any dtype in, the instruction's dtype out.
     Cast,
 }
 
@@ -32,7 +32,7 @@ macro_rules! scalar_ops {
         /// A scalar instruction. Integer arithmetic wraps; float arithmetic is IEEE; NaN propagates.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum ScalarOp {
-            /// Argument number `.0`, widened to its compute type.
+            /// Argument number `.0`, widened to its compute dtype.
             Arg(u8),
             /// A constant.
             Const(Scalar),
@@ -40,10 +40,10 @@ macro_rules! scalar_ops {
         }
 
         impl ScalarOp {
-            /// Every instruction but `Arg` and `Const`.
+            /// Every instruction except `Arg` and `Const`.
             pub const ALL: &[ScalarOp] = &[$(ScalarOp::$name,)*];
 
-            /// The name in printed kernels.
+            /// The instruction's name in printed kernels.
             pub const fn name(self) -> &'static str {
                 match self {
                     ScalarOp::Arg(_) => "arg",
@@ -61,7 +61,7 @@ macro_rules! scalar_ops {
                 }
             }
 
-            /// Which types it takes and gives.
+            /// The instruction's operand and result dtypes.
             pub const fn rule(self) -> TypeRule {
                 match self {
                     ScalarOp::Arg(_) => TypeRule::Arg,
@@ -76,7 +76,7 @@ macro_rules! scalar_ops {
 scalar_ops! {
     /// `-x`
     Neg, "neg", 1, Signed;
-    /// `|x|`; the lowest integer wraps to itself.
+    /// `|x|`; the most negative integer wraps to itself.
     Abs, "abs", 1, Number;
     /// -1, 0 or 1; keeps NaN and -0.
     Sign, "sign", 1, Number;
@@ -90,21 +90,21 @@ scalar_ops! {
     Exp, "exp", 1, Float;
     /// `2^x`
     Exp2, "exp2", 1, Float;
-    /// `e^x - 1`, exact near 0.
+    /// `e^x - 1`, accurate near 0.
     Expm1, "expm1", 1, Float;
-    /// Natural logarithm; -inf at 0, NaN below.
+    /// Natural logarithm; -inf at 0 and NaN below 0.
     Log, "log", 1, Float;
     /// Logarithm to base 2.
     Log2, "log2", 1, Float;
     /// Logarithm to base 10.
     Log10, "log10", 1, Float;
-    /// `ln(1 + x)`, exact near 0.
+    /// `ln(1 + x)`, accurate near 0.
     Log1p, "log1p", 1, Float;
-    /// Sine of radians, right for every finite x.
+    /// Sine of x in radians, accurate for every finite x.
     Sin, "sin", 1, Float;
-    /// Cosine of radians.
+    /// Cosine of x in radians.
     Cos, "cos", 1, Float;
-    /// Tangent of radians.
+    /// Tangent of x in radians.
     Tan, "tan", 1, Float;
     /// Arc sine.
     Asin, "asin", 1, Float;
@@ -126,25 +126,25 @@ scalar_ops! {
     Atanh, "atanh", 1, Float;
     /// `1 / (1 + e^-x)`
     Sigmoid, "sigmoid", 1, Float;
-    /// `1 / (1 + e^x)`, which is `1 - sigmoid(x)` and `sigmoid(-x)`, exact for large x.
+    /// `1 / (1 + e^x)`, which equals `1 - sigmoid(x)` and `sigmoid(-x)`; accurate for large x.
     SigmoidNeg, "sigmoid_neg", 1, Float;
     /// `ln(1 + e^x)`
     Softplus, "softplus", 1, Float;
     /// Error function.
     Erf, "erf", 1, Float;
-    /// `1 - erf(x)`, exact for large x.
+    /// `1 - erf(x)`, accurate for large x.
     Erfc, "erfc", 1, Float;
-    /// Largest integer not above x; integers stay.
+    /// Largest integer not above x; leaves integers unchanged.
     Floor, "floor", 1, Number;
-    /// Smallest integer not below x; integers stay.
+    /// Smallest integer not below x; leaves integers unchanged.
     Ceil, "ceil", 1, Number;
-    /// Nearest integer, ties to even; integers stay.
+    /// Nearest integer, with ties to even; leaves integers unchanged.
     Round, "round", 1, Number;
-    /// Integer part; integers stay.
+    /// Integer part; leaves integers unchanged.
     Trunc, "trunc", 1, Number;
-    /// Whether x is NaN; never for an integer.
+    /// Whether x is NaN; always false for an integer.
     IsNan, "isnan", 1, Test;
-    /// Whether x is neither NaN nor infinite; always for an integer.
+    /// Whether x is neither NaN nor infinite; always true for an integer.
     IsFinite, "isfinite", 1, Test;
     /// Logical not.
     Not, "not", 1, Logic;
@@ -154,23 +154,23 @@ scalar_ops! {
     Sub, "sub", 2, Number;
     /// `a * b`
     Mul, "mul", 2, Number;
-    /// `a / b` for floats; integers round towards zero, and a zero divisor is an error.
+    /// `a / b`. Integer quotients are rounded towards zero, and an integer zero divisor is an error.
     Div, "div", 2, Number;
     /// `a / b` rounded down; an integer zero divisor is an error.
     FloorDiv, "floor_div", 2, Number;
-    /// `a - trunc(a / b) * b`: the sign of a; an integer zero divisor is an error.
+    /// `a - trunc(a / b) * b`, which has the sign of a; an integer zero divisor is an error.
     Fmod, "fmod", 2, Number;
-    /// `a - floor(a / b) * b`: the sign of b; an integer zero divisor is an error.
+    /// `a - floor(a / b) * b`, which has the sign of b; an integer zero divisor is an error.
     Remainder, "remainder", 2, Number;
-    /// `a^b`; C99's special cases for floats. Integers wrap, and a negative exponent is an error.
+    /// `a^b`, with the special cases of C99 for floats. Integers wrap, and a negative integer exponent is an error.
     Pow, "pow", 2, Number;
-    /// The larger; NaN if either is.
+    /// The larger operand; NaN if either operand is NaN.
     Max, "max", 2, Number;
-    /// The smaller; NaN if either is.
+    /// The smaller operand; NaN if either operand is NaN.
     Min, "min", 2, Number;
     /// `a == b`
     Eq, "eq", 2, Compare;
-    /// `a != b`; true if either is NaN.
+    /// `a != b`; true if either operand is NaN.
     Ne, "ne", 2, Compare;
     /// `a < b`
     Lt, "lt", 2, Compare;
@@ -186,9 +186,9 @@ scalar_ops! {
     Or, "or", 2, Logic;
     /// Logical exclusive or.
     Xor, "xor", 2, Logic;
-    /// The second operand where the first is true, else the third.
+    /// The second operand if the first is true, otherwise the third.
     Select, "select", 3, Select;
-    /// Conversion: between floats rounds to nearest; float to integer truncates and saturates, NaN gives 0; integer to
-    /// integer wraps; anything to bool is `!= 0`.
+    /// Conversion to another dtype. Float to float rounds to nearest. Float to integer truncates and saturates, and NaN
+    /// becomes 0. Integer to integer wraps. Conversion to bool is `!= 0`.
     Cast, "cast", 1, Cast;
 }

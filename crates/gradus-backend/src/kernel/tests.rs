@@ -11,7 +11,7 @@ fn one(kernel: &Kernel, args: &[f64]) -> f64 {
     kernel.eval(&args.iter().map(|&v| f(v)).collect::<Vec<_>>()).unwrap()[0].to_f64()
 }
 
-/// The gradient of output 0 at `x`, seeded with 1.
+/// The gradient of output 0 at `x`, for an output gradient of 1.
 fn gradient(kernel: &Kernel, x: &[f64]) -> Vec<f64> {
     let vjp = kernel.vjp((1 << x.len()) - 1).unwrap();
     let args: Vec<_> = vjp.args.iter().map(|a| f(if let VjpArg::Input(i) = a { x[*i] } else { 1.0 })).collect();
@@ -138,7 +138,7 @@ fn integers_wrap_and_refuse_a_zero_divisor() {
 #[test]
 fn large_integers_convert_with_one_rounding_and_unsigned_ones_keep_their_sign() {
     let to = |from, to| Kernel::build("cast", &[from], |v| vec![v[0].cast(to)]).unwrap();
-    // Just above the middle of two f32 values, by less than an f64 can tell.
+    // Above the midpoint of two f32 values, by less than an f64 can resolve.
     let v = (1i64 << 60) + (1 << 36) + 1;
     assert_eq!(to(DType::I64, DType::F32).eval(&[Scalar::Int(v)]).unwrap(), [f(f64::from(v as f32))]);
     let high = Scalar::Int(u64::MAX as i64);
@@ -193,7 +193,7 @@ fn a_floored_quotient_is_the_floor_of_the_exact_one() {
         floor_div(f64::INFINITY, 1.0).is_nan() && floor_div(0.0, 0.0).is_nan() && floor_div(f64::NAN, 1.0).is_nan()
     );
     assert!(floor_div(-0.0, 1.0).is_sign_negative());
-    // Against the remainder, which is exact.
+    // Compare with the remainder, which is exact.
     for i in 1..2000u32 {
         let (a, b) = (f64::from(i) * 0.1, f64::from(i % 37 + 1) * 0.1);
         assert_eq!(floor_div(a, b), ((a - libm::fmod(a, b)) / b).round(), "{a} // {b}");
@@ -204,7 +204,7 @@ fn a_floored_quotient_is_the_floor_of_the_exact_one() {
 
 #[test]
 fn a_gradient_too_large_for_a_kernel_is_an_error() {
-    // Each step is a constant and a sine; its gradient adds a cosine and a product.
+    // Each step adds a constant and takes a sine; its gradient adds a cosine and a product.
     let long = |n: i32| {
         Kernel::build("long", &[DType::F64], |v| vec![(0..n).fold(v[0], |x, i| (x + f64::from(i)).sin())]).unwrap()
     };

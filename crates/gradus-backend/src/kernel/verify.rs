@@ -1,10 +1,11 @@
-//! The verifier: what must hold of every kernel before a backend sees it, and the one way to make a kernel.
+//! The verifier: the conditions that every kernel must meet before a backend sees it, and the only way to create a
+//! kernel.
 
 use super::op::TypeRule;
 use super::{Inst, Kernel, Value};
 use crate::{DType, Error, ErrorKind, Result};
 
-/// Checks one instruction against those before it.
+/// Checks one instruction, given the instructions before it.
 #[track_caller]
 pub(super) fn inst(inst: &Inst, before: &[Inst], args: &[DType]) -> Result<()> {
     let name = inst.op.name();
@@ -48,8 +49,8 @@ pub(super) fn inst(inst: &Inst, before: &[Inst], args: &[DType]) -> Result<()> {
 }
 
 impl Kernel {
-    /// A kernel of this code: the inverse of [`args`](Kernel::args), [`insts`](Kernel::insts) and
-    /// [`outputs`](Kernel::outputs). Errors if it is not well formed.
+    /// Creates a kernel from its code; the inverse of [`args`](Kernel::args), [`insts`](Kernel::insts) and
+    /// [`outputs`](Kernel::outputs). Errors if the code is not well formed.
     #[track_caller]
     pub fn from_parts(name: &str, args: &[DType], insts: Vec<Inst>, outputs: Vec<(Value, DType)>) -> Result<Kernel> {
         let (name, args) = (name.to_owned(), args.to_vec());
@@ -58,8 +59,9 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Checks that the code is well formed: every operand defined before its use, types agreeing, outputs stored in their
-    /// own type or an f32 or f64 in half precision. Every way to make a kernel ends here.
+    /// Checks that the code is well formed: every operand is defined before its use, dtypes agree, and each output is
+    /// stored in its own dtype or, for f32 and f64, in half precision. Every way to create a kernel ends with this
+    /// check.
     #[track_caller]
     pub fn verify(&self) -> Result<()> {
         for (i, one) in self.insts().iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The gradient of a kernel, as a kernel: one rule per scalar instruction, in its numerically stable form.
+//! Builds the gradient of a kernel as another kernel, with one numerically stable rule for each scalar instruction.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use super::{Inst, Kernel, ScalarOp, Value, Vjp, VjpArg};
 use crate::{DType, Error, ErrorKind, Result};
 
 impl Kernel {
-    /// The result of [`vjp`](Kernel::vjp) if it was made before and `wanted` names only the first three arguments. Takes no
-    /// lock and does not touch a reference count.
+    /// The cached result of [`vjp`](Kernel::vjp), if `wanted` names only the first three arguments and the gradient has
+    /// already been built. Takes no lock and does not touch a reference count.
     #[inline]
     pub fn made_vjp(&self, wanted: u32) -> Option<&Vjp> {
         self.vjps.get(wanted as usize)?.get().map(|vjp| &**vjp)
     }
 
-    /// The gradient for the arguments in `wanted` (bit `i` for argument `i`), made once and kept.
+    /// The gradient with respect to the arguments in `wanted` (bit `i` for argument `i`), built once and cached.
     ///
-    /// Arguments that are not float have no gradient and are left out. An argument that no output depends on smoothly
-    /// has gradient zero. The result is a kernel again, so gradients of any order follow.
+    /// Arguments that are not floats have no gradient and are left out. An argument on which no output depends smoothly
+    /// has a gradient of zero. The result is again a kernel, so gradients of any order are possible.
     ///
     /// # Errors
-    /// The gradient of a very long kernel has more instructions or arguments than a kernel can have.
+    /// Fails if the gradient of a very long kernel needs more instructions or arguments than a kernel can have.
     #[track_caller]
     pub fn vjp(&self, wanted: u32) -> Result<Arc<Vjp>> {
         if let Some(slot) = self.vjps.get(wanted as usize) {
@@ -41,19 +41,19 @@ impl Kernel {
     }
 }
 
-/// The name of a kernel's gradient: `silu` gives `silu_backward`.
+/// The name of a kernel's gradient: `silu` becomes `silu_backward`.
 fn gradient_name(name: &str) -> String {
     format!("{name}_backward")
 }
 
-/// Builds the gradient of `kernel` for the arguments in `wanted`. See [`Kernel::vjp`].
+/// Builds the gradient of `kernel` with respect to the arguments in `wanted`. See [`Kernel::vjp`].
 #[track_caller]
 pub(super) fn make(kernel: &Kernel, wanted: u32) -> Result<Vjp> {
     let n = kernel.args().len();
-    // Lists of arguments, of which a kernel has at most 32.
+    // The lists below are short: a kernel has at most 32 arguments.
     let wanted: Vec<usize> = (0..n).filter(|&i| wanted >> i & 1 == 1 && kernel.args()[i].is_float()).collect();
 
-    // First with every argument and every output gradient as arguments; the unused ones are dropped below.
+    // The draft takes every argument and every output gradient; the unused ones are dropped below.
     let mut all: Vec<(VjpArg, DType)> =
         (0..kernel.args().len()).map(|i| (VjpArg::Input(i), kernel.args()[i])).collect();
     for (k, &(_, d)) in kernel.outputs().iter().enumerate().filter(|(_, (_, d))| d.is_float()) {
@@ -81,7 +81,7 @@ fn dtypes(args: &[(VjpArg, DType)]) -> Vec<DType> {
     args.iter().map(|a| a.1).collect()
 }
 
-/// The gradient kernel with the given arguments, which must include all that it reads.
+/// Builds the gradient kernel with the given arguments, which must include all that it reads.
 #[track_caller]
 fn differentiate(
     builder: KernelBuilder,
@@ -91,8 +91,8 @@ fn differentiate(
 ) -> Result<Kernel> {
     let arg = |which: VjpArg| args.iter().position(|a| a.0 == which).map(|i| builder.expr(i as u16));
 
-    // The forward values again; what no rule reads is dropped when the kernel is finished. A missing argument is one
-    // that the draft did not read, so a constant in its place reaches no output.
+    // Recompute the forward values; those that no rule reads are dropped when the kernel is finished. A missing
+    // argument is one that the draft did not read, so the constant in its place reaches no output.
     let mut values: Vec<Expr<'_>> = Vec::with_capacity(kernel.insts().len());
     for inst in kernel.insts() {
         let v = match inst.op {
@@ -117,7 +117,8 @@ fn differentiate(
         let Some(g) = grads[i] else { continue };
         if let Some((x, gate)) = silu_parts(kernel, inst) {
             let [x_value, gate] = [x, gate].map(|v| values[usize::from(v)]);
-            // Where `y` is above the bound `sigmoid(-x)` is 0 in every float type, and stays so if `y` is infinite.
+            // Where `y` exceeds the bound, `sigmoid(-x)` is 0 in every float type. Clamping `y` keeps the product 0
+            // even if `y` is infinite.
             let y = values[i].gt(SILU_BOUND).select(SILU_BOUND, values[i]);
             accumulate(&mut grads[usize::from(x)], g * (gate + y * x_value.sigmoid_neg()));
             continue;
@@ -144,18 +145,19 @@ fn differentiate(
             (g, dtype)
         })
         .collect();
-    // No gradient is wanted, but a kernel must have an output. This one has no argument.
+    // A kernel must have an output even if no gradient is wanted. This one reads no argument.
     let none = [(builder.constant(DType::F32, 0i64), DType::F32)];
     let outputs = if outputs.is_empty() { &none[..] } else { &outputs[..] };
-    // The rules are well typed for every verified kernel: what can fail is the size.
+    // The rules are well typed for every verified kernel, so only the size can cause a failure.
     builder.finish(&gradient_name(kernel.name()), outputs).map_err(|e| {
         let m = format!("the gradient is too large for one kernel: {}", e.message());
         Error::new(ErrorKind::Autograd, kernel.name(), m).help("split the expression into several operations")
     })
 }
 
-/// `x` and `sigmoid(x)`, if this is `y = x sigmoid(x)`. Its slope is taken in one piece, `sigmoid(x) + y sigmoid(-x)`: fewer
-/// multiplications than by the rules of the two instructions, and 1 at infinity, where theirs make `inf * 0`.
+/// Returns `x` and `sigmoid(x)` if the instruction is `y = x sigmoid(x)`. Its slope is computed in one piece, as
+/// `sigmoid(x) + y sigmoid(-x)`. This takes fewer multiplications than the rules of the two instructions and is 1 at
+/// infinity, where those rules would compute `inf * 0`.
 fn silu_parts(kernel: &Kernel, inst: &Inst) -> Option<(Value, Value)> {
     let [a, b, _] = inst.operands;
     let is_gate = |gate: Value, x: Value| {
@@ -166,8 +168,8 @@ fn silu_parts(kernel: &Kernel, inst: &Inst) -> Option<(Value, Value)> {
     orders.filter(|_| inst.op == ScalarOp::Mul).find(|&(x, gate)| is_gate(gate, x))
 }
 
-/// `x`, if this is `x / (|x| + 1)`. Its slope is taken in one piece, `1 / (|x| + 1)^2`, divided twice so that nothing
-/// overflows: the sum of the slopes of the two operands cancels where `x` is large.
+/// Returns `x` if the instruction is `x / (|x| + 1)`. Its slope is computed in one piece, as `1 / (|x| + 1)^2`, by
+/// dividing twice so that nothing overflows. Adding the slopes of the two operands would cancel for large `x`.
 fn softsign_of(kernel: &Kernel, inst: &Inst) -> Option<Value> {
     let at = |v: Value| &kernel.insts()[usize::from(v)];
     let [x, size, _] = inst.operands;
@@ -186,8 +188,8 @@ fn accumulate<'k>(slot: &mut Option<Expr<'k>>, g: Expr<'k>) {
     });
 }
 
-/// The gradients of the operands of one instruction: `g` is the gradient of its value `y`. `None` is no gradient
-/// (booleans, integers) or a zero one.
+/// The gradients of the operands of one instruction, where `g` is the gradient of its value `y`. `None` means that
+/// there is no gradient (booleans, integers) or that it is zero.
 fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> Expr<'k>) -> [Option<Expr<'k>>; 3] {
     use ScalarOp::*;
     if !g.dtype().is_float() {
@@ -206,7 +208,7 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
         Recip => one(-(g * y * y)),
         Exp => one(g * y),
         Exp2 => one(g * y * std::f64::consts::LN_2),
-        // e^x again, not y + 1, which has lost the small values below -1.
+        // Compute e^x anew: y + 1 cancels for x below -1.
         Expm1 => one(g * a().exp()),
         Log => one(g / a()),
         Log2 => one(g / (a() * std::f64::consts::LN_2)),
@@ -234,32 +236,35 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
         Sub => [Some(g), Some(-g), None],
         Mul => [Some(g * b()), Some(g * a()), None],
         Div => [Some(g / b()), Some(-(g * y / b())), None],
-        // Whole quotients of the exact division: that of the rounded one is one too large where it became an integer.
+        // The integer part of the exact quotient. Flooring the rounded quotient gives one too many where rounding
+        // carried it up to an integer.
         Fmod => [Some(g), Some(-(g * (a().abs().floor_div(b().abs()) * a().sign() * b().sign()))), None],
         Remainder => [Some(g), Some(-(g * a().floor_div(b()))), None],
         Pow => {
-            // At exponent 0 the value is 1 for every base: at base 0 (or so near that 1 / a overflows) and NaN the slope in
-            // the base is 0, not 0 * inf or NaN; elsewhere it depends on both, so that the mixed second derivative is right.
-            // At base 0 the slope in the exponent is 0.
+            // With exponent 0 the value is 1 for every base. If the base is then NaN, 0 or so small that 1 / a
+            // overflows, the slope with respect to the base is set to 0, to avoid 0 * inf or NaN. For other bases it is
+            // computed from both operands, so that the mixed second derivative is right. With base 0, the slope with
+            // respect to the exponent is 0.
             let tiny = if g.dtype() == DType::F64 { 1e-300 } else { 1e-37 };
             let hole = b().eq(0.0).and(a().abs().ge(tiny).not());
             let da = hole.select(0.0, b() * hole.select(1.0, a()).pow(b() - 1.0));
-            // The logarithm that is not taken is finite: its slope must not meet a 0.
+            // With base 0, take the logarithm of 1 instead, so that an infinite slope is never multiplied by 0.
             let zero = a().eq(0.0);
             let db = zero.select(0.0, y * zero.select(1.0, a()).log());
             [Some(g * da), Some(g * db), None]
         }
-        // A tie splits evenly; NaN passes the gradient to both, as it came from either.
+        // A tie splits the gradient evenly. With a NaN, both operands get the full gradient, as either may have caused
+        // it.
         Max => extremum(g, a().lt(b()), a().eq(b()), b().lt(a())),
         Min => extremum(g, b().lt(a()), a().eq(b()), a().lt(b())),
-        // The branch not taken gets an exact zero, whatever its own derivative is.
+        // The branch not taken gets exactly zero, whatever its own derivative is.
         Select => [None, Some(a().select(g, 0.0)), Some(a().select(0.0, g))],
         Cast => [a().dtype().is_float().then(|| g.cast(a().dtype())), None, None],
     }
 }
 
-/// `|a| > 1`, `a` where it is not (else 0), and `1 / a` where it is (else 1): what is squared in either case neither
-/// overflows nor has an infinite slope.
+/// Returns `|a| > 1`, then `a` where this is false (otherwise 0), then `1 / a` where it is true (otherwise 1). Squaring
+/// either number never overflows, and neither has an infinite slope.
 fn halves<'k>(a: Expr<'k>) -> (Expr<'k>, Expr<'k>, Expr<'k>) {
     let far = a.abs().gt(1.0);
     (far, far.select(0.0, a), far.select(a, 1.0).recip())

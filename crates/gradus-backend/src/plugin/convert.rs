@@ -1,4 +1,5 @@
-//! Converts the types of the contract to those that cross the border, and back. Values from the other side are checked.
+//! Converts the types of the contract to those that cross the plug-in boundary, and back. Values from the other side
+//! are checked.
 
 use super::hash::{number, text};
 use super::table::*;
@@ -8,7 +9,7 @@ use crate::{
     MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, Shape, View, Window,
 };
 
-/// The error for a value that has no meaning.
+/// The error for a code that has no meaning.
 fn unknown(what: &str, code: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Backend, "plugin", format!("there is no {what} {code}"))
 }
@@ -17,12 +18,12 @@ fn listed<T: Copy>(what: &str, list: &[T], code: u32) -> Result<T> {
     list.get(code as usize).copied().ok_or_else(|| unknown(what, code))
 }
 
-/// The dtype of a number.
+/// The dtype with this code.
 pub fn dtype(code: u32) -> Result<DType> {
     listed("dtype", &DType::ALL, code)
 }
 
-/// Enums that cross as their number, all variants of each, and a hash of them.
+/// Converts enums that cross the boundary as numbers, and hashes them. Every variant of each enum must be listed.
 macro_rules! codes {
     ($hash:ident: $($function:ident $what:literal $type:ident: $($variant:ident)*;)*) => {
         pub(super) const fn $hash(mut hash: u64) -> u64 {
@@ -36,7 +37,7 @@ macro_rules! codes {
         #[doc = concat!("The ", $what, " of a number, which `as u32` gives.")]
         pub fn $function(code: u32) -> Result<$type> {
             const ALL: &[$type] = &[$($type::$variant),*];
-            // Does not compile with a variant that the list lacks.
+            // Does not compile if a variant is missing from the list.
             let _ = |all: $type| match all {
                 $($type::$variant => (),)*
             };
@@ -59,7 +60,7 @@ codes! { lists:
     backend_kind "kind of backend" BackendKind: Cpu Wgpu Cuda Other;
 }
 
-/// The kinds of errors and their numbers, and a hash of them. Two kinds have numbers of their own.
+/// Maps the kinds of errors to codes, and hashes the mapping. Two kinds also carry numbers of their own.
 macro_rules! error_kinds {
     ($hash:ident: $($code:literal $kind:ident)*; $index:literal IndexOutOfBounds $memory:literal OutOfMemory) => {
         pub(super) const fn $hash(mut hash: u64) -> u64 {
@@ -92,7 +93,8 @@ error_kinds! { errors:
     7 IndexOutOfBounds 9 OutOfMemory
 }
 
-/// The meaning of the codes that this file and [`Scalar::bits`] write by hand. Change the line with the code.
+/// The meaning of the codes that this file and [`Scalar::bits`] write by hand. A change to a code must change its line
+/// here.
 const FORMS: [&str; 4] = [
     "RawScalar.kind: 0 Bool, 1 Int, 2 Float",
     "RawArg.form: 0 View, 1 Output, 2 Scalar",
@@ -100,7 +102,7 @@ const FORMS: [&str; 4] = [
     "RawDistribution.form: 0 Uniform(lo, hi), 1 Normal(mean, std), 2 Bernoulli(p), 3 Int(lo, hi)",
 ];
 
-/// A hash of what every code means that crosses, but for dtypes and instructions.
+/// A hash of the meaning of every code that crosses the boundary, except those of dtypes and instructions.
 pub(super) const fn meanings(hash: u64) -> u64 {
     let mut hash = errors(lists(hash));
     let mut i = 0;
@@ -111,12 +113,12 @@ pub(super) const fn meanings(hash: u64) -> u64 {
     hash
 }
 
-/// Axes as bits.
+/// Converts axes to a bit set.
 pub fn axes_to_bits(axes: Axes) -> u32 {
     axes.iter().fold(0, |bits, axis| bits | 1 << axis)
 }
 
-/// Axes from their bits; a bit beyond the highest rank is an error.
+/// Converts a bit set to axes; a bit beyond the highest rank is an error.
 pub fn axes_from_bits(bits: u32) -> Result<Axes> {
     if bits >> MAX_RANK != 0 {
         return Err(unknown("set of axes", bits));
@@ -125,10 +127,10 @@ pub fn axes_from_bits(bits: u32) -> Result<Axes> {
 }
 
 impl Text {
-    /// No text.
+    /// An empty text.
     pub const EMPTY: Text = Text { len: 0, bytes: [0; 1024] };
 
-    /// A text, or the beginning of one that is too long.
+    /// Stores a text, cut off if it is too long.
     pub fn new(s: &str) -> Self {
         let mut text = Text::EMPTY;
         let len = s.floor_char_boundary(text.bytes.len());
@@ -137,26 +139,26 @@ impl Text {
         text
     }
 
-    /// The text; bytes that are not UTF-8 are replaced.
+    /// The stored text; bytes that are not UTF-8 are replaced.
     pub fn to_text(&self) -> String {
         String::from_utf8_lossy(&self.bytes[..self.bytes.len().min(self.len as usize)]).into_owned()
     }
 }
 
 impl RawError {
-    /// No error yet.
+    /// A placeholder without an error.
     pub const NONE: RawError = RawError { kind: 0, numbers: [0; 3], op: Text::EMPTY, message: Text::EMPTY };
 
-    /// An error as it crosses.
+    /// Converts an error to the form that crosses the boundary.
     pub fn new(e: &Error) -> Self {
         let (kind, numbers) = error_code(e.kind());
-        // A line of the library's source would mean nothing to the caller.
+        // A line in the plug-in's source would mean nothing to the caller.
         let rendered = e.clone().without_line().to_string();
         let message = rendered.strip_prefix(e.op()).and_then(|m| m.strip_prefix(": ")).unwrap_or(&rendered);
         RawError { kind, numbers, op: Text::new(e.op()), message: Text::new(message) }
     }
 
-    /// The error that crossed.
+    /// Converts back to an [`Error`].
     pub fn to_error(&self) -> Error {
         let kind = error_kind(self.kind, self.numbers);
         Error::new(kind, self.op.to_text(), self.message.to_text())
@@ -164,7 +166,7 @@ impl RawError {
 }
 
 impl RawInfo {
-    /// Nothing known yet.
+    /// A placeholder without any information.
     pub const NONE: RawInfo = RawInfo {
         kind: 0,
         dtypes: 0,
@@ -175,7 +177,7 @@ impl RawInfo {
         features: Text::EMPTY,
     };
 
-    /// What a backend says of itself, as it crosses.
+    /// Converts a backend's description of itself to the form that crosses the boundary.
     pub fn new(info: &BackendInfo, supports: impl Fn(DType) -> bool) -> Self {
         let dtypes = DType::ALL.into_iter().filter(|&d| supports(d)).fold(0, |bits, d| bits | 1 << d as u32);
         RawInfo {
@@ -189,7 +191,7 @@ impl RawInfo {
         }
     }
 
-    /// What crossed.
+    /// Converts back to a [`BackendInfo`].
     pub fn to_info(&self) -> Result<BackendInfo> {
         Ok(BackendInfo {
             name: self.name.to_text(),
@@ -228,7 +230,7 @@ impl From<Scalar> for RawScalar {
 }
 
 impl RawScalar {
-    /// The scalar.
+    /// Converts back to a [`Scalar`].
     pub fn to_scalar(self) -> Result<Scalar> {
         let kind = u8::try_from(self.kind).unwrap_or(u8::MAX);
         Scalar::from_bits(kind, self.bits).ok_or_else(|| unknown("kind of scalar", self.kind))
@@ -236,7 +238,7 @@ impl RawScalar {
 }
 
 impl RawView {
-    /// Nothing.
+    /// A placeholder without a view.
     const NONE: RawView = RawView {
         buffer: std::ptr::null_mut(),
         dtype: 0,
@@ -246,7 +248,7 @@ impl RawView {
         offset: 0,
     };
 
-    /// A view, whose buffer the other side knows by its pointer.
+    /// Converts a view. The other side knows its buffer by the pointer.
     pub fn new(x: View<'_>) -> Self {
         let mut raw = RawView {
             buffer: x.buffer.as_ptr().as_ptr().cast(),
@@ -260,7 +262,7 @@ impl RawView {
         raw
     }
 
-    /// Dtype and layout; an error if an element lies outside of a buffer of `bytes` bytes.
+    /// The dtype and the layout; an error if an element lies outside a buffer of `bytes` bytes.
     pub fn parts(&self, bytes: usize) -> Result<(DType, Layout)> {
         let (dtype, rank) = (dtype(self.dtype)?, self.rank as usize);
         let (Some(dims), Some(strides)) = (self.dims.get(..rank), self.strides.get(..rank)) else {
@@ -271,7 +273,7 @@ impl RawView {
 }
 
 impl RawArg {
-    /// An argument.
+    /// Converts an argument.
     pub fn new(arg: MapArg<'_>) -> Self {
         let none = RawArg { form: 0, output: 0, scalar: Scalar::Int(0).into(), view: RawView::NONE };
         match arg {
@@ -283,7 +285,7 @@ impl RawArg {
 }
 
 impl RawInst {
-    /// An instruction.
+    /// Converts an instruction.
     pub fn new(inst: &Inst) -> Self {
         let place = |op| ScalarOp::ALL.iter().position(|o| *o == op).map_or(u16::MAX, |i| i as u16 + 2);
         let (op, value) = match inst.op {
@@ -294,7 +296,7 @@ impl RawInst {
         RawInst { op, dtype: inst.dtype as u16, operands: inst.operands, value: value.into() }
     }
 
-    /// The instruction.
+    /// Converts back to an [`Inst`].
     pub fn to_inst(&self) -> Result<Inst> {
         let value = self.value.to_scalar()?;
         let op = match self.op {
@@ -306,7 +308,7 @@ impl RawInst {
     }
 }
 
-/// A kernel as it crosses: what a [`RawKernel`] points to.
+/// The parts of a kernel that crosses the boundary; a [`RawKernel`] points to them.
 #[derive(Debug)]
 pub struct KernelParts {
     args: Vec<u16>,
@@ -315,7 +317,7 @@ pub struct KernelParts {
 }
 
 impl KernelParts {
-    /// The parts of a kernel.
+    /// Converts the parts of a kernel.
     pub fn new(kernel: &Kernel) -> Self {
         KernelParts {
             args: kernel.args().iter().map(|&d| d as u16).collect(),
@@ -324,7 +326,7 @@ impl KernelParts {
         }
     }
 
-    /// Pointers to the parts and to the name of their kernel: valid while both live.
+    /// Pointers to these parts and to `name`, which are valid while both live.
     pub fn raw(&self, name: &str) -> RawKernel {
         RawKernel {
             name: name.as_ptr(),
@@ -366,7 +368,7 @@ impl From<Distribution> for RawDistribution {
 }
 
 impl RawDistribution {
-    /// The distribution.
+    /// Converts back to a [`Distribution`].
     pub fn to_distribution(self) -> Result<Distribution> {
         let (a, b) = (f64::from_bits(self.a), f64::from_bits(self.b));
         Ok(match self.form {
@@ -380,7 +382,7 @@ impl RawDistribution {
 }
 
 #[cfg(test)]
-#[allow(unreachable_pub)] // of what the macros make here
+#[allow(unreachable_pub)] // for the items that the macros generate
 mod tests {
     use super::*;
 
@@ -411,7 +413,8 @@ mod tests {
 
     #[test]
     fn the_fingerprint_covers_what_codes_mean() {
-        // The same list if a variant had another name; that of `codes!` is complete and in order, or would not compile.
+        // The hashes of the same list with a variant renamed and with two swapped. The list of `codes!` itself is
+        // complete and in order, or it would not compile.
         let renamed = text(text(text(1, "Toy"), "Up"), "Left");
         let swapped = text(text(text(1, "Toy"), "Down"), "Up");
         let hash = as_declared::hash(1);
@@ -419,7 +422,7 @@ mod tests {
         assert!(as_declared::toy(2).is_err());
         assert!(hash != renamed && hash != swapped);
         assert_eq!(hash, text(text(text(1, "Toy"), "Up"), "Down"));
-        // Every part counts.
+        // Every part affects the hash.
         assert!(lists(1) != 1 && errors(1) != 1 && meanings(1) != errors(lists(1)));
     }
 

@@ -1,7 +1,7 @@
 //! The plug-in's side: the functions behind a [`Table`].
 //!
-//! The safety contract of every function: its pointers are valid as the [`Table`] says. A handle of a backend comes from
-//! [`create`], that of a buffer from [`alloc`], and neither was given back. A panic becomes an error.
+//! The safety contract of every function: its pointers are valid as the [`Table`] states. The handle of a backend comes
+//! from [`create`] and that of a buffer from [`alloc`], and neither has been released. A panic becomes an error.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ use crate::{Backend, Buffer, Error, ErrorKind, Kernel, Layout, MapArg, Result, V
 
 type Opened = Box<dyn Backend>;
 
-/// A table with these functions, and `create` to open the backend.
+/// A table of these functions, with `create` to open the backend.
 pub const fn table(create: unsafe extern "C" fn(*mut Handle, *mut RawError) -> u32) -> Table {
     Table {
         header: Header::OURS,
@@ -45,67 +45,67 @@ pub const fn table(create: unsafe extern "C" fn(*mut Handle, *mut RawError) -> u
     }
 }
 
-/// The message of a panic.
+/// Converts a panic to an error.
 fn panicked(payload: Box<dyn Any + Send>) -> Error {
     let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
     let e = Error::new(ErrorKind::Backend, "plugin", format!("the plug-in panicked: {}", text.unwrap_or("no message")));
-    // Dropping the payload may panic again.
+    // Dropping the payload could panic again.
     std::mem::forget(payload);
     e
 }
 
-/// Runs `f`, which may panic, and returns 0, or 1 with an error in `error`.
+/// Runs `f`, which may panic. Returns 0 on success; otherwise writes the error to `error` and returns 1.
 ///
 /// # Safety
-/// `error` may be written.
+/// `error` is valid for writes.
 unsafe fn answer(error: *mut RawError, f: impl FnOnce() -> Result<()>) -> u32 {
-    // An error of the plug-in may hold a source whose `Display` or `Drop` panics too.
+    // An error from the plug-in may hold a source whose `Display` or `Drop` panics as well.
     let raw = catch_unwind(AssertUnwindSafe(|| f().err().map(|e| RawError::new(&e))));
     let Some(raw) = raw.unwrap_or_else(|payload| Some(RawError::new(&panicked(payload)))) else { return 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe { error.write(raw) };
     1
 }
 
-/// Opens a backend for the other side.
+/// Opens a backend for the program that loads the plug-in.
 ///
 /// # Safety
-/// `backend` and `error` may be written.
+/// `backend` and `error` are valid for writes.
 pub unsafe fn create<B: Backend>(backend: *mut Handle, error: *mut RawError, open: impl FnOnce() -> Result<B>) -> u32 {
     let make = || {
         let opened: Opened = Box::new(open()?);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         unsafe { backend.write(Box::into_raw(Box::new(opened)).cast()) };
         Ok(())
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe { answer(error, make) }
 }
 
-/// The backend of a handle.
+/// The backend behind a handle.
 ///
 /// # Safety
 /// `handle` comes from [`create`] and is not destroyed during `'a`.
 unsafe fn opened<'a>(handle: Handle) -> &'a dyn Backend {
-    // SAFETY: `create` made the pointer from a box of this type, and the caller keeps that alive.
+    // SAFETY: `create` made the pointer from a box of this type, and the caller keeps the box alive.
     unsafe { &**handle.cast::<Opened>() }
 }
 
-/// The buffer of a handle.
+/// The buffer behind a handle.
 ///
 /// # Safety
-/// `handle` comes from [`alloc`], is not freed during `'a` and not written.
+/// `handle` comes from [`alloc`], and the buffer is neither freed nor written during `'a`.
 unsafe fn buffer<'a>(handle: Handle) -> &'a Buffer {
-    // SAFETY: `alloc` made the pointer from a box of this type, and the caller keeps that alive and unchanged.
+    // SAFETY: `alloc` made the pointer from a box of this type, and the caller keeps the box alive and unchanged.
     unsafe { &*handle.cast::<Buffer>() }
 }
 
-/// The buffer of a handle, to write.
+/// The buffer behind a handle, for writing.
 ///
 /// # Safety
-/// `handle` comes from [`alloc`], is not freed during `'a`, and nothing else uses it meanwhile.
+/// `handle` comes from [`alloc`], and the buffer is not freed and not used by anything else during `'a`.
 unsafe fn buffer_mut<'a>(handle: Handle) -> &'a mut Buffer {
-    // SAFETY: `alloc` made the pointer from a box of this type, and the caller keeps it alive and to itself.
+    // SAFETY: `alloc` made the pointer from a box of this type, and the caller keeps the box alive and exclusive.
     unsafe { &mut *handle.cast::<Buffer>() }
 }
 
@@ -117,47 +117,47 @@ struct Parts {
 }
 
 impl Parts {
-    /// Dtype and layout of a view, which lies inside of its buffer.
+    /// The dtype and the layout of a view, which is checked to lie inside its buffer.
     ///
     /// # Safety
-    /// `raw.buffer` comes from [`alloc`], and is neither freed nor written meanwhile.
+    /// `raw.buffer` comes from [`alloc`], and is neither freed nor written during this call.
     unsafe fn new(raw: RawView) -> Result<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let bytes = unsafe { buffer(raw.buffer) }.bytes();
         let (dtype, layout) = raw.parts(bytes)?;
         Ok(Parts { raw, dtype, layout })
     }
 
     /// # Safety
-    /// That of [`buffer`] for as long as the borrow lasts.
+    /// The conditions of [`buffer`] hold for as long as the borrow lasts.
     unsafe fn view(&self) -> View<'_> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         View { buffer: unsafe { buffer(self.raw.buffer) }, dtype: self.dtype, layout: &self.layout }
     }
 
     /// # Safety
-    /// That of [`buffer_mut`] for as long as the borrow lasts.
+    /// The conditions of [`buffer_mut`] hold for as long as the borrow lasts.
     unsafe fn view_mut(&self) -> ViewMut<'_> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         ViewMut { buffer: unsafe { buffer_mut(self.raw.buffer) }, dtype: self.dtype, layout: &self.layout }
     }
 }
 
-/// `count` elements; with a count of 0 the pointer is not used.
+/// A slice of `count` elements; if `count` is 0, the pointer is not used.
 ///
 /// # Safety
 /// If `count` is above 0, `first` points to that many elements, which are not written during `'a`.
 unsafe fn list<'a, T>(first: *const T, count: usize) -> &'a [T] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     if count == 0 { &[] } else { unsafe { from_raw_parts(first, count) } }
 }
 
-/// The kernel of these parts.
+/// Builds a kernel from these parts.
 ///
 /// # Safety
-/// The pointers of `raw` are valid for as many elements as it says.
+/// The pointers of `raw` are valid for as many elements as it states.
 unsafe fn kernel(raw: RawKernel) -> Result<Kernel> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let (name, args, insts, outputs) = unsafe {
         let name = list(raw.name, raw.name_len);
         (name, list(raw.args, raw.args_len), list(raw.insts, raw.insts_len), list(raw.outputs, raw.outputs_len))
@@ -168,14 +168,15 @@ unsafe fn kernel(raw: RawKernel) -> Result<Kernel> {
     Kernel::from_parts(&String::from_utf8_lossy(name), &args, insts, outputs)
 }
 
-/// Defines functions of the table: a backend, arguments, and what is done with them, in an `unsafe` block.
+/// Defines functions of the table. Each lists its backend, its arguments and its body, which runs in an `unsafe` block.
 macro_rules! exports {
     ($($name:ident($backend:ident $(, $arg:ident: $type:ty)*) $body:block)*) => {$(
         /// # Safety
-        /// That of the module.
+        /// The safety contract of the module.
         unsafe extern "C" fn $name($backend: Handle, $($arg: $type,)* error: *mut RawError) -> u32 {
-            // SAFETY: the handles are those of a backend and of buffers that live, the pointers are valid, and no view that
-            // is written shares its buffer with another operand: the promise of the module.
+            // SAFETY: the module's contract guarantees that the handles belong to a backend and to buffers that are
+            // alive, that the pointers are valid, and that no view that is written shares its buffer with another
+            // operand.
             unsafe {
                 answer(error, || {
                     let $backend = opened($backend);
@@ -187,9 +188,9 @@ macro_rules! exports {
 }
 
 /// # Safety
-/// That of the module; `backend` is used no more, and has no buffers.
+/// The safety contract of the module. In addition, `backend` has no buffers left and is not used afterwards.
 unsafe extern "C" fn destroy(backend: Handle, error: *mut RawError) -> u32 {
-    // SAFETY: `create` made the pointer from a box of this type, which goes away here.
+    // SAFETY: `create` made the pointer from a box of this type, which is dropped here.
     unsafe {
         answer(error, || {
             drop(Box::from_raw(backend.cast::<Opened>()));
@@ -199,9 +200,9 @@ unsafe extern "C" fn destroy(backend: Handle, error: *mut RawError) -> u32 {
 }
 
 /// # Safety
-/// That of the module; `buffer` is used no more.
+/// The safety contract of the module. In addition, `buffer` is not used afterwards.
 unsafe extern "C" fn free(buffer: Handle, error: *mut RawError) -> u32 {
-    // SAFETY: `alloc` made the pointer from a box of this type, which goes away here.
+    // SAFETY: `alloc` made the pointer from a box of this type, which is dropped here.
     unsafe {
         answer(error, || {
             drop(Box::from_raw(buffer.cast::<Buffer>()));

@@ -1,4 +1,4 @@
-//! FNV-1a of numbers and texts, when compiled: what [`FINGERPRINT`](super::FINGERPRINT) is made of.
+//! FNV-1a hashing of numbers and texts at compile time, for the [`FINGERPRINT`](super::FINGERPRINT).
 
 const fn byte(hash: u64, byte: u8) -> u64 {
     (hash ^ byte as u64).wrapping_mul(0x100_0000_01b3)

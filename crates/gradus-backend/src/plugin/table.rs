@@ -1,4 +1,4 @@
-//! The types that cross the border, all plain data, and a hash of their layout.
+//! The types that cross the plug-in boundary, all of them plain data, and a hash of their layout.
 
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -6,16 +6,16 @@ use std::mem::offset_of;
 use super::hash::{number, text};
 use crate::MAX_RANK;
 
-/// The name of the [`Table`] in a library.
+/// The symbol name of the [`Table`] in a library.
 pub const SYMBOL: &str = "GRADUS_PLUGIN";
 
 /// The first bytes of a [`Table`].
 pub const MAGIC: [u8; 8] = *b"\x7fGRADUS\n";
 
-/// An object of the other side: a backend or a buffer.
+/// A pointer to an object of the plug-in: a backend or a buffer.
 pub type Handle = *mut c_void;
 
-/// Defines plain types, and a hash of their layouts.
+/// Defines plain types and a hash of their layouts.
 macro_rules! plain {
     ($hash:ident: $($(#[doc = $doc:literal])* $name:ident { $($field:ident: $type:ty,)* })*) => {
         $(
@@ -41,26 +41,27 @@ macro_rules! plain {
 plain! { types:
     /// The beginning of a [`Table`].
     Header { magic: [u8; 8], fingerprint: u64, size: u64, }
-    /// At most 1,024 bytes of UTF-8, of which `len` count.
+    /// A UTF-8 text of `len` bytes, at most 1,024.
     Text { len: u32, bytes: [u8; 1024], }
     /// An [`Error`](crate::Error): its kind, and the rendered message without the name of the operation.
     RawError { kind: u32, numbers: [i64; 3], op: Text, message: Text, }
-    /// A [`BackendInfo`](crate::BackendInfo); bit `i` of `dtypes` is set if the backend supports `DType::ALL[i]`, features are lines.
+    /// A [`BackendInfo`](crate::BackendInfo). Bit `i` of `dtypes` is set if the backend supports `DType::ALL[i]`;
+    /// `features` holds one feature per line.
     RawInfo { kind: u32, dtypes: u32, has_memory: u32, memory: u64, name: Text, hardware: Text, features: Text, }
     /// A [`MemoryStats`](crate::MemoryStats).
     RawStats { in_use: usize, peak: usize, cached: usize, buffers: usize, system_allocations: u64, }
-    /// A [`Scalar`](crate::Scalar) as its bits.
+    /// The bits of a [`Scalar`](crate::Scalar).
     RawScalar { kind: u32, bits: u64, }
-    /// A view.
+    /// A [`View`](crate::View).
     RawView { buffer: Handle, dtype: u32, rank: u32, dims: [usize; MAX_RANK], strides: [isize; MAX_RANK], offset: usize, }
-    /// A [`MapArg`](crate::MapArg): 0 a view, 1 the output `output`, 2 a scalar.
+    /// A [`MapArg`](crate::MapArg): `form` is 0 for a view, 1 for the output number `output` and 2 for a scalar.
     RawArg { form: u32, output: usize, scalar: RawScalar, view: RawView, }
-    /// One instruction. `op` is 0 for an argument and 1 for a constant, which `value` holds, else 2 and the position in
-    /// `ScalarOp::ALL`.
+    /// One instruction. `op` is 0 for an argument and 1 for a constant, both of which are held in `value`; otherwise it
+    /// is 2 plus the position in `ScalarOp::ALL`.
     RawInst { op: u16, dtype: u16, operands: [u16; 3], value: RawScalar, }
     /// An output of a kernel.
     RawOutput { value: u16, dtype: u16, }
-    /// A kernel, lent for the time of a call.
+    /// A kernel, lent for the duration of a call.
     RawKernel {
         name: *const u8, name_len: usize,
         args: *const u16, args_len: usize,
@@ -72,21 +73,24 @@ plain! { types:
         rank: usize, kernel: [usize; 3], stride: [usize; 3], dilation: [usize; 3],
         pad_before: [usize; 3], pad_after: [usize; 3],
     }
-    /// A [`Distribution`](crate::Distribution): 0 uniform, 1 normal, 2 Bernoulli, 3 integers; `a` and `b` are bits of its parameters.
+    /// A [`Distribution`](crate::Distribution): `form` is 0 for uniform, 1 for normal, 2 for Bernoulli and 3 for
+    /// integers; `a` and `b` are the bits of its parameters.
     RawDistribution { form: u32, a: u64, b: u64, }
 }
 
-/// Defines the table, and a hash of its layout.
+/// Defines the table and a hash of its layout.
 macro_rules! functions {
     ($($(#[doc = $doc:literal])* $name:ident($($arg:ty),*);)*) => {
-        /// The functions of a plug-in. Each takes, last, the place for an error, and gives 0, or 1 if it wrote one there.
+        /// The functions of a plug-in. Where a function's documentation only lists its arguments, they follow the
+        /// handle of the backend. The last argument of every function is the place for an error: it returns 0, or 1 if
+        /// it has written an error there.
         ///
-        /// Pointers are valid for the call only. A view that is written comes as a pointer to its description; no other
-        /// operand of the call has its buffer. Calls may come from any thread, several at a time.
+        /// Pointers are valid only during the call. A view that is written is passed as a pointer to its description,
+        /// and no other operand of the call uses its buffer. Calls may come from any thread, several at a time.
         #[derive(Debug, Clone, Copy)]
         #[repr(C)]
         pub struct Table {
-            /// Read before anything is called.
+            /// Read before any function is called.
             pub header: Header,
             $($(#[doc = $doc])* pub $name: unsafe extern "C" fn($($arg,)* *mut RawError) -> u32,)*
         }
@@ -101,31 +105,31 @@ macro_rules! functions {
 functions! {
     /// Opens the backend.
     create(*mut Handle);
-    /// Closes the backend, of which no buffer is left.
+    /// Closes the backend, which must have no buffers left.
     destroy(Handle);
-    /// What the backend says of itself.
+    /// Writes the backend's description of itself.
     info(Handle, *mut RawInfo);
-    /// Size, and where to put the buffer.
+    /// Size in bytes, place for the buffer.
     alloc(Handle, usize, *mut Handle);
-    /// Takes a buffer back.
+    /// Frees a buffer.
     free(Handle);
-    /// Buffer, position, bytes.
+    /// Buffer, position, bytes, number of bytes.
     upload(Handle, Handle, usize, *const u8, usize);
-    /// Buffer, position, bytes.
+    /// Buffer, position, bytes, number of bytes.
     download(Handle, Handle, usize, *mut u8, usize);
     /// Source, position, destination, position, size.
     copy_buffer(Handle, Handle, usize, Handle, usize, usize);
     /// Output, value.
     fill(Handle, *const RawView, RawScalar);
-    /// Waits.
+    /// Waits until all earlier calls have finished.
     synchronize(Handle);
-    /// Counts.
+    /// Writes the memory counters.
     memory_stats(Handle, *mut RawStats);
-    /// Whether there is a budget, and which.
+    /// Whether there is a budget, and its size.
     set_memory_budget(Handle, u32, usize);
-    /// Gives memory back.
+    /// Returns cached memory to the system.
     trim(Handle);
-    /// Kernel, arguments, outputs.
+    /// Kernel, arguments and their number, outputs and their number.
     map(Handle, *const RawKernel, *const RawArg, usize, *const RawView, usize);
     /// Operation, input, axes as bits, output.
     reduce(Handle, u32, *const RawView, u32, *const RawView);
@@ -152,7 +156,7 @@ functions! {
 }
 
 #[cfg(test)]
-#[allow(unreachable_pub)] // of what the macros make here
+#[allow(unreachable_pub)] // for the items that the macros generate
 mod tests {
     #[test]
     fn the_fingerprint_tells_layouts_apart() {

@@ -1,4 +1,5 @@
-//! When a watching function is told of a call: at the end of the call, or later, if its operands are still locked then.
+//! When a call is reported to a watching function: at the end of the call, or later if its operands are still locked
+//! then.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,10 +13,10 @@ use crate::call::{Call, Operands, Tell};
 /// Number of functions that watch any backend. While it is 0, no report has to be postponed.
 pub(super) static WATCHING: AtomicUsize = AtomicUsize::new(0);
 
-/// A call that has ended and is reported later.
+/// A call that has ended and will be reported later.
 struct Ended {
     tell: Arc<Tell>,
-    /// The functions that were running when it ended. They caused the call, so it is not reported to them.
+    /// The functions that were running when the call ended. They caused it, so it is not reported to them.
     within: Vec<Arc<Tell>>,
     name: String,
     inputs: Operands,
@@ -27,24 +28,24 @@ struct Ended {
 }
 
 thread_local! {
-    /// Number of guards of [`postpone`] that are alive.
+    /// Number of live guards returned by [`postpone`].
     static POSTPONED: Cell<usize> = const { Cell::new(0) };
     static ENDED: RefCell<VecDeque<Ended>> = const { RefCell::new(VecDeque::new()) };
-    /// Whether postponed calls are being reported now.
+    /// Whether postponed calls are being reported at the moment.
     static DELIVERS: Cell<bool> = const { Cell::new(false) };
     /// The watching functions that are running on this thread.
     static TELLING: RefCell<Vec<Arc<Tell>>> = const { RefCell::new(vec![]) };
 }
 
-/// While this guard is alive, calls that end on its thread are not reported. They are reported when the last guard of the
-/// thread is dropped.
+/// While this guard is alive, calls that end on its thread are not reported. They are reported when the last guard of
+/// the thread is dropped.
 #[must_use = "calls are put off until the guard is dropped: bind it, `let _told = postpone();`"]
 #[derive(Debug)]
 pub struct Postponed(PhantomData<*const ()>);
 
-/// Postpones the reports to [watching](crate::Watched) functions on this thread until the guard is dropped. A caller that
-/// holds locks while it calls a backend needs it, so that a watching function can take the same locks. Costs one load if no
-/// backend is watched.
+/// Postpones the reports to [watching](crate::Watched) functions on this thread until the guard is dropped. A caller
+/// that holds locks while it calls a backend needs this, so that a watching function can take the same locks. The cost
+/// is one load if no backend is watched.
 #[inline]
 pub fn postpone() -> Option<Postponed> {
     if WATCHING.load(Ordering::Relaxed) == 0 { None } else { Some(begin()) }
@@ -59,8 +60,8 @@ fn begin() -> Postponed {
 impl Drop for Postponed {
     fn drop(&mut self) {
         POSTPONED.set(POSTPONED.get() - 1);
-        // After a panic they are reported with the next call. Calls that end while a watching function runs are reported
-        // after it.
+        // After a panic, postponed calls are reported with the next call. Calls that end while a watching function runs
+        // are reported after it.
         if POSTPONED.get() == 0 && !std::thread::panicking() && !DELIVERS.get() {
             deliver();
         }
@@ -82,7 +83,7 @@ fn deliver() {
     }
 }
 
-/// Runs a function when it is dropped, also where a function of the user panics.
+/// Runs a function when dropped, even if a user's function panics.
 struct OnDrop<F: Fn()>(F);
 
 impl<F: Fn()> Drop for OnDrop<F> {

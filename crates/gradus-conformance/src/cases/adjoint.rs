@@ -4,7 +4,7 @@ use gradus_backend::{Backend, DType, Result, Scalar, ScatterOp, View, ViewMut, W
 
 use crate::suite::{Array, Placed, Placement, Rng, Suite, execute, said};
 
-/// One operation of a pair: its operands, then its output.
+/// One operation of a pair. It receives its operands, then its output.
 type Side<'c> = dyn Fn(&dyn Backend, &[View<'_>], &mut [ViewMut<'_>]) -> Result<()> + 'c;
 
 /// The result of a call whose output starts as zeros.

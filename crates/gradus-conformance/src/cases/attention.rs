@@ -5,7 +5,7 @@ use gradus_backend::{AttentionParams, Backend, DType, Result, View, ViewMut};
 use super::{FLOATS, fresh, sizes};
 use crate::suite::{Array, Bound, Case, Rng, Suite};
 
-/// b, h, hk, lq, lk, d, dv.
+/// The sizes b, h, hk, lq, lk, d and dv of each case.
 const SIZES: [[usize; 7]; 8] = [
     [1, 1, 1, 3, 3, 4, 4],
     [2, 4, 2, 3, 5, 4, 3],
@@ -17,7 +17,7 @@ const SIZES: [[usize; 7]; 8] = [
     [1, 2, 2, 3, 3, 4, 0],
 ];
 
-/// Larger than the blocks of a tiled algorithm.
+/// Sizes that exceed the blocks of a tiled algorithm.
 const LARGE: [usize; 7] = [1, 2, 1, 35, 67, 16, 16];
 
 /// How rows are masked.
@@ -80,7 +80,7 @@ pub(super) fn attention(
     s.case(&Case::new(format!("attention_backward/{name}"), inputs, outputs, &backward).bound(Bound::NaiveStored));
 }
 
-/// Hides every key from the first query of each head.
+/// A mask that hides random keys, and hides every key from the first query of each head.
 fn masked(mask: Mask, dtype: DType, dims: &[usize; 4], rng: &mut Rng) -> Option<Array> {
     let [_, _, lq, lk] = *dims;
     let n: usize = dims.iter().product();

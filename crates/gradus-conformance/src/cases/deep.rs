@@ -1,11 +1,11 @@
-//! Random shapes and parameters, for runs longer than the suite.
+//! Random shapes and parameters, for runs that are longer than the suite.
 
 use gradus_backend::{DType, ReduceOp, Window};
 
 use super::{FLOATS, attention, cross_entropy, indexing, matrix, network, reduction, window};
 use crate::suite::{Rng, Suite};
 
-/// Runs round `round` of the deep run `seed`: one operation on one shape, determined by these two numbers.
+/// Runs one round of the deep run with this seed: one operation on one shape, determined by the seed and the round.
 pub(crate) fn round(s: &mut Suite<'_>, seed: u64, round: u64) {
     s.set_prefix(format!("deep/{seed}/{round}/"));
     let rng = &mut Rng::new(&format!("deep/{seed}/{round}"));

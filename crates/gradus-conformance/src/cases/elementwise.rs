@@ -50,7 +50,7 @@ const FLOAT_EDGES: [f64; 40] = [
     f64::NAN,
 ];
 
-/// Binary operations are tested on all pairs of these.
+/// Binary operations are tested on all pairs of these values.
 const PAIRED: [f64; 14] =
     [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, -3.0, 7.25, 100.0, -0.125, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
 
@@ -99,7 +99,7 @@ fn edges(d: DType) -> Vec<Scalar> {
     }
 }
 
-/// The largest error that a backend may make against the correctly rounded result.
+/// The largest error that a backend may make compared with the correctly rounded result.
 fn bound(op: ScalarOp, d: DType) -> Bound {
     use ScalarOp::*;
     match op {

@@ -1,4 +1,4 @@
-//! Which cases run.
+//! Selects the cases that run.
 
 use super::{
     adjoint, attention, cross_entropy, deep, elementwise, indexing, matrix, memory, network, reduction, refusals,
@@ -6,7 +6,8 @@ use super::{
 };
 use crate::suite::Suite;
 
-/// The operations that some cases cover, which are the first parts of their names, and what runs them.
+/// The operations that a family of cases covers, and the function that runs it. The name of a case begins with its
+/// operation.
 type Family = (&'static [&'static str], fn(&mut Suite<'_>));
 
 const FAMILIES: [Family; 11] = [
@@ -46,8 +47,8 @@ const FAMILIES: [Family; 11] = [
     (&["refusals"], refusals::run),
 ];
 
-/// Runs every family; where the filter begins with an operation, those that cover it; where it names a round of a deep
-/// run, that.
+/// Runs every family. If the filter begins with the name of an operation, runs only the families that cover it; if the
+/// filter names a round of a deep run, runs only that round.
 pub(crate) fn run(s: &mut Suite<'_>) {
     if let ["deep", seed, round, ..] = s.filter().split('/').collect::<Vec<_>>()[..]
         && let (Ok(seed), Ok(round)) = (seed.parse(), round.parse())

@@ -50,7 +50,7 @@ fn copies(s: &mut Suite<'_>, d: DType) {
     }
 }
 
-/// Shape of the indexed tensor, axis, and number of indices along it.
+/// The shape of the indexed tensor, the axis, and the number of indices along it.
 const GATHERS: [(&[usize], usize, usize); 9] = [
     (&[5], 0, 7),
     (&[4, 3], 0, 6),

@@ -5,7 +5,7 @@ use gradus_backend::{Backend, DType, Scalar, View, ViewMut};
 use super::{FLOATS, fresh, sizes};
 use crate::suite::{Array, Bound, Case, Output, Rng, Suite};
 
-/// m, k, n.
+/// The sizes m, k and n of each case.
 const SIZES: [[usize; 3]; 12] = [
     [1, 1, 1],
     [2, 3, 4],
@@ -55,8 +55,8 @@ pub(super) fn run(s: &mut Suite<'_>) {
     }
 }
 
-/// With `random`, the operands are floats and the tolerance is the error of a naive product; `factors` are then halved.
-/// Otherwise the operands are small integers and the result must be exact.
+/// With `random`, the operands are random floats, the tolerance is the error bound of a naive product, and `factors`
+/// are halved. Otherwise the operands are small integers and the result must be exact.
 pub(super) fn product(
     s: &mut Suite<'_>,
     d: DType,
@@ -102,7 +102,7 @@ fn non_finite(s: &mut Suite<'_>, d: DType) {
     s.case(&Case::new(format!("gemm/{d}/k0_over_nan"), vec![a, b], vec![output], &call));
 }
 
-/// alpha and beta are applied in the compute dtype, even if the operands' dtype would round them to 0 or coarsely.
+/// alpha and beta are applied in the compute dtype, even if the operands' dtype would round them coarsely or to 0.
 fn small_factors(s: &mut Suite<'_>, d: DType) {
     for (name, k, alpha, beta) in [("alpha", 2, 1e-8, 0.0), ("beta", 2, 1e-8, 2e-8), ("beta_alone", 0, 1.0, 1e-8)] {
         let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {

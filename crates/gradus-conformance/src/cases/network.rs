@@ -11,7 +11,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
     softmax(s, DType::F32, &[70, 300], 0, true);
     normalize(s, DType::F32, &[70, 300], &[1], false);
     normalize(s, DType::F32, &[40, 7, 70], &[0, 2], false);
-    // More rows and more columns than one task sums.
+    // More rows, then more columns, than a single task sums.
     normalize(s, DType::F32, &[600, 9], &[1], false);
     normalize(s, DType::F32, &[9, 1100], &[1], false);
     for d in FLOATS {
@@ -181,7 +181,7 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
                 let [dscale, rest @ ..] = outs else { unreachable!("a gradient for the scale") };
                 b.normalize_affine_backward(ins[0], ins[1], ins[2], ins[3], dscale, rest.first_mut())
             };
-            // The mean is negative, so that subtracting it adds to the magnitude of `x`.
+            // The mean's magnitude is negated, so that subtracting it adds to the magnitude of `x`.
             let magnitude = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
                 let (mean, layout) = (ins[2], Layout::contiguous(*ins[2].layout.shape()));
                 let mut buffer = b.alloc(layout.numel() * mean.dtype.size())?;

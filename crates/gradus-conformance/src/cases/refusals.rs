@@ -21,7 +21,7 @@ struct Tensor {
 }
 
 impl Tensor {
-    /// Zeros.
+    /// A tensor of zeros.
     fn new(b: &dyn Backend, dtype: DType, dims: &[usize]) -> Result<Self> {
         Tensor::of(b, &Array::ints(dtype, dims, &[0]))
     }
@@ -93,7 +93,7 @@ fn views(s: &mut Suite<'_>) {
         let a = x.view().with(&larger);
         b.gemm(Scalar::Int(1), a, a, Scalar::Int(0), &mut out.out())
     });
-    // Two rows that share memory.
+    // All rows share memory.
     let stretched = |l: Layout| l.narrow(0, 0, 1)?.expand(*l.shape());
     s.refuse("refusals/views/copy_to_a_stretched_output", &Refusal::Any, |b| {
         let (x, mut out) = (Tensor::new(b, F32, &[3, 4])?, Tensor::new(b, F32, &[3, 4])?);

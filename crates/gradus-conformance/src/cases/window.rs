@@ -95,7 +95,7 @@ fn infinite_weights(s: &mut Suite<'_>) {
                 let value = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN][(tap + turn) % 3];
                 let name = format!("conv_backward_input/{d}/{value}/tap{tap}/{}/{}", sizes(&dims[0]), named(&w));
                 let mut rng = Rng::new(&name);
-                // With one input channel and one filter.
+                // The value belongs to the first filter and the first input channel.
                 let mut filters = Array::small(d, &dims[1], &mut rng);
                 filters.data[tap] = Scalar::Float(value);
                 let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {

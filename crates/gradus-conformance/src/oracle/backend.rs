@@ -1,4 +1,4 @@
-//! The primitives of the oracle, each by its file.
+//! The required primitives of the oracle. Most of them call a function of a sibling module.
 
 use gradus_backend::host::converted;
 use gradus_backend::{
@@ -52,7 +52,7 @@ impl Backend for OracleBackend {
 
     fn fill(&self, out: &mut ViewMut<'_>, value: Scalar) -> Result<()> {
         check::scalar("fill", value, out.dtype)?;
-        // Through the dtype once, so that 2^63 as a float is the integer that u64 holds.
+        // Convert to the dtype once, so that the float 2^63 becomes the integer that a u64 stores.
         let value = converted(value, out.dtype);
         self.memory.write("fill", out, &vec![value; out.layout.numel()])
     }

@@ -1,5 +1,5 @@
-//! [`OracleBackend`]: a reference implementation of the required primitives as plain loops, to compare other backends
-//! with.
+//! [`OracleBackend`]: a reference implementation of the required primitives as plain loops, with which other backends
+//! are compared.
 //!
 //! Every operation reads its operands into arrays of scalars in row-major order, computes element by element, and
 //! writes its result with one rounding. Floats are computed in f64 with compensated sums, integers in i128. The
@@ -20,9 +20,9 @@ use gradus_backend::{HostMemory, Result, Scalar, View};
 /// How sums and products over many elements are accumulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Precision {
-    /// Compensated, in f64: rounded once.
+    /// With compensated summation in f64, rounded once.
     Exact,
-    /// In the compute dtype, first to last, rounded at every step, as a naive implementation does.
+    /// In the compute dtype, from first to last, rounded at every step, as in a naive implementation.
     Naive,
 }
 

@@ -90,7 +90,7 @@ impl Array {
         Array { dtype, shape, data }
     }
 
-    /// This array, made constant along the axis that `placement` broadcasts, if it does.
+    /// This array, made constant along the axis that `placement` broadcasts, if there is one.
     pub(crate) fn fitted(&self, placement: Placement) -> Self {
         let Some(axis) = placement.stretched_axis(&self.shape) else { return self.clone() };
         let Ok(first) = Layout::contiguous(self.shape).narrow(axis, 0, 1).and_then(|l| l.expand(self.shape)) else {
@@ -100,7 +100,7 @@ impl Array {
     }
 }
 
-/// `dtype`; or `to`, if both are floats and `to` is wider.
+/// Returns `to` if `dtype` is a narrower float, otherwise `dtype`.
 pub(crate) fn widened(dtype: DType, to: DType) -> DType {
     if dtype.is_float() && dtype.size() < to.size() { to } else { dtype }
 }
@@ -131,8 +131,8 @@ pub(crate) enum Placement {
     Reversed,
     /// Every second element of rows that are twice as long.
     Gapped,
-    /// Interleaved rows: the strides of the first and last axis are no multiples of each other, so a row begins inside
-    /// another and they share no element.
+    /// Interleaved rows: the strides of the first and last axis are not multiples of each other, so that a row begins
+    /// inside another one but shares no element with it.
     Interleaved,
     /// Stride 0 on the first axis; inputs only.
     StretchedFirst,
@@ -198,7 +198,7 @@ impl Placement {
                 longer.and_then(|s| Ok((Layout::contiguous(s).slice(rank - 1, 1, 2 * size + 1, 2)?, s.numel())))
             }
             Placement::Interleaved if rank > 1 && n > 0 => {
-                // If two strides are coprime, their multiples first coincide where both axes are exhausted.
+                // If the two strides are coprime, their multiples first coincide where both axes are exhausted.
                 let (first, last) = (shape[0], shape[rank - 1]);
                 let step = (first..).find(|&n| gcd(n, last) == 1).unwrap_or(1);
                 let extent = (first - 1) * last + (last - 1) * step + 1;

@@ -12,11 +12,11 @@ pub(crate) enum Bound {
     Bits,
     /// At most this many ULPs away.
     Ulps(u64),
-    /// For sums of this many products: the error of each rounding, times the sum of the magnitudes.
+    /// For sums of this many products: one rounding error per product, relative to the sum of the magnitudes.
     Linear(usize),
     /// A small multiple of the largest error of the naive oracle.
     Naive,
-    /// The same, with an operand that is an earlier result, rounded to its dtype.
+    /// Like `Naive`, for a call with an operand that is itself an earlier result, rounded to its dtype.
     NaiveStored,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn mismatch(bound: Bound, dtype: DType, got: Scalar, want: Scalar, to
     Some(format!("{got:?}, expected {rounded:?}{allowed}"))
 }
 
-/// The number of floats of `dtype` between `a` and `b`, which it must represent exactly; `None` if either is NaN.
+/// The number of floats of `dtype` from `a` to `b`, both of which must be exact in `dtype`; `None` if either is NaN.
 fn steps(a: f64, b: f64, dtype: DType) -> Option<u64> {
     if a.is_nan() || b.is_nan() {
         return None;

@@ -17,7 +17,7 @@ use crate::report::{Failure, Report};
 pub(crate) use array::{Array, Placed, Placement, Rng, shape};
 pub(crate) use compare::Bound;
 
-/// The canary: an unlikely value of every dtype, and a large one of every float.
+/// The canary: an unlikely value in every dtype, and a large one in every float dtype.
 const CANARY: u8 = 0x5A;
 /// The bytes around inputs: NaN in every float dtype.
 const POISON: u8 = 0xFF;
@@ -54,7 +54,7 @@ impl<'c> Case<'c> {
         Case { name, inputs, outputs, call, magnitude: None, bound: Bound::Exact, optional: false }
     }
 
-    /// How close the results must be; exact by default.
+    /// Sets how close the results must be; exact by default.
     pub(crate) fn bound(mut self, bound: Bound) -> Self {
         self.bound = bound;
         self
@@ -275,7 +275,7 @@ impl<'b> Suite<'b> {
         });
     }
 
-    /// Any other check; its error says what is wrong.
+    /// Runs any other check; its error says what is wrong.
     pub(crate) fn check(&mut self, name: &str, check: impl FnOnce(&dyn Backend) -> Result<(), String>) {
         if !self.wanted(name) {
             return;

@@ -44,7 +44,7 @@ pub fn numbers(n: usize, seed: usize) -> Vec<f64> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729 + 13) as f64 * 0.618_033_988_749).sin()).collect()
 }
 
-/// Panics unless the two differ by at most `tolerance` times their largest element.
+/// Panics unless the two differ by at most `tolerance` times the largest magnitude in `want`, or 1 if that is larger.
 pub fn near(what: &str, got: &[f64], want: &[f64], tolerance: f64) {
     assert_eq!(got.len(), want.len(), "{what}");
     let scale = want.iter().fold(1f64, |m, v| m.max(v.abs()));
