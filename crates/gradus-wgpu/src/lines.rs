@@ -1,5 +1,5 @@
-//! Kernels over lines: `lanes` invocations go through the elements of a line together, as often as the formula
-//! requires, and combine their results in shared memory.
+//! Kernels over lines. The elements of a line are shared by `lanes` invocations, which go through them as often as the
+//! formula requires, and combine their results in shared memory.
 
 use gradus_backend::{DType, Result, View, ViewMut};
 
@@ -8,9 +8,9 @@ use crate::operand::{Axes, Bound};
 use crate::queue::{Bind, Call, Launch, key};
 use crate::wgsl::{self, GROUP, Text, param};
 
-/// What the text of a kernel over lines depends on, and the order of its parameters: lines, elements per line, the
-/// positions of the operands, sizes and strides of the axes between lines and of those within, then the operation's
-/// numbers.
+/// What the text of a kernel over lines depends on. It also determines the order of the parameters: the number of lines
+/// and of elements per line, the positions of the operands, the sizes and strides of the axes between lines, those of
+/// the axes within lines, and finally the operation's own numbers.
 #[derive(Debug, Hash)]
 pub(crate) struct Lines {
     dtypes: Vec<(&'static str, DType, bool)>,
@@ -32,13 +32,14 @@ impl Lines {
         self.sizes_within() + self.along + operand * self.along
     }
 
-    /// The first of the numbers of the operation.
+    /// The index of the first parameter that is one of the operation's own numbers.
     pub(crate) fn numbers(&self) -> usize {
         self.steps_within(self.dtypes.len())
     }
 
-    /// The text up to the work on a line: `load_NAME`, `store_NAME`, `n`, and `sum_of` and `largest_of`, which combine
-    /// a value of every lane. `numbers` is how many words the operation adds to the parameters.
+    /// The text up to the work on a line. It declares `load_NAME`, `store_NAME` and the length `n`, and `sum_of` and
+    /// `largest_of`, which combine the values of all lanes. `numbers` is the number of parameters that the operation
+    /// adds.
     pub(crate) fn open(&self, numbers: usize, dtype: DType) -> Text {
         let mut text = Text::new(self.numbers() + numbers);
         for &(name, dtype, write) in &self.dtypes {
@@ -56,7 +57,7 @@ impl Lines {
         text
     }
 
-    /// Lines of code that every lane runs for each of its elements; `j` is the element's number.
+    /// Adds lines of code that every lane runs for each of its elements. `j` is the number of the element.
     pub(crate) fn each(&self, text: &mut Text, lines: &[&str]) {
         text.line(format_args!("for (var j = lane; j < n; j = j + {}u) {{", self.lanes));
         wgsl::coordinates(text, "r", "j", self.along, self.sizes_within());
@@ -70,7 +71,7 @@ impl Lines {
         text.line("}");
     }
 
-    /// A line of code that only the first lane runs.
+    /// Adds a line of code that only the first lane runs.
     pub(crate) fn once(&self, text: &mut Text, line: &str) {
         text.line(format_args!("if (lane == 0u) {{ {line} }}"));
     }
@@ -82,7 +83,7 @@ impl Lines {
 }
 
 /// Declares `sum_of` and `largest_of`, which combine a value from each of `lanes` invocations and return the result to
-/// all.
+/// all of them.
 pub(crate) fn across(text: &mut Text, lanes: u32, dtype: DType) {
     let t = wgsl::ty(dtype);
     for (name, join) in [("sum_of", "a + b".to_owned()), ("largest_of", format!("larger_{t}(a, b)"))] {
@@ -110,8 +111,8 @@ pub(crate) enum Line<'a, 'v> {
     Write(&'static str, &'a ViewMut<'v>),
 }
 
-/// Runs a kernel over the lines along `axes` of operands of one shape, some of which may be broadcast; `source` returns
-/// its text, which depends only on `variant` and the lines.
+/// Runs a kernel over the lines along `axes`. The operands have the same shape, and some of them may be broadcast.
+/// `source` returns the kernel's text, which may depend only on `variant` and the lines.
 pub(crate) fn run(
     b: &WgpuBackend,
     call: Call<'_>,
@@ -133,7 +134,7 @@ pub(crate) fn run(
             }
             Line::Write(name, v) => {
                 let mut operand = b.output(op, name, v)?;
-                // Statistics have size 1 along the line, so a stride of 0 within it, and are written once.
+                // A statistic has size 1 along the line. It gets a stride of 0 within the line, and is written once.
                 if let Some(shape) = shape {
                     operand.layout = operand.layout.expand(shape)?;
                 }

@@ -1,4 +1,5 @@
-//! Turns the contract's views into a kernel's operands: bindings, and axes merged where all operands allow it.
+//! Turns views of the backend contract into operands of a kernel: binds buffers, and merges axes where all operands
+//! allow it.
 
 use gradus_backend::{Buffer, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut};
 
@@ -6,24 +7,25 @@ use crate::WgpuBackend;
 use crate::log::Access;
 use crate::queue::Bind;
 
-/// Most elements that one launch handles: positions are u32, and the last work-groups may run past the end.
+/// The largest number of elements that one launch handles. Positions are u32, and the last work-groups may run past the
+/// end.
 pub(crate) const MOST: usize = (1 << 32) - (1 << 26);
 
-/// Most iterations of all loops of an invocation together: Mesa's software driver leaves them after 65,535, without an
-/// error, and others end kernels that take too long.
+/// The largest number of iterations of all loops of an invocation together. Mesa's software driver leaves loops after
+/// 65,535 iterations without an error, and other drivers end kernels that take too long.
 pub(crate) const LOOP: usize = 1 << 15;
 
 /// A checked operand.
 #[derive(Clone)]
 pub(crate) struct Bound<'a> {
     pub(crate) bind: Bind<'a>,
-    /// Of the part of the buffer that is bound.
+    /// The layout within the bound part of the buffer.
     pub(crate) layout: Layout,
 }
 
 impl WgpuBackend {
-    /// Checks dtype, device and bounds of an operand with elements, and binds its buffer, or as much of a large one as the
-    /// operand needs.
+    /// Checks the dtype, the device and the bounds of an operand that is not empty, and binds its buffer. Of a large
+    /// buffer, it binds only the part that the operand needs.
     pub(crate) fn operand<'a>(
         &self,
         op: &str,
@@ -91,7 +93,7 @@ impl WgpuBackend {
 
     /// Whether a kernel can bind all elements of a view.
     pub(crate) fn fits(&self, layout: &Layout, dtype: DType) -> bool {
-        // The bound part starts at an aligned position and ends with a whole word, which adds less than 512 bytes.
+        // The bound part starts at an aligned position and ends with a whole word. This adds less than 512 bytes.
         let bytes = layout.span().len() as u64 * dtype.size() as u64;
         layout.numel() <= MOST && bytes <= self.most_bound() - 512
     }
@@ -102,25 +104,25 @@ impl WgpuBackend {
     }
 }
 
-/// The axis among `axes` along which a view spans the most memory, and its middle: where to cut a view that is too
-/// large.
+/// Where to cut a view that is too large: the axis among `axes` along which it spans the most memory, and the middle of
+/// that axis.
 pub(crate) fn cut(layout: &Layout, axes: impl Iterator<Item = usize>) -> Option<(usize, usize)> {
     let reach = |axis: &usize| layout.strides()[*axis].unsigned_abs().max(1).saturating_mul(layout.dims()[*axis] - 1);
     let axis = axes.filter(|&a| layout.dims()[a] > 1).max_by_key(reach)?;
     Some((axis, layout.dims()[axis] / 2))
 }
 
-/// Axes of several operands of one shape.
+/// Axes that several operands of the same shape have in common.
 #[derive(Debug, Clone)]
 pub(crate) struct Axes {
     pub(crate) dims: Vec<usize>,
-    /// For each operand, the strides along the axes.
+    /// The strides along the axes, for each operand.
     pub(crate) steps: Vec<Vec<isize>>,
 }
 
 impl Axes {
-    /// These axes of operands with equal sizes, without axes of size 1, and with neighbours merged where the strides of
-    /// all operands allow it.
+    /// These axes of operands of the same shape. Axes of size 1 are left out, and neighbouring axes are merged where
+    /// the strides of all operands allow it.
     pub(crate) fn merged(layouts: &[&Layout], axes: impl Iterator<Item = usize>) -> Axes {
         let mut made = Axes { dims: vec![], steps: vec![vec![]; layouts.len()] };
         for axis in axes {

@@ -1,7 +1,8 @@
-//! Buffers and the pool that keeps freed ones.
+//! Buffers, and the pool that keeps freed ones for reuse.
 //!
-//! A [`Block`] is one wgpu buffer. A freed block goes to the list of its size class and serves the next allocation of
-//! that class, even while the device still uses it: its next use comes later in the queue.
+//! A [`Block`] is one wgpu buffer. A freed block is added to the list of its size class and serves the next allocation
+//! of that class. It may be reused even while the device still works on it, because its next use comes later in the
+//! queue.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,14 +23,15 @@ const FREE_BOUND: usize = 256 << 20;
 /// One buffer of the device.
 pub(crate) struct Block {
     pub(crate) raw: wgpu::Buffer,
-    /// Never reused; cached bind groups identify a buffer by it.
+    /// Never reused, because cached bind groups identify a buffer by it.
     pub(crate) id: u64,
     /// The last submission whose commands use this buffer.
     touched: AtomicU64,
     pub(crate) contents: Arc<Contents>,
 }
 
-/// The ids of destroyed blocks that bind groups may still hold. The pool adds to the list, the queue empties it.
+/// The ids of destroyed blocks that cached bind groups may still use. The pool adds to the list, and the queue empties
+/// it.
 #[derive(Default)]
 struct Gone(Mutex<Vec<u64>>);
 
@@ -38,7 +40,7 @@ impl Gone {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(ids);
     }
 
-    /// The ids since the last call.
+    /// The ids that were added since the last call.
     fn take(&self) -> Vec<u64> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -50,17 +52,17 @@ pub(crate) struct Pool {
     name: String,
     faults: Arc<Faults>,
     gone: Gone,
-    /// The capacity of the largest block.
+    /// The largest capacity of a block.
     most: u64,
     state: Mutex<State>,
-    /// Buffers that cannot be allocated.
+    /// How many of the next allocations fail.
     #[cfg(test)]
     pub(crate) refused: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    // Boxes, because they are handed out as pointers and come back.
+    // Blocks are boxed, because they are handed out as pointers and come back.
     #[allow(clippy::vec_box)]
     free: BTreeMap<u64, Vec<Box<Block>>>,
     stats: MemoryStats,
@@ -68,8 +70,8 @@ struct State {
     next_id: u64,
 }
 
-/// The capacity for this many bytes: four steps per power of two, but at most `most`, a multiple of [`SMALLEST`];
-/// `None` for more bytes than that.
+/// The capacity for this many bytes. There are four steps per power of two, up to `most`, which is a multiple of
+/// [`SMALLEST`]. `None` if `bytes` exceeds `most`.
 fn capacity(bytes: usize, most: u64) -> Option<u64> {
     let bytes = (bytes as u64).max(SMALLEST);
     let step = 1u64 << (bytes - 1).ilog2().saturating_sub(2);
@@ -100,7 +102,7 @@ impl Pool {
         Error::new(ErrorKind::OutOfMemory { requested: bytes }, op, m)
     }
 
-    /// A buffer, or `None` if the device has no more memory.
+    /// Creates a buffer, or returns `None` if the device has no memory left.
     pub(crate) fn make(&self, size: u64, usage: wgpu::BufferUsages) -> Option<wgpu::Buffer> {
         #[cfg(test)]
         if self.refused.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() {
@@ -112,8 +114,8 @@ impl Pool {
         pollster::block_on(scope.pop()).is_none().then_some(raw)
     }
 
-    /// A buffer of `bytes` bytes with unspecified, initialised contents. If the device has no more memory, `reclaim` is
-    /// called once to let the device finish with dropped buffers; it may not use the pool.
+    /// A buffer of `bytes` bytes whose contents are unspecified but initialised. If the device has no memory left,
+    /// `reclaim` is called once to let the device finish with dropped buffers. It must not use the pool.
     pub(crate) fn alloc(self: &Arc<Self>, bytes: usize, reclaim: impl FnOnce()) -> Result<Buffer> {
         self.faults.check_lost("alloc")?;
         let Some(capacity) = capacity(bytes, self.most) else {
@@ -131,7 +133,7 @@ impl Pool {
             let block = match state.free.get_mut(&capacity).and_then(Vec::pop) {
                 Some(mut block) => {
                     state.stats.cached -= capacity as usize;
-                    // Earlier work may still be noted with the old contents.
+                    // Records of earlier work may still refer to the old contents.
                     match Arc::get_mut(&mut block.contents) {
                         Some(contents) => *contents = Contents::default(),
                         None => block.contents = Arc::default(),
@@ -146,8 +148,8 @@ impl Pool {
         stats.in_use = live;
         stats.peak = stats.peak.max(live);
         stats.buffers += 1;
-        // SAFETY: the pointer is a leaked `Block` of this buffer alone, taken back by `free` below; with 0 bytes it is
-        // never followed.
+        // SAFETY: the pointer is a leaked `Block` that belongs to this buffer alone and is taken back by `free` below.
+        // With 0 bytes, it is never dereferenced.
         Ok(unsafe { Buffer::from_raw(ptr, bytes, self.clone()) })
     }
 
@@ -155,7 +157,7 @@ impl Pool {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let make = || self.make(capacity, usage);
         let raw = make().or_else(|| {
-            // The memory kept for reuse may suffice.
+            // Destroying the blocks kept for reuse may free enough memory.
             self.drop_free(state);
             reclaim();
             make()
@@ -172,7 +174,7 @@ impl Pool {
         std::ptr::addr_eq(Arc::as_ptr(buffer.owner()), std::ptr::from_ref(self))
     }
 
-    /// The device's buffer behind a handle; an error if another device made it, or if it is empty and so has none.
+    /// The block behind a buffer. Fails if another device made the buffer, or if it is empty and so has no block.
     pub(crate) fn block<'a>(&self, op: &str, buffer: &'a Buffer) -> Result<&'a Block> {
         if !self.owns(buffer) {
             let m = format!("a buffer of {} bytes belongs to another device than {}", buffer.bytes(), self.name);
@@ -181,8 +183,8 @@ impl Pool {
         if buffer.bytes() == 0 {
             return Err(Error::argument(op, "a view of elements in an empty buffer"));
         }
-        // SAFETY: this pool made the buffer with a leaked `Block` behind its pointer, which lives until the buffer is
-        // dropped, and gives out shared references only.
+        // SAFETY: this pool made the buffer with a leaked `Block` behind its pointer. The block lives until the buffer
+        // is dropped, and only shared references to it are given out.
         Ok(unsafe { buffer.as_ptr().cast::<Block>().as_ref() })
     }
 
@@ -199,7 +201,7 @@ impl Pool {
         self.gone.take()
     }
 
-    /// Returns the kept blocks to the device.
+    /// Destroys the blocks kept for reuse, which returns their memory to the device.
     pub(crate) fn trim(&self) {
         self.drop_free(&mut self.state());
     }
@@ -219,7 +221,8 @@ unsafe impl BufferOwner for Pool {
         if bytes == 0 {
             return;
         }
-        // SAFETY: a pointer of this pool with bytes is a `Block` that `alloc` leaked, given back once.
+        // SAFETY: a pointer of this pool with a size above 0 is a `Block` that `alloc` leaked, and it is given back
+        // once.
         let block = unsafe { Box::from_raw(ptr.cast::<Block>().as_ptr()) };
         let capacity = block.raw.size() as usize;
         if state.stats.cached + capacity <= FREE_BOUND.max(state.stats.peak) {
@@ -237,7 +240,7 @@ impl Block {
         self.touched.store(epoch, Relaxed);
     }
 
-    /// Whether commands that are not submitted yet use this buffer.
+    /// Whether commands of submission `epoch`, which is still to be submitted, use this buffer.
     pub(crate) fn is_touched(&self, epoch: u64) -> bool {
         self.touched.load(Relaxed) == epoch
     }
@@ -259,7 +262,7 @@ mod tests {
         let of = |bytes: u64| capacity(bytes as usize, most);
         assert_eq!([0, 1, 256, 257].map(of), [256, 256, 256, 512].map(Some));
         assert_eq!([1 << 30, (1 << 30) + 1].map(of), [1 << 30, 5 << 28].map(Some));
-        // The next step, 2 GiB, is more than such a device has in one buffer.
+        // The next step, 2 GiB, is larger than a buffer of such a device may be.
         assert_eq!([(7 << 28) + 1, most].map(of), [most; 2].map(Some));
         assert_eq!([most + 1, 1 << 31].map(of), [None; 2]);
     }

@@ -1,7 +1,7 @@
-//! Random draws: one invocation per element, by the definition in [`gradus_backend::philox`].
+//! Random draws. One invocation computes each element, by the definition in [`gradus_backend::philox`].
 //!
-//! If the adapter has no f64, uniform and normal draws are computed in f32 from the same words; they then agree with
-//! the definition to within a few units in the last place.
+//! If the adapter has no f64, uniform and normal draws are computed in f32 from the same random words. They then agree
+//! with the definition to within a few units in the last place.
 
 use gradus_backend::philox::words_per_element;
 use gradus_backend::{DType, Distribution, Error, Result, Scalar, Shape, ViewMut};
@@ -13,8 +13,8 @@ use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param};
 
 const OP: &str = "random";
-/// Parameters before the sizes and strides: elements, seed, stream position, two 64-bit numbers of the distribution,
-/// and the position of the first element.
+/// The number of parameters before the sizes and strides. They are the number of elements, the seed, the position in
+/// the stream, two 64-bit numbers of the distribution, and the position of the first element.
 const FIXED: usize = 10;
 
 /// The kind of draw, without its numbers.
@@ -26,7 +26,7 @@ enum Kind {
     Int,
 }
 
-/// Errors if a parameter is out of its domain or the dtype cannot hold a draw.
+/// Fails if a parameter is out of its domain or the dtype cannot hold a draw.
 fn check(dist: Distribution, dtype: DType) -> Result<()> {
     let wrong = |m: String| Err(Error::argument(OP, m));
     match dist {
@@ -92,7 +92,7 @@ pub(crate) fn random(b: &WgpuBackend, dist: Distribution, seed: u64, offset: u64
     })
 }
 
-/// Draws for an output that is too large to bind, half by half; the second half continues the stream.
+/// Draws half by half for an output that is too large to bind. The second half continues the stream.
 fn by_halves(b: &WgpuBackend, dist: Distribution, seed: u64, offset: u64, out: &mut ViewMut<'_>) -> Result<()> {
     let n = out.layout.numel();
     let Some(flat) = out.layout.reshape(Shape::new(&[n])?) else {
@@ -112,7 +112,8 @@ fn source(kind: Kind, dtype: DType, words: u64, rank: usize, wide: bool) -> Stri
     text.output("y", dtype);
     text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
     wgsl::coordinates(&mut text, "c", "id", rank, FIXED);
-    // The 64-bit number of the first word: the position of the draw, plus `words` for every element.
+    // The 64-bit index of an element's first random word: the position in the stream, plus `words` for every earlier
+    // element.
     text.line(format_args!("let step = id * {words}u; let over = {};", if words == 2 { "id >> 31u" } else { "0u" }));
     let (lo, hi) = (param(3), param(4));
     text.line(format_args!("let w0 = {lo} + step; let w1 = {hi} + over + select(0u, 1u, w0 < step);"));
@@ -134,7 +135,7 @@ fn source(kind: Kind, dtype: DType, words: u64, rank: usize, wide: bool) -> Stri
             wgsl::cast("one", DType::Bool, dtype.compute())
         }
         Kind::Int => {
-            // The upper 64 bits of v * range, and the lower end: numbers of two words.
+            // The upper 64 bits of v * range, plus the lower bound. Both are 64-bit numbers of two words.
             let range = format!("vec2<u32>({}, {})", param(7), param(8));
             text.line(format_args!("let high = mul64_high(vec2<u32>(second, first), {range});"));
             text.line(format_args!(
@@ -195,7 +196,7 @@ fn source(kind: Kind, dtype: DType, words: u64, rank: usize, wide: bool) -> Stri
         }
         Kind::Normal => {
             text.line("let u1 = f32(first) * 2.3283064e-10f;");
-            // 1 - u1 from the inverted word, which has all of its bits where u1 is near 1.
+            // If u1 is at least 0.5, 1 - u1 is computed from the inverted word, which keeps all of its bits.
             text.line(
                 "let l = select(log1p_f32(-u1), log_f32((f32(~first) + 1.0f) * 2.3283064e-10f), (first >> 31u) == 1u);",
             );

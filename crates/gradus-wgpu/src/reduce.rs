@@ -1,5 +1,5 @@
-//! Reductions: `lanes` invocations share an output; each takes every `lanes`-th element, and their results are combined
-//! in a fixed tree.
+//! Reductions. Each output is computed by `lanes` invocations. Each of these combines every `lanes`-th element, and
+//! their results are combined in a fixed tree.
 
 use gradus_backend::{
     ArgReduceOp, DType, Error, ErrorKind, Kernel, Layout, MapArg, ReduceOp, Result, Scalar, ScalarOp, Shape, View,
@@ -19,7 +19,7 @@ enum Op {
     Arg(ArgReduceOp),
 }
 
-/// Everything that the text depends on.
+/// Everything that the kernel's text depends on.
 #[derive(Debug, Hash)]
 struct Plan {
     op: Op,
@@ -30,10 +30,10 @@ struct Plan {
     lanes: u32,
 }
 
-/// Parameters before the sizes and strides: outputs, elements of each, parts of each, elements of a part, and the
-/// positions of the first elements.
+/// The number of parameters before the sizes and strides. They are the number of outputs, of elements per output, of
+/// parts per output and of elements per part, and the positions of the first elements.
 const FIXED: usize = 6;
-/// The longest chain of elements that an invocation combines, and the number of elements in a block of it.
+/// The longest chain of elements that an invocation combines, and the number of elements in each block of such a chain.
 const CHAIN: usize = 1024;
 const BLOCK: u32 = 32;
 
@@ -117,7 +117,7 @@ fn run(
         return arg_by_halves(b, name, op, x, axes, out);
     }
     if parts > 1 {
-        // First the parts of each output, then their results.
+        // First reduce the parts of each output, then combine their results.
         let shape = Shape::new(&[out.layout.numel(), parts])?;
         let mut partial = Temp::new(b, accumulator(op, x.dtype), shape)?;
         let layout = beside(out.layout, parts, 0)?;
@@ -128,7 +128,7 @@ fn run(
     launch(b, name, op, x, axes, &out.with(layout), 1)
 }
 
-/// The number of parts that each output is reduced in.
+/// The number of parts that the reduction of each output is split into.
 fn parts(
     b: &WgpuBackend,
     name: &str,
@@ -144,13 +144,14 @@ fn parts(
     if let Op::Arg(_) = op {
         return Ok(n.div_ceil(lanes(&kept, n) as usize * LOOP));
     }
-    // Enough that no invocation sums more than `CHAIN` elements, and more if few outputs would leave the device idle.
+    // Use enough parts that no invocation sums more than `CHAIN` elements, and more if so few outputs would leave the
+    // device idle.
     let long = n.div_ceil(lanes(&kept, n) as usize * CHAIN);
     let idle = if n_out < 64 && n >= 1 << 16 { (n >> 13).min(256) } else { 1 };
     Ok(long.max(idle))
 }
 
-/// Invocations that share a part of `part` elements.
+/// The number of invocations that share the elements of a part. `part` is the number of elements to reduce.
 fn lanes(kept: &Axes, part: usize) -> u32 {
     let n_out = kept.numel();
     let neighbours = kept.steps[0].last().is_some_and(|s| s.abs() <= 1) && n_out >= 16;
@@ -162,20 +163,21 @@ fn lanes(kept: &Axes, part: usize) -> u32 {
     }
 }
 
-/// The layout of the output inside a buffer with `parts` results side by side, for part number `at`.
+/// The layout that places the results of part number `at` into a buffer with `parts` results side by side for each
+/// output.
 fn beside(out: &Layout, parts: usize, at: usize) -> Result<Layout> {
     let plain = Layout::contiguous(*out.shape());
     let strides: Vec<isize> = plain.strides().iter().map(|s| s * parts as isize).collect();
     Layout::from_parts(*out.shape(), &strides, at, out.numel() * parts)
 }
 
-/// Adds the rows of `[parts, outputs]`, the outputs in row-major order, in the dtype that the parts have.
+/// Sums `[parts, outputs]` over the parts, with the outputs in row-major order. Accumulates in the dtype of the parts.
 pub(crate) fn sum_of_parts(b: &WgpuBackend, name: &str, mut parts: Temp, out: &mut ViewMut<'_>) -> Result<()> {
     parts.layout = parts.layout.transpose(0, 1)?;
     join(b, name, Op::Fold(ReduceOp::Sum), parts.view(), out)
 }
 
-/// Reduces the parts `[outputs, parts]` of each output.
+/// Combines the parts `[outputs, parts]` of each output.
 fn join(b: &WgpuBackend, name: &str, op: Op, parts: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
     let axis = gradus_backend::Axes::one(1);
     if let Some(layout) = Temp::contiguous_like(out)? {
@@ -187,7 +189,8 @@ fn join(b: &WgpuBackend, name: &str, op: Op, parts: View<'_>, out: &mut ViewMut<
     crate::map::copy_strided(b, narrow.view(), out)
 }
 
-/// For operands that are too large to bind: reduces halves, and combines them if they belong to one result.
+/// Reduces operands that are too large to bind half by half, and combines the halves if they belong to the same
+/// results.
 fn in_pieces(
     b: &WgpuBackend,
     name: &str,
@@ -221,7 +224,7 @@ fn in_pieces(
     Ok(())
 }
 
-/// Finds the position of the extreme in each half of the axis, and picks the one whose value wins.
+/// Finds the position of the extreme element in each half of the axis, and selects the one whose value wins.
 fn arg_by_halves(
     b: &WgpuBackend,
     name: &str,
@@ -244,7 +247,7 @@ fn arg_by_halves(
     let kernel = Kernel::build(name, &[DType::I64, DType::I64, x.dtype, x.dtype], |v| {
         let (p, q) = (v[2], v[3]);
         let wins = if op == ArgReduceOp::Max { q.gt(p) } else { q.lt(p) };
-        // A NaN wins; of several, the first.
+        // A NaN wins. Of several NaNs, the first wins.
         let wins = if x.dtype.is_float() { wins.or(q.isnan()).and(p.isnan().not()) } else { wins };
         vec![wins.select(v[1] + v[1].constant(half as i64), v[0])]
     })?;
@@ -297,7 +300,7 @@ fn accumulator(op: Op, x: DType) -> DType {
     }
 }
 
-/// The value of a compute type that a reduction starts from.
+/// The value that a reduction starts from, as a constant of a compute type.
 pub(crate) fn identity(op: ReduceOp, dtype: DType) -> String {
     let bits = dtype.size() as u32 * 8;
     let scalar = match op {
@@ -315,7 +318,7 @@ pub(crate) fn identity(op: ReduceOp, dtype: DType) -> String {
     wgsl::constant(scalar, dtype)
 }
 
-/// Two values of a compute type combined.
+/// The expression that combines two values of a compute type.
 pub(crate) fn joined(op: ReduceOp, dtype: DType, a: &str, b: &str) -> String {
     let op = match op {
         ReduceOp::Sum => ScalarOp::Add,
@@ -382,7 +385,7 @@ impl Plan {
         text.line("var acc = none();");
         text.line(format_args!("let first = part * {}; let end = min({}, first + {});", param(3), param(1), param(3)));
         text.line("if (live) {");
-        // Blocks of their own within the sum: rounding errors grow with the length of a chain of additions.
+        // Each block is combined on its own, because rounding errors grow with the length of a chain of additions.
         text.line("for (var at = first + lane; at < end;) { var block = none();");
         text.line(format_args!("let stop = min(end, at + {}u);", lanes * BLOCK));
         text.line(format_args!("for (var j = at; j < stop; j = j + {lanes}u) {{"));

@@ -1,5 +1,6 @@
-//! Scans: one invocation per line if there are many lines; otherwise one work-group per line, whose invocations combine
-//! parts of it, scan the results in shared memory, and go through their parts again.
+//! Scans. If there are many lines, one invocation scans each line. Otherwise one work-group scans each line: its
+//! invocations first combine the elements of their parts of the line, then scan these results in shared memory, and
+//! finally go through their parts again.
 //!
 //! Floats accumulate in f64 if the adapter has it.
 
@@ -12,7 +13,7 @@ use crate::reduce::{identity, joined};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
 
-/// Everything that the text depends on.
+/// Everything that the kernel's text depends on.
 #[derive(Debug, Hash)]
 struct Plan {
     op: ScanOp,
@@ -23,8 +24,8 @@ struct Plan {
     lanes: u32,
 }
 
-/// Parameters before the sizes and strides: lines, elements per line, elements per part, the positions of the first
-/// elements, and the strides along the axis.
+/// The number of parameters before the sizes and strides. They are the number of lines, of elements per line and of
+/// elements per part, the positions of the first elements, and the strides along the axis.
 const FIXED: usize = 7;
 
 /// See [`Backend::scan`](gradus_backend::Backend::scan).
@@ -61,7 +62,7 @@ pub(crate) fn scan(b: &WgpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: &
     let wide = [(x.layout, x.dtype), (out.layout, result)].into_iter().find(|&(l, d)| !b.fits(l, d));
     let at = match wide {
         Some((layout, _)) => cut(layout, 0..rank),
-        // Each invocation goes through its elements twice.
+        // Each invocation goes through its elements twice, which halves the number that it may have.
         None => (n.div_ceil(lanes as usize) > crate::operand::LOOP / 2).then_some((axis, n / 2)),
     };
     if let Some(at) = at {
@@ -84,8 +85,8 @@ pub(crate) fn scan(b: &WgpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: &
     b.queue().launch(&Launch { call: name.into(), key, source, binds, params: &params, groups })
 }
 
-/// Cuts the operands along axis `at`: between lines, or each line into halves, where the last result of the first half
-/// is combined with the second half.
+/// Cuts the operands along axis `at`, either between lines or within them. Within lines, the last result of the first
+/// half is then combined with all results of the second half.
 fn by_halves(
     b: &WgpuBackend,
     op: ScanOp,
@@ -126,7 +127,7 @@ fn by_halves(
 /// `ln(e^a + e^b)`.
 pub(crate) fn log_of_sum<'k>(a: Expr<'k>, b: Expr<'k>) -> Expr<'k> {
     let (high, low) = (a.max(b), a.min(b));
-    // If both are the same infinity their difference is NaN, and the larger is the result.
+    // If both are the same infinity, their difference is NaN, so equal operands are handled separately.
     high.eq(low).select(high + std::f64::consts::LN_2, high + (low - high).exp().log1p())
 }
 
@@ -153,7 +154,8 @@ impl Plan {
             text.declare(format_args!("fn join(a: Acc, b: Acc) -> Acc {{ return Acc({join}); }}"));
             "acc.v".to_owned()
         } else {
-            // The sum of e^(x - m), with m the largest so far; if m is not finite it is the result, with a sum of 1.
+            // `s` is the sum of e^(x - m), where `m` is the largest element so far. If `m` is not finite, it is the
+            // result, and `s` is 1.
             text.declare(format_args!("struct Acc {{ m: {t}, s: {t} }}"));
             let none = identity(ReduceOp::Max, self.acc);
             text.declare(format_args!("fn none() -> Acc {{ return Acc({none}, {t}(1)); }}"));

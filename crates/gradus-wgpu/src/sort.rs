@@ -1,5 +1,6 @@
-//! Sorting: keys whose order as unsigned integers is that of the elements are sorted in blocks by counting, then
-//! merged, with one invocation per element, which finds its place by binary search. Stable throughout.
+//! Sorting. Each element is converted to a key, an unsigned integer, such that the keys have the order of the elements.
+//! The keys are sorted in blocks by counting. The blocks are then merged by one invocation per element, which finds the
+//! element's place by binary search. All steps are stable.
 
 use gradus_backend::{DType, Error, ErrorKind, Layout, Result, ScalarOp, Shape, View, ViewMut};
 
@@ -10,7 +11,7 @@ use crate::queue::{Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
 
-/// Elements in a block, which is sorted by counting.
+/// The number of elements in a block, which is sorted by counting.
 const BLOCK: usize = 32;
 
 /// See [`Backend::sort`](gradus_backend::Backend::sort).
@@ -35,7 +36,7 @@ pub(crate) fn sort(
     sorted(b, OP, x, axis, descending, values, indices)
 }
 
-/// Sorts operands that have been checked and have elements; `indices` is of any integer dtype.
+/// Sorts operands that have been checked and are not empty. `indices` may have any integer dtype.
 pub(crate) fn sorted(
     b: &WgpuBackend,
     op: &str,
@@ -186,7 +187,8 @@ pub(crate) fn sorted(
     b.queue().launch(&Launch { call: op.into(), key, source: &source, binds: &binds, params: &params, groups })
 }
 
-/// `sort_key`: an unsigned integer for an element, in the order of the elements; NaN is the largest, zeros are equal.
+/// The function `sort_key`, which converts an element to an unsigned integer. The integers have the order of the
+/// elements, reversed if `descending`. NaN counts as the largest element, and both zeros are equal.
 fn key_function(dtype: DType, descending: bool) -> String {
     let body = match dtype.compute() {
         DType::F32 => {

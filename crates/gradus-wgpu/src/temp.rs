@@ -4,7 +4,7 @@ use gradus_backend::{Buffer, DType, Layout, Result, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
 
-/// A contiguous tensor that lives as long as an operation.
+/// A contiguous tensor that lives only during an operation.
 #[derive(Debug)]
 pub(crate) struct Temp {
     pub(crate) buffer: Buffer,

@@ -1,35 +1,35 @@
-//! The core of products: a work-group multiplies a tile of rows by a tile of columns in shared memory; each invocation
-//! computes a block of the result in registers.
+//! The core of matrix products: a work-group multiplies a tile of rows by a tile of columns in shared memory. Each
+//! invocation computes a block of the result in registers.
 
 use gradus_backend::{DType, Scalar, ScalarOp};
 
 use crate::operand::LOOP;
 use crate::wgsl::{self, GROUP, Text, ty};
 
-/// Most elements along k that one launch sums: each takes up to one and a half iterations.
+/// The largest number of elements along k that one launch sums. Each takes up to one and a half loop iterations.
 pub(crate) const DEPTH: usize = LOOP / 2;
-/// Tiles that keep a device busy.
+/// The number of tiles that keep a device busy.
 const BUSY: usize = 64;
 
-/// A tile of 16 by 16 invocations with square blocks.
+/// A tile of 16 by 16 invocations, each of which computes a square block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Tile {
     /// The compute type of operands and sums.
     pub(crate) dtype: DType,
-    /// Rows, and columns, of an invocation's block.
+    /// The number of rows, and of columns, in the block of an invocation.
     pub(crate) block: u32,
 }
 
-/// The operands of a product as text: sizes, and the elements at `(am, ak)` and `(bk, bn)`.
+/// A product as text: its sizes, and expressions for the elements at `(am, ak)` and `(bk, bn)`.
 pub(crate) struct Product<'a> {
     pub(crate) m: &'a str,
-    /// The first element along k, and the one after the last.
+    /// The first element along k, and the end.
     pub(crate) first: &'a str,
     pub(crate) end: &'a str,
     pub(crate) n: &'a str,
     pub(crate) a: &'a str,
     pub(crate) b: &'a str,
-    /// Whether neighbouring invocations load along k, which is right if the operand is contiguous along it.
+    /// Whether neighbouring invocations load neighbours along k. This suits operands that are contiguous along k.
     pub(crate) a_along_k: bool,
     pub(crate) b_along_k: bool,
     /// For operands that may lack elements: a condition that is true if the element of `b` exists, evaluated after `b`
@@ -45,34 +45,35 @@ impl Tile {
         Tile { dtype: dtype.compute(), block: if m.min(n) <= 16 || few { 1 } else { 4 } }
     }
 
-    /// Rows and columns of the tile.
+    /// The number of rows, and of columns, of the tile.
     pub(crate) fn side(&self) -> u32 {
         16 * self.block
     }
 
-    /// Tiles that cover this many rows or columns.
+    /// The number of tiles that cover this many rows or columns.
     pub(crate) fn cover(&self, size: usize) -> usize {
         size.div_ceil(self.side() as usize)
     }
 
-    /// The number of parts to sum along k, each by a work-group of its own: as few as [`DEPTH`] allows, more if there are
-    /// few tiles.
+    /// The number of parts into which the sum along k is split, each for its own work-group. It is as small as
+    /// [`DEPTH`] allows, but larger if there are few tiles.
     pub(crate) fn parts(&self, count: usize, m: usize, k: usize, n: usize) -> usize {
         let tiles = count * self.cover(m) * self.cover(n);
         k.div_ceil(DEPTH).max((BUSY / tiles).min(k / 512))
     }
 
-    /// Code that sums the product of the tile whose first row and column are `row` and `col`; [`store`](Tile::store)
-    /// comes next.
+    /// Adds code that computes the product for the tile whose first row and column are `row` and `col`.
+    /// [`store`](Tile::store) must follow.
     pub(crate) fn multiply(&self, text: &mut Text, p: &Product<'_>) {
         let (t, side, block) = (ty(self.dtype), self.side(), self.block);
-        // Depth of a tile: as much of both operands as fits the smallest shared memory (16 KiB).
+        // The depth of a tile. Both operands must fit the smallest shared memory that a device may have (16 KiB).
         let depth = if self.dtype.size() == 8 { 8 } else { 16 };
         let cells = side * depth;
         text.declare(format_args!(
             "var<workgroup> tile_a: array<{t}, {cells}>;\nvar<workgroup> tile_b: array<{t}, {cells}>;"
         ));
-        // Without infinities and NaN, a zero can replace a missing element. Once set, the flag stays set.
+        // A zero can replace a missing element as long as `a` has no infinities and no NaN. The first of these sets
+        // `strange`, which stays set.
         let found = p.found.filter(|_| self.dtype.is_float());
         if found.is_some() {
             text.declare(format_args!("var<workgroup> tile_found: array<u32, {cells}>;"));
@@ -120,7 +121,7 @@ impl Tile {
         text.line("workgroupBarrier(); }");
     }
 
-    /// Code that adds the products of one depth of the tiles; `masked` leaves out missing elements.
+    /// Adds code that accumulates the products of one depth of the tiles. If `masked`, missing elements are left out.
     fn add(&self, text: &mut Text, depth: u32, masked: bool) {
         let (side, block) = (self.side(), self.block);
         text.line(format_args!("for (var kk = 0u; kk < {depth}u; kk = kk + 1u) {{"));
@@ -140,7 +141,8 @@ impl Tile {
         text.line("}");
     }
 
-    /// Code for each element of the result: `store` gets the name of its sum, and uses its position `r`, `s`.
+    /// Adds code for each element of the result. `store` receives the name of the element's sum, and returns code that
+    /// may use the element's position `r`, `s`.
     pub(crate) fn store(&self, text: &mut Text, m: &str, n: &str, store: impl Fn(&str) -> String) {
         for (i, j) in pairs(self.block) {
             text.line(format_args!("{{ let r = row + down + {}u; let s = col + across + {}u;", i * 16, j * 16));

@@ -31,7 +31,8 @@ fn strides(params: &mut Vec<u32>, layout: &Layout) {
     params.extend(layout.strides().iter().map(|&s| s as u32));
 }
 
-/// The parameters of a window: sizes of the axes, kernel, stride, dilation and padding, of `rank` numbers each.
+/// Adds the parameters of a window: the sizes of the axes, the kernel, stride, dilation and padding, and the number of
+/// positions, with `rank` numbers each.
 fn shape(params: &mut Vec<u32>, window: &Window, spatial: &[usize], positions: &[usize]) {
     let parts = [&window.kernel, &window.stride, &window.dilation, &window.pad_before];
     params.extend(spatial.iter().map(|&v| v as u32));
@@ -39,7 +40,7 @@ fn shape(params: &mut Vec<u32>, window: &Window, spatial: &[usize], positions: &
     params.extend(positions.iter().map(|&v| v as u32));
 }
 
-/// Where to cut samples or channels, if an operand is too large to bind.
+/// The axis at which to cut samples or channels, and its middle, if an operand is too large to bind.
 fn too_large(b: &WgpuBackend, operands: &[(&Layout, DType)]) -> Option<(usize, usize)> {
     let &(layout, _) = operands.iter().find(|&&(l, d)| !b.fits(l, d))?;
     cut(layout, 0..2)
@@ -92,7 +93,7 @@ pub(crate) fn unfold(b: &WgpuBackend, window: &Window, x: View<'_>, pad: Scalar,
         for a in 0..rank {
             let part = |k: usize| param(shape + k * rank + a);
             let (size, stride, dilation, before) = (part(0), part(2), part(3), part(4));
-            // Below the first element the difference wraps to a number above every size.
+            // In front of the first element, the difference wraps to a number above every size.
             text.line(format_args!("let s{a} = c{} * {stride} + c{} * {dilation} - {before};", 2 + rank + a, 2 + a));
             text.line(format_args!("inside = inside && s{a} < {size}; at = at + s{a} * {};", param(x_at + 3 + a)));
         }
@@ -145,10 +146,10 @@ pub(crate) fn fold(b: &WgpuBackend, window: &Window, x: View<'_>, out: &mut View
     crate::map::map(b, &kernel, &[MapArg::View(sum.view())], &mut [out.with(layout)])
 }
 
-/// The taps of a window along each axis, `(first, end)`.
+/// A block of taps of a window: `(first, end)` along each axis.
 type Block = [(usize, usize); 3];
 
-/// The window in blocks of no more taps than a loop may have.
+/// Splits the taps of a window into blocks that are small enough for a loop.
 fn blocks_of_taps(window: &Window) -> Vec<Block> {
     let (mut room, mut blocks) = (LOOP / 2, vec![[(0, 1); 3]]);
     for axis in (0..window.rank).rev() {
@@ -167,7 +168,7 @@ fn blocks_of_taps(window: &Window) -> Vec<Block> {
     blocks
 }
 
-/// Folds some taps of the window; `again` adds them to what the output has.
+/// Folds some taps of the window. If `again` is set, adds them to what the output holds.
 fn fold_block(
     b: &WgpuBackend,
     window: &Window,
@@ -204,7 +205,7 @@ fn fold_block(
             let (stride, dilation, before, positions) = (part(2), part(3), part(4), part(5));
             let (first, end) = (param(shape + 6 * rank + 2 * a), param(shape + 6 * rank + 2 * a + 1));
             text.line(format_args!("for (var k{a} = {first}; k{a} < {end}; k{a} = k{a} + 1u) {{"));
-            // Before the first position the difference wraps to a number above every position.
+            // In front of the first position, the difference wraps to a number above every position.
             text.line(format_args!(
                 "let d{a} = c{} + {before} - k{a} * {dilation}; let p{a} = d{a} / {stride};",
                 2 + a
@@ -233,8 +234,8 @@ fn fold_block(
     })
 }
 
-/// See [`Backend::max_pool`](gradus_backend::Backend::max_pool); operands that are invalid, and windows of more elements
-/// than a loop may have, go to the default body.
+/// See [`Backend::max_pool`](gradus_backend::Backend::max_pool). The default body handles invalid operands, and windows
+/// with more elements than a loop may have.
 pub(crate) fn max_pool(
     b: &WgpuBackend,
     window: &Window,

@@ -1,4 +1,4 @@
-//! The WebGPU backend conforms to the contract on the adapter that this machine has.
+//! Tests that the WebGPU backend conforms to the contract on the adapter of this machine.
 
 mod common;
 
@@ -11,7 +11,7 @@ use gradus_wgpu::Profile;
 
 fn whole(profile: Profile) {
     let Some(backend) = common::opened_as(profile) else { return };
-    // `GRADUS_CASE` with the name of a case, as a failure prints it, runs only that case.
+    // If `GRADUS_CASE` is the name of a case, as a failure prints it, only that case runs.
     let report = only(&backend, &std::env::var("GRADUS_CASE").unwrap_or_default());
     eprintln!("{}", report.to_string().lines().last().unwrap_or_default());
     assert!(report.passed(), "{report}");

@@ -1,6 +1,6 @@
-//! The elementary functions stay within their bounds over all orders of magnitude: 1 unit in the last place of the
-//! correctly rounded result in f32, 2 in f64 (3 for erfc). Those of f32 do not use f64, so the bounds hold on adapters
-//! without 64-bit types too.
+//! Tests that the elementary functions stay within their bounds over all orders of magnitude: 1 unit in the last place
+//! of the correctly rounded result in f32, and 2 in f64 (3 for erfc). The f32 functions do not use f64, so their bounds
+//! also hold on adapters without 64-bit types.
 
 mod common;
 
@@ -8,7 +8,7 @@ use gradus_backend::kernel::TypeRule;
 use gradus_backend::{Backend, DType, Element, Kernel, Layout, MapArg, Scalar, ScalarOp, Shape, View, ViewMut};
 use gradus_wgpu::Profile;
 
-/// Steps between two floats of one sign or around zero, given their bits as ordered integers.
+/// The number of steps between two floats, given their bits as ordered integers.
 fn steps(a: i64, b: i64) -> u64 {
     a.abs_diff(b)
 }
@@ -23,8 +23,8 @@ fn ordered64(v: f64) -> i64 {
     if v.is_sign_negative() { -m } else { m }
 }
 
-/// The worst error of an instruction over `values`, in units in the last place, and where it is. One that takes two
-/// operands gets the second ones from `others`.
+/// The largest error of an instruction over `values`, in units in the last place, and the value at which it occurs. An
+/// instruction of two operands takes the second ones from `others`.
 fn worst<T: Element>(
     b: &dyn Backend,
     op: ScalarOp,
@@ -70,7 +70,7 @@ fn functions() -> impl Iterator<Item = ScalarOp> {
     ScalarOp::ALL.iter().copied().filter(|op| op.rule() == TypeRule::Float)
 }
 
-/// Every 2^32-th part of the line, with a step that is prime to powers of two, and numbers of everyday size.
+/// Every 20,011th of all bit patterns, an odd step so that all low bits occur, and numbers of everyday size.
 fn line() -> Vec<f32> {
     let all = (0..u64::from(u32::MAX)).step_by(20_011).map(|v| f32::from_bits(v as u32));
     all.chain((-60_000..60_000).map(|i| i as f32 / 4999.0)).collect()
@@ -89,7 +89,7 @@ fn f32_functions(b: &dyn Backend) {
             failed.push(format!("{} of {at:e}: {off} units", op.name()));
         }
     }
-    // Bases around 1 and of all magnitudes, with exponents that make powers of all magnitudes.
+    // Bases around 1 and of all magnitudes, with exponents such that the powers have all magnitudes.
     let bases: Vec<f32> = (0..200_000).map(|i| ((i as f32 * 0.618_034).fract() * 1.7 - 0.85).exp()).collect();
     let bases: Vec<f32> = bases.into_iter().chain(line().into_iter().map(f32::abs)).collect();
     let power = |(i, x): (usize, &f32)| {
@@ -117,7 +117,7 @@ fn f32_functions_are_within_their_bounds_without_64_bit_types() {
 #[test]
 fn f64_functions_are_within_two_units_and_erfc_within_three() {
     let Some(b) = common::opened().filter(|b| b.supports(DType::F64)) else { return };
-    // Multiples of an odd number spread over all of 2^64, and so over all signs and exponents.
+    // Multiples of an odd number are spread over all of 2^64, and so over all signs and exponents.
     let values: Vec<f64> = (0..200_000u64).map(|i| f64::from_bits(i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect();
     assert!(values.iter().filter(|v| v.is_finite()).count() > 190_000);
     let near: Vec<f64> = (0..60_000).map(|i| (f64::from(i) - 30_000.0) / 997.0).collect();

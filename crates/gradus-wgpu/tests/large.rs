@@ -1,4 +1,4 @@
-//! Operands that are too large to bind (128 MiB if the adapter has only WebGPU's minimum), and long sums.
+//! Tests of operands that are too large to bind (128 MiB if the adapter has only WebGPU's minimum), and of long sums.
 
 mod common;
 
@@ -8,7 +8,7 @@ use gradus::backend::Backend;
 use gradus::prelude::*;
 use gradus_wgpu::Profile;
 
-/// Above 128 MiB in f32.
+/// This many elements take more than 128 MiB in f32.
 const N: usize = 35_000_000;
 
 fn opened() -> Option<Device> {
@@ -80,7 +80,7 @@ fn a_large_tensor_is_looked_up() {
 #[test]
 fn a_bad_index_among_many_is_found_at_its_position() {
     let Some(device) = opened() else { return };
-    // Above 128 MiB in i64.
+    // This many elements take more than 128 MiB in i64.
     let n = N / 2;
     let index = Tensor::zeros([n], DType::I64, &device).expect("indices");
     let bad = Tensor::from_vec([7i64], [1], &device).expect("an index");
@@ -146,7 +146,7 @@ fn the_largest_of_a_large_line_is_found() {
     let found = |x: &Tensor| x.argmax(0, false).and_then(|at| at.to_vec::<i64>()).expect("an index");
     assert_eq!(found(&x), [N as i64 - 1]);
     assert_eq!(found(&x.neg().expect("falling")), [0]);
-    // The first of equal elements, also if the line can be bound and is merely long.
+    // The first of equal elements wins, even if the line can be bound and is merely long.
     assert_eq!(found(&Tensor::ones([20_000_000], DType::F32, &device).expect("ones")), [0]);
     assert_eq!(found(&x.narrow(0, 0, 20_000_000).expect("a part")), [19_999_999]);
 }
@@ -157,7 +157,7 @@ fn a_table_that_is_too_large_to_bind_has_a_gradient() {
     let device = Device::from_backend(Arc::new(backend));
     let (rows, d) = (280_000, 128);
     let table = Tensor::zeros([rows, d], DType::F32, &device).and_then(|t| t.with_grad()).expect("a table");
-    // More than are looked at one by one, so that they are sorted.
+    // There are too many indices to look at one by one, so they are sorted.
     let index: Vec<i64> = (0..200).map(|i| [0, rows as i64 - 1, 139_999, 140_000, 7][i % 5]).collect();
     let index = Tensor::from_vec(index, [200], &device).expect("indices");
     let weights = Tensor::arange(0, 200 * d as i64, 1, DType::F32, &device).and_then(|w| w.reshape([200, d]));

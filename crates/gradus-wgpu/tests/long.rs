@@ -1,4 +1,5 @@
-//! Sums and searches that are longer than a loop in a shader may be: drivers end long loops, some of them in silence.
+//! Tests of sums and searches that are longer than a loop in a shader may be. Drivers end long loops, some of them
+//! silently.
 
 mod common;
 
@@ -11,14 +12,15 @@ fn opened() -> Option<Device> {
     Some(Device::from_backend(Arc::new(common::opened()?)))
 }
 
-/// Small whole numbers, -2 to 2, of which sums are exact in f32.
+/// Small whole numbers from -2 to 2, whose sums are exact in f32.
 fn numbers(shape: &[usize], device: &Device) -> Tensor {
     let n: usize = shape.iter().product();
     let values: Vec<f32> = (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_769) >> 16) as f32 % 5.0 - 2.0).collect();
     Tensor::from_vec(values, shape, device).expect("a tensor")
 }
 
-/// Asserts that a computation gives the same numbers on the device as on the CPU, up to `error` times the largest.
+/// Asserts that a computation returns the same numbers on the device as on the CPU, up to `error` times the largest
+/// number.
 fn same(what: &str, error: f32, compute: impl Fn(&Device) -> Result<Tensor>) {
     let Some(device) = opened() else { return };
     let cpu = Device::cpu().expect("the CPU");
@@ -29,7 +31,7 @@ fn same(what: &str, error: f32, compute: impl Fn(&Device) -> Result<Tensor>) {
     assert!(ours.len() == theirs.len() && worst <= error * most, "{what}: {worst} beside {most}");
 }
 
-/// The gradient of the sum of `f` times irregular weights.
+/// The gradient of a sum of the elements of `f`, each with an irregular weight.
 fn gradient(x: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
     let x = x.with_grad()?;
     let y = f(&x)?;

@@ -1,4 +1,4 @@
-//! Between the CPU and an adapter: values, gradients, and training that continues where the model is.
+//! Tests of moves between the CPU and an adapter: of values and gradients, and of a model that continues to train.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Training: steady work that creates nothing new, and the losses of the CPU on every profile of adapters.
+//! Tests that steady training creates no pipelines and no buffers, and that losses follow the CPU on every profile of
+//! adapters.
 
 mod common;
 #[allow(dead_code, clippy::unwrap_used)]
@@ -11,7 +12,7 @@ use gradus::data::digits;
 use gradus::prelude::*;
 use gradus_wgpu::Profile;
 
-/// The kinds of layers that `gradus train digits` has.
+/// A network with the kinds of layers that `gradus train digits` uses.
 #[derive(Module)]
 struct Network {
     conv: Conv2d,
@@ -46,7 +47,7 @@ impl Forward for Network {
     }
 }
 
-/// Trains the network on some digits, one batch a call.
+/// Trains the network on some digits, one batch per call.
 fn digits_step(device: &Device) -> impl FnMut(usize) -> Result<f64> {
     let images = digits::load().expect("the digits");
     let mut pixels = Vec::new();
@@ -96,7 +97,7 @@ fn steady_training_compiles_nothing_makes_no_buffer_and_learns() {
     assert_eq!((after.pipelines, after.buffers), (before.pipelines, before.buffers), "{before:?} -> {after:?}");
 }
 
-/// Losses of the CPU and of the device: how far apart they are, relative to the CPU's.
+/// The largest difference between the losses of the CPU and those of the device, relative to the CPU's.
 fn apart(cpu: &[f64], device: &[f64]) -> f64 {
     assert_eq!(cpu.len(), device.len());
     cpu.iter().zip(device).map(|(c, d)| (c - d).abs() / c.abs()).fold(0.0, f64::max)

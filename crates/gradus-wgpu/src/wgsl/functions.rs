@@ -1,11 +1,12 @@
 //! The functions that kernels call, except those of `pairs` (f32), `words` (64-bit integers) and `functions64` (f64).
 //!
-//! The coefficients of `exp`, `exp2`, the logarithms, `sigmoid` and `erf` are those of the CPU backend. If the driver does
-//! not fuse multiply-adds, they lose up to half a unit in the last place. No function relies on the driver's own
-//! elementary functions, nor on its treatment of NaN.
+//! The coefficients of `exp`, `exp2`, the logarithms, `sigmoid` and `erf` are those of the CPU backend. If the driver
+//! does not fuse multiply-adds, these functions lose up to half a unit in the last place. No function relies on the
+//! driver's own elementary functions, or on its treatment of NaN.
 //!
-//! Drivers may reassociate: Mesa turns `(a + b) - a` into `b`, and `a * b + a * c` into `a * (b + c)`. To compute a
-//! rounding error, the sum goes through `opaque`, which adds a zero that no compiler knows.
+//! Drivers may reassociate: Mesa turns `(a + b) - a` into `b`, and `a * b + a * c` into `a * (b + c)`. Where a rounding
+//! error is computed, the sum therefore goes through `opaque`, which combines it with a zero that no compiler can
+//! predict.
 
 library! {
 opaque_f32: "fn opaque_f32(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ ZERO()); }
@@ -251,7 +252,7 @@ special_log_f32: "fn special_log_f32(x: f32, y: f32) -> f32 {
   return select(x, y, is_finite_f32(x));
 }
 "
-// ln(2^e * (1 + f + d)) as a pair, with `d` far below the last place of `f`.
+// ln(2^e * (1 + f + d)) as a pair, where `d` is far below the last place of `f`.
 ln_parts_f32: "fn ln_parts_f32(e: f32, f: f32, d: f32) -> vec2<f32> {
   let a = e * 0.69314575f; let hi = opaque_f32(a + f); let lo = ((a - hi) + f) + d;
   let q = fma(fma(fma(fma(fma(fma(fma(fma(-0.07772832f, f, 0.12989086f), f, -0.13223101f), f, 0.14166996f), f, -0.16609633f), f, 0.20002769f), f, -0.2500159f), f, 0.33333313f), f, -0.49999988f);

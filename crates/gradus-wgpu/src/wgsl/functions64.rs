@@ -1,8 +1,9 @@
-//! The f64 functions of the library, within two units in the last place: the algorithms and coefficients of FreeBSD's msun
-//! (Sun Microsystems, freely usable with its notice kept), by way of the crate `libm`.
+//! The f64 functions of the library, accurate to within two units in the last place (three for `erfc`). The algorithms
+//! and coefficients are those of FreeBSD's msun (Sun Microsystems, freely usable if its notice is kept), taken from the
+//! crate `libm`.
 //!
-//! Copyright (C) 1993, 2004 by Sun Microsystems, Inc. All rights reserved. Permission to use, copy, modify, and distribute
-//! this software is freely granted, provided that this notice is preserved.
+//! Copyright (C) 1993, 2004 by Sun Microsystems, Inc. All rights reserved. Permission to use, copy, modify, and
+//! distribute this software is freely granted, provided that this notice is preserved.
 
 library! {
 high_f64: "fn high_f64(x: f64) -> f64 { return bitcast<f64>(bitcast<u64>(x) & 0xffffffff00000000lu); }

@@ -1,4 +1,4 @@
-//! Adds to a kernel the functions that it calls.
+//! Adds to a kernel's text the library functions that it calls.
 
 use super::{functions, functions64, pairs, words};
 
@@ -20,7 +20,7 @@ pub(super) fn with_used(text: &str) -> String {
     used.collect::<String>() + text
 }
 
-/// Whether `text` has `name` as a whole word followed by a parenthesis.
+/// Whether `text` contains `name` as a whole word followed by a parenthesis.
 fn calls(text: &str, name: &str) -> bool {
     text.match_indices(name).any(|(at, _)| {
         let before = text[..at].bytes().next_back().unwrap_or(b' ');

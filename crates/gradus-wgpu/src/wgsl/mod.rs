@@ -1,13 +1,13 @@
-//! Text of kernels: types, access to elements of any dtype, coordinates, and the functions that WGSL lacks.
+//! The text of kernels: types, access to elements of any dtype, coordinates, and the functions that WGSL lacks.
 //!
-//! Storage buffers have elements of 4 or 8 bytes; a 64-bit integer is two words (see `words`). Elements of 1 or 2 bytes are
-//! parts of words: a read shifts and masks, a write replaces its own bits of the word atomically, so that neighbours
-//! written by other invocations are preserved.
+//! The elements of storage buffers have 4 or 8 bytes; a 64-bit integer is two words (see `words`). A smaller element of
+//! 1 or 2 bytes is part of a word. A read shifts and masks the word. A write replaces the element's own bits
+//! atomically, so that neighbours written by other invocations are preserved.
 
-/// Functions that kernels call: their names, and their texts.
+/// Declares the functions that kernels call, each with its name and its text.
 macro_rules! library {
     ($($name:ident: $body:literal)*) => {
-        /// The functions of this module: their names, and their texts.
+        /// The functions of this module, each with its name and its text.
         pub(super) const LIBRARY: &[(&str, &str)] = &[$((stringify!($name), $body),)*];
     };
 }
@@ -25,7 +25,7 @@ use gradus_backend::DType;
 
 pub(crate) use scalar::{binary, cast, constant, instruction};
 
-/// Invocations of a work-group.
+/// The number of invocations in a work-group.
 pub(crate) const GROUP: u32 = 256;
 
 /// The WGSL type that a dtype computes in.
@@ -40,7 +40,7 @@ pub(crate) fn ty(dtype: DType) -> &'static str {
     }
 }
 
-/// The end of the names of functions for a dtype: `larger_f32`.
+/// The suffix of the names of functions for a dtype, as in `larger_f32`.
 pub(crate) fn suffix(dtype: DType) -> &'static str {
     match dtype {
         DType::I64 => "i64",
@@ -49,7 +49,7 @@ pub(crate) fn suffix(dtype: DType) -> &'static str {
     }
 }
 
-/// A kernel's text as it grows.
+/// The text of a kernel under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Text {
     head: String,
@@ -58,12 +58,12 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// Text of a kernel with `params` parameters: 32-bit words, read by [`param`].
+    /// Starts the text of a kernel with `params` parameters, which are 32-bit words and are read by [`param`].
     pub(crate) fn new(params: usize) -> Text {
         let mut text = Text { head: String::new(), body: String::new(), bindings: 1 };
         let n = (params + 1).div_ceil(4);
         text.declare(format_args!("@group(0) @binding(0) var<uniform> P: array<vec4<u32>, {n}>;"));
-        // The parameter after the last one is 0, which no compiler knows: see `opaque_f32`.
+        // The parameter after the last one is 0, but no compiler can know that; see `opaque_f32`.
         text.declare(format_args!("fn ZERO() -> u32 {{ return {}; }}", param(params)));
         text
     }
@@ -78,7 +78,7 @@ impl Text {
         let _ = writeln!(self.body, "  {line}");
     }
 
-    /// The next binding as an operand that is read: `load_NAME(position)` returns a value of its compute type.
+    /// Adds the next binding as an operand that is read. `load_NAME(position)` returns a value of its compute type.
     pub(crate) fn input(&mut self, name: &str, dtype: DType) {
         let (b, cell) = (self.bindings, cell(dtype));
         self.bindings += 1;
@@ -86,7 +86,7 @@ impl Text {
         self.load(name, dtype, false);
     }
 
-    /// The next binding as an operand that is written: `store_NAME(position, value)`; it can be loaded too.
+    /// Adds the next binding as an operand that is written, by `store_NAME(position, value)`. It can be loaded as well.
     pub(crate) fn output(&mut self, name: &str, dtype: DType) {
         let (b, cell) = (self.bindings, cell(dtype));
         self.bindings += 1;
@@ -119,7 +119,7 @@ impl Text {
         self.declare(format_args!("fn load_{name}(i: u32) -> {t} {{ return {value}; }}"));
     }
 
-    /// The fault buffer as the last binding, and `fail()`, which fills the slot that parameter `slot` names.
+    /// Adds the fault buffer as the last binding, and `fail()`, which marks the slot whose number is parameter `slot`.
     pub(crate) fn fault(&mut self, slot: usize) {
         let b = self.bindings;
         self.bindings += 1;
@@ -127,14 +127,14 @@ impl Text {
         self.declare(format_args!("fn fail() {{ atomicStore(&faults[{} * 8u], 1u); }}", param(slot)));
     }
 
-    /// Only the lines of the main function.
+    /// Returns only the lines of the main function.
     pub(crate) fn into_body(self) -> String {
         self.body
     }
 
-    /// The whole text: the declarations, the functions that are used, and a main function with `size` invocations per
-    /// group. In it, `group` is the number of the work-group, `local` that of the invocation within the group, and `id`
-    /// that of the invocation among all.
+    /// Returns the whole text: the declarations, the library functions that are used, and a main function with `size`
+    /// invocations per work-group. In the main function, `group` is the number of the work-group, `local` the number of
+    /// the invocation within its group, and `id` the number of the invocation among all.
     pub(crate) fn finish(self, size: u32) -> String {
         let main = format!(
             "@compute @workgroup_size({size})\nfn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) nw: \
@@ -146,23 +146,23 @@ impl Text {
     }
 }
 
-/// A parameter, by its number.
+/// The expression for parameter number `i`.
 pub(crate) fn param(i: usize) -> String {
     format!("P[{}].{}", i / 4, ["x", "y", "z", "w"][i % 4])
 }
 
-/// Type of a buffer's cells.
+/// The WGSL type of a buffer's cells.
 fn cell(dtype: DType) -> &'static str {
     if dtype.size() < 4 { "u32" } else { ty(dtype) }
 }
 
-/// For dtypes of 1 and 2 bytes: the shift from a position to its word, the shift of its bits within the word, and their
-/// mask.
+/// For dtypes of 1 and 2 bytes: the shift from a position to its word, the shift of the element's bits within the word,
+/// and the mask of these bits.
 fn within_word(dtype: DType) -> (u32, &'static str, &'static str) {
     if dtype.size() == 1 { (2, "((i & 3u) << 3u)", "0xffu") } else { (1, "((i & 1u) << 4u)", "0xffffu") }
 }
 
-/// The value of bits that were shifted down and masked.
+/// The expression for the value of bits that have been shifted down and masked.
 fn from_bits(bits: &str, dtype: DType) -> String {
     match dtype {
         DType::Bool => format!("({bits} != 0u)"),
@@ -175,7 +175,7 @@ fn from_bits(bits: &str, dtype: DType) -> String {
     }
 }
 
-/// The bits of a value, in the low end of a u32; higher bits are masked off by the store.
+/// The expression for the bits of a value, at the low end of a u32. The store masks off the higher bits.
 fn to_bits(value: &str, dtype: DType) -> String {
     match dtype {
         DType::Bool => format!("select(0u, 1u, {value})"),
@@ -187,8 +187,8 @@ fn to_bits(value: &str, dtype: DType) -> String {
     }
 }
 
-/// Code that splits the number `of` into coordinates `NAME0, NAME1, ..` along axes whose sizes are the parameters from
-/// `dims` on. The outermost coordinate is the remaining quotient.
+/// Adds code that splits the number `of` into coordinates `NAME0, NAME1, ..` along axes whose sizes are the parameters
+/// from `dims` on. The outermost coordinate is the remaining quotient.
 pub(crate) fn coordinates(text: &mut Text, name: &str, of: &str, rank: usize, dims: usize) {
     if rank == 1 {
         text.line(format_args!("let {name}0 = {of};"));

@@ -1,10 +1,11 @@
-//! The functions of f32 that need more precision on the way than f32 has: they carry pairs of f32, `vec2<f32>`, whose
-//! unevaluated sum is the value and whose second part is the smaller one.
+//! The f32 functions whose intermediate results need more precision than f32. They compute with pairs of f32,
+//! `vec2<f32>`. The value of a pair is the unevaluated sum of its parts, of which the second is the smaller.
 //!
 //! WGSL has no f64, allows a division to be wrong by 2.5 units in the last place, and does not promise fused
-//! multiply-adds. The exact error of a sum is Knuth's (`two_sum_f32`), that of a product Dekker's
-//! (`product_error_f32`); quotients and roots get one step of correction with them. The polynomials are minimax fits.
-//! Over all orders of magnitude the results are within 1 unit in the last place (tests/functions.rs).
+//! multiply-adds. The exact error of a sum is computed by Knuth's method (`two_sum_f32`), and that of a product by
+//! Dekker's (`product_error_f32`). These errors are used to correct quotients and roots in one step. The polynomials
+//! are minimax fits. Over all orders of magnitude, the results are within 1 unit in the last place
+//! (tests/functions.rs).
 
 library! {
 two_sum_f32: "fn two_sum_f32(a: f32, b: f32) -> vec2<f32> {
@@ -54,7 +55,7 @@ exp_scaled_f32: "fn exp_scaled_f32(x: vec2<f32>, k: f32) -> f32 {
   return scaled_f32(p.x + p.y, p.z + k);
 }
 "
-// For `x` from -18 to 21.
+// e^x - 1 as a pair, for `x` from -18 to 21.
 expm1_pair_f32: "fn expm1_pair_f32(x: f32) -> vec2<f32> {
   let p = exp_parts_f32(vec2<f32>(x, 0.0f)); let power = bitcast<f32>(u32(i32(p.z) + 127) << 23u);
   let t = two_sum_f32(power - 1.0f, power * p.x);
@@ -111,7 +112,7 @@ log1p_pair_f32: "fn log1p_pair_f32(x: vec2<f32>) -> vec2<f32> {
   return ln_parts_f32(e, f, d - d * f);
 }
 "
-// ln(2 a), for `a` so large that asinh and acosh are that.
+// ln(2 a), for `a` so large that asinh and acosh equal it.
 ln_double_f32: "fn ln_double_f32(a: f32) -> f32 {
   let s = split_f32(a); let l = ln_parts_f32(s.x + 1.0f, s.y, 0.0f);
   return l.x + l.y;
@@ -146,8 +147,9 @@ atanh_f32: "fn atanh_f32(x: f32) -> f32 {
   return with_sign_f32(0.5f * (l.x + l.y), x);
 }
 "
-// `(r, low, n)` with x = n * pi/2 + r + low and `r` of at most pi/4, `n` modulo 4. The product with 2/pi is one of
-// integers (Payne and Hanek): of the bits of 2/pi, 96 from the first that does not make a multiple of 4.
+// `(r, low, n)` with x = n * pi/2 + r + low, where `r` is at most pi/4 in magnitude and `n` is modulo 4. The product
+// with 2/pi is computed in integers (Payne and Hanek). It uses 96 bits of 2/pi, from the first bit that does not
+// contribute a multiple of 4.
 quarters_f32: "fn quarters_f32(x: f32) -> vec3<f32> {
   let a = abs(x);
   if (a < 0.785f) { return vec3<f32>(x, 0.0f, 0.0f); }
@@ -170,7 +172,7 @@ quarters_f32: "fn quarters_f32(x: f32) -> vec3<f32> {
   return vec3<f32>(select(r, -r, below != negative), f32(select(n, 4u - n, negative) & 3u));
 }
 "
-// The sine as a pair, then the cosine; the second parts may be as large as 0.2 times the first ones.
+// The sine as a pair, then the cosine as a pair. The second parts may be as large as 0.2 times the first ones.
 sin_cos_f32: "fn sin_cos_f32(x: f32) -> vec4<f32> {
   let p = quarters_f32(x); let r = p.x; let z = r * r; let h = 0.5f * z; let w = opaque_f32(1.0f - h);
   let s = fma(r * z, fma(fma(-0.00019587757f, z, 0.008332748f), z, -0.16666664f), p.y);
@@ -212,7 +214,7 @@ atan_f32: "fn atan_f32(x: f32) -> f32 {
   return with_sign_f32(select(t.x + r, s.x + (s.y + (-4.371139e-8f - r)), outer), x);
 }
 "
-// The arcsine of `a` if that is at most 0.5, else half the arccosine of it.
+// The arcsine of `a` if `a` is at most 0.5, otherwise half the arccosine of `a`.
 asin_pair_f32: "fn asin_pair_f32(a: f32) -> vec2<f32> {
   var t = vec2<f32>(a, 0.0f); var z = a * a;
   if (a > 0.5f) { z = 0.5f - 0.5f * a; t = root_f32(vec2<f32>(z, 0.0f)); }
@@ -252,7 +254,7 @@ erfc_f32: "fn erfc_f32(x: f32) -> f32 {
   return select(small, 2.0f - small, x < 0.0f);
 }
 "
-// ln(a) to some 2^-33 of itself: 2 s + s^3 (2/3 + ...), with s = (m - 1) / (m + 1) for the mantissa m.
+// ln(a) with a relative error of some 2^-33: 2 s + s^3 (2/3 + ...), with s = (m - 1) / (m + 1) for the mantissa m.
 ln_pair_f32: "fn ln_pair_f32(a: f32) -> vec2<f32> {
   let m = split_f32(a); let e = m.x; let q = quotient_f32(vec2<f32>(m.y, 0.0f), two_sum_f32(2.0f, m.y));
   let s = fast_sum_f32(q.x, q.y); let z = two_product_f32(s.x, s.x); let z_low = fma(2.0f * s.x, s.y, z.y);

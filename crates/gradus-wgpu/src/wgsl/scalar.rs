@@ -26,7 +26,7 @@ pub(crate) fn constant(value: Scalar, dtype: DType) -> String {
         }
         DType::I64 | DType::U64 => {
             let v = match value {
-                // A float above `i64::MAX` is one that u64 can represent.
+                // A float above `i64::MAX` may be one that u64 can represent.
                 Scalar::Float(v) if dtype == DType::U64 => v as u64,
                 v => v.to_i64() as u64,
             };
@@ -38,7 +38,7 @@ pub(crate) fn constant(value: Scalar, dtype: DType) -> String {
     }
 }
 
-/// `v` wrapped to a small integer dtype; other dtypes wrap by themselves.
+/// Wraps `v` to a small integer dtype. Other dtypes wrap by themselves.
 fn wrapped(v: String, dtype: DType) -> String {
     match dtype {
         DType::I8 => format!("(({v} << 24u) >> 24u)"),
@@ -90,14 +90,15 @@ pub(crate) fn cast(v: &str, from: DType, to: DType) -> String {
         let beyond = constant(Scalar::Float(hi as f64 + 1.0), from);
         let below = constant(Scalar::Float(lo as f64), from);
         let [max, min] = [hi, lo].map(|end| constant(Scalar::Int(end), to));
-        // A value in range is converted; then the ends are handled, then NaN, for which every comparison is false.
+        // A value in the range is converted. Then the ends are handled. A NaN becomes 0, because every comparison with
+        // it is false.
         let inside = format!("select({f}(0), {v}, ({v} > {below}) && ({v} < {beyond}))");
         let value = format!("select({t}({inside}), {max}, {v} >= {beyond})");
         return format!("select({value}, {min}, {v} <= {below})");
     }
     let converted = match (is_wide(from), is_wide(to)) {
         (true, true) => v.to_owned(),
-        // Signs extend, and bits wrap.
+        // Signed integers are sign-extended. A narrower result keeps only the low bits.
         (false, true) if f == "i32" => format!("i64_from_i32({v})"),
         (false, true) => format!("vec2<u32>({v}, 0u)"),
         (true, false) if t == "i32" => format!("bitcast<i32>(({v}).x)"),
@@ -108,12 +109,12 @@ pub(crate) fn cast(v: &str, from: DType, to: DType) -> String {
     wrapped(converted, to)
 }
 
-/// An instruction of two operands of one dtype.
+/// An instruction with two operands of the same dtype.
 pub(crate) fn binary(op: ScalarOp, dtype: DType, a: &str, b: &str) -> String {
     instruction(op, dtype, dtype, [a.to_owned(), b.to_owned(), String::new()])
 }
 
-/// An instruction on values with the given names; `from` is the type of the first.
+/// An instruction on values with the given names. `from` is the dtype of the first one.
 pub(crate) fn instruction(op: ScalarOp, from: DType, dtype: DType, [a, b, c]: [String; 3]) -> String {
     use ScalarOp::*;
     let (t, end) = (ty(from), suffix(from));

@@ -1,7 +1,8 @@
-//! 64-bit integers as two 32-bit words, the low one first: WGSL has no 64-bit integers without an extension.
+//! 64-bit integers as two 32-bit words, the low one first, because WGSL has no 64-bit integers without an extension.
 //!
-//! Arithmetic wraps, as in the other integer types. Both i64 and u64 are `vec2<u32>`; the names end in `64` if the
-//! result is the same for both. Only conversions from and to f64 use the extension, which every adapter with f64 has.
+//! Arithmetic wraps, as it does for the other integer types. Both i64 and u64 are `vec2<u32>`. A name ends in `64` if
+//! the function is the same for both. Only conversions from and to f64 use the extension, which every adapter with f64
+//! has.
 
 library! {
 neg_64: "fn neg_64(a: vec2<u32>) -> vec2<u32> { return sub_64(vec2<u32>(0u), a); }
@@ -44,7 +45,8 @@ smaller_u64: "fn smaller_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { if (less
 "
 smaller_i64: "fn smaller_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { if (less_i64(b, a)) { return b; } return a; }
 "
-// Long division in binary; `b` is not 0. The remainder so far stays below `b`, so `high` is the bit that it loses.
+// Binary long division; `b` must not be 0. The remainder is always below `b`. `high` is the bit that a shift pushes out
+// of it.
 quotient_64: "fn quotient_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
   if (a.y == 0u && b.y == 0u) { return vec2<u32>(a.x / b.x, 0u); }
   var q = vec2<u32>(0u); var r = vec2<u32>(0u);
@@ -106,7 +108,7 @@ pow_i64: "fn pow_i64(a: vec2<u32>, e: vec2<u32>) -> vec2<u32> {
 "
 i64_from_i32: "fn i64_from_i32(v: i32) -> vec2<u32> { return vec2<u32>(bitcast<u32>(v), bitcast<u32>(v >> 31u)); }
 "
-// To nearest even: the top 24 bits, and what they leave in 40 bits.
+// Rounds to nearest even: `top` is the upper 24 bits, and the remaining 40 bits decide whether to round up.
 f32_from_u64: "fn f32_from_u64(v: vec2<u32>) -> f32 {
   if (v.y == 0u && v.x < 16777216u) { return f32(v.x); }
   let n = select(countLeadingZeros(v.y), 32u + countLeadingZeros(v.x), v.y == 0u);
@@ -128,7 +130,7 @@ shifted_64: "fn shifted_64(v: vec2<u32>, n: u32) -> vec2<u32> {
   return vec2<u32>(v.x << n, (v.y << n) | (v.x >> (32u - n)));
 }
 "
-// The magnitude of a float below 2^64, its fraction cut off.
+// The magnitude of a float below 2^64, without its fraction.
 whole_f32: "fn whole_f32(x: f32) -> vec2<u32> {
   let b = bitcast<u32>(x) & 0x7fffffffu; let e = b >> 23u; let m = (b & 0x7fffffu) | 0x800000u;
   if (e < 127u) { return vec2<u32>(0u); }
@@ -136,7 +138,7 @@ whole_f32: "fn whole_f32(x: f32) -> vec2<u32> {
   return shifted_64(vec2<u32>(m, 0u), e - 150u);
 }
 "
-// Saturating, and 0 for NaN.
+// Saturates, and converts NaN to 0.
 u64_from_f32: "fn u64_from_f32(x: f32) -> vec2<u32> {
   if (is_nan_f32(x) || x <= 0.0f) { return vec2<u32>(0u); }
   if (x >= 18446744073709551616.0f) { return vec2<u32>(0xffffffffu); }
