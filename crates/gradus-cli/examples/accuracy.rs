@@ -1,11 +1,12 @@
-//! How far the f32 functions are from the truth, in units in the last place, beside the figures that JAX publishes for
-//! its own on CPU.
+//! The errors of the f32 functions in units in the last place, compared with the errors that JAX publishes for its own
+//! functions on the CPU.
 //!
 //! ```sh
 //! cargo run --release --example accuracy                       # every 4099th of all f32 numbers
 //! cargo run --release --example accuracy -- --exhaustive exp   # all 2^32, one function
 //! ```
-//! The truth is the f64 function of the C library, or of the `libm` crate where Rust has none or an approximate one. The exit code is 1 if an error is above 1 ULP.
+//! The reference is the f64 function of the C library, or of the `libm` crate where Rust has no such function or only
+//! an approximate one. The exit code is 1 if an error exceeds 1 ULP.
 #![allow(clippy::print_stdout)]
 
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ use std::time::Instant;
 
 use gradus::prelude::*;
 
-/// A function of tensors, the truth, and JAX's largest error if it publishes one.
+/// A function of tensors, its reference, and the largest error that JAX publishes, if it publishes one.
 struct Row {
     name: &'static str,
     ours: fn(&Tensor) -> Result<Tensor>,
@@ -48,7 +49,7 @@ const ROWS: &[Row] = rows! {
     cosh, f64::cosh, Some(25.0);
     tanh, f64::tanh, Some(5.0);
     asinh, libm::asinh, Some(3.5);
-    // The crate's own is a number at some points below 1.
+    // At some points below 1, `libm::acosh` returns a number instead of NaN.
     acosh, |x| if x < 1.0 { f64::NAN } else { libm::acosh(x) }, Some(4.5);
     atanh, libm::atanh, Some(3.5);
     erf, libm::erf, Some(7.0);
@@ -65,8 +66,8 @@ fn softplus(x: f64) -> f64 {
     if x > 0.0 { x + (-x).exp().ln_1p() } else { x.exp().ln_1p() }
 }
 
-/// Distance from `got` to `want` in units in the last place of `want` rounded to f32; infinite for a NaN out of place or
-/// a zero of the wrong sign.
+/// The distance from `got` to `want` in units in the last place of `want` rounded to f32. It is infinite if only one of
+/// them is NaN, or if a zero has the wrong sign.
 fn ulps(got: f32, want: f64) -> f64 {
     if want.is_nan() || got.is_nan() {
         return if want.is_nan() && got.is_nan() { 0.0 } else { f64::INFINITY };
@@ -80,10 +81,10 @@ fn ulps(got: f32, want: f64) -> f64 {
     (f64::from(got).clamp(-limit, limit) - want.clamp(-limit, limit)).abs() / ulp
 }
 
-/// Numbers that are computed at a time.
+/// How many numbers are computed at once.
 const BLOCK: u64 = 1 << 18;
 
-/// The largest error over the bit patterns `0, stride, 2 stride, ..`, and where it is.
+/// The largest error over the bit patterns `0, stride, 2 stride, ..`, and the number at which it occurs.
 fn worst(row: &Row, device: &Device, stride: u64, threads: u64) -> Result<(f64, f32)> {
     let count = (1u64 << 32).div_ceil(stride);
     let part = |thread: u64| -> Result<(f64, f32)> {

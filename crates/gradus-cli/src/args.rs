@@ -21,17 +21,17 @@ pub(crate) enum Command {
         #[command(subcommand)]
         what: TrainCommand,
     },
-    /// Say what is on pictures
+    /// Classify pictures with a trained network
     Predict(PredictArgs),
-    /// Filter a picture: blur, edges, size and more, in chains
+    /// Filter a picture: blur, find edges, resize and more, also in chains
     #[command(arg_required_else_help = true, after_help = crate::filters::HELP)]
     Image {
         #[command(subcommand)]
         filter: crate::filters::Filter,
     },
-    /// List what this machine can compute on
+    /// List the devices that this machine can compute on
     Devices(DevicesArgs),
-    /// Run a command and tell where its time went
+    /// Run a command and report where its time went
     #[command(after_help = PROFILE_HELP)]
     Profile(ProfileArgs),
 }
@@ -62,7 +62,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 
-    /// Folder for the results; a used one is an error [default: out/digits, or out/digits-2 .. if that is used]
+    /// Folder for the results; must not hold results already [default: out/digits, or out/digits-2 .. if that is used]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 
@@ -74,11 +74,11 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = epochs)]
     pub(crate) epochs: Option<usize>,
 
-    /// Images in a training step
+    /// Images per training step
     #[arg(long, value_name = "N", default_value = "64", value_parser = batch_size)]
     pub(crate) batch_size: usize,
 
-    /// Greatest learning rate; it rises to it during the first tenth and then falls along a cosine
+    /// Highest learning rate; the rate rises to it during the first tenth of the run, then falls along a cosine
     #[arg(long, value_name = "RATE", default_value = "0.003", value_parser = lr, allow_negative_numbers = true)]
     pub(crate) lr: f64,
 
@@ -93,7 +93,7 @@ pub(crate) struct TrainArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = PREDICT_HELP)]
 pub(crate) struct PredictArgs {
-    /// The model.safetensors of a training; nothing else is needed
+    /// The model.safetensors of a training run; nothing else is needed
     #[arg(long, value_name = "FILE")]
     pub(crate) model: PathBuf,
 
@@ -105,7 +105,7 @@ pub(crate) struct PredictArgs {
     #[arg(long)]
     pub(crate) invert: bool,
 
-    /// The most memory that reading a picture may take, such as 512MiB [default: 1GiB]
+    /// The most memory to use for reading a picture, such as 512MiB [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) max_memory: Option<usize>,
 
@@ -135,23 +135,23 @@ GRADUS_LOG=op prints a line for each call instead, with any command.";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProfileArgs {
-    /// File for the trace; one that is there is replaced
+    /// File for the trace; an existing file is replaced
     #[arg(long, value_name = "FILE", default_value = "profile.json")]
     pub(crate) out: PathBuf,
 
-    /// The command, as it comes after `gradus`
+    /// The command to run, without the leading `gradus`
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<std::ffi::OsString>,
 }
 
-/// What every command that computes takes.
+/// The options of every command that computes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Common {
-    /// What to compute on: see `gradus devices`
+    /// The device to compute on; `gradus devices` lists them
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub(crate) device: String,
 
-    /// Threads of the CPU [default: one a core, or GRADUS_NUM_THREADS]
+    /// Number of CPU threads [default: one per core, or GRADUS_NUM_THREADS]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 

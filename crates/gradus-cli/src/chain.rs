@@ -1,4 +1,4 @@
-//! Chains of filters, which `+` joins on the command line.
+//! Chains of filters, joined by `+` on the command line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(crate) struct Chain {
 /// The error for a command line that is not a chain.
 fn wrong(message: String) -> clap::Error {
     let mut command = Args::command();
-    // Built, so that the subcommand's usage line has the program's name.
+    // Builds the command, so that the usage line of the subcommand includes the name of the program.
     command.build();
     match command.find_subcommand_mut("image") {
         Some(image) => image.error(ErrorKind::ValueValidation, message),
@@ -29,7 +29,7 @@ fn wrong(message: String) -> clap::Error {
     }
 }
 
-/// Parses the words after `gradus image`: filters that are separated by the word `+`.
+/// Parses the words after `gradus image`, in which the word `+` separates filters.
 pub(crate) fn parse(words: &[OsString]) -> Result<Chain, clap::Error> {
     let steps: Vec<&[OsString]> = words.split(|word| word == "+").collect();
     let mut filters = Vec::new();
@@ -46,7 +46,7 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Chain, clap::Error> {
     chain(filters)
 }
 
-/// The filters as a chain: the last one names the files, the others none.
+/// Makes a chain of the filters. The last filter names the files, and the other filters must not.
 pub(crate) fn chain(filters: Vec<Filter>) -> Result<Chain, clap::Error> {
     let Some((last, others)) = filters.split_last() else { return Err(wrong("there is no filter".into())) };
     if let Some(early) = others.iter().map(Filter::files).find(|files| **files != Files::default()) {
@@ -86,7 +86,7 @@ mod tests {
         ));
         assert!(chain.files.force && chain.input.ends_with("in.png") && chain.output.ends_with("out.png"));
         assert_eq!(parsed("invert --json a b").unwrap().filters.len(), 1);
-        // A word that only holds a + joins nothing.
+        // A word that merely contains a `+` does not join filters.
         assert_eq!(parsed("invert a+b ./+").unwrap().output, PathBuf::from("./+"));
     }
 

@@ -1,19 +1,19 @@
-//! `config.toml`: the settings of a run, so that it can be repeated.
+//! `config.toml`: the settings of a run, which allow it to be repeated.
 
 use gradus::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-/// The file's contents.
+/// The contents of the file.
 #[derive(Debug, Serialize)]
 pub(crate) struct Config {
     /// The version of Gradus.
     pub(crate) gradus: String,
     /// The command.
     pub(crate) command: String,
-    /// Folder of the IDX files; absent for the digits that come with the program.
+    /// The folder of the IDX files; absent for the digits that come with the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<String>,
-    /// Seed, as text: TOML's integers are too small for all seeds.
+    /// The seed as text, because TOML's integers cannot represent every seed.
     pub(crate) seed: String,
     pub(crate) epochs: usize,
     pub(crate) batch_size: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Config {
     pub(crate) result: Outcome,
 }
 
-/// The network's measures.
+/// The dimensions of the network.
 #[derive(Debug, Serialize)]
 pub(crate) struct Network {
     /// Channels, height, width.

@@ -6,7 +6,7 @@ use clap::{Subcommand, ValueEnum};
 
 use crate::numbers::{memory, number, threads};
 
-/// What `gradus image --help` says after the list of filters.
+/// The text after the list of filters in `gradus image --help`.
 pub(crate) const HELP: &str = "\
 Filters in a row are joined by a word of its own, `+`; the pictures, and the options about files and devices, come once,
 after the last filter:
@@ -17,10 +17,10 @@ IN is a PNG or JPEG file, whatever its name; the name of OUT ends in .png, .jpg 
 replaced only with --force. Colours are from 0 (dark) to 1 (bright), whatever the file's bits, and only OUT cuts off what is
 outside; a PNG of 16 bits a channel gives one of 16 bits. Transparency stays as it is, and moves with its pixels.";
 
-/// The longest side that a picture may get.
+/// The longest side that a picture may have.
 const LONGEST: usize = 65_535;
 
-/// The pictures, and what is said about them and the device.
+/// The pictures, and the options about files and the device.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub(crate) struct Files {
     /// The picture to read and the picture to write, after the last filter
@@ -35,15 +35,15 @@ pub(crate) struct Files {
     #[arg(long, value_name = "N", value_parser = quality)]
     pub(crate) quality: Option<u8>,
 
-    /// The most memory that reading IN may take, and a picture that a filter makes, such as 512MiB [default: 1GiB]
+    /// The most memory to use for reading IN or for the result of a filter, such as 512MiB [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) max_memory: Option<usize>,
 
-    /// What to compute on: see `gradus devices` [default: cpu]
+    /// The device to compute on; `gradus devices` lists them [default: cpu]
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
 
-    /// Threads of the CPU [default: one a core, or GRADUS_NUM_THREADS]
+    /// Number of CPU threads [default: one per core, or GRADUS_NUM_THREADS]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
@@ -53,7 +53,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// The first of the arguments that was given.
+    /// The first of these arguments that was given.
     pub(crate) fn given(&self) -> String {
         let named = [
             ("--force", self.force),
@@ -70,18 +70,18 @@ impl Files {
     }
 }
 
-/// A filter with its options. Every one has [`Files`], which only the last of a chain may fill.
+/// A filter with its options. Every filter has [`Files`], but in a chain only the last filter may set them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Filter {
-    /// Blur by a Gaussian
+    /// Blur with a Gaussian
     Blur {
-        /// Its standard deviation in pixels, 0 to 1000
+        /// Standard deviation of the Gaussian in pixels, 0 to 1000
         #[arg(long, value_name = "PIXELS", value_parser = sigma, allow_negative_numbers = true)]
         sigma: f64,
-        /// Where it is cut off [default: 3 sigma, rounded up]
+        /// Radius at which the Gaussian is cut off [default: 3 sigma, rounded up]
         #[arg(long, value_name = "PIXELS", value_parser = radius)]
         radius: Option<usize>,
-        /// What lies beyond the border
+        /// What to assume beyond the border
         #[arg(long, value_enum, default_value = "replicate")]
         border: BorderName,
         #[command(flatten)]
@@ -92,15 +92,15 @@ pub(crate) enum Filter {
         /// Show white where an edge is at least this strong (a step from black to white is 4), else black
         #[arg(long, value_name = "T", value_parser = factor, allow_negative_numbers = true)]
         threshold: Option<f64>,
-        /// What lies beyond the border
+        /// What to assume beyond the border
         #[arg(long, value_enum, default_value = "replicate")]
         border: BorderName,
         #[command(flatten)]
         files: Files,
     },
-    /// Colours to grey (0.299 red + 0.587 green + 0.114 blue)
+    /// Convert colours to grey (0.299 red + 0.587 green + 0.114 blue)
     Grayscale {
-        /// Keep red, green and blue channels, all alike, and alpha
+        /// Keep the red, green and blue channels, all with the same values, and alpha
         #[arg(long)]
         keep_channels: bool,
         #[command(flatten)]
@@ -108,15 +108,15 @@ pub(crate) enum Filter {
     },
     /// Set each channel to 1 where it is at least T, and to 0 elsewhere
     Threshold {
-        /// The bound, 0 to 1
+        /// The threshold, 0 to 1
         #[arg(long, value_name = "T", default_value = "0.5", value_parser = unit, allow_negative_numbers = true)]
         at: f64,
         #[command(flatten)]
         files: Files,
     },
-    /// Multiply colours
+    /// Make a picture brighter or darker
     Brightness {
-        /// Above 1 brighter, below darker
+        /// Factor for the colours: above 1 brighter, below 1 darker
         #[arg(long, value_name = "F", value_parser = factor, allow_negative_numbers = true)]
         factor: f64,
         #[command(flatten)]
@@ -124,10 +124,10 @@ pub(crate) enum Filter {
     },
     /// Move colours away from mid-grey, or towards it
     Contrast {
-        /// Above 1 more contrast, below less
+        /// Factor for the distance: above 1 more contrast, below 1 less
         #[arg(long, value_name = "F", value_parser = factor, allow_negative_numbers = true)]
         factor: f64,
-        /// From the picture's mean instead of mid-grey
+        /// Use the mean of the picture instead of mid-grey
         #[arg(long)]
         about_mean: bool,
         #[command(flatten)]
@@ -138,23 +138,23 @@ pub(crate) enum Filter {
         #[command(flatten)]
         files: Files,
     },
-    /// Make differences to neighbours larger
+    /// Increase the differences between neighbouring pixels
     Sharpen {
-        /// How much
+        /// Strength of the effect
         #[arg(long, value_name = "A", default_value = "1", value_parser = factor, allow_negative_numbers = true)]
         amount: f64,
-        /// What lies beyond the border
+        /// What to assume beyond the border
         #[arg(long, value_enum, default_value = "replicate")]
         border: BorderName,
         #[command(flatten)]
         files: Files,
     },
-    /// (x - mean) / std, a number for each channel or one for all; OUT cuts off what leaves 0 to 1
+    /// Compute (x - mean) / std, with one number for each channel or one for all; OUT clamps the result to 0 to 1
     Normalize {
-        /// Separated by commas
+        /// The means, separated by commas
         #[arg(long, value_name = "M,..", value_parser = finite, value_delimiter = ',', required = true, allow_negative_numbers = true)]
         mean: Vec<f64>,
-        /// Separated by commas, above 0
+        /// The standard deviations, separated by commas, above 0
         #[arg(long, value_name = "S,..", value_parser = finite, value_delimiter = ',', required = true)]
         std: Vec<f64>,
         #[command(flatten)]
@@ -163,56 +163,56 @@ pub(crate) enum Filter {
     /// Change the size; if only the width or only the height is given, the aspect ratio is kept
     #[command(group(clap::ArgGroup::new("size").args(["width", "height"]).multiple(true).required(true)))]
     Resize {
-        /// In pixels
+        /// New width in pixels
         #[arg(long, value_name = "PIXELS", value_parser = side)]
         width: Option<usize>,
-        /// In pixels
+        /// New height in pixels
         #[arg(long, value_name = "PIXELS", value_parser = side)]
         height: Option<usize>,
-        /// How values between pixels are found; bilinear and bicubic average over areas when they shrink
+        /// How values between pixels are computed; bilinear and bicubic average over areas when the picture shrinks
         #[arg(long, value_enum, default_value = "bilinear")]
         filter: ResizeName,
         #[command(flatten)]
         files: Files,
     },
-    /// A section, by default from the middle
+    /// Cut out a section, by default from the middle
     Crop {
-        /// In pixels
+        /// Width of the section in pixels
         #[arg(long, value_name = "PIXELS", value_parser = side)]
         width: usize,
-        /// In pixels
+        /// Height of the section in pixels
         #[arg(long, value_name = "PIXELS", value_parser = side)]
         height: usize,
-        /// Pixels left of it
+        /// Pixels to the left of the section
         #[arg(long, value_name = "PIXELS", value_parser = radius, requires = "top")]
         left: Option<usize>,
-        /// Pixels above it
+        /// Pixels above the section
         #[arg(long, value_name = "PIXELS", value_parser = radius, requires = "left")]
         top: Option<usize>,
         #[command(flatten)]
         files: Files,
     },
-    /// Mirror
+    /// Mirror a picture
     #[command(group(clap::ArgGroup::new("axes").args(["horizontal", "vertical"]).multiple(true).required(true)))]
     Flip {
-        /// Left becomes right
+        /// Swap left and right
         #[arg(long)]
         horizontal: bool,
-        /// Top becomes bottom
+        /// Swap top and bottom
         #[arg(long)]
         vertical: bool,
         #[command(flatten)]
         files: Files,
     },
-    /// Turn counter-clockwise about the middle; what comes from outside is black or transparent
+    /// Rotate counter-clockwise about the middle; pixels from outside the picture are black or transparent
     Rotate {
-        /// The angle
+        /// The angle in degrees
         #[arg(long, value_name = "D", value_parser = angle, allow_negative_numbers = true)]
         degrees: f64,
-        /// Make the picture as large as the turned one needs
+        /// Enlarge the picture so that the whole rotated picture fits
         #[arg(long)]
         expand: bool,
-        /// How values between pixels are found
+        /// How values between pixels are computed
         #[arg(long, value_enum, default_value = "bilinear")]
         filter: RotateName,
         #[command(flatten)]

@@ -1,5 +1,5 @@
-//! Ctrl-C and SIGTERM, which are treated alike: the first asks the training to stop, the second ends the program, but never
-//! in the middle of saving.
+//! Handles Ctrl-C and SIGTERM, which have the same effect. The first signal asks the training to stop. The second ends
+//! the program, but never while results are being saved.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,13 +10,14 @@ use gradus::{Error, ErrorKind, Result};
 
 use crate::output::complain;
 
-/// The exit code of a program that Ctrl-C ended.
+/// The exit code of a program that was ended by Ctrl-C.
 const INTERRUPTED: i32 = 130;
 
-/// Signals that follow each other faster count as one: a terminal and a parent process may both forward the same request.
+/// Signals that follow each other faster than this count as one: a terminal and a parent process may both forward the
+/// same request.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
-/// What a signal acts on.
+/// The state on which the signal handler acts.
 #[derive(Default)]
 pub(crate) struct Interrupt {
     stop: Arc<AtomicBool>,
@@ -25,15 +26,15 @@ pub(crate) struct Interrupt {
 
 #[derive(Default)]
 struct State {
-    /// When the first signal came.
+    /// When the first signal arrived.
     asked: Option<Instant>,
     saving: bool,
-    /// What to tidy up before the program ends.
+    /// The folder to clean up before the program ends.
     folder: Weak<RunFolder>,
 }
 
 impl Interrupt {
-    /// Handles the signals from now on.
+    /// Starts handling the signals.
     pub(crate) fn watch() -> Result<Interrupt> {
         let watched = Interrupt::default();
         let (stop, state) = (watched.stop.clone(), watched.state.clone());
@@ -47,7 +48,7 @@ impl Interrupt {
                 if let Some(folder) = state.folder.upgrade() {
                     folder.release();
                 }
-                // The lock is still held, so that saving cannot begin before the program ends.
+                // The lock is still held, so saving cannot begin before the program ends.
                 std::process::exit(INTERRUPTED);
             } else {
                 complain("\nstopping after this step; Ctrl-C again to end at once without saving");
@@ -64,7 +65,7 @@ impl Interrupt {
         self.stop.clone()
     }
 
-    /// Opens a folder that is tidied up if a signal ends the program.
+    /// Opens a folder that is cleaned up if a signal ends the program.
     pub(crate) fn claim(&self, open: impl FnOnce() -> Result<RunFolder>) -> Result<Arc<RunFolder>> {
         let mut state = lock(&self.state);
         let folder = Arc::new(open()?);
@@ -81,7 +82,8 @@ impl Interrupt {
     }
 }
 
-/// Calls `handler` on a thread of its own for each SIGINT and SIGTERM. SIGHUP is left to the system, since `nohup` ignores it.
+/// Calls `handler` for each SIGINT and SIGTERM, on a separate thread. SIGHUP is left alone, so that `nohup` can make
+/// the program ignore it.
 #[cfg(unix)]
 fn on_signal(mut handler: impl FnMut() + Send + 'static) -> std::io::Result<()> {
     use signal_hook::consts::{SIGINT, SIGTERM};
@@ -90,7 +92,7 @@ fn on_signal(mut handler: impl FnMut() + Send + 'static) -> std::io::Result<()> 
     thread.spawn(move || signals.forever().for_each(|_| handler())).map(drop)
 }
 
-/// Calls `handler` on a thread of its own when the user, or the system, asks the program to end.
+/// Calls `handler` on a separate thread when the user or the system asks the program to end.
 #[cfg(not(unix))]
 fn on_signal(handler: impl FnMut() + Send + 'static) -> std::io::Result<()> {
     ctrlc::set_handler(handler).map_err(std::io::Error::other)

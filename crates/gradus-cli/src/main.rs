@@ -1,8 +1,7 @@
-//! The `gradus` command: trains networks, predicts with them, filters pictures, and shows what it can compute
-//! on.
+//! The `gradus` command: trains networks, predicts with them, filters pictures, and lists the available devices.
 //!
-//! The exit code is 0 when all is well, 1 for an error, whose text goes to standard error, and 2 for a command line that
-//! makes no sense.
+//! The exit code is 0 on success. It is 1 after an error, whose message is printed to standard error, and 2 for an
+//! invalid command line.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -36,9 +35,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the command of these words, which come after the program's name.
+/// Runs the command with these words, which come after the name of the program.
 fn run(words: &[OsString]) -> gradus::Result<()> {
-    // Chains of filters are more than one command line to the parser.
+    // A chain of filters is parsed separately, because each of its filters is a command line of its own.
     if let Some((first, filters)) = words.split_first()
         && first == "image"
     {

@@ -5,16 +5,16 @@ use std::path::Path;
 
 use gradus::prelude::*;
 
-/// The `gradus.network` of a model file.
+/// The value of `gradus.network` in the metadata of a model file.
 const NAME: &str = "cnn-1";
 
-/// Sides of images that the network takes.
+/// The sides of images that the network accepts.
 const SIDES: std::ops::RangeInclusive<usize> = 2..=128;
 
 /// The side to which pooling reduces larger images.
 const POOLED_SIDE: usize = 14;
 
-/// What a network is for.
+/// The inputs and outputs of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spec {
     /// Channels, height and width of the images.
@@ -24,7 +24,7 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// An error if no network can be built for this.
+    /// Errors if no network can be built for this specification.
     pub(crate) fn check(&self) -> Result<()> {
         let [channels, height, width] = self.input;
         if channels != 1 || !SIDES.contains(&height) || !SIDES.contains(&width) {
@@ -39,13 +39,13 @@ impl Spec {
         Ok(())
     }
 
-    /// The pooling window: 2, more for large images.
+    /// The size of the pooling window along each axis: 2, or more for large images.
     fn pool(&self) -> [usize; 2] {
         [self.input[1], self.input[2]].map(|side| side.div_ceil(POOLED_SIDE).max(2))
     }
 }
 
-/// Two convolutions, pooling, two linear layers.
+/// Two convolutions, pooling, and two linear layers.
 #[derive(Module)]
 pub(crate) struct Cnn {
     conv1: Conv2d,
@@ -60,7 +60,7 @@ pub(crate) struct Cnn {
 }
 
 impl Cnn {
-    /// A network with new weights, decided by `seed`.
+    /// A network with new random weights, determined by `seed`.
     pub(crate) fn new(spec: Spec, device: &Device, seed: u64) -> Result<Cnn> {
         spec.check()?;
         let base = Generator::new(seed);
@@ -93,7 +93,7 @@ impl Cnn {
         Ok(true)
     }
 
-    /// Writes the weights and the description of the network as a safetensors file; [`load`] needs nothing else.
+    /// Writes the weights and the description of the network as a safetensors file. [`load`] needs nothing else.
     pub(crate) fn write(&self, spec: Spec, out: &mut dyn Write) -> Result<()> {
         let mut state = self.state_dict()?;
         state.set_metadata("gradus.network", NAME);
@@ -113,7 +113,7 @@ impl Forward for Cnn {
     }
 }
 
-/// Reads a network from a file that [`Cnn::write`] wrote; it is ready to predict.
+/// Reads a network from a file that [`Cnn::write`] wrote. The network is ready to predict.
 pub(crate) fn load(path: &Path, device: &Device) -> Result<(Cnn, Spec)> {
     let state = StateDict::load_safetensors(path, device)?;
     let foreign = |what: String| {

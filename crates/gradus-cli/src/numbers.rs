@@ -1,4 +1,4 @@
-//! Numbers of the command line that more than one command takes.
+//! Parsers for numbers on the command line that several commands share.
 
 pub(crate) fn number(text: &str, from: usize, to: usize) -> Result<usize, String> {
     let number = text.parse::<usize>().ok().filter(|n| (from..=to).contains(n));
@@ -9,7 +9,7 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
     number(text, 1, 1024)
 }
 
-/// Bytes: a whole number, with a unit or without.
+/// Parses a number of bytes: a whole number, with or without a unit.
 pub(crate) fn memory(text: &str) -> Result<usize, String> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let unit = match text[end..].trim_start().to_ascii_lowercase().as_str() {

@@ -12,7 +12,7 @@ pub(crate) fn say(line: &str) -> Result<()> {
     }
 }
 
-/// Prints a line to standard error, if it can.
+/// Prints a line to standard error, if possible.
 pub(crate) fn complain(line: &str) {
     // A failure here cannot be reported anywhere.
     let _ = writeln!(std::io::stderr().lock(), "{line}");

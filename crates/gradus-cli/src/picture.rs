@@ -1,4 +1,4 @@
-//! Converts pictures to the network's input, and back.
+//! Converts pictures to the network's input and back.
 
 use std::path::Path;
 
@@ -7,15 +7,15 @@ use gradus::prelude::*;
 
 use crate::resize::{Grey, fitted};
 
-/// Reads a PNG or JPEG file within `max_memory` bytes and brings it to `[1, height, width]`: see the help of
-/// `gradus predict` for the rule.
+/// Reads a PNG or JPEG file within `max_memory` bytes and converts it to `[1, height, width]`. The help of `gradus
+/// predict` describes the conversion.
 pub(crate) fn read(path: &Path, max_memory: Option<usize>, height: usize, width: usize, invert: bool) -> Result<Image> {
     let grey = decode(path, max_memory, invert)?;
     let fitted = fitted(grey, height, width);
     Image::new(1, height, width, fitted.pixels)
 }
 
-/// How a file is read: within `max_memory` bytes, if they are given.
+/// The options for reading a file. If `max_memory` is `None`, the default limit applies.
 pub(crate) fn options(dtype: Option<DType>, max_memory: Option<usize>) -> LoadOptions {
     let default = LoadOptions::default();
     LoadOptions { dtype, max_memory: max_memory.unwrap_or(default.max_memory) }
@@ -30,7 +30,7 @@ fn decode(path: &Path, max_memory: Option<usize>, invert: bool) -> Result<Grey> 
     Ok(Grey { height, width, pixels })
 }
 
-/// Luminance (Rec. 709) of a pixel of 1, 3 or 4 samples, over the background where it is transparent.
+/// The luminance (Rec. 709) of a pixel with 1, 3 or 4 samples. Transparent parts become background.
 fn luminance(pixel: &[u8], invert: bool) -> f32 {
     let unit = |sample: u8| f32::from(sample) / 255.0;
     let (light, alpha) = match *pixel {
@@ -44,11 +44,11 @@ fn luminance(pixel: &[u8], invert: bool) -> f32 {
 }
 
 fn coloured(r: f32, g: f32, b: f32) -> f32 {
-    // Grey is not changed by rounding.
+    // A grey pixel keeps its exact value: the weighted sum could round it.
     if r == g && g == b { r } else { 0.2126 * r + 0.7152 * g + 0.0722 * b }
 }
 
-/// Whether the border is bright, as on a picture of ink on paper.
+/// Whether the border is bright, as in a picture of ink on paper.
 pub(crate) fn has_bright_border(image: &Image) -> bool {
     let [_, height, width] = image.shape();
     let on_border =
@@ -57,7 +57,7 @@ pub(crate) fn has_bright_border(image: &Image) -> bool {
     border.iter().sum::<f32>() > 0.5 * border.len() as f32
 }
 
-/// A grey image as a PNG file's bytes.
+/// Encodes a grey image as a PNG file.
 pub(crate) fn to_png(image: &Image) -> Result<Vec<u8>> {
     let [_, height, width] = image.shape();
     let pixels = Tensor::from_vec(image.pixels(), [1, height, width], &Device::cpu()?)?;
@@ -68,14 +68,14 @@ pub(crate) fn to_png(image: &Image) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Writes a picture of these samples and reads it.
+    /// Writes a picture with these samples and reads it back.
     fn read_back(color: png::ColorType, side: u32, samples: &[u8], target: usize, invert: bool) -> Image {
         let mut bytes = Vec::new();
         let mut encoder = png::Encoder::new(&mut bytes, side, side);
         encoder.set_color(color);
         encoder.write_header().unwrap().write_image_data(samples).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        // The contents count, not the name.
+        // The contents determine the format, not the name.
         let path = dir.path().join("picture.jpg");
         std::fs::write(&path, bytes).unwrap();
         read(&path, None, target, target, invert).unwrap()

@@ -1,4 +1,4 @@
-//! Progress of a training on standard error: a bar in a terminal, plain lines elsewhere.
+//! Shows the progress of training on standard error: a bar in a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::{complain, thousands};
 
-/// Seconds between plain lines within an epoch.
+/// The number of seconds between plain lines within an epoch.
 const PLAIN_LINE_EVERY: f64 = 10.0;
 
-/// Shows loss, accuracy, samples a second and the time left.
+/// Shows the loss, the accuracy, the samples per second and the remaining time.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     epochs: usize,
-    /// Samples of the whole run, and those done.
+    /// The number of samples in the whole run. `done` counts those that have been processed.
     samples: usize,
     done: usize,
     last_line: f64,
 }
 
 impl Progress {
-    /// A display that suits standard error.
+    /// Shows a bar if standard error is a terminal, and plain lines otherwise.
     pub(crate) fn new() -> Self {
         let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0).with_style(style()));
         Progress { bar, epochs: 0, samples: 0, done: 0, last_line: 0.0 }
     }
 
-    /// Samples a second so far, and how long the rest takes.
+    /// The samples per second so far, and the estimated remaining time.
     fn pace(&self, seconds: f64) -> (f64, Duration) {
         let rate = self.done as f64 / seconds.max(1e-9);
         let left = self.samples.saturating_sub(self.done) as f64 / rate.max(1e-9);
@@ -61,12 +61,12 @@ impl Progress {
     }
 }
 
-/// The line fits a terminal of 80 columns; a narrower one cuts it off.
+/// The style of the bar. The line fits in a terminal of 80 columns; a narrower terminal cuts it off.
 fn style() -> ProgressStyle {
     ProgressStyle::with_template("{bar:8}  {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Minutes and seconds, with hours if there are any.
+/// Minutes and seconds, with hours if the time is an hour or longer.
 fn clock(time: Duration) -> String {
     let seconds = time.as_secs_f64().round() as u64;
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -104,7 +104,7 @@ impl Logger for Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        // After an error the bar stays where it stopped, and the message gets a line of its own.
+        // After an error the bar stays where it stopped, and the message gets its own line.
         if let Some(bar) = self.bar.take().filter(|bar| !bar.is_finished()) {
             bar.abandon();
         }

@@ -1,4 +1,4 @@
-//! Grey images to another size.
+//! Resizes grey images.
 
 /// Brightness from 0 to 1, row by row.
 #[derive(Debug, Clone, PartialEq)]
@@ -8,8 +8,8 @@ pub(crate) struct Grey {
     pub(crate) pixels: Vec<f32>,
 }
 
-/// Brought to another size: with background at both sides alike, so that the ratio of width to height is that of the
-/// target, and a triangle filter, which is bilinear when it enlarges and averages over areas when it shrinks.
+/// Resizes an image. Background is added equally on both sides, so that the aspect ratio becomes that of the target.
+/// The triangle filter is bilinear when it enlarges, and averages over areas when it shrinks.
 ///
 /// The background is never stored, because it may be many times as large as the picture.
 pub(crate) fn fitted(grey: Grey, to_height: usize, to_width: usize) -> Grey {
@@ -22,13 +22,13 @@ pub(crate) fn fitted(grey: Grey, to_height: usize, to_width: usize) -> Grey {
     resized_rows(&turned, height, to_height)
 }
 
-/// Brings rows, with background up to `width` pixels, to `to_width` pixels and transposes the result.
+/// Pads each row with background to `width` pixels, resizes it to `to_width` pixels, and transposes the result.
 fn resized_rows(grey: &Grey, width: usize, to_width: usize) -> Grey {
     let left = (width - grey.width) / 2;
     let mut pixels = Vec::with_capacity(to_width * grey.height);
     for x in 0..to_width {
         let (first, weights) = filter(x, width, to_width);
-        // The part of the filter that lies on the picture; the background is 0.
+        // Keeps only the weights that fall on the picture; the background is 0.
         let weights = &weights[left.saturating_sub(first).min(weights.len())..];
         let start = first.saturating_sub(left).min(grey.width);
         for row in grey.pixels.chunks_exact(grey.width) {
@@ -38,7 +38,7 @@ fn resized_rows(grey: &Grey, width: usize, to_width: usize) -> Grey {
     Grey { height: to_width, width: grey.height, pixels }
 }
 
-/// The first pixel that counts for output pixel `x`, and the weights from there on, which sum to 1.
+/// The first input pixel that contributes to output pixel `x`, and the weights from that pixel on, which sum to 1.
 fn filter(x: usize, width: usize, to_width: usize) -> (usize, Vec<f32>) {
     let scale = width as f64 / to_width as f64;
     let reach = scale.max(1.0);
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(out.pixels, [0.0, 0.25, 0.75, 1.0]);
         let checks = fitted(grey(64, 64, |y, x| ((x + y) % 2) as f32), 8, 8);
         assert!(checks.pixels.iter().all(|p| (p - 0.5).abs() < 0.02), "{checks:?}");
-        // Rows and columns are not mixed up.
+        // Rows and columns are not swapped.
         let left = fitted(grey(6, 6, |_, x| f32::from(u8::from(x < 3))), 2, 2);
         assert!(left.pixels[0] > 0.7 && left.pixels[1] < 0.3 && left.pixels[2] > 0.7, "{left:?}");
     }
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(out.pixels[..4], [0.0, 1.0, 1.0, 0.0]);
         let flat = fitted(grey(1, 8, |_, _| 1.0), 8, 8);
         assert_eq!(flat.pixels.iter().position(|&p| p > 0.0), Some(3 * 8));
-        // As if the background were part of the picture.
+        // The result is the same as if the background were part of the picture.
         let narrow = grey(9, 3, |y, x| ((y * 5 + x * 3) % 7) as f32 / 6.0);
         let wide = grey(9, 9, |y, x| if (3..6).contains(&x) { narrow.pixels[y * 3 + x - 3] } else { 0.0 });
         for (a, b) in fitted(narrow.clone(), 4, 4).pixels.iter().zip(fitted(wide, 4, 4).pixels) {

@@ -1,12 +1,12 @@
-//! Bad input to the library through the `gradus` crate: each call gives an error that names what is wrong and has the line of
-//! the call, and none panics.
+//! Bad input to the library through the `gradus` crate. Each call returns an error that names the problem and carries
+//! the line of the call, and no call panics.
 #![allow(clippy::unwrap_used)]
 
 use gradus::data::{csv, digits, idx, split};
 use gradus::prelude::*;
 use gradus::train::{ConfusionMatrix, Outcome, RunFolder};
 
-/// A call that has to fail, and what its message has to say.
+/// A call that must fail, and a text that its message must contain.
 struct Case {
     name: &'static str,
     result: Result<()>,
@@ -118,7 +118,7 @@ fn training_that_cannot_work() {
     });
 }
 
-/// Trains a linear layer for an epoch on these samples.
+/// Trains a linear layer on these samples for one epoch.
 fn train_on(inputs: Tensor, labels: Tensor) -> Result<()> {
     let d = Device::cpu()?;
     let mut model = Linear::new(2, 3, &mut Init::new(DType::F32, &d, &mut Generator::new(0)))?;

@@ -1,5 +1,5 @@
-//! Bad input to the command: each case ends with the right exit code and a message that names what was given, without a
-//! panic, and leaves no file behind.
+//! Bad input to the command. Each case ends with the right exit code and a message that names the input, without a
+//! panic, and leaves no files behind.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -14,10 +14,10 @@ use support::{folder, gradus, gzip, idx, png, png_of, snapshot, striped_folder, 
 const FAILS: i32 = 1;
 const USAGE: i32 = 2;
 
-/// The name of a folder, the images and the labels in it, and what the error says.
+/// The name of a folder, the contents of its image file and its label file, and words that the error must contain.
 type Pair<'a> = (&'a str, &'a [u8], &'a [u8], &'a [&'a str]);
 
-/// Runs the command in `dir` with arguments split at blanks (`''` is an empty one), and checks how it fails.
+/// Runs the command in `dir` with arguments split at spaces (`''` is an empty argument), and checks how it fails.
 fn check(dir: &Path, line: &str, code: i32, says: &[&str]) {
     let before = snapshot(dir);
     let (variables, arguments): (Vec<&str>, Vec<&str>) = line.split(' ').partition(|word| word.starts_with("GRADUS_"));
@@ -222,7 +222,7 @@ fn idx_files_that_are_broken_or_do_not_fit() {
     }
 }
 
-/// A trained model for 4 x 4 images in `model.safetensors`, and a picture for it in `good.png`.
+/// Trains a model for 4 x 4 images and saves it as `model.safetensors`, with a matching picture in `good.png`.
 fn trained(dir: &Path) {
     striped_folder(&dir.join("stripes"), 20, 4);
     succeed(gradus().current_dir(dir).args(["train", "digits", "--epochs", "1", "--data", "stripes", "--out", "run"]));
@@ -312,7 +312,7 @@ fn pictures_that_are_none() {
     wrong_checksum[30] ^= 1;
     let mut huge = good.clone();
     huge[16..24].copy_from_slice(&[0x7f, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff]);
-    // The header's checksum covers the sizes.
+    // The sizes are covered by the checksum of the header.
     let sum = crc(&huge[12..29]);
     huge[29..33].copy_from_slice(&sum.to_be_bytes());
     folder(&dir.path().join("folder.png"), &[]);
@@ -346,10 +346,10 @@ fn pictures_that_are_none() {
         "model.safetensors",
     ] {
         check(dir.path(), &format!("predict --model model.safetensors {name}"), FAILS, &[name, "help: "]);
-        // One bad picture among good ones: no prediction at all.
+        // With one bad picture among good ones, nothing is predicted.
         check(dir.path(), &format!("predict --model model.safetensors good.png {name} --json"), FAILS, &[name]);
     }
-    // A pipe that nobody writes to; in a folder of its own, since a snapshot would wait for it too.
+    // A pipe that nobody writes to. It is in a separate folder, because a snapshot would block on it too.
     #[cfg(unix)]
     {
         let other = tempfile::tempdir().unwrap();
@@ -371,7 +371,7 @@ fn pictures_that_cannot_be_filtered() {
     huge[29..33].copy_from_slice(&sum.to_be_bytes());
     let rgba = png_of(ColorType::Rgba, BitDepth::Eight, 1, 1, &[1, 2, 3, 4]);
     let deep = png_of(ColorType::Grayscale, BitDepth::Sixteen, 2, 2, &[9; 8]);
-    // For the first quarter of a JPEG file, followed by an end marker.
+    // An image whose JPEG file is cut off after its first quarter, followed by an end marker.
     let pixels = Tensor::from_vec(
         (0..4096).map(|i| (i * 37 % 256) as u8).collect::<Vec<_>>(),
         [1, 64, 64],
@@ -429,7 +429,7 @@ fn pictures_that_cannot_be_filtered() {
     }
 }
 
-/// The checksum of PNG's chunks.
+/// The checksum of a PNG chunk.
 fn crc(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |c, _| if c & 1 == 1 { (c >> 1) ^ 0xedb8_8320 } else { c >> 1 })

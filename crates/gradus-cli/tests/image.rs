@@ -1,4 +1,4 @@
-//! `gradus image`: what filters and chains of them make of files.
+//! `gradus image`: the effect of filters and chains of filters on files.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -10,10 +10,10 @@ use gradus::image::{self, LoadOptions};
 use gradus::prelude::*;
 use support::{gradus, last_json, png, png_of, snapshot, succeed, text};
 
-/// A photograph of 512 x 512 pixels in colour.
+/// A colour photograph of 512 x 512 pixels.
 const ASTRONAUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus-image/assets/astronaut.png");
 
-/// Runs `gradus image` in `dir` with arguments split at blanks; gives what it prints.
+/// Runs `gradus image` in `dir` with arguments split at spaces. Returns what it prints.
 fn image(dir: &Path, line: &str) -> String {
     let line = line.replace("ASTRONAUT", ASTRONAUT);
     succeed(gradus().current_dir(dir).arg("image").args(line.split(' ').filter(|word| !word.is_empty())))
@@ -82,7 +82,7 @@ fn a_chain_is_its_filters_in_turn() {
     for (got, want) in values(&read(dir.path(), "out.png")).iter().zip(values(&x)) {
         assert!((got - want * 255.0).abs() <= 0.501, "{got} {want}");
     }
-    // What leaves 0 to 1 on the way is not lost: 0.8 * 2 / 2.
+    // Values that leave the range 0 to 1 within a chain are not lost: 0.8 * 2 / 2.
     fs::write(dir.path().join("a.png"), png(2, 1, &[204, 10])).unwrap();
     image(dir.path(), "brightness --factor 2 + brightness --factor 0.5 a.png b.png");
     assert_eq!(values(&read(dir.path(), "b.png")), [204.0, 10.0]);
@@ -99,7 +99,7 @@ fn every_kind_of_picture_is_taken() {
     for filter in ["blur --sigma 9", "sobel", "sharpen", "rotate --degrees 30", "resize --width 3", "flip --vertical"] {
         image(dir.path(), &format!("{filter} pixel.png out.png --force"));
     }
-    // 16 bits stay 16 bits.
+    // A file with 16 bits per channel keeps them.
     write("deep.png", &png_of(ColorType::Rgb, BitDepth::Sixteen, 1, 1, &[1, 2, 3, 4, 255, 255]));
     image(dir.path(), "invert deep.png deep-out.png");
     let deep = read(dir.path(), "deep-out.png");
@@ -111,11 +111,11 @@ fn every_kind_of_picture_is_taken() {
     write("palette.png", &png_of(ColorType::Indexed, BitDepth::Eight, 2, 1, &[1, 0]));
     image(dir.path(), "invert palette.png palette-out.png");
     assert_eq!(values(&read(dir.path(), "palette-out.png")), [55.0, 245.0, 155.0, 235.0, 255.0, 225.0]);
-    // Alpha stays.
+    // Alpha does not change.
     write("alpha.png", &png_of(ColorType::Rgba, BitDepth::Eight, 1, 1, &[1, 2, 3, 4]));
     image(dir.path(), "invert alpha.png alpha-out.png");
     assert_eq!(values(&read(dir.path(), "alpha-out.png")), [254.0, 253.0, 252.0, 4.0]);
-    // JPEG in and out; the contents of IN count, not its name.
+    // JPEG can be read and written. The format of IN is determined by its contents, not by its name.
     image(dir.path(), "crop --width 32 --height 32 ASTRONAUT small.jpg --quality 70");
     fs::rename(dir.path().join("small.jpg"), dir.path().join("small.dat")).unwrap();
     image(dir.path(), "rotate --degrees 180 small.dat turned.JPEG");

@@ -1,4 +1,5 @@
-//! Runs that are stopped, killed, or find no room: what was learnt is saved or named, and nothing blocks the next run.
+//! Runs that are stopped, killed, or short of disk space: the results are saved, or the error says where they are, and
+//! nothing blocks the next run.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +15,7 @@ use support::{gradus, last_json, snapshot, succeed, text};
 
 const FILES: [&str; 4] = ["config.toml", "example.png", "metrics.csv", "model.safetensors"];
 
-/// A command at work; it ends with the test.
+/// A running command, which is killed when the test ends.
 struct Running {
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,
@@ -28,7 +29,7 @@ impl Running {
         Running { child, stderr: BufReader::new(stderr), stdout: BufReader::new(stdout) }
     }
 
-    /// A training of `epochs` epochs into `out`, at the end of its first epoch.
+    /// Starts a training run of 100,000 epochs into `out`, and waits for the end of its first epoch.
     fn train(out: &Path, change: impl FnOnce(&mut Command)) -> Running {
         let mut command = gradus();
         command.args(["train", "digits", "--epochs", "100000", "--json", "--out"]).arg(out);
@@ -45,7 +46,7 @@ impl Running {
         assert!(status.success());
     }
 
-    /// The exit code, `None` after a signal, and what was printed.
+    /// The exit code, which is `None` after a signal, and what was printed to standard output and standard error.
     fn end(mut self) -> (Option<i32>, String, String) {
         let (mut out, mut err) = (String::new(), String::new());
         self.stderr.read_to_string(&mut err).unwrap();
@@ -61,7 +62,7 @@ impl Drop for Running {
     }
 }
 
-/// The names in a folder, sorted.
+/// The names of the files in a folder, sorted.
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -84,7 +85,7 @@ fn ctrl_c_and_sigterm_save_what_was_trained() {
     }
 }
 
-/// Waits until `holds`.
+/// Waits until `holds` returns true.
 fn wait_for(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -96,7 +97,7 @@ fn wait_for(what: &str, holds: impl Fn() -> bool) {
 #[test]
 fn a_second_signal_ends_at_once_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    // Whoever writes to a full pipe waits: so the run is at work for as long as this test wants.
+    // Writing to a full pipe blocks, so the run does not end before this test lets it.
     let (reader, mut writer) = std::io::pipe().unwrap();
     let stdout = writer.try_clone().unwrap();
     let full = std::thread::spawn(move || while std::io::Write::write(&mut writer, &[0]).is_ok() {});
@@ -109,7 +110,8 @@ fn a_second_signal_ends_at_once_and_leaves_nothing() {
     let signal = |name: &str| {
         assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
     };
-    // What comes at once, such as from a terminal and from a parent that passes it on, is one signal.
+    // Signals that arrive almost at once count as one, for example those from a terminal and from a parent that
+    // forwards them.
     signal("-TERM");
     signal("-INT");
     std::thread::sleep(Duration::from_millis(900));
@@ -136,7 +138,7 @@ fn a_killed_run_does_not_block_the_next() {
         command.args(["train", "digits", "--epochs", "1", "--out"]).arg(&out);
         command
     };
-    // While it is at work nobody else may be, whoever insists.
+    // While the run is active, no other run may use its folder, not even with `--force`.
     for force in [None, Some("--force")] {
         let output = train().args(force).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
@@ -149,10 +151,10 @@ fn a_killed_run_does_not_block_the_next() {
     assert_eq!(names(&out), FILES);
 }
 
-/// The command under a limit of bytes for each file that it writes. Writing beyond is then an error, not a signal.
+/// The command under a limit on the size of each file that it writes. Exceeding the limit is an error, not a signal.
 fn limited(kibibytes: usize) -> Command {
     let mut command = Command::new("sh");
-    // POSIX counts blocks of 512 bytes.
+    // POSIX counts in blocks of 512 bytes.
     let limit = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", 2 * kibibytes);
     command.args(["-c", &limit, env!("CARGO_BIN_EXE_gradus")]);
     command
@@ -182,7 +184,7 @@ fn what_cannot_be_written_at_the_end_is_put_in_the_temporary_folder_and_named() 
     running.signal("-TERM");
     let (code, stdout, stderr) = running.end();
     assert_eq!(code, Some(1), "{stdout}\n{stderr}");
-    // What was found out is told all the same.
+    // The test result is printed all the same.
     assert!(stdout.contains("test accuracy"), "{stdout}");
     let saved = fs::read_dir(&temporary).unwrap().next().expect("nothing was saved").unwrap().path();
     assert!(stderr.contains(&saved.display().to_string()), "{stderr}");
@@ -206,7 +208,7 @@ fn what_can_be_written_nowhere_says_so() {
     assert!(stderr.contains("model.safetensors") && stderr.contains("none"), "{stderr}");
 }
 
-/// Needs the right to mount, which a test of continuous integration seldom has.
+/// Requires permission to mount, which continuous integration seldom grants.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_disk_that_fills_during_the_training_costs_nothing() {

@@ -1,4 +1,4 @@
-//! `gradus profile`: the trace and the table of another command, and what it refuses.
+//! `gradus profile`: the trace and the table for another command, and invalid uses.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -23,10 +23,10 @@ fn a_training_is_traced_call_by_call() {
     assert!(events.len() > 500, "{}", events.len());
     let number = |e: &serde_json::Value, key: &str| e[key].as_f64().unwrap();
     assert!(events.iter().all(|e| e["ph"] == "X" && number(e, "dur") >= 0.0 && number(e, "ts") >= 0.0));
-    // One thread calls, so its calls lie one after the other.
+    // Only one thread makes calls, so its calls do not overlap.
     let mine: Vec<_> = events.iter().filter(|e| e["tid"] == events[0]["tid"]).collect();
     assert!(mine.windows(2).all(|w| number(w[0], "ts") + number(w[0], "dur") <= number(w[1], "ts") + 0.01));
-    // The first convolution: 16 filters of 3 x 3 over batches of 64 pictures.
+    // The first convolution: filters of 3 x 3 over batches of 64 pictures.
     let conv = events.iter().find(|e| e["name"] == "conv").unwrap();
     let call = conv["args"]["call"].as_str().unwrap();
     assert!(call.contains("f32[64,1,8,8]"), "{call}");

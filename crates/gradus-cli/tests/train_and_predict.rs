@@ -1,4 +1,4 @@
-//! The command from end to end: train on the real digits, read the results, predict.
+//! The command from end to end: trains on the real digits, reads the results, and predicts.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -28,7 +28,7 @@ fn digits_train_on_every_profile_of_an_adapter_as_on_the_cpu() {
     };
     let cpu = accuracy("cpu", "full");
     for profile in ["full", "no64", "core"] {
-        // Rounding differs, and little more.
+        // Only rounding differs, so the accuracies are close.
         let found = accuracy(adapter, profile);
         assert!(found > 0.7 && (found - cpu).abs() < 0.02, "{profile}: {found}, and {cpu} on the CPU, after an epoch");
     }
@@ -59,7 +59,8 @@ fn digits_train_save_and_predict() {
     assert_eq!(config["epochs"].as_integer(), Some(2));
     assert_eq!(config["seed"].as_str(), Some("3"));
 
-    // The model file alone is enough. Pictures: a held-out 8x8 digit, the same four times as large in ink on paper.
+    // The model file alone is enough. The pictures are an 8x8 digit, and the same digit enlarged four times and drawn
+    // dark on bright.
     let alone = dir.path().join("alone.safetensors");
     fs::copy(model, &alone).unwrap();
     let digits = gradus::data::digits::load().unwrap();
@@ -83,7 +84,7 @@ fn digits_train_save_and_predict() {
     }
     assert!(right >= 20, "{right} of 24 pictures recognised");
 
-    // A used folder is kept, unless told otherwise.
+    // A folder with results is refused unless `--force` is given.
     let before = snapshot(dir.path());
     let refused = gradus().args(["train", "digits", "--epochs", "1", "--out"]).arg(&out).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
@@ -122,7 +123,7 @@ fn idx_files_of_any_size_train_with_test_files_or_without() {
     let (pixels, labels) = stripes(10, 6);
     let test = gzip(&idx(&[10, 6, 6], &pixels));
     folder(&data, &[("t10k-images-idx3-ubyte.gz", &test), ("t10k-labels-idx1-ubyte", &idx(&[10], &labels))]);
-    // The default folder is used by now: the next one gets a number.
+    // The default folder is in use by this time, so the next run gets a numbered one.
     assert_eq!(run("2")["model"].as_str(), Some("out/stripes-2/model.safetensors"));
     let config = fs::read_to_string(dir.path().join("out/stripes-2/config.toml")).unwrap();
     assert!(config.contains("test_samples = 10"), "{config}");
@@ -159,7 +160,7 @@ fn the_note_on_bright_borders_says_what_to_do() {
 #[cfg(unix)]
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
-    // Mesa's drivers write a line of their own where this folder is unknown.
+    // Mesa's drivers print a warning if `XDG_RUNTIME_DIR` is not set.
     let dir = tempfile::tempdir().unwrap();
     let mut devices = gradus();
     devices.arg("devices").env("XDG_RUNTIME_DIR", dir.path());

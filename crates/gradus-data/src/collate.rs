@@ -1,4 +1,4 @@
-//! [`Sample`]: how samples are stacked into a batch of tensors.
+//! [`Sample`]: stacks samples into a batch of tensors.
 
 use gradus_tensor::backend::HostVec;
 use gradus_tensor::{Device, Error, Here, Result, Tensor};
@@ -7,14 +7,14 @@ use crate::Image;
 
 /// A type that a [`DataLoader`](crate::DataLoader) can stack into batches.
 pub trait Sample: Send + Sized + 'static {
-    /// The batch: tensors whose first axis counts the samples.
+    /// The type of a batch: tensors whose first axis counts the samples.
     type Batch: Send + 'static;
 
     /// Stacks `samples`, of which there is at least one, into a batch on `device`. Errors if their shapes differ.
     fn collate(samples: Vec<Self>, device: &Device) -> Result<Self::Batch>;
 }
 
-/// Stacked along a new first axis.
+/// The samples are stacked along a new first axis.
 impl Sample for Tensor {
     type Batch = Tensor;
 

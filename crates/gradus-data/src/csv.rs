@@ -11,7 +11,7 @@ use crate::memory::reserve;
 /// The longest line that is accepted, in bytes.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// The most values that are accepted, which take a gigabyte.
+/// The largest number of values that is accepted. They occupy a gigabyte.
 const MOST_VALUES: usize = 1 << 28;
 
 /// A table of finite numbers.
@@ -22,7 +22,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Number of values in a row.
+    /// The number of values in a row.
     pub fn columns(&self) -> usize {
         self.columns
     }
@@ -44,7 +44,7 @@ pub fn read_file(path: impl AsRef<Path>, skip: usize) -> Result<Numbers> {
     read(std::fs::File::open(path).map_err(failed).here()?, skip, &path.display().to_string())
 }
 
-/// Reads a table. Errors give `name`, the line and the column.
+/// Reads a table. Errors state `name`, the line and the column.
 ///
 /// A line longer than 1 MiB, or more than 2^28 values, is an error.
 ///

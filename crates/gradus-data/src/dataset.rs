@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gradus_tensor::{Error, ErrorKind, Result, Tensor};
 
-/// A collection of samples with random access, from several threads at once.
+/// A collection of samples with random access. Several threads may read it at once.
 pub trait Dataset: Send + Sync {
     /// The type of a sample.
     type Item;
@@ -59,7 +59,7 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
     }
 }
 
-/// An error for an index outside a dataset.
+/// Errors if an index is not within a dataset.
 #[track_caller]
 pub(crate) fn check_index(op: &str, index: usize, len: usize) -> Result<()> {
     if index < len {

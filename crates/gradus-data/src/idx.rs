@@ -14,7 +14,7 @@ use gradus_tensor::{Error, ErrorKind, Here, Result};
 use crate::ImageSet;
 use crate::memory::reserve_exact;
 
-/// The most values that a header may declare.
+/// The largest number of values that a header may declare.
 const MOST_VALUES: u64 = 1 << 31;
 
 /// Deflate expands one byte to at most this many.
@@ -37,7 +37,8 @@ impl Part {
         }
     }
 
-    /// The path of the file `what` in `folder`, if it exists: with `-` or `.` before `idx`, with or without `.gz`.
+    /// The path of the file `what` in `folder`, if it exists. The name has `-` or `.` before `idx`, and may end in
+    /// `.gz`.
     fn find(self, folder: &Path, what: &str, rank: usize) -> Option<PathBuf> {
         let names = ["-", "."]
             .into_iter()

@@ -14,7 +14,7 @@ use crate::{Dataset, Sample};
 const SHUFFLE: u64 = 1;
 const AUGMENT: u64 = 2;
 
-/// The most worker threads.
+/// The largest number of worker threads.
 const MOST_WORKERS: usize = 256;
 
 /// An augmentation of a sample, with its own random generator.
@@ -116,7 +116,8 @@ where
     D: Dataset + 'static,
     D::Item: Sample,
 {
-    /// Batch `batch` of the epoch in this order; `None` if `stopped` becomes true before it is done.
+    /// Makes batch number `batch` of the epoch whose samples are in this order. Returns `None` if `stopped` returns
+    /// true before the batch is done.
     fn make(
         &self,
         epoch: u64,
@@ -260,7 +261,7 @@ pub struct Batches<B> {
     source: Source<B>,
     next: usize,
     count: usize,
-    /// The line that started the epoch, for errors: `next` itself is called by `for` loops.
+    /// The line that started the epoch. Errors report it, because `next` itself is called by `for` loops.
     line: &'static Location<'static>,
 }
 

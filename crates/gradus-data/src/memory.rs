@@ -1,4 +1,4 @@
-//! Allocation of lists whose length a file determines: an error if memory is short.
+//! Allocation of lists whose length is determined by a file. Returns an error if memory is short.
 
 use gradus_tensor::{Error, ErrorKind, Result};
 
@@ -8,7 +8,7 @@ pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize, op: &str, name: &str) -
     list.try_reserve(more).map_err(|e| no_memory::<T>(list.len().saturating_add(more), op, name, e))
 }
 
-/// The same, without spare capacity.
+/// Like [`reserve`], but without spare capacity.
 #[track_caller]
 pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize, op: &str, name: &str) -> Result<()> {
     list.try_reserve_exact(more).map_err(|e| no_memory::<T>(list.len().saturating_add(more), op, name, e))

@@ -1,5 +1,5 @@
-//! Files that appear whole or not at all: the only function with which Gradus writes a file at a path that the user
-//! gave.
+//! Files that appear whole or not at all. [`write()`] is the only function with which Gradus writes a file to a path
+//! that the user gave.
 //!
 //! Part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
 //! releases.
@@ -33,8 +33,8 @@ const MAX_LINKS: usize = 40;
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::Io`], which names `op`, if `path` is not a regular file (a folder, a pipe, a device), if it exists and
-/// `replace` is false, or if it cannot be written; and the errors of `contents`.
+/// Returns [`ErrorKind::Io`], which names `op`, if `path` is not a regular file (a folder, a pipe, a device), if it
+/// exists and `replace` is false, or if it cannot be written. Also returns the errors of `contents`.
 #[track_caller]
 pub fn write(op: &str, path: &Path, replace: bool, contents: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let failed = |e| failed(op, path, e);
@@ -76,7 +76,7 @@ pub fn check(op: &str, path: &Path, replace: bool) -> Result<()> {
 /// Rejects a path that exists but is not a regular file: a folder, a pipe, a device.
 ///
 /// # Errors
-/// [`ErrorKind::Io`].
+/// Returns [`ErrorKind::Io`] for such a path.
 #[track_caller]
 pub fn check_regular(op: &str, path: &Path, found: &Metadata) -> Result<()> {
     if found.is_file() {
@@ -111,7 +111,7 @@ pub fn sync_folder(folder: &Path) {
     }
 }
 
-/// The file to write (`path` or the target of the link) and its metadata, if it exists.
+/// The file to write (`path`, or its target if it is a link) and its metadata, if it exists.
 #[track_caller]
 fn target(op: &str, path: &Path, replace: bool) -> Result<(PathBuf, Option<Metadata>)> {
     let found = fs::metadata(path).ok();
@@ -151,7 +151,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file that is removed on drop, unless its name was taken out first.
+/// A file that is removed on drop, unless the path has been cleared.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
@@ -169,7 +169,7 @@ fn beside(path: &Path) -> std::io::Result<(File, Temporary)> {
         let temporary = path.with_file_name(format!(".gradus-{}-{next}.tmp", std::process::id()));
         match OpenOptions::new().write(true).create_new(true).open(&temporary) {
             Ok(file) => return Ok((file, Temporary(temporary))),
-            // Left by a killed process that had the same process number.
+            // A killed process with the same process number left this file. The next name is tried.
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
         }
@@ -260,7 +260,8 @@ mod tests {
         put(&link, true, "new").unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&file).unwrap(), b"new");
-        // Also if the target does not exist yet, is reached through a second link, or is relative to the link's folder.
+        // The same holds if the target does not exist yet, is reached through a second link, or is relative to the
+        // link's folder.
         let (first, second) = (dir.path().join("first"), dir.path().join("second"));
         std::os::unix::fs::symlink("second", &first).unwrap();
         std::os::unix::fs::symlink("absent", &second).unwrap();
@@ -288,7 +289,7 @@ mod tests {
     #[test]
     fn errors_have_the_line_of_the_caller() {
         let dir = tempfile::tempdir().unwrap();
-        // Code of this crate's tests is inside Gradus, so the error carries no user's line.
+        // The tests of this crate count as code of Gradus, so the error carries no line of a user.
         let e = check(OP, &dir.path().join("none/a"), true).unwrap_err();
         assert!(e.location().is_none(), "{e}");
     }

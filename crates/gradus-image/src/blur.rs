@@ -5,14 +5,15 @@ use gradus_tensor::{Error, Result, Tensor};
 use crate::neighbours::{Border, weighted};
 use crate::picture::{Picture, not_negative};
 
-/// A wider kernel is refused: it would be slower than useful.
+/// The largest radius that is accepted. A wider kernel would be too slow to be useful.
 const WIDEST: usize = 1 << 15;
 
-/// Blurs by a Gaussian of standard deviation `sigma` pixels, cut off at `radius` pixels (`None`: `ceil(3 sigma)`); its
-/// weights sum to 1. A `sigma` of 0 changes nothing. Shape `[.., c, h, w]` stays; differentiable to any order.
+/// Blurs the image with a Gaussian whose standard deviation is `sigma` pixels. The Gaussian is cut off at `radius`
+/// pixels (`None`: `ceil(3 sigma)`), and its weights sum to 1. A `sigma` of 0 changes nothing. The shape `[.., c, h,
+/// w]` does not change. Differentiable to any order.
 ///
 /// # Errors
-/// A `sigma` that is negative or not finite, a radius above 32768, and a tensor that is not an image.
+/// Returns an error if `sigma` is negative or not finite, if the radius is above 32768, or if `x` is not an image.
 #[track_caller]
 pub fn gaussian_blur(x: &Tensor, sigma: f64, radius: Option<usize>, border: Border) -> Result<Tensor> {
     const OP: &str = "gaussian_blur";

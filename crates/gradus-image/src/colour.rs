@@ -1,16 +1,16 @@
-//! Filters of single pixels.
+//! Filters that work on each pixel separately.
 
 use gradus_tensor::{DType, Error, Result, Tensor};
 
 use crate::picture::{Picture, not_negative};
 
-/// What becomes of float results outside 0 to 1. (`u8` always saturates.)
+/// What happens to float results outside the range 0 to 1. (`u8` results always saturate.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Range {
-    /// They are clamped.
+    /// Clamps them.
     #[default]
     Unit,
-    /// They stay.
+    /// Keeps them.
     Open,
 }
 
@@ -24,11 +24,12 @@ impl Range {
     }
 }
 
-/// The luma `0.299 r + 0.587 g + 0.114 b`. With `keep_channels` every colour channel gets it, alpha passes through and the
-/// shape stays; without, the result is `[.., 1, h, w]` and has no alpha. Grey images stay as they are.
+/// Converts the image to its luma `0.299 r + 0.587 g + 0.114 b`. With `keep_channels`, every colour channel becomes the
+/// luma, and alpha and the shape do not change. Without it, the result is `[.., 1, h, w]` and has no alpha. Grey images
+/// do not change.
 ///
 /// # Errors
-/// A tensor that is not an image.
+/// Returns an error if `x` is not an image.
 #[track_caller]
 pub fn grayscale(x: &Tensor, keep_channels: bool) -> Result<Tensor> {
     let picture = Picture::new("grayscale", x)?;
@@ -39,10 +40,11 @@ pub fn grayscale(x: &Tensor, keep_channels: bool) -> Result<Tensor> {
     if keep_channels { picture.with_alpha(&picture.spread(&luma)?) } else { picture.plain(&luma) }
 }
 
-/// 1 where a colour is `t` or more, else 0 (also for NaN); `t` is in units of 0 to 1 for `u8` too. Has no gradient.
+/// Sets each colour channel to 1 where it is at least `t`, and to 0 elsewhere (also for NaN). The scale of `t` is 0 to
+/// 1 for `u8` images too. Has no gradient.
 ///
 /// # Errors
-/// A `t` that is not finite, and a tensor that is not an image.
+/// Returns an error if `t` is not finite, or if `x` is not an image.
 #[track_caller]
 pub fn threshold(x: &Tensor, t: f64) -> Result<Tensor> {
     let picture = Picture::new("threshold", x)?;
@@ -53,10 +55,10 @@ pub fn threshold(x: &Tensor, t: f64) -> Result<Tensor> {
     picture.with_alpha(&colour.ge(t)?.to_dtype(colour.dtype())?)
 }
 
-/// Colours times `factor`.
+/// Multiplies the colours by `factor`.
 ///
 /// # Errors
-/// A factor that is negative or not finite, and a tensor that is not an image.
+/// Returns an error if `factor` is negative or not finite, or if `x` is not an image.
 #[track_caller]
 pub fn brightness(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
     let picture = Picture::new("brightness", x)?;
@@ -64,10 +66,10 @@ pub fn brightness(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
     picture.with_alpha(&range.apply(picture.colour()?.mul(factor)?)?)
 }
 
-/// Distances from mid-grey times `factor`: `(x - 0.5) * factor + 0.5`.
+/// Multiplies the distances of the colours from mid-grey by `factor`: `(x - 0.5) * factor + 0.5`.
 ///
 /// # Errors
-/// A factor that is negative or not finite, and a tensor that is not an image.
+/// Returns an error if `factor` is negative or not finite, or if `x` is not an image.
 #[track_caller]
 pub fn contrast(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
     let picture = Picture::new("contrast", x)?;
@@ -75,10 +77,10 @@ pub fn contrast(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
     picture.with_alpha(&range.apply(picture.colour()?.sub(0.5)?.mul(factor)?.add(0.5)?)?)
 }
 
-/// Distances from the mean luma of each image times `factor`.
+/// Multiplies the distances of the colours from the mean luma of each image by `factor`.
 ///
 /// # Errors
-/// A factor that is negative or not finite, and a tensor that is not an image.
+/// Returns an error if `factor` is negative or not finite, or if `x` is not an image.
 #[track_caller]
 pub fn contrast_about_mean(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
     let picture = Picture::new("contrast_about_mean", x)?;
@@ -90,21 +92,22 @@ pub fn contrast_about_mean(x: &Tensor, factor: f64, range: Range) -> Result<Tens
     picture.with_alpha(&range.apply(picture.colour()?.sub(&mean)?.mul(factor)?.add(&mean)?)?)
 }
 
-/// `1 - x` for colours.
+/// Inverts the colours: `1 - x`.
 ///
 /// # Errors
-/// A tensor that is not an image.
+/// Returns an error if `x` is not an image.
 #[track_caller]
 pub fn invert(x: &Tensor) -> Result<Tensor> {
     let picture = Picture::new("invert", x)?;
     picture.with_alpha(&picture.colour()?.neg()?.add(1.0)?)
 }
 
-/// `(x - mean) / std`, one of each a channel (alpha is a channel too): what networks are fed with.
+/// Normalises an image for a network: `(x - mean) / std`, with one mean and one deviation per channel. Alpha is a
+/// channel too.
 ///
 /// # Errors
-/// `u8`, which cannot hold the result; numbers of means or deviations other than the channels'; deviations that are not
-/// above 0, numbers that are not finite, and a tensor that is not an image.
+/// Returns an error if `x` is `u8`, which cannot hold the result; if the number of means or deviations differs from the
+/// number of channels; if a deviation is not above 0; if a number is not finite; or if `x` is not an image.
 #[track_caller]
 pub fn normalize(x: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
     const OP: &str = "normalize";

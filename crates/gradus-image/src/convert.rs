@@ -1,20 +1,20 @@
-//! Other forms of images: bytes and floats, channels last.
+//! Conversions of images between bytes and floats, and between channels first and channels last.
 
 use gradus_tensor::{DType, Error, Here, Result, Tensor};
 
-/// `[.., h, w, c]`, as many other programs have it, to `[.., c, h, w]`. A view.
+/// Converts `[.., h, w, c]`, the layout of many other programs, to `[.., c, h, w]`. The result is a view.
 ///
 /// # Errors
-/// Fewer than three axes.
+/// Returns an error if `x` has fewer than three axes.
 #[track_caller]
 pub fn from_hwc(x: &Tensor) -> Result<Tensor> {
     three_axes("from_hwc", x)?.transpose(-1, -2)?.transpose(-2, -3)
 }
 
-/// `[.., c, h, w]` to `[.., h, w, c]`. A view.
+/// Converts `[.., c, h, w]` to `[.., h, w, c]`. The result is a view.
 ///
 /// # Errors
-/// Fewer than three axes.
+/// Returns an error if `x` has fewer than three axes.
 #[track_caller]
 pub fn to_hwc(x: &Tensor) -> Result<Tensor> {
     three_axes("to_hwc", x)?.transpose(-3, -2)?.transpose(-2, -1)
@@ -29,10 +29,11 @@ fn three_axes<'a>(op: &str, x: &'a Tensor) -> Result<&'a Tensor> {
     Err(e.operand("image", x.shape(), x.dtype(), x.device()))
 }
 
-/// `u8` (0 to 255) or `u16` (0 to 65535) to floats from 0 to 1 in `dtype`; floats are only converted to it.
+/// Converts `u8` (0 to 255) or `u16` (0 to 65535) to floats from 0 to 1 in `dtype`. Floats are only converted to
+/// `dtype`.
 ///
 /// # Errors
-/// A `dtype` that is not float, and images of other integers or booleans.
+/// Returns an error if `dtype` is not a float dtype, or if the image consists of other integers or booleans.
 #[track_caller]
 pub fn to_float(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if !dtype.is_float() {
@@ -47,16 +48,17 @@ pub fn to_float(x: &Tensor, dtype: DType) -> Result<Tensor> {
             return Err(e.operand("image", x.shape(), x.dtype(), x.device()));
         }
     };
-    // Integers have no gradient, so that what they become can be divided where it lies.
+    // Integers have no gradient, so the converted tensor can be divided in place.
     let wide = x.to_dtype(if dtype == DType::F64 { DType::F64 } else { DType::F32 })?;
     wide.div_(most)?;
     wide.to_dtype(dtype)
 }
 
-/// Floats from 0 to 1, or `u16`, to `u8`: rounded (halves to even) and saturated; NaN becomes 0. `u8` stays.
+/// Converts floats from 0 to 1, or `u16`, to `u8`. Values are rounded (halves to even) and saturated, and NaN becomes
+/// 0. A `u8` image does not change.
 ///
 /// # Errors
-/// Images of other integers or booleans.
+/// Returns an error if the image consists of other integers or booleans.
 #[track_caller]
 pub fn to_bytes(x: &Tensor) -> Result<Tensor> {
     let unit = match x.dtype() {
@@ -64,7 +66,7 @@ pub fn to_bytes(x: &Tensor) -> Result<Tensor> {
         DType::F64 => x.clone(),
         _ => to_float(x, DType::F32).map_err(|e| Error::new(e.kind().clone(), "to_bytes", e.message())).here()?,
     };
-    // Step by step, so that no more than two of them are there at once.
+    // Computed in single steps, so that no more than two tensors exist at once.
     let mut x = unit.clamp(0.0, 1.0)?;
     drop(unit);
     x = x.mul(255.0)?;

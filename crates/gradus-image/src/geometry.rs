@@ -1,4 +1,4 @@
-//! Filters that move pixels: size, section and direction.
+//! Filters that move pixels: resizing, cropping and mirroring.
 
 use gradus_tensor::{Error, Interpolate, Interpolation, Resized, Result, Tensor};
 
@@ -7,16 +7,16 @@ use crate::picture::Picture;
 /// Resizes the image to `height` x `width` pixels, bilinearly, with antialiasing when it shrinks.
 ///
 /// # Errors
-/// Sizes of 0, and a tensor that is not an image.
+/// Returns an error if a size is 0, or if `x` is not an image.
 #[track_caller]
 pub fn resize(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     resize_with(x, height, width, Interpolate::from(Interpolation::Bilinear).antialias())
 }
 
-/// [`resize`] with another [interpolation](Tensor::interpolate) of two axes. Each channel is resized on its own.
+/// [`resize`] with another [interpolation](Tensor::interpolate) over two axes. Each channel is resized separately.
 ///
 /// # Errors
-/// Sizes of 0, an interpolation that is not for two axes, and a tensor that is not an image.
+/// Returns an error if a size is 0, if the interpolation is not for two axes, or if `x` is not an image.
 #[track_caller]
 pub fn resize_with(x: &Tensor, height: usize, width: usize, how: impl Into<Interpolate>) -> Result<Tensor> {
     let picture = Picture::new("resize", x)?;
@@ -27,7 +27,7 @@ pub fn resize_with(x: &Tensor, height: usize, width: usize, how: impl Into<Inter
     picture.plain(&resized.reshape([lead, &[channels, height, width]].concat())?)
 }
 
-/// The axes in front, the channels, rows and columns.
+/// The leading axes, the channels, the rows and the columns.
 pub(crate) fn split(x: &Tensor) -> (&[usize], usize, usize, usize) {
     match x.shape() {
         [lead @ .., c, h, w] => (lead, *c, *h, *w),
@@ -35,10 +35,11 @@ pub(crate) fn split(x: &Tensor) -> (&[usize], usize, usize, usize) {
     }
 }
 
-/// The section of `height` x `width` pixels whose upper left pixel is at (`top`, `left`). A view.
+/// Cuts out the section of `height` x `width` pixels whose upper left pixel is at (`top`, `left`). The result is a
+/// view.
 ///
 /// # Errors
-/// A section that is not within the image, and a tensor that is not an image.
+/// Returns an error if the section is not within the image, or if `x` is not an image.
 #[track_caller]
 pub fn crop(x: &Tensor, top: usize, left: usize, height: usize, width: usize) -> Result<Tensor> {
     let picture = Picture::new("crop", x)?;
@@ -51,10 +52,11 @@ pub fn crop(x: &Tensor, top: usize, left: usize, height: usize, width: usize) ->
     x.narrow(-2, top, height)?.narrow(-1, left, width)
 }
 
-/// The middle of `height` x `width` pixels; of two middles the upper left one. A view.
+/// Cuts out `height` x `width` pixels from the middle. If the exact middle lies between pixels, the section is further
+/// up or left. The result is a view.
 ///
 /// # Errors
-/// A section larger than the image, and a tensor that is not an image.
+/// Returns an error if the section is larger than the image, or if `x` is not an image.
 #[track_caller]
 pub fn center_crop(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     let (h, w) = Picture::new("center_crop", x)?.size();
@@ -65,20 +67,20 @@ pub fn center_crop(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     crop(x, (h - height) / 2, (w - width) / 2, height, width)
 }
 
-/// Left becomes right. A view.
+/// Mirrors the image so that left becomes right. The result is a view.
 ///
 /// # Errors
-/// A tensor that is not an image.
+/// Returns an error if `x` is not an image.
 #[track_caller]
 pub fn flip_horizontal(x: &Tensor) -> Result<Tensor> {
     Picture::new("flip_horizontal", x)?;
     x.flip(-1)
 }
 
-/// Top becomes bottom. A view.
+/// Mirrors the image so that top becomes bottom. The result is a view.
 ///
 /// # Errors
-/// A tensor that is not an image.
+/// Returns an error if `x` is not an image.
 #[track_caller]
 pub fn flip_vertical(x: &Tensor) -> Result<Tensor> {
     Picture::new("flip_vertical", x)?;

@@ -1,14 +1,16 @@
 //! Image filters on tensors, and PNG and JPEG files.
 //!
-//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//! Part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
+//! releases.
 //!
-//! An image is a tensor `[.., c, h, w]` of 1 (grey), 3 (red, green, blue) or 4 (and alpha) channels: floats from 0 to 1, or
-//! `u8` from 0 to 255. Axes in front are a batch. A filter gives the dtype that it got; `u8` is computed in f32, rounded
-//! (halves to even) and saturated, f16 and bf16 are computed in f32 and rounded once. Alpha passes through filters that
-//! change colours as it is, and moves with its pixel in those that move pixels.
+//! An image is a tensor `[.., c, h, w]` with 1 channel (grey), 3 channels (red, green, blue) or 4 channels (red, green,
+//! blue, alpha). Its values are floats from 0 to 1, or `u8` from 0 to 255. Leading axes are batch axes. A filter
+//! returns the dtype of its input: `u8` images are computed in f32, rounded (halves to even) and saturated; f16 and
+//! bf16 images are computed in f32 and rounded once. Filters that change colours leave alpha unchanged, and filters
+//! that move pixels move alpha with them.
 //!
-//! Every filter is made of tensor operations: it runs on every backend, and on floats is differentiable wherever its
-//! formula is.
+//! Every filter consists of tensor operations. So it runs on every backend, and with floats it is differentiable
+//! wherever its formula is.
 //!
 //! ```
 //! # use gradus_cpu::CpuBackend; use gradus_tensor::{DType, Device, Error, Tensor}; use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! Weighted sums of neighbours, and what lies beyond the border.
+//! Weighted sums of neighbouring pixels, and the values beyond the border.
 
 use gradus_tensor::backend::HostVec;
 use gradus_tensor::{ConvOptions, Error, Result, Tensor};
 
-/// What a filter sees beyond the border of an image.
+/// The values that a filter assumes beyond the border of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Border {
     /// The pixels of the border, repeated.
@@ -11,12 +11,12 @@ pub enum Border {
     Replicate,
     /// Zeros.
     Zero,
-    /// The image mirrored at the centres of the pixels of the border, which are not repeated.
+    /// The image mirrored at the centres of its border pixels, which are not repeated.
     Reflect,
 }
 
 impl Border {
-    /// The index within `0..n` that stands for `i`.
+    /// The index within `0..n` of the pixel that is used for index `i`.
     fn place(self, i: isize, n: usize) -> usize {
         let last = n as isize - 1;
         let place = match self {
@@ -30,8 +30,8 @@ impl Border {
     }
 }
 
-/// The sums of the neighbours of each pixel of `x [.., h, w]` (floats, not empty), weighted by `kernel`, whose number of
-/// rows and of columns is odd and whose middle lies on the pixel.
+/// Sums the neighbours of each pixel of `x [.., h, w]` (floats, not empty), weighted by `kernel`. The kernel has an odd
+/// number of rows and of columns, and its middle lies on the pixel.
 #[track_caller]
 pub(crate) fn weighted(x: &Tensor, kernel: &[&[f64]], border: Border) -> Result<Tensor> {
     let &[.., h, w] = x.shape() else { return Err(Error::shape("filter", "no rows and columns")) };

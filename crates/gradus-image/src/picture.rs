@@ -1,10 +1,10 @@
-//! What all filters share: which tensors are images, the dtype to compute in, and alpha.
+//! What all filters share: the check that a tensor is an image, the dtype to compute in, and alpha.
 
 use gradus_tensor::{DType, Error, Result, Tensor};
 
 use crate::convert::{to_bytes, to_float};
 
-/// An image that was checked.
+/// A tensor that has been checked to be an image.
 pub(crate) struct Picture<'a> {
     source: &'a Tensor,
     channels: usize,
@@ -29,7 +29,7 @@ impl<'a> Picture<'a> {
         Ok(Picture { source: x, channels })
     }
 
-    /// Rows and columns.
+    /// The numbers of rows and columns.
     pub(crate) fn size(&self) -> (usize, usize) {
         match self.source.shape() {
             &[.., h, w] => (h, w),
@@ -37,12 +37,12 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// Whether it has no elements, so that there is nothing to compute.
+    /// Whether the image has no elements, so that there is nothing to compute.
     pub(crate) fn is_empty(&self) -> bool {
         self.source.numel() == 0
     }
 
-    /// Grey, or red, green and blue, in the dtype to compute in.
+    /// The colour channels (grey, or red, green and blue) in the dtype to compute in.
     #[track_caller]
     pub(crate) fn colour(&self) -> Result<Tensor> {
         if self.channels == 4 { working(&self.source.narrow(-3, 0, 3)?) } else { self.all() }
@@ -54,7 +54,7 @@ impl<'a> Picture<'a> {
         working(self.source)
     }
 
-    /// The brightness `[.., 1, h, w]`, in the dtype to compute in: `0.299 r + 0.587 g + 0.114 b`.
+    /// The luma `[.., 1, h, w]`, in the dtype to compute in: `0.299 r + 0.587 g + 0.114 b`.
     #[track_caller]
     pub(crate) fn luma(&self) -> Result<Tensor> {
         let colour = self.colour()?;
@@ -65,7 +65,7 @@ impl<'a> Picture<'a> {
         colour.mul(&weights.to_dtype(colour.dtype())?)?.sum(&[-3], true)
     }
 
-    /// This channel, repeated for each colour channel of the image.
+    /// Repeats a grey channel for each colour channel of the image.
     #[track_caller]
     pub(crate) fn spread(&self, grey: &Tensor) -> Result<Tensor> {
         let mut shape = self.source.shape().to_vec();
@@ -76,7 +76,7 @@ impl<'a> Picture<'a> {
         grey.expand(shape)
     }
 
-    /// The result of these colours: in the dtype of the image, and with its alpha.
+    /// Makes the result from its colours: converts them to the dtype of the image and adds its alpha.
     #[track_caller]
     pub(crate) fn with_alpha(&self, colour: &Tensor) -> Result<Tensor> {
         let colour = self.plain(colour)?;
@@ -86,7 +86,7 @@ impl<'a> Picture<'a> {
         Tensor::cat(&[&colour, &self.source.narrow(-3, 3, 1)?], -3)
     }
 
-    /// In the dtype of the image.
+    /// Converts a result to the dtype of the image.
     #[track_caller]
     pub(crate) fn plain(&self, x: &Tensor) -> Result<Tensor> {
         match self.source.dtype() {
@@ -96,13 +96,13 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// From 0 to 1, in f32 or f64.
+/// Converts an image to floats from 0 to 1: to f64 if it is f64, otherwise to f32.
 #[track_caller]
 fn working(x: &Tensor) -> Result<Tensor> {
     to_float(x, if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 })
 }
 
-/// An argument that has to be finite and not negative.
+/// Errors if an argument is negative or not finite.
 #[track_caller]
 pub(crate) fn not_negative(op: &str, name: &str, value: f64) -> Result<()> {
     if value.is_finite() && value >= 0.0 {

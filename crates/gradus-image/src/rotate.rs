@@ -5,12 +5,13 @@ use gradus_tensor::{Error, GridPadding, GridSample, Result, Sampling, Tensor};
 use crate::geometry::split;
 use crate::picture::Picture;
 
-/// How [`rotate`] rotates.
+/// Options for [`rotate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rotate {
-    /// Whether the result is as large as the turned image needs, instead of as large as the image.
+    /// Whether to enlarge the result so that the whole rotated image fits. If not, the result has the size of the
+    /// image.
     pub expand: bool,
-    /// How a value between pixels is found.
+    /// How values between pixels are computed.
     pub sampling: Sampling,
 }
 
@@ -20,13 +21,13 @@ impl Default for Rotate {
     }
 }
 
-/// Turns the image counter-clockwise about its middle by `degrees`. What comes from outside is 0 (black, and transparent
-/// where there is alpha). Multiples of 90 degrees move pixels exactly, unless the size has to stay and rows and columns
-/// differ.
+/// Rotates the image counter-clockwise about its middle by `degrees`. Pixels from outside the image are 0 (black, and
+/// transparent if there is alpha). Multiples of 90 degrees move pixels exactly, unless the size must not change and the
+/// numbers of rows and columns differ.
 ///
 /// # Errors
-/// An angle that is not finite, an image without pixels at another angle than a multiple of 90 degrees, and a tensor that is
-/// not an image.
+/// Returns an error if the angle is not finite; if the image has no pixels and the angle is not a multiple of 90
+/// degrees; or if `x` is not an image.
 #[track_caller]
 pub fn rotate(x: &Tensor, degrees: f64, how: Rotate) -> Result<Tensor> {
     const OP: &str = "rotate";
@@ -54,11 +55,12 @@ pub fn rotate(x: &Tensor, degrees: f64, how: Rotate) -> Result<Tensor> {
         _ => degrees.to_radians().sin_cos(),
     };
     let (hf, wf) = (h as f64, w as f64);
-    // A bound a little below the sum, so that rounding adds no row.
+    // The bound is slightly below the sum, so that rounding errors do not add a row.
     let reach = |a: f64, b: f64| ((a.abs() + b.abs() - 1e-9).ceil() as usize).max(1);
     let (oh, ow) = if how.expand { (reach(wf * sin, hf * cos), reach(wf * cos, hf * sin)) } else { (h, w) };
     let (ohf, owf) = (oh as f64, ow as f64);
-    // From the result's coordinates, -1 to 1, to the image's, by way of pixels from the middle; y points down.
+    // Maps the coordinates of the result (-1 to 1) to those of the image, through pixel distances from the middle. The
+    // y axis points down.
     let theta = [cos * owf / wf, -sin * ohf / wf, 0.0, sin * owf / hf, cos * ohf / hf, 0.0];
     let all = picture.all()?;
     let (lead, channels, ..) = split(x);

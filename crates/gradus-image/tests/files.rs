@@ -1,4 +1,4 @@
-//! PNG and JPEG files: what is written is read again, every kind of PNG is read, and bad files are errors.
+//! PNG and JPEG files: what is written can be read again, every kind of PNG can be read, and bad files are errors.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +9,7 @@ use common::{bytes, cpu, floats, random};
 use gradus_image::{Format, LoadOptions, SaveOptions, decode, encode, load, save};
 use gradus_tensor::{DType, ErrorKind, Tensor};
 
-/// A PNG file of these samples.
+/// A PNG file with these samples.
 fn png(color: png::ColorType, depth: png::BitDepth, size: [u32; 2], samples: &[u8]) -> Vec<u8> {
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, size[0], size[1]);
@@ -36,13 +36,13 @@ fn what_is_written_is_read_again() {
         save(&path, &x, SaveOptions::default()).unwrap();
         let y = load(&path, &cpu(), LoadOptions::default()).unwrap();
         assert_eq!((y.dtype(), y.shape(), floats(&y)), (DType::U8, x.shape(), floats(&x)));
-        // As floats, and back.
+        // Reads the file as floats, and encodes them again.
         let unit = load(&path, &cpu(), LoadOptions { dtype: Some(DType::F32), ..LoadOptions::default() }).unwrap();
         assert_eq!(encode(&unit, Format::Png, 90).unwrap(), fs::read(&path).unwrap());
-        // A view: flipped, every stride negative.
+        // A flipped view, in which all strides are negative.
         let flipped = x.flip(-1).unwrap().flip(-2).unwrap().flip(0).unwrap();
         assert_eq!(floats(&read(&encode(&flipped, Format::Png, 90).unwrap(), None)), floats(&flipped));
-        // 16 bits.
+        // The same with 16 bits per channel.
         let deep: Vec<u16> = (0..channels * 6).map(|i| (i * 3001 % 65536) as u16).collect();
         let deep = Tensor::from_vec(deep, [channels, 2, 3], &cpu()).unwrap();
         let file = encode(&deep, Format::Png, 90).unwrap();
@@ -77,7 +77,7 @@ fn jpeg_files_are_close_and_quality_counts() {
 
 #[test]
 fn the_orientation_that_a_camera_noted_is_applied() {
-    // The upper half is bright; the note says that the top is at the right.
+    // The upper half is bright. The metadata say that the top of the picture is at the right.
     let x = bytes(&[[250u8; 64], [0; 64]].concat(), &[1, 8, 16]);
     let file = encode(&x, Format::Jpeg, 95).unwrap();
     let mut note = b"\xff\xe1\x00\x22Exif\0\0MM\0\x2a\0\0\0\x08\0\x01".to_vec();
@@ -120,7 +120,7 @@ fn files_that_are_cut_off_or_damaged_are_errors() {
             let e = error(&file[..end]).unwrap_or_else(|| panic!("{format:?} of {end} bytes was read"));
             assert!(e.to_string().contains("a.png") && *e.kind() == ErrorKind::Format, "{e}");
         }
-        // Bytes turned round give an error or some picture, never a panic.
+        // Inverting the bits of any byte gives an error or some picture, but never a panic.
         for i in 0..file.len() {
             let mut broken = file.clone();
             broken[i] ^= 0xff;

@@ -1,4 +1,4 @@
-//! Results of filters on `u8`, alpha, batches, strides, NaN and empty images; their gradients; and what they refuse.
+//! Results of filters on `u8`, alpha, batches, strides, NaN and empty images; their gradients; and their errors.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -26,7 +26,7 @@ const SAME_SHAPE: &[Filter] = &[
     ("invert", invert),
 ];
 
-/// Filters that move pixels, alpha with them.
+/// Filters that move pixels together with their alpha.
 const MOVES: &[Filter] = &[
     ("resize", |x| resize(x, 2, 5)),
     ("crop", |x| crop(x, 1, 0, 2, 3)),
@@ -89,7 +89,7 @@ fn bytes_are_the_floats_rounded_and_saturated() {
             assert!((g - w.clamp(0.0, 255.0)).abs() <= 0.5001, "{name}: {g} for {w}");
         }
     }
-    // Exact ends, and halves to even: 1 * 0.5 is 0, 3 * 0.5 is 2.
+    // The ends of the range are exact, and halves are rounded to even: 1 * 0.5 gives 0, and 3 * 0.5 gives 2.
     assert_eq!(floats(&invert(&bytes(&[0, 1, 255], &[1, 1, 3])).unwrap()), [255.0, 254.0, 0.0]);
     let halved = brightness(&bytes(&[1, 3, 255], &[1, 1, 3]), 0.5, Range::Unit).unwrap();
     assert_eq!(floats(&halved), [0.0, 2.0, 128.0]);
@@ -143,7 +143,7 @@ fn nan_stays_near_where_it_is() {
 fn gradients_to_second_order() {
     for (name, f) in every() {
         for channels in [1, 3, 4] {
-            // Not square, and within the range in which nothing is clamped.
+            // The image is not square, and its values lie in a range in which nothing is clamped.
             let x = random(&[channels, 3, 4], 11).mul(0.6).unwrap().add(0.2).unwrap();
             let transposed = x.transpose(-1, -2).unwrap().copy().unwrap().transpose(-1, -2).unwrap();
             for x in [x, transposed] {
@@ -154,7 +154,7 @@ fn gradients_to_second_order() {
         }
     }
     gradcheck(|x| normalize(&x[0], &[0.4, 0.5, 0.6], &[0.2, 0.3, 0.4])?.square(), &[random(&[2, 3, 2, 2], 1)]).unwrap();
-    // A plain surface has no edges, and no slope of them that is not a number.
+    // A uniform image has no edges, and its gradient is 0 instead of NaN.
     let x = Tensor::full([1, 3, 3], 0.3, DType::F64, &cpu()).unwrap().with_grad().unwrap();
     let g = sobel(&x, None, Border::Replicate).unwrap().sum_all().unwrap().backward().unwrap();
     assert_eq!(floats(g.get(&x).unwrap()), [0.0; 9]);
@@ -167,8 +167,7 @@ fn known_values() {
     assert_eq!(floats(&contrast(&row(&[0.0, 1.0]), 2.0, Range::Open).unwrap()), [-0.5, 1.5]);
     assert_eq!(floats(&contrast_about_mean(&row(&[0.0, 0.5]), 0.0, Range::Unit).unwrap()), [0.25, 0.25]);
     assert_eq!(floats(&normalize(&row(&[0.0, 1.0]), &[0.5], &[0.25]).unwrap()), [-2.0, 2.0]);
-    // A step of height 1 is an edge of strength 4.
-    // Beyond a border of zeros the last column is an edge too, and so are the rows above and below.
+    // A step of height 1 is an edge of strength 4. With zeros beyond the border, the border itself is an edge.
     let beside = |border| floats(&sobel(&row(&[1.0, 1.0, 1.0, 1.0]), None, border).unwrap());
     assert_eq!(beside(Border::Reflect), [0.0; 4]);
     assert!(beside(Border::Zero)[3] > 0.0);
@@ -176,7 +175,7 @@ fn known_values() {
     assert_eq!(floats(&sobel(&row(&[0.0, 0.0, 1.0, 1.0]), None, Border::Replicate).unwrap()), [0.0, 4.0, 4.0, 0.0]);
     let x = row(&[0.3, 0.9]);
     assert_eq!(floats(&gaussian_blur(&x, 0.0, None, Border::Zero).unwrap()), floats(&x));
-    // Quarter turns are counter-clockwise.
+    // Quarter turns go counter-clockwise.
     let quarter = rotate(&row(&[1.0, 2.0, 3.0]), 90.0, Rotate { expand: true, ..Rotate::default() }).unwrap();
     assert_eq!((quarter.shape(), floats(&quarter)), (&[1, 3, 1][..], vec![3.0, 2.0, 1.0]));
     let square = random(&[1, 3, 3], 9);
@@ -185,14 +184,14 @@ fn known_values() {
         turned = rotate(&turned, 90.0, Rotate::default()).unwrap();
     }
     assert_eq!(floats(&turned), floats(&square));
-    // 89.9999 degrees are about 90, both ways.
+    // Angles close to quarter turns give nearly the same results as quarter turns.
     for (near, quarter) in [(89.99999, 90.0), (-90.00001, 270.0), (179.99999, -180.0)] {
         let (a, b) =
             (rotate(&square, near, Rotate::default()).unwrap(), rotate(&square, quarter, Rotate::default()).unwrap());
         let off = floats(&a).iter().zip(floats(&b)).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(off < 1e-5, "{near}: {off}");
     }
-    // A quarter turn that has to keep its size loses the ends.
+    // A quarter turn that keeps the size loses the ends of the row.
     let kept = rotate(&row(&[1.0, 2.0, 3.0]), 90.0, Rotate::default()).unwrap();
     assert_eq!(floats(&kept), [0.0, 2.0, 0.0]);
     let big = rotate(&random(&[1, 10, 20], 1), 45.0, Rotate { expand: true, sampling: Sampling::Nearest }).unwrap();
@@ -207,7 +206,7 @@ fn bytes_and_floats_and_channels_last() {
         let unit = to_float(&x, dtype).unwrap();
         assert_eq!(unit.dtype(), dtype);
         assert_eq!(floats(&unit)[255], 1.0);
-        // bf16 has too few bits to come back.
+        // bf16 has too few bits for an exact round trip.
         assert!(dtype == DType::BF16 || floats(&to_bytes(&unit).unwrap()) == floats(&x), "{dtype}");
     }
     let odd = Tensor::from_vec(vec![-1.0, 0.5 / 255.0, 1.5 / 255.0, 7.0, f64::NAN, f64::INFINITY], [1, 1, 6], &cpu())

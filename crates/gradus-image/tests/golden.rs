@@ -1,4 +1,4 @@
-//! The filters against scipy, scikit-image and Pillow: `golden/make.py` says how the numbers were made.
+//! Compares the filters with scipy, scikit-image and Pillow. `golden/make.py` shows how the numbers were made.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -49,7 +49,7 @@ fn filters_give_the_numbers_of_other_programs() {
         let about = || format!("{} {} {}", case["op"], case["input"], case["sigma"]);
         let want = numbers(case);
         for (dtype, tolerance) in [(DType::F64, 1e-7), (DType::F32, 2e-6), (DType::BF16, 0.05)] {
-            // An edge of exactly the threshold may fall to either side where numbers are rounded.
+            // These are skipped in bf16, where rounding can move an edge of exactly the threshold to either side of it.
             if dtype == DType::BF16 && (case["op"] == "sobel" || case["op"] == "sharpen") {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Files of other programs: every kind is read right or refused by name, what is missing in one is noticed, and what a file
-//! may take is counted in bytes.
+//! Files of other programs: every kind is read correctly or refused by name, missing data are noticed, and the memory
+//! that a file needs is limited in bytes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -16,7 +16,7 @@ macro_rules! file {
     };
 }
 
-/// JPEG files of one picture, in colour and in grey; `make.py` beside them says how they were made.
+/// JPEG files of one picture, in colour and in grey. `make.py` in their folder shows how they were made.
 const COLOUR: [(&str, &[u8]); 7] = [
     file!("baseline.jpg"),
     file!("baseline-422.jpg"),
@@ -38,12 +38,12 @@ fn error(bytes: &[u8]) -> String {
     e.to_string()
 }
 
-/// Red, green and blue of a pixel of the picture.
+/// The red, green and blue of a pixel of the picture.
 fn pixel(x: usize, y: usize) -> [f64; 3] {
     [20.0 + 9.0 * x as f64, 30.0 + 12.0 * y as f64, 240.0 - 4.0 * x as f64 - 6.0 * y as f64]
 }
 
-/// How far the values are from those of the picture, at the most.
+/// The largest difference between the values and those of the picture.
 fn off(x: &Tensor, want: impl Fn(usize, usize, usize) -> f64) -> f64 {
     let &[_, h, w] = x.shape() else { panic!("{:?}", x.shape()) };
     assert_eq!((h, w), (16, 24));
@@ -75,14 +75,14 @@ fn of_an_animation_the_first_picture_is_read() {
     assert_eq!(palette.shape(), [4, 16, 24]);
 }
 
-/// The decoder makes a wrong picture of these, and says nothing.
+/// The decoder would silently decode these files to wrong pictures.
 #[test]
 fn what_would_be_decoded_wrongly_is_refused() {
     assert!(error(file!("separate-420.jpg").1).contains("channels of different sizes that come one after the other"));
     assert!(error(file!("fine-chroma.jpg").1).contains("channels that are finer than the first"));
 }
 
-/// Where the data of each scan begin and end.
+/// The positions at which the data of each scan begin and end.
 fn scans(bytes: &[u8]) -> Vec<[usize; 2]> {
     let mut scans = Vec::new();
     let mut at = 2;
@@ -106,12 +106,12 @@ fn coded_data_that_end_early_are_noticed_behind_an_end_mark_too() {
         let scans = scans(bytes);
         assert!(!scans.is_empty());
         for (number, &[start, end]) in (1..).zip(&scans) {
-            // All of a scan is there but for its last two bytes; then less and less.
+            // First only the last two bytes of the scan are missing, then more and more.
             for cut in (start..end - 1).rev() {
                 let e = error(&[&bytes[..cut], b"\xff\xd9"].concat());
                 let says = e.contains(&format!("ends early: scan {number} has ")) || e.contains("is damaged: ");
                 assert!(says, "{name} cut at {cut} of {start}..{end}: {e}");
-                // What follows is not taken for what is missing.
+                // The data that follow are not mistaken for the missing data.
                 let e = error(&[&bytes[..cut], &bytes[end..]].concat());
                 assert!(e.contains("ends early") || e.contains("is damaged"), "{name} without {cut}..{end}: {e}");
             }
@@ -140,7 +140,7 @@ fn restarts_out_of_order_are_noticed() {
     assert!(error(&wrong).contains("is damaged: block 2 of 6 in scan 1"), "{}", error(&wrong));
 }
 
-/// The checksum of PNG's chunks.
+/// The checksum of a PNG chunk.
 fn crc(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |c, _| if c & 1 == 1 { (c >> 1) ^ 0xedb8_8320 } else { c >> 1 })
@@ -152,13 +152,13 @@ fn chunk(name: &[u8; 4], contents: &[u8]) -> Vec<u8> {
     [&(contents.len() as u32).to_be_bytes(), &named[..], &crc(&named).to_be_bytes()].concat()
 }
 
-/// A PNG file with these chunks between header and data; the data decompress to zeros.
+/// A PNG file with these chunks between the header and the data. The data are compressed zeros.
 fn png(width: u32, height: u32, depth: u8, color: u8, chunks: &[u8], data: &[u8]) -> Vec<u8> {
     let header = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[depth, color, 0, 0, 0]].concat();
     [b"\x89PNG\r\n\x1a\n", &chunk(b"IHDR", &header)[..], chunks, &chunk(b"IDAT", data), &chunk(b"IEND", b"")].concat()
 }
 
-/// Zeros as zlib compresses them.
+/// Zeros, compressed by zlib.
 fn zeros(count: usize) -> Vec<u8> {
     let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
     std::io::Write::write_all(&mut encoder, &vec![0; count]).unwrap();
@@ -170,19 +170,19 @@ fn a_limit_is_one_of_bytes_and_counts_them_all() {
     let at = |file: &[u8], dtype: DType, max_memory: usize| {
         let start = Instant::now();
         let result = read(file, LoadOptions { dtype: Some(dtype), max_memory });
-        // What is refused is refused before the work.
+        // A file over the limit must be refused before it is decoded, which would take longer.
         assert!(result.is_ok() || start.elapsed() < Duration::from_secs(2));
         result.map(|x| x.shape().to_vec()).map_err(|e| e.to_string())
     };
     let grey = png(3000, 1000, 8, 0, &[], &zeros(3001 * 1000));
-    // The samples, and what the decoder takes beside them; the samples and the result.
+    // The limit covers the samples and the memory of the decoder, and later the samples and the result.
     assert_eq!(at(&grey, DType::U8, 7_000_000), Ok(vec![1, 1000, 3000]));
     let e = at(&grey, DType::U8, 5_900_000).unwrap_err();
     assert!(e.contains("a.file needs more memory than the 5.6 MiB allowed: 3000 x 1000 pixels take 5.7 MiB"), "{e}");
     assert!(e.contains("LoadOptions::max_memory") && e.contains("--max-memory"), "{e}");
     assert!(at(&grey, DType::F64, 26_000_000).is_err());
     assert_eq!(at(&grey, DType::F64, 28_000_000), Ok(vec![1, 1000, 3000]));
-    // The default is 1 GiB: 100 million pixels of 16 bits are more.
+    // The default limit is 1 GiB. This picture of 100 million pixels with 16 bits per channel needs more.
     let bomb = png(10_000, 10_000, 16, 6, &[], &zeros(1 << 20));
     let e = at(&bomb, DType::F32, LoadOptions::default().max_memory).unwrap_err();
     assert!(e.contains("more memory than the 1 GiB allowed: 10000 x 10000 pixels take 2.2 GiB"), "{e}");
@@ -208,7 +208,7 @@ fn what_is_told_beside_a_picture_is_not_decompressed() {
     assert!(read(&bomb, LoadOptions { dtype: None, max_memory: 1000 }).unwrap_err().to_string().contains("allowed"));
 }
 
-/// The decoder panics at this.
+/// The decoder panics on such a palette.
 #[test]
 fn a_palette_that_is_no_list_of_colours_is_refused() {
     let palette = |length: usize| png(2, 1, 8, 3, &chunk(b"PLTE", &vec![7; length]), &zeros(3));

@@ -1,37 +1,38 @@
 //! The claim of a run on its folder: a lock that the system releases when the program ends, however it ends.
 //!
-//! While a run uses a folder, there is a subfolder `.gradus-run` with the locked file and the files that are not complete
-//! yet. If the program is killed, both stay, but the lock is released: the next run that claims the folder removes them.
+//! While a run uses a folder, the subfolder `.gradus-run` contains the lock file and the files that are not complete
+//! yet. If the program is killed, both stay, but the lock is released. The next run that claims the folder removes
+//! them.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// The folder in which a run works, within its folder.
+/// The working folder of a run, within its folder.
 pub(crate) const WORK: &str = ".gradus-run";
 
 /// The file in [`WORK`] that is locked.
 const LOCK: &str = "lock";
 
-/// How a file is locked: [`File::try_lock`], but for tests.
+/// The function that locks a file: [`File::try_lock`], except in tests.
 pub(crate) type TryLock = fn(&File) -> Result<(), TryLockError>;
 
 /// A claim on a folder.
 #[derive(Debug)]
 pub(crate) struct Claim {
     work: PathBuf,
-    /// `None` once it is released.
+    /// `None` after the claim is released.
     lock: Mutex<Option<File>>,
 }
 
-/// The result of an attempt to claim.
+/// The result of an attempt to claim a folder.
 #[derive(Debug)]
 pub(crate) enum Attempt {
     Claimed(Claim),
-    /// Another run is at work; the process, if it is known.
+    /// Another run is using the folder. Its process is included if it is known.
     Held(Option<String>),
-    /// There is a claim, and the file system has no locks to tell whether anybody still holds it.
+    /// There is a claim, but the file system has no locks, so it is unknown whether the claim is still held.
     Unknown(std::io::Error),
 }
 
@@ -42,10 +43,10 @@ impl Claim {
     pub(crate) fn take(folder: &Path, take_over: bool, try_lock: TryLock) -> std::io::Result<Attempt> {
         let work = folder.join(WORK);
         let path = work.join(LOCK);
-        // A run that ends may remove what this one has just created, found or opened. Then try again.
+        // Another run may end and remove what this run has just created, found or opened. Then this run tries again.
         let mut last = std::io::Error::new(IoKind::ResourceBusy, "other runs claim it and give it back all the time");
         for _ in 0..1000 {
-            // Its contents are removed below, so it must be a real folder, not a link to another one.
+            // The contents of this folder are removed below, so it must be a real folder, not a link to another one.
             if fs::symlink_metadata(&work).is_ok_and(|found| !found.is_dir()) {
                 return Err(std::io::Error::new(IoKind::NotADirectory, format!("{WORK} in it is no folder")));
             }
@@ -72,7 +73,7 @@ impl Claim {
             }
             let claim = Claim { work, lock: Mutex::default() };
             claim.clear(|name| name != LOCK);
-            // For people to read; nothing depends on it.
+            // The process number is for error messages; nothing depends on it.
             let _ = file.set_len(0).and_then(|()| write!(file, "process {}", std::process::id()));
             *claim.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
             return Ok(Attempt::Claimed(claim));
@@ -80,33 +81,33 @@ impl Claim {
         Err(last)
     }
 
-    /// A path in the folder to work in.
+    /// The path of a file in the working folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.work.join(name)
     }
 
-    /// Ends the claim and removes the folder to work in.
+    /// Ends the claim and removes the working folder.
     pub(crate) fn release(&self) {
         let Some(file) = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         self.clear(|name| name != LOCK);
         let lock = self.path(LOCK);
         if cfg!(windows) {
-            // On Windows a file that any run has open cannot be removed.
+            // On Windows, a file that any run has open cannot be removed.
             drop(file);
             let _ = fs::remove_file(&lock);
         } else {
-            // Removed while it is locked, so that no other run's lock is removed.
+            // The file is removed while it is locked, so that the lock of another run is never removed.
             let _ = fs::remove_file(&lock);
             drop(file);
         }
         let _ = fs::remove_dir(&self.work);
     }
 
-    /// Removes the files in the folder to work in whose names are `meant`.
+    /// Removes the files in the working folder whose names satisfy `meant` or are not Unicode.
     fn clear(&self, meant: impl Fn(&str) -> bool) {
         for entry in fs::read_dir(&self.work).into_iter().flatten().flatten() {
             if entry.file_name().to_str().is_none_or(&meant) {
-                // What cannot be removed stays here, hidden.
+                // Files that cannot be removed stay in this hidden folder.
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -119,14 +120,14 @@ impl Drop for Claim {
     }
 }
 
-/// Opens the file for reading and writing; `true` if this made it.
+/// Opens the file for reading and writing. Also returns whether this call created it.
 #[track_caller]
 fn open(path: &Path) -> std::io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     #[cfg(windows)]
     {
-        // To read and write (1 and 2), but not to delete (4), at the same time as others.
+        // Others may read and write the file (1 and 2) while it is open, but not delete it (4).
         std::os::windows::fs::OpenOptionsExt::share_mode(&mut options, 3);
     }
     match options.clone().create_new(true).open(path) {
@@ -141,7 +142,7 @@ fn open(path: &Path) -> std::io::Result<(File, bool)> {
     }
 }
 
-/// Whether `path` still leads to this open file.
+/// Whether `path` still refers to this open file.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -149,7 +150,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     matches!((file.metadata().map(place), fs::metadata(path).map(place)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Whether `path` still leads to this open file: it cannot be removed while it is open.
+/// Whether `path` still refers to this open file. On this system a file cannot be removed while it is open.
 #[cfg(not(unix))]
 fn is_at(_: &File, _: &Path) -> bool {
     true
@@ -181,7 +182,7 @@ mod tests {
         claim.release();
         assert_eq!(names(dir.path()), [""; 0]);
         let Attempt::Claimed(next) = take(dir.path()) else { panic!() };
-        // A second release of the first does not end the next one.
+        // Dropping the first claim after its release does not end the second one.
         drop(claim);
         assert!(matches!(take(dir.path()), Attempt::Held(_)));
         drop(next);

@@ -5,7 +5,7 @@ use std::fmt;
 
 use gradus_tensor::{Error, ErrorKind, Here, Result};
 
-/// Counts of predictions: a row a true class, a column a predicted one. `Display` prints it as a table.
+/// Counts of predictions: each row is a true class, and each column is a predicted class. `Display` prints a table.
 ///
 /// ```
 /// let mut matrix = gradus_train::ConfusionMatrix::new(2)?;
@@ -19,12 +19,12 @@ use gradus_tensor::{Error, ErrorKind, Here, Result};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfusionMatrix {
     classes: usize,
-    /// Of the pairs that occurred.
+    /// The counts of the pairs of true and predicted class that occurred.
     counts: BTreeMap<(usize, usize), u64>,
 }
 
 impl ConfusionMatrix {
-    /// No predictions of `classes` classes, of which there are 1 to 65,536.
+    /// A matrix without predictions. Errors unless the number of classes is from 1 to 65,536.
     #[track_caller]
     pub fn new(classes: usize) -> Result<Self> {
         if !(1..=1 << 16).contains(&classes) {
@@ -50,7 +50,7 @@ impl ConfusionMatrix {
         Ok(())
     }
 
-    /// Number of classes.
+    /// The number of classes.
     pub fn classes(&self) -> usize {
         self.classes
     }
@@ -60,27 +60,27 @@ impl ConfusionMatrix {
         self.counts.get(&(truth, predicted)).copied().unwrap_or(0)
     }
 
-    /// Number of predictions.
+    /// The number of predictions.
     pub fn total(&self) -> u64 {
         self.counts.values().sum()
     }
 
-    /// Number of right predictions.
+    /// The number of correct predictions.
     pub fn correct(&self) -> u64 {
         (0..self.classes).map(|c| self.count(c, c)).sum()
     }
 
-    /// The share of right predictions; `None` without predictions.
+    /// The share of correct predictions; `None` if there are no predictions.
     pub fn accuracy(&self) -> Option<f64> {
         share(self.correct(), self.total())
     }
 
-    /// The share of a true class that was recognised; `None` if it never occurred.
+    /// The share of the samples of a true class that were recognised; `None` if the class never occurred.
     pub fn recall(&self, class: usize) -> Option<f64> {
         share(self.count(class, class), (0..self.classes).map(|c| self.count(class, c)).sum())
     }
 
-    /// The share of the predictions of a class that were right; `None` if it was never predicted.
+    /// The share of the predictions of a class that were correct; `None` if the class was never predicted.
     pub fn precision(&self, class: usize) -> Option<f64> {
         share(self.count(class, class), (0..self.classes).map(|c| self.count(c, class)).sum())
     }
@@ -127,7 +127,7 @@ mod tests {
             assert!(matrix.add(truth, predicted).is_err());
         }
         assert_eq!((matrix.total(), matrix.accuracy(), matrix.count(9, 9)), (0, None, 0));
-        // What did not occur takes no memory.
+        // Pairs that did not occur use no memory.
         assert_eq!(ConfusionMatrix::new(1 << 16).unwrap().count(65_535, 65_535), 0);
         assert!(ConfusionMatrix::new(0).is_err() && ConfusionMatrix::new(usize::MAX).is_err());
     }

@@ -1,9 +1,10 @@
 //! Trainer, metrics, loggers and run folders.
 //!
-//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//! Part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
+//! releases.
 //!
-//! A [`Trainer`] runs epochs of a [`DataLoader`](gradus_data::DataLoader) through a model and an optimiser; a [`Task`]
-//! says what the loss is, [`Logger`]s hear what happens, and a flag ends the run between two steps.
+//! A [`Trainer`] runs epochs of a [`DataLoader`](gradus_data::DataLoader) through a model and an optimiser. A [`Task`]
+//! computes the loss, [`Logger`]s receive the events of the run, and a flag can end the run between two steps.
 //!
 //! ```
 //! # use gradus_cpu::CpuBackend; use std::sync::Arc;
@@ -13,7 +14,7 @@
 //! use gradus_nn::{AdamConfig, AdamW, Init, Linear, Module};
 //! use gradus_train::{Classification, Trainer, evaluate};
 //!
-//! // Points of the plane: is the first coordinate the greater one?
+//! // Points in the plane; the label says whether the first coordinate is greater than the second.
 //! let mut generator = Generator::new(1);
 //! let x = Tensor::randn([256, 2], DType::F32, &device, &mut generator)?;
 //! let y = x.select(1, 0)?.gt(&x.select(1, 1)?)?.to_dtype(DType::I64)?;

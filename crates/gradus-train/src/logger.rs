@@ -14,27 +14,27 @@ use crate::write_file;
 pub enum Event<'a> {
     /// The run begins.
     Start {
-        /// Number of epochs asked for.
+        /// The number of epochs that were requested.
         epochs: usize,
-        /// Steps of an epoch.
+        /// The number of steps in an epoch.
         steps: usize,
-        /// Samples of an epoch.
+        /// The number of samples in an epoch.
         samples: usize,
     },
-    /// An epoch begins, counted from 1.
+    /// An epoch begins.
     EpochStart {
-        /// Its number.
+        /// The number of the epoch, counted from 1.
         epoch: usize,
     },
     /// A step is done.
     Step(&'a StepReport),
     /// An epoch is done.
     EpochEnd(&'a EpochReport),
-    /// The run is done, or was stopped.
+    /// The run is done or was stopped.
     End(&'a Run),
 }
 
-/// Receives the events of a run. An error ends the run.
+/// Receives the events of a run. If it returns an error, the run ends.
 pub trait Logger {
     /// Handles an event.
     fn log(&mut self, event: Event<'_>) -> Result<()>;
@@ -58,12 +58,12 @@ impl CsvLogger {
     pub const HEADER: &str =
         "epoch,steps,samples,loss,accuracy,lr_factor,seconds,samples_per_second,validation_loss,validation_accuracy\n";
 
-    /// A logger that writes to `path`, replacing what is there.
+    /// A logger that writes to `path` and replaces an existing file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         CsvLogger { path: path.into(), text: Self::HEADER.to_owned() }
     }
 
-    /// The file's contents for these epochs.
+    /// The contents of the file for these epochs.
     pub fn table(epochs: &[EpochReport]) -> String {
         epochs.iter().fold(Self::HEADER.to_owned(), |mut text, epoch| {
             add_row(&mut text, epoch);

@@ -1,58 +1,58 @@
-//! What a step, an epoch and a run did.
+//! Reports on a step, an epoch and a run.
 
 use crate::Evaluation;
 
-/// A step: one batch forward, backward and into the parameters.
+/// A training step: the forward pass, the backward pass and the update of the parameters for one batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepReport {
-    /// Number of the epoch, from 1.
+    /// The number of the epoch, counted from 1.
     pub epoch: usize,
-    /// Number of the step in its epoch, from 1.
+    /// The number of the step in its epoch, counted from 1.
     pub step: usize,
-    /// Loss of this step.
+    /// The loss of this step.
     pub loss: f64,
-    /// Mean loss of the epoch so far.
+    /// The mean loss of the epoch so far.
     pub mean_loss: f64,
-    /// Accuracy of the epoch so far, if the task counts right answers.
+    /// The accuracy of the epoch so far, if the task counts correct answers.
     pub accuracy: Option<f64>,
-    /// Samples of this step.
+    /// The number of samples in this step.
     pub samples: usize,
-    /// Seconds since the run began.
+    /// The training time in seconds since the run began, without validation.
     pub seconds: f64,
 }
 
-/// An epoch.
+/// An epoch of training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EpochReport {
-    /// Its number, from 1.
+    /// The number of the epoch, counted from 1.
     pub epoch: usize,
-    /// Steps done.
+    /// The number of steps done.
     pub steps: usize,
-    /// Samples seen.
+    /// The number of samples seen.
     pub samples: usize,
-    /// Mean training loss of its samples.
+    /// The mean training loss of the samples.
     pub loss: f64,
-    /// Share of right answers in training, if the task counts them.
+    /// The share of correct answers in training, if the task counts them.
     pub accuracy: Option<f64>,
-    /// Factor on the learning rate at its last step.
+    /// The factor on the learning rate at the last step.
     pub lr_factor: f64,
-    /// Seconds that it took, without the validation.
+    /// The duration in seconds, without the validation.
     pub seconds: f64,
     /// The result on the validation set, if there is one.
     pub validation: Option<Evaluation>,
 }
 
-/// What a run did.
+/// A whole run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// The epochs, the last one perhaps cut short.
+    /// The epochs. The last one may be incomplete.
     pub epochs: Vec<EpochReport>,
-    /// Steps done.
+    /// The number of steps done.
     pub steps: u64,
-    /// Samples seen.
+    /// The number of samples seen.
     pub samples: usize,
-    /// Seconds of training, without validation.
+    /// The training time in seconds, without validation.
     pub seconds: f64,
-    /// Whether the stop flag ended it early.
+    /// Whether the stop flag ended the run early.
     pub stopped: bool,
 }

@@ -1,5 +1,5 @@
-//! [`RunFolder`]: where a run writes its files. Files appear whole or not at all, and nothing is overwritten unless the
-//! caller allows it.
+//! [`RunFolder`]: the folder to which a run writes its files. Files appear whole or not at all, and nothing is
+//! overwritten unless the caller allows it.
 
 use std::fs::{self, File};
 use std::path::{Component, Path, PathBuf};
@@ -11,12 +11,13 @@ use crate::claim::{self, Claim, WORK};
 
 /// A folder for the files of one run.
 ///
-/// The folder is created at once, so that a bad path is an error before the work, and it is claimed: no other run can use it
-/// until it is dropped or the program ends, however it ends. The claim is a locked file in a folder `.gradus-run`, which
-/// also holds files until they are complete. If nothing was written, dropping removes the folders that it created.
+/// The folder is created immediately, so that a bad path is an error before the work starts. It is also claimed: no
+/// other run can use it until the `RunFolder` is dropped or the program ends, however it ends. The claim is a locked
+/// file in a folder `.gradus-run`, which also contains files until they are complete. If nothing was written, dropping
+/// removes the folders that were created.
 ///
-/// On a file system without locks, a claim left by a killed program looks like one that is held: it is respected, unless
-/// files may be overwritten.
+/// On a file system without locks, a claim that a killed program left cannot be distinguished from one that is held. It
+/// is respected, unless files may be overwritten.
 ///
 /// ```
 /// use gradus_train::RunFolder;
@@ -35,23 +36,23 @@ pub struct RunFolder {
     /// Folders that did not exist before, outermost first.
     made: Vec<PathBuf>,
     claim: Claim,
-    /// The files that this run wrote; it may replace them.
+    /// The names of the files that this run wrote and may replace.
     written: Mutex<Vec<String>>,
 }
 
 /// The result of an attempt to claim a folder.
 enum Attempt {
     Made(RunFolder),
-    /// Something is there already.
+    /// The path is in use already.
     Taken(Error),
 }
 
 impl RunFolder {
-    /// The folder at `path`, created if it does not exist. A folder that is not empty is an error unless `overwrite` is set;
-    /// even then only files of the same names are replaced, when they are written. A folder that another run uses is always
-    /// an error.
+    /// Opens the folder at `path`, which is created if it does not exist. A folder that is not empty is an error unless
+    /// `overwrite` is set. Even then, only files with the same names are replaced, when they are written. A folder that
+    /// another run is using is always an error.
     ///
-    /// `.` and `..` in `path` are resolved first, so that no folder is made for them.
+    /// `.` and `..` in `path` are resolved first, so that no folders are created for them.
     #[track_caller]
     pub fn create(path: impl AsRef<Path>, overwrite: bool) -> Result<Self> {
         match RunFolder::attempt(path.as_ref(), overwrite)? {
@@ -60,7 +61,7 @@ impl RunFolder {
         }
     }
 
-    /// The first of `base`, `base-2`, `base-3`, .. that is unused.
+    /// Opens the first folder of `base`, `base-2`, `base-3`, .. that is unused.
     #[track_caller]
     pub fn next_free(base: impl AsRef<Path>) -> Result<Self> {
         let base = base.as_ref();
@@ -105,7 +106,7 @@ impl RunFolder {
                 return Err(e.help("name a folder that can be made and written to"));
             }
         };
-        // From here on dropping `folder` cleans up.
+        // From here on, dropping `folder` cleans up.
         let folder = RunFolder { path, overwrite, made, claim, written: Mutex::default() };
         // Another run may have written files since the first check.
         if !overwrite && !is_empty(&folder.path)? {
@@ -114,22 +115,22 @@ impl RunFolder {
         Ok(Attempt::Made(folder))
     }
 
-    /// The folder.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path of a file in it.
+    /// The path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// The path at which a file is written before it appears.
+    /// The path at which a file is stored until it is published.
     pub(crate) fn work_file(&self, name: &str) -> PathBuf {
         self.claim.path(name)
     }
 
-    /// Checks that files of these names can be written: they do not exist, or may be replaced.
+    /// Checks that files with these names can be written: they must not exist yet, unless they may be replaced.
     #[track_caller]
     pub fn check(&self, names: &[&str]) -> Result<()> {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,8 +155,8 @@ impl RunFolder {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).extend(names);
     }
 
-    /// Ends the claim on the folder and removes the folders that it made, if they are empty. Dropping does the same; this is
-    /// for a handler that ends the program without dropping anything.
+    /// Ends the claim on the folder, and removes the folders that it created if they are empty. Dropping does the same.
+    /// This method is for a handler that ends the program without dropping anything.
     pub fn release(&self) {
         self.claim.release();
         remove_empty(&self.made);
@@ -168,10 +169,10 @@ impl Drop for RunFolder {
     }
 }
 
-/// Removes those of these folders, outermost first, that are empty.
+/// Removes those of the folders that are empty. The list starts with the outermost folder.
 fn remove_empty(folders: &[PathBuf]) {
     for folder in folders.iter().rev() {
-        // `remove_dir` removes empty folders only, as intended.
+        // `remove_dir` removes only empty folders, as intended.
         let _ = fs::remove_dir(folder);
     }
 }
@@ -273,7 +274,8 @@ pub(crate) mod tests {
             assert!(e.contains("at work") && e.contains(&std::process::id().to_string()), "{e}");
         }
         drop((first, second));
-        // The second was there when the first, which had made the folder of both, went.
+        // The first run created the parent folder, but could not remove it, because the folder of the second run was
+        // still there.
         assert_eq!(names(&dir.path().join("out")), [""; 0]);
         let made: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| RunFolder::next_free(dir.path().join("b")))).collect();

@@ -1,4 +1,4 @@
-//! [`StagedFiles`]: files that appear together; and [`rescue`], for files that cannot be written.
+//! [`StagedFiles`]: files that appear together. [`rescue`]: saves files that cannot be written to their place.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Seek, Write};
@@ -11,10 +11,10 @@ use gradus_tensor::{Error, Here, Result};
 use crate::RunFolder;
 
 /// Files of a [`RunFolder`] that are first written to a hidden folder, and appear together on
-/// [`publish`](StagedFiles::publish). Without it none of them appears.
+/// [`publish`](StagedFiles::publish). Without that call, none of them appears.
 ///
-/// A file may be written again before that; the new version overwrites the old one in place. A run that writes its files
-/// before the work, as large as they will become, thereby reserves the disk space that it needs at its end. (File systems
+/// A file may be written again before that; the new version overwrites the old one in place. A run can write its files
+/// in their final size before the work starts, and so reserve the disk space that it needs at the end. (File systems
 /// that never write in place, such as btrfs and ZFS, do not guarantee this.)
 #[derive(Debug)]
 pub struct StagedFiles<'a> {
@@ -25,14 +25,14 @@ pub struct StagedFiles<'a> {
 #[derive(Debug)]
 struct Staged {
     name: String,
-    /// Where the contents lie until they are published.
+    /// Where the contents are stored until they are published.
     path: PathBuf,
     file: File,
 }
 
 impl RunFolder {
-    /// Writes a file in the folder, whole or not at all. A file that this run did not write is replaced only with
-    /// `overwrite`.
+    /// Writes a file in the folder, whole or not at all. A file that this run did not write is replaced only if
+    /// `overwrite` is set.
     #[track_caller]
     pub fn write(&self, name: &str, contents: &[u8]) -> Result<PathBuf> {
         let mut files = self.stage();
@@ -41,7 +41,7 @@ impl RunFolder {
         Ok(self.file(name))
     }
 
-    /// Begins to write files that appear together.
+    /// Starts to write files that will appear together.
     pub fn stage(&self) -> StagedFiles<'_> {
         StagedFiles::new(self)
     }
@@ -52,19 +52,19 @@ impl<'a> StagedFiles<'a> {
         StagedFiles { folder, files: Vec::new() }
     }
 
-    /// Stages a file with these contents, synced to the disk.
+    /// Stages a file with these contents, and flushes it to the disk.
     #[track_caller]
     pub fn write(&mut self, name: &str, contents: &[u8]) -> Result<()> {
         let path = self.folder.file(name);
         self.write_with(name, |out| out.write_all(contents).map_err(|e| failed(&path, e)).here())
     }
 
-    /// Stages a file that `f` writes, synced to the disk.
+    /// Stages a file that `f` writes, and flushes it to the disk.
     #[track_caller]
     pub fn write_with(&mut self, name: &str, f: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
         let path = self.folder.file(name);
         let failed = |e| failed(&path, e);
-        // Removed from the list while it is written: a partly written file must not be published.
+        // The file is not in the list while it is written, because a partly written file must not be published.
         let known = self.files.iter().position(|staged| staged.name == name).map(|at| self.files.remove(at));
         let mut staged = match known {
             Some(staged) => staged,
@@ -77,14 +77,14 @@ impl<'a> StagedFiles<'a> {
 
     #[track_caller]
     fn open(&self, name: &str) -> std::io::Result<Staged> {
-        // Files of one name may be staged several times at once.
+        // Files with the same name may be staged several times at once.
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let path = self.folder.work_file(&format!("{}-{name}", COUNT.fetch_add(1, Ordering::Relaxed)));
         let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
         Ok(Staged { name: name.to_owned(), path, file })
     }
 
-    /// Moves all files to their final names. After an error, no file that did not exist before remains.
+    /// Moves all files to their final names. If this fails, no file remains that did not exist before.
     #[track_caller]
     pub fn publish(mut self) -> Result<()> {
         let names: Vec<&str> = self.files.iter().map(|staged| &*staged.name).collect();
@@ -105,14 +105,14 @@ impl<'a> StagedFiles<'a> {
     }
 }
 
-/// After publishing there is no file under the old name any more.
+/// Removes the temporary file. After publishing, there is no file with that name any more.
 impl Drop for Staged {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Writes a whole file by `f` and syncs it; errors name `path`.
+/// Lets `f` write a whole file, and flushes it to the disk. Errors name `path`.
 #[track_caller]
 fn write_to(file: &mut File, f: impl FnOnce(&mut dyn Write) -> Result<()>, path: &Path) -> Result<()> {
     let failed = |e| failed(path, e);
@@ -121,7 +121,7 @@ fn write_to(file: &mut File, f: impl FnOnce(&mut dyn Write) -> Result<()>, path:
     f(&mut out).map_err(|e| e.note(format!("while writing {}", path.display())))?;
     out.flush().map_err(failed)?;
     drop(out);
-    // Cuts off the rest of a longer earlier version.
+    // Cuts off the rest of a longer, earlier version.
     let end = file.stream_position().map_err(failed)?;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(failed)
 }
@@ -131,8 +131,9 @@ fn failed(path: &Path, e: std::io::Error) -> Error {
     Error::io("write", path.display(), e).help("check that the folder is still there, can be written to and has room")
 }
 
-/// Saves files that could not be written to their place because of `error`: `write` writes them to a new folder in the
-/// system's temporary folder. Returns `error` with a note that names that folder, or says why the files could not be saved.
+/// Saves files that could not be written to their place because of `error`. For this, `write` writes them to a new
+/// folder in the system's temporary folder. Returns `error` with a note that names that folder, or that says why the
+/// files could not be saved.
 ///
 /// ```
 /// use gradus_train::{RunFolder, rescue};
@@ -160,7 +161,8 @@ pub fn rescue(error: Error, write: impl FnOnce(&mut StagedFiles<'_>) -> Result<(
     }
 }
 
-/// The new folder in `base`, the names of what was written there, and why the rest was not.
+/// Returns the new folder in `base`, the names of the files that were written there, and the error that prevented the
+/// rest, if there was one.
 #[allow(clippy::type_complexity)]
 #[track_caller]
 fn rescued(
@@ -178,13 +180,13 @@ fn rescued(
         }
     });
     if written.is_err() {
-        // The folder is empty.
+        // The folder is empty, so it can be removed.
         let _ = fs::remove_dir(&path);
     }
     written.map(|(names, failure)| (path, names, failure)).here()
 }
 
-/// A new folder in `base`. On Unix only the current user may access it.
+/// Creates a new folder in `base`. On Unix, only the current user may access it.
 #[track_caller]
 fn new_folder(base: &Path) -> std::io::Result<PathBuf> {
     let mut builder = fs::DirBuilder::new();
@@ -214,11 +216,11 @@ mod tests {
         files.write("a", b"1").unwrap();
         assert!(files.write_with("b", |_| Err(Error::argument("b", "no"))).is_err());
         drop(files);
-        // Nor is one of which a later version fails.
+        // A file is not published if writing a later version of it fails.
         let mut files = run.stage();
         files.write("a", b"1").unwrap();
         assert!(files.write_with("a", |_| Err(Error::argument("a", "no"))).is_err());
-        // Or panics.
+        // The same holds if writing it panics.
         let panics = std::panic::AssertUnwindSafe(|| files.write_with("a", |_| panic!("user")));
         assert!(std::panic::catch_unwind(panics).is_err());
         files.publish().unwrap();
@@ -233,7 +235,7 @@ mod tests {
             assert!(e.contains(other), "{e}");
             assert_eq!(names(dir.path()), [WORK, "b", "c"]);
         }
-        // A run may replace what it wrote.
+        // A run may replace the files that it wrote.
         run.write("a", b"1").unwrap();
         run.write("a", b"2").unwrap();
         assert_eq!(fs::read(dir.path().join("a")).unwrap(), b"2");
@@ -267,7 +269,7 @@ mod tests {
         let (path, saved, failure) = rescued(dir.path(), |files| files.write("a", b"1")).unwrap();
         assert_eq!((names(&path), saved), (vec!["a".to_owned()], vec!["a".to_owned()]));
         assert!(failure.is_none());
-        // What is whole stays, where the rest fails.
+        // If one file fails, the files that are complete are still saved.
         let part = rescued(dir.path(), |files| {
             files.write("a", b"1")?;
             files.write_with("b", |_| Err(Error::argument("b", "no")))

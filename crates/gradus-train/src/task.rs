@@ -1,4 +1,4 @@
-//! [`Task`]: what a model is trained for, and [`evaluate`]: how well it does it.
+//! [`Task`]: what a model is trained to do. [`evaluate`]: measures how well it does that.
 
 use gradus_data::{DataLoader, Dataset, Sample};
 use gradus_nn::{Forward, Module};
@@ -6,23 +6,23 @@ use gradus_tensor::{DType, Error, Here, Reduction, Result, Tensor, no_grad_guard
 
 use crate::ConfusionMatrix;
 
-/// The result of a batch.
+/// The result of a model on a batch.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The loss to minimise: one number, the mean over the batch's samples.
+    /// The loss to minimise: one number, the mean over the samples of the batch.
     pub loss: Tensor,
-    /// Number of samples in the batch.
+    /// The number of samples in the batch.
     pub samples: usize,
-    /// Number of right answers, if the task counts them.
+    /// The number of correct answers, if the task counts them.
     pub correct: Option<usize>,
 }
 
-/// What a model `M` is trained for on batches `B`. A function `|model, batch| -> Result<Outcome>` is a task, too.
+/// What a model `M` is trained to do with batches `B`. A function `|model, batch| -> Result<Outcome>` is a task too.
 pub trait Task<M: ?Sized, B> {
     /// Runs the model on a batch.
     fn run(&self, model: &M, batch: &B) -> Result<Outcome>;
 
-    /// The reason why the loss of this batch is not finite, if the batch shows it.
+    /// The reason why the loss of this batch is not finite, if the batch reveals it.
     fn diagnose(&self, _batch: &B) -> Option<String> {
         None
     }
@@ -35,10 +35,10 @@ impl<M: ?Sized, B, F: Fn(&M, &B) -> Result<Outcome>> Task<M, B> for F {
     }
 }
 
-/// Classification: cross-entropy of the model's output `[n, classes]` for labels `[n]`.
+/// Classification: the cross-entropy between the model's output `[n, classes]` and labels `[n]`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Classification {
-    /// Share of a label's probability that is spread over all classes, 0 to 1.
+    /// The share of a label's probability that is spread over all classes, from 0 to 1.
     pub label_smoothing: f64,
 }
 
@@ -66,7 +66,7 @@ impl<M: Forward + ?Sized> Task<M, (Tensor, Tensor)> for Classification {
     }
 }
 
-/// Number of rows whose greatest logit is that of their label.
+/// The number of rows whose largest logit is that of their label.
 #[track_caller]
 fn agreeing(logits: &Tensor, labels: &Tensor) -> Result<usize> {
     Ok(labels_and_predictions(logits, labels)?.filter(|(label, predicted)| label == predicted).count())
@@ -80,7 +80,7 @@ fn labels_and_predictions(logits: &Tensor, labels: &Tensor) -> Result<impl Itera
 }
 
 impl Classification {
-    /// Counts a model's answers on all batches of `loader`. Leaves the model in evaluation mode.
+    /// Counts the model's predictions on all batches of `loader`. Leaves the model in evaluation mode.
     #[track_caller]
     pub fn confusion<M, D>(model: &mut M, loader: &DataLoader<D>, classes: usize) -> Result<ConfusionMatrix>
     where
@@ -101,18 +101,19 @@ impl Classification {
     }
 }
 
-/// A result on a dataset.
+/// The result of a model on a dataset.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evaluation {
-    /// Mean loss of a sample.
+    /// The mean loss per sample.
     pub loss: f64,
-    /// Share of right answers, if the task counts them.
+    /// The share of correct answers, if the task counts them.
     pub accuracy: Option<f64>,
-    /// Number of samples.
+    /// The number of samples.
     pub samples: usize,
 }
 
-/// Runs a model on all batches of `loader`, without gradients. Leaves it in evaluation mode. Errors if there is no batch.
+/// Runs a model on all batches of `loader`, without recording gradients. Leaves the model in evaluation mode. Errors if
+/// there are no batches.
 #[track_caller]
 pub fn evaluate<M, D, T>(model: &mut M, loader: &DataLoader<D>, task: &T) -> Result<Evaluation>
 where
@@ -154,7 +155,7 @@ impl Tally {
         }
     }
 
-    /// The mean loss of a sample.
+    /// The mean loss per sample.
     pub(crate) fn loss(&self) -> f64 {
         self.loss / self.samples.max(1) as f64
     }

@@ -1,4 +1,4 @@
-//! [`Trainer`]: epochs of steps.
+//! [`Trainer`]: trains a model step by step, in epochs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use gradus_tensor::{Error, Gradients, Here, Result, all_or_nothing};
 use crate::task::Tally;
 use crate::{EpochReport, Event, Logger, Run, StepReport, Task, evaluate};
 
-/// Runs a model over a dataset, epoch by epoch.
+/// Trains a model on a dataset, epoch by epoch.
 ///
-/// Model, optimiser and loader determine a run: the same ones give the same bits.
+/// The model, the optimiser and the loader determine the run: starting from the same ones gives the same bits.
 #[must_use = "a trainer does nothing until `fit`, and setting an option gives a new trainer"]
 #[derive(Clone)]
 pub struct Trainer {
@@ -24,7 +24,7 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// A trainer for this many epochs, at least 1, with a constant learning rate.
+    /// A trainer for this many epochs, with a constant learning rate. Errors if there are 0 epochs.
     #[track_caller]
     pub fn new(epochs: usize) -> Result<Self> {
         if epochs == 0 {
@@ -33,13 +33,13 @@ impl Trainer {
         Ok(Trainer { epochs, schedule: Schedule::constant(), stop: None })
     }
 
-    /// The learning rate follows `schedule`, whose steps count from the start of the run.
+    /// Lets the learning rate follow `schedule`, whose steps are counted from the start of the run.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
         self
     }
 
-    /// The run ends before the next step once `flag` is true.
+    /// Ends the run before the next step once `flag` is true.
     pub fn stop_when(mut self, flag: Arc<AtomicBool>) -> Self {
         self.stop = Some(flag);
         self
@@ -61,14 +61,15 @@ impl Trainer {
         stepped
     }
 
-    /// Trains `model`. With a `validation` loader it is evaluated after each epoch.
+    /// Trains `model`. If there is a `validation` loader, evaluates the model on it after each epoch.
     ///
     /// # Errors
-    /// Those of the dataset, the model and the loggers; an empty dataset; and a loss that is not finite, with epoch and step.
+    /// Returns the errors of the dataset, the model and the loggers. An empty dataset is an error too, and so is a loss
+    /// that is not finite, with the epoch and the step.
     ///
-    /// A step that fails changes nothing: parameters, running statistics, the random numbers of layers and the optimiser are
-    /// those of the step before ([`all_or_nothing`]). A device that fails in the middle of [`Optimizer::step`] is the
-    /// exception, which its error names.
+    /// A step that fails changes nothing: parameters, running statistics, the random numbers of layers and the
+    /// optimiser keep the state of the previous step ([`all_or_nothing`]). The exception is a device that fails in the
+    /// middle of [`Optimizer::step`]; the error then says so.
     #[track_caller]
     pub fn fit<M, D, T>(
         &self,

@@ -1,4 +1,4 @@
-//! A run that fails in a step leaves everything as the step before left it.
+//! A run that fails in a step leaves everything in the state of the previous step.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../gradus-nn/tests/common/failing.rs"]
@@ -18,7 +18,8 @@ struct Training {
     loader: DataLoader<TensorDataset>,
 }
 
-/// Statistics, random numbers, a schedule and moments; three batches, of which the last may have a loss of NaN.
+/// A training run with running statistics, random numbers and moments. The last of its three batches contains the
+/// number `last`; if that is NaN, so is the loss.
 fn training(device: &Device, last: f32) -> Training {
     let mut generator = Generator::new(5);
     let mut x = Tensor::randn([6, 3], DType::F32, device, &mut generator).unwrap().to_vec::<f32>().unwrap();
@@ -48,7 +49,8 @@ impl Training {
         bits
     }
 
-    /// Trains until `steps` are done, or something fails: how many were done, and the error.
+    /// Trains until `steps` steps are done (0 for no limit) or something fails. Returns the number of steps done and
+    /// the error.
     fn run(&mut self, steps: usize) -> (usize, String) {
         let mut done = 0;
         let mut logger = |event: Event<'_>| {
@@ -96,7 +98,7 @@ fn whichever_call_fails_the_steps_before_it_are_whole_and_the_one_that_failed_le
         assert_eq!(training.bits(), after[done], "call {n}, {name}: {error}");
     }
     assert!(failures.iter().all(|&count| count > 30), "{failures:?}");
-    // One call for each of four parameters, in three steps.
+    // One call for each of the four parameters in each of three steps.
     assert_eq!(unfinished, 12);
 }
 

@@ -1,4 +1,4 @@
-//! The trainer: what it tells, how it ends.
+//! The trainer: the events that it reports, and the ways in which a run ends.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use gradus_train::{Event, Outcome, Run, StepReport, Trainer, evaluate};
 
 type Batch = (Tensor, Tensor);
 
-/// `y = 2 x` of 8 points, in batches of 3.
+/// A model that learns `y = 2 x` from 8 points, in batches of 3.
 struct Line {
     model: Linear,
     optimizer: Sgd,
@@ -81,7 +81,7 @@ fn the_schedule_decides_the_rate() {
     let before = line.model.weight.item().unwrap();
     let still = Trainer::new(3).unwrap().schedule(Schedule::exponential(0.0).unwrap());
     let run = line.fit(&still, &mut |_| Ok(())).unwrap();
-    // The first factor is 1, all others are 0.
+    // The first factor is 1, and all others are 0.
     assert_eq!(run.epochs[2].lr_factor, 0.0);
     assert_eq!(run.epochs[1].validation, run.epochs[2].validation);
     assert_ne!(line.model.weight.item().unwrap(), before);

@@ -1,9 +1,10 @@
-//! An operation of your own, on programs of your own: `y = k * x³` and its gradient as two compute modules.
+//! A custom operation that runs custom compute modules: `y = k * x³` and its gradient.
 //!
-//! On the CPU the modules are functions of the host, on a GPU they are WGSL text, and nothing else of the operation changes:
-//! `ScaledCube` does not know of which form its modules are.
+//! On the CPU the modules are Rust functions on the host, and on a GPU they are WGSL. The rest of the operation is the
+//! same: `ScaledCube` does not know which form its modules have.
 //!
-//! Run it: `cargo run --release -p gradus --example compute_op`, on the first GPU too with `--features wgpu`
+//! Run it with `cargo run --release -p gradus --example compute_op`. With `--features wgpu` it also runs on the first
+//! GPU.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use gradus::{Bound, ComputeModule, CustomOp, apply_custom, autograd::Context};
 
 /// `k * x³` of an f32 tensor.
 pub(crate) struct ScaledCube {
-    /// The factor: a push constant.
+    /// The factor, passed as a push constant.
     pub(crate) k: f32,
     /// `(x, y)`: writes `k * x³` to `y`.
     pub(crate) forward: ComputeModule<'static>,
@@ -22,15 +23,15 @@ pub(crate) struct ScaledCube {
     pub(crate) backward: ComputeModule<'static>,
 }
 
-/// Elements that one work-group of a module on a GPU computes. Groups lie in rows of [`ROW`]: the one at `(i, j)` is number
-/// `i + ROW * j`, and those past the last element do nothing.
+/// The number of elements that one work-group of a GPU module computes. The groups form a grid with rows of [`ROW`]
+/// groups: the group at `(i, j)` has the number `i + ROW * j`. Groups past the last element do nothing.
 pub(crate) const GROUP: usize = 64;
 
-/// Work-groups along one axis: no device takes fewer.
+/// The number of work-groups along one axis. Every device allows at least this many.
 pub(crate) const ROW: usize = 65_535;
 
 impl ScaledCube {
-    /// Runs a module over as many elements as `x` has, and gives what it wrote.
+    /// Runs a module over as many elements as `x` has, and returns the tensor that it wrote.
     fn run(&self, module: ComputeModule<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         let y = Tensor::zeros(x.shape(), x.dtype(), x.device())?;
@@ -57,7 +58,7 @@ impl CustomOp for ScaledCube {
         Ok(vec![Some(self.run(self.backward, &[&ctx.input(0)?, g])?)])
     }
 
-    /// What the module writes is not recorded. A second gradient would need a module of its own, or tensor operations.
+    /// The writes of the module are not recorded. A second gradient would need another module, or tensor operations.
     fn once_differentiable(&self) -> bool {
         true
     }
@@ -81,7 +82,8 @@ fn cube_backward(call: &mut NativeCall<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The operation on functions of the host, which are registered with `device`. Errors if they are already.
+/// Registers the host functions with `device`, and returns the operation that uses them. Errors if they are already
+/// registered.
 pub(crate) fn native(device: &Device, k: f32) -> Result<ScaledCube> {
     device.register_native("scaled_cube", cube)?;
     device.register_native("scaled_cube.backward", cube_backward)?;
@@ -89,7 +91,7 @@ pub(crate) fn native(device: &Device, k: f32) -> Result<ScaledCube> {
     Ok(ScaledCube { k, forward, backward })
 }
 
-/// The operation in WGSL, on a device that takes it.
+/// The operation in WGSL, for a device that accepts WGSL.
 pub(crate) fn wgsl(k: f32) -> ScaledCube {
     let forward = "
         @group(0) @binding(0) var<storage, read> x: array<f32>;
@@ -119,18 +121,18 @@ pub(crate) fn wgsl(k: f32) -> ScaledCube {
     ScaledCube { k, forward: ComputeModule::Wgsl(forward), backward: ComputeModule::Wgsl(backward) }
 }
 
-/// What was found.
+/// The measurements of [`run`].
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// The largest difference between the operation and `x³ * k` by tensor operations.
+    /// The largest difference between the operation and `x³ * k` computed by tensor operations.
     pub(crate) value: f64,
-    /// The same of their gradients.
+    /// The largest difference between the two gradients.
     pub(crate) gradient: f64,
-    /// The largest gradient.
+    /// The largest element of the gradient.
     pub(crate) largest: f64,
 }
 
-/// Compares the operation with tensor operations that compute the same.
+/// Compares the operation with equivalent tensor operations.
 pub(crate) fn run(device: &Device, op: ScaledCube) -> Result<Found> {
     let (k, op) = (op.k, Arc::new(op));
     let x = Tensor::randn([7, 50], DType::F32, device, &mut Generator::new(2))?.t()?.with_grad()?;
@@ -149,7 +151,7 @@ pub(crate) fn run(device: &Device, op: ScaledCube) -> Result<Found> {
 fn main() -> Result<()> {
     let device = Device::cpu()?;
     tell(&device, native(&device, 0.5)?)?;
-    // Without the feature or an adapter there is none.
+    // Without the feature, or without an adapter, there is no GPU to run on.
     Device::open("wgpu").map_or(Ok(()), |gpu| tell(&gpu, wgsl(0.5)))
 }
 

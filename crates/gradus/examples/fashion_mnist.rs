@@ -3,8 +3,8 @@
 //! ```sh
 //! cargo run --release -p gradus --example fashion_mnist -- /usr/share/datasets/fashion-mnist
 //! ```
-//! On Debian and Ubuntu `apt-get install dataset-fashion-mnist` installs that folder; elsewhere, download the four files
-//! from <https://github.com/zalandoresearch/fashion-mnist>. A folder with the four files of MNIST works too.
+//! On Debian and Ubuntu, `apt-get install dataset-fashion-mnist` installs that folder. Elsewhere, download the four
+//! files from <https://github.com/zalandoresearch/fashion-mnist>. A folder with the four files of MNIST works too.
 #![allow(clippy::print_stdout)]
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use gradus::data::idx::{Part, read_folder};
 use gradus::prelude::*;
 use gradus::train::{Evaluation, Event};
 
-/// Where the model is saved, in the current folder.
+/// The file in the current folder to which the model is saved.
 const MODEL: &str = "fashion_mnist.safetensors";
 
 /// Two convolutions, each followed by max-pooling, and two linear layers.
@@ -45,7 +45,7 @@ impl Cnn {
 }
 
 impl Forward for Cnn {
-    /// Images `[n, 1, height, width]` to logits `[n, classes]`.
+    /// Maps images `[n, 1, height, width]` to logits `[n, classes]`.
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.pool.forward(&self.conv1.forward(x)?.relu()?)?;
         let x = self.pool.forward(&self.conv2.forward(&x)?.relu()?)?;
@@ -54,8 +54,8 @@ impl Forward for Cnn {
     }
 }
 
-/// Trains on the files in `folder`, prints a line per epoch, saves the model as `out`, and returns the result on the test
-/// set.
+/// Trains on the files in `folder`, prints a line per epoch, saves the model to `out`, and returns the result on the
+/// test set.
 pub(crate) fn run(folder: &Path, epochs: usize, out: &Path) -> Result<Evaluation> {
     let (device, mut rng) = (Device::cpu()?, Generator::new(0));
     let read = |part| {

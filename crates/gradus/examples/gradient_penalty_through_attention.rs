@@ -1,5 +1,6 @@
-//! A gradient penalty (WGAN-GP: Gulrajani et al., 2017) on a critic with attention and layer norm: the norm of the
-//! critic's gradient with respect to its input is part of the loss, so the loss's gradient is a second derivative.
+//! A gradient penalty (WGAN-GP: Gulrajani et al., 2017) on a critic with attention and layer norm. The norm of the
+//! critic's gradient with respect to its input is part of the loss, so the gradient of the loss involves second
+//! derivatives.
 //!
 //! ```sh
 //! cargo run --release -p gradus --example gradient_penalty_through_attention
@@ -8,7 +9,7 @@
 
 use gradus::prelude::*;
 
-/// Scores sequences: `[n, length, features]` to `[n]`.
+/// Scores sequences: maps `[n, length, features]` to `[n]`.
 #[derive(Module)]
 struct Critic {
     norm: LayerNorm,
@@ -23,30 +24,30 @@ impl Forward for Critic {
     }
 }
 
-/// `mean((|d critic / d x| - 1)^2)`: how far the critic is from slope 1 at `x`.
+/// `mean((|d critic / d x| - 1)^2)`: how far the norm of the critic's gradient is from 1 at `x`.
 fn gradient_penalty(critic: &Critic, x: &Tensor) -> Result<Tensor> {
     let x = x.detach().with_grad()?;
-    // The scores are of one sample each: the gradient of their sum holds the gradient of each.
+    // Each score depends on one sample only, so the gradient of the sum contains the gradient of each score.
     let score = critic.forward(&x)?.sum_all()?;
     let slopes = grad(&[&score], &[&x], None, BackwardOptions::new().create_graph())?;
     let slope = slopes[0].as_ref().expect("the score depends on the input");
     (slope.flatten(1, -1)?.norm(2.0, &[1], false)? - 1.0)?.square()?.mean_all()
 }
 
-/// What was found; see [`run`].
+/// The measurements of [`run`].
 #[derive(Debug)]
 pub(crate) struct Findings {
-    /// Number of parameters whose gradient was compared.
+    /// The number of parameters whose gradient was compared.
     pub(crate) parameters: usize,
-    /// Largest entry of the penalty's gradient.
+    /// The largest element of the penalty's gradient.
     pub(crate) largest: f64,
-    /// Largest difference of it and finite differences of the penalty.
+    /// The largest difference between that gradient and finite differences of the penalty.
     pub(crate) error: f64,
-    /// The penalty at first, and after `steps` steps of Adam on it alone.
+    /// The penalty before and after `steps` steps of Adam, which minimise only the penalty.
     pub(crate) penalty: (f64, f64),
 }
 
-/// Checks the penalty's gradient for every parameter, then follows it.
+/// Checks the penalty's gradient for every parameter, then minimises the penalty.
 pub(crate) fn run(seed: u64, steps: usize) -> Result<Findings> {
     let (device, mut generator) = (Device::cpu()?, Generator::new(seed));
     let x = Tensor::randn([5, 4, 6], DType::F64, &device, &mut generator)?;
@@ -61,7 +62,7 @@ pub(crate) fn run(seed: u64, steps: usize) -> Result<Findings> {
     let gradients = penalty()?.backward()?;
     let (mut count, mut largest, mut error, step) = (0, 0.0f64, 0.0f64, 1e-5);
     for parameter in critic.parameters() {
-        // No slope depends on the bias of the score: no gradient means 0.
+        // The penalty does not depend on the bias of `score`, so that bias has no gradient, which counts as 0.
         let exact = match gradients.get(&parameter) {
             Some(g) => g.flatten(0, -1)?.to_vec::<f64>()?,
             None => vec![0.0; parameter.numel()],

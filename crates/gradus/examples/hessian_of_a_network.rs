@@ -1,4 +1,4 @@
-//! The full Hessian of a network's loss by double backward, beside finite differences of its gradient.
+//! The full Hessian of a network's loss by double backward, compared with finite differences of its gradient.
 //!
 //! ```sh
 //! cargo run --release -p gradus --example hessian_of_a_network
@@ -7,24 +7,25 @@
 
 use gradus::prelude::*;
 
-/// What was found; see [`run`].
+/// The measurements of [`run`].
 #[derive(Debug)]
 pub(crate) struct Findings {
-    /// Number of parameters; the Hessian is that many rows and columns.
+    /// The number of parameters, which is also the number of rows and columns of the Hessian `H`.
     pub(crate) parameters: usize,
-    /// Largest difference of `H` and its transpose.
+    /// The largest difference between `H` and its transpose.
     pub(crate) asymmetry: f64,
-    /// Largest difference of `H` and finite differences of the gradient.
+    /// The largest difference between `H` and finite differences of the gradient.
     pub(crate) error: f64,
-    /// Largest entry of `H d`, where `d` adds the same to all three logits, which no probability notices.
+    /// The largest element of `H d`, where `d` adds the same number to all three logits. That leaves the probabilities
+    /// unchanged, so `H d` should be 0.
     pub(crate) null: f64,
     /// The sum of the eigenvalues.
     pub(crate) trace: f64,
-    /// Between these all eigenvalues lie (Gershgorin's circles).
+    /// Bounds on all eigenvalues, from Gershgorin's circles.
     pub(crate) bounds: (f64, f64),
 }
 
-/// Gradients side by side in one vector; `None` is 0.
+/// Concatenates gradients into one vector; `None` counts as 0.
 fn flat(gradients: Vec<Option<Tensor>>, parameters: &[&Tensor]) -> Result<Tensor> {
     let pieces = gradients.into_iter().zip(parameters).map(|(g, p)| match g {
         Some(g) => g.flatten(0, -1),
@@ -34,7 +35,7 @@ fn flat(gradients: Vec<Option<Tensor>>, parameters: &[&Tensor]) -> Result<Tensor
     Tensor::cat(&pieces.iter().collect::<Vec<_>>(), 0)
 }
 
-/// A network of 39 parameters tells three classes of points apart.
+/// Computes the Hessian of a network with 39 parameters that sorts points into three classes.
 pub(crate) fn run(seed: u64) -> Result<Findings> {
     let (device, mut generator) = (Device::cpu()?, Generator::new(seed));
     let points = Tensor::randn([24, 2], DType::F64, &device, &mut generator)?;
@@ -48,7 +49,7 @@ pub(crate) fn run(seed: u64) -> Result<Findings> {
         flat(grad(&[&loss], &parameters, None, BackwardOptions::new().create_graph())?, &parameters)
     };
 
-    // Row i of the Hessian is the gradient of entry i of the gradient: the seed picks the entry.
+    // Row i of the Hessian is the gradient of element i of the gradient; a seed vector selects the element.
     let first = gradient()?;
     let n = first.numel();
     let picks = Tensor::eye(n, DType::F64, &device)?.unbind(0)?;
@@ -59,7 +60,7 @@ pub(crate) fn run(seed: u64) -> Result<Findings> {
     let rows = picks.iter().map(row).collect::<Result<Vec<_>>>()?;
     let hessian = Tensor::stack(&rows.iter().collect::<Vec<_>>(), 0)?;
 
-    // The same by central differences: one parameter a little up, a little down.
+    // The Hessian again, by central differences: each parameter in turn is moved a little up and a little down.
     let step = 1e-5;
     let mut columns = Vec::new();
     for parameter in &owned {

@@ -1,8 +1,9 @@
-//! What the graph of a GPT block holds, beside the list of values that its gradients need.
+//! The memory that the graph of a GPT block holds, compared with the values that its gradients need.
 //!
-//! A pre-norm block with causal attention, an MLP with GELU, residuals, and a cross-entropy at the end, in f32. For each
-//! operation: the values that the first-order gradients read, their bytes, and what the recorded graph holds. Then the
-//! backend's own count of the bytes that live after the forward pass, and the peak of the backward pass.
+//! The block is a pre-norm block with causal attention, an MLP with GELU, residual connections and a cross-entropy
+//! loss, in f32. For each operation the example prints the values that the first-order gradients read, their bytes, and
+//! the bytes that the recorded graph holds. It then prints the backend's own count of live bytes after the forward
+//! pass, and the peak during the backward pass.
 //!
 //! ```sh
 //! cargo run --release -p gradus --example memory_of_a_graph
@@ -15,14 +16,15 @@ use std::sync::Arc;
 use gradus::cpu::CpuBackend;
 use gradus::prelude::*;
 
-/// Batch, length, features, heads, classes.
+/// The sizes: batch `B`, sequence length `T`, features `C`, heads `H` and classes `V`.
 const B: usize = 4;
 const T: usize = 128;
 const C: usize = 256;
 const H: usize = 4;
 const V: usize = 512;
 
-/// A value that gradients read: its name, the operation that reads it, shape, bytes an element, and which gradients.
+/// A value that gradients read: its name, the operation that reads it, its shape, the bytes per element, and the
+/// gradients that need it.
 struct Value {
     name: &'static str,
     op: &'static str,
@@ -37,15 +39,15 @@ impl Value {
     }
 }
 
-/// The names of the operations that keep something.
+/// The names of the operations that save values.
 const NORM: &str = "layer_norm";
 const LINEAR: &str = "linear";
 const ATTENTION: &str = "scaled_dot_product_attention";
 const GELU: &str = "gelu";
 const LOSS: &str = "cross_entropy";
 
-/// What mathematics requires for the first-order gradients, with every kernel fused: a value that two operations read is
-/// listed once, with the first. Adding, splitting, transposing and averaging need nothing.
+/// The values that the first-order gradients mathematically require if every kernel is fused. A value that two
+/// operations read is listed only with the first. Additions, splits, transposes and means require no values.
 fn required() -> Vec<Value> {
     let n = B * T;
     let value = |name, op, shape: &[usize], needed_by| Value { name, op, shape: shape.to_vec(), element: 4, needed_by };
@@ -111,7 +113,7 @@ impl Parameters {
         x.layer_norm(&[C], Some(&self.scale[i]), Some(&self.shift[i]), 1e-5)
     }
 
-    /// The loss of `x [b, t, c]`.
+    /// The loss for the input `x [b, t, c]`.
     fn loss(&self, x: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let packed = self.linear(0, &self.norm(0, x)?)?.reshape([B, T, 3, H, C / H])?;
         let parts = packed.unbind(2)?;
@@ -125,24 +127,24 @@ impl Parameters {
     }
 }
 
-/// What was found; see [`run`].
+/// The measurements of [`run`].
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// Bytes that the gradients need and bytes that the graph holds, by operation.
+    /// The bytes that the gradients need and the bytes that the graph holds, for each operation.
     pub(crate) by_op: BTreeMap<String, (usize, usize)>,
-    /// Bytes that the graph holds, each storage once.
+    /// The bytes that the graph holds, counting each storage once.
     pub(crate) held: usize,
-    /// Bytes of the parameters and inputs that the graph holds among others: they live with or without it.
+    /// The part of `held` that belongs to parameters and inputs, which stay in memory with or without the graph.
     pub(crate) shared: usize,
-    /// Bytes of the gradients.
+    /// The bytes of the gradients.
     pub(crate) gradients: usize,
-    /// By how many bytes the backend's live buffers grew in the forward pass.
+    /// The number of bytes by which the backend's live buffers grew in the forward pass.
     pub(crate) grew: usize,
-    /// The most bytes that were live beyond those before the forward pass.
+    /// The peak of live bytes, minus the bytes that were live before the forward pass.
     pub(crate) peak: usize,
 }
 
-/// Runs the block once, forwards and backwards, on a device of its own.
+/// Runs one forward and one backward pass of the block, on a separate device.
 pub(crate) fn run() -> Result<Found> {
     let device = Device::from_backend(Arc::new(CpuBackend::new()?));
     let mut generator = Generator::new(0);
@@ -161,7 +163,7 @@ pub(crate) fn run() -> Result<Found> {
         by_op.entry(value.op.to_owned()).or_default().0 += value.bytes();
     }
     let all = |t: &Tensor| t.numel() * t.dtype().size();
-    // The shifts and biases are not read by any gradient.
+    // No gradient reads the shifts and biases.
     let shared = parameters.scale.iter().chain(&parameters.weight).chain([&x, &targets]).map(all).sum();
     let found = loss.backward()?;
     let peak = device.memory_stats().peak;

@@ -1,16 +1,16 @@
-//! A character-level GPT: learns a text one character at a time, then writes more of it.
+//! A character-level GPT: it learns a text, then generates more of it one character at a time.
 //!
 //! ```sh
 //! cargo run --release -p gradus --example small_gpt -- TEXT_FILE DEVICE
 //! ```
-//! Without a file it learns the README of Gradus, without a device on the CPU (`wgpu` needs `--features wgpu`).
+//! The text defaults to the README of Gradus, and the device to the CPU. The device `wgpu` requires `--features wgpu`.
 #![allow(clippy::print_stdout)]
 
 use std::collections::BTreeSet;
 
 use gradus::prelude::*;
 
-/// Characters that the model sees at once.
+/// The number of characters that the model sees at once.
 const CONTEXT: usize = 64;
 const WIDTH: usize = 96;
 const HEADS: usize = 4;
@@ -71,7 +71,7 @@ impl Gpt {
 }
 
 impl Forward for Gpt {
-    /// Tokens `[n, length]` to the logits of each next token, `[n, length, vocabulary]`.
+    /// Maps tokens `[n, length]` to the logits of the next token at each position, `[n, length, vocabulary]`.
     fn compute(&self, tokens: &Tensor) -> Result<Tensor> {
         let positions = Tensor::arange(0, tokens.shape()[1] as i64, 1, DType::I64, tokens.device())?;
         let mut x = (self.tokens.forward(tokens)? + self.positions.forward(&positions)?)?;
@@ -82,7 +82,7 @@ impl Forward for Gpt {
     }
 }
 
-/// Trains on `text` for this many steps. Returns the loss of each, and `length` characters of new text.
+/// Trains on `text` for `steps` steps. Returns the loss of each step, and `length` characters of new text.
 pub(crate) fn run(text: &str, steps: u64, length: usize, device: &Device) -> Result<(Vec<f64>, String)> {
     let vocabulary: Vec<char> = text.chars().collect::<BTreeSet<_>>().into_iter().collect();
     let data: Vec<i64> = text.chars().flat_map(|c| vocabulary.binary_search(&c)).map(|token| token as i64).collect();
@@ -116,7 +116,8 @@ pub(crate) fn run(text: &str, steps: u64, length: usize, device: &Device) -> Res
         losses.push(loss);
     }
 
-    // Sampling begins after the first character of the text, and draws each next one with its probability.
+    // Generation starts with the first character of the text. Each further character is drawn from the predicted
+    // probabilities.
     let mut tokens = vec![data[0]];
     for _ in 0..length {
         let seen = &tokens[tokens.len().saturating_sub(CONTEXT)..];

@@ -1,9 +1,10 @@
-//! A value is overwritten between the forward and the backward pass: what Gradus says, beside PyTorch.
+//! A value is overwritten between the forward and the backward pass. This example compares the errors of Gradus and
+//! PyTorch.
 //!
 //! ```sh
 //! cargo run --release -p gradus --example who_mutated
 //! ```
-//! The same program in Python, with what PyTorch 2.15.0 printed:
+//! This is the same program in Python, for which the example also prints the output of PyTorch 2.15.0:
 //!
 //! ```python
 //! buffer = torch.full([6], 0.5)
@@ -14,30 +15,32 @@
 //! y.backward()
 //! ```
 //!
-//! With anomaly detection PyTorch also shows the line of `x * w`, and says of the write: "The variable in question was
-//! changed in there or anywhere later. Good luck!" A write through `w.detach()` raises there too; `w.data` is the
-//! handle that nothing watches. Gradus has none such: `detach` shares the memory and its log of writes.
+//! With anomaly detection, PyTorch also shows the line of `x * w`, but about the write it says only: "The variable in
+//! question was changed in there or anywhere later. Good luck!" PyTorch detects a write through `w.detach()` too, but
+//! not a write through `w.data`. Gradus has no such unwatched handle: `detach` shares both the memory and its log of
+//! writes.
 #![allow(clippy::print_stdout)]
 
 use gradus::prelude::*;
 
-/// What PyTorch 2.15.0+cu132 raises on the CPU, word for word, for `w.fill_(4.0)` and also for `buffer[3:].fill_(4.0)`.
+/// The error that PyTorch 2.15.0+cu132 raises on the CPU, verbatim, both for `w.fill_(4.0)` and for
+/// `buffer[3:].fill_(4.0)`.
 const PYTORCH: &str = "one of the variables needed for gradient computation has been modified by an inplace operation: \
     [torch.FloatTensor [3]] is at version 1; expected version 0 instead. Hint: enable anomaly detection to find the \
     operation that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True, check_nan=False).";
 
-/// Where the write goes.
+/// The target of the write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Write {
-    /// Over `w`, which the gradient needs.
+    /// `w`, which the gradient needs.
     Needed,
-    /// Into the same memory, beside `w`.
+    /// The part of the same memory that is not in `w`.
     Beside,
-    /// Over `w`, through a handle that is outside of the graph.
+    /// `w`, through a handle that is not part of the graph.
     Detached,
 }
 
-/// The gradient for `x`, or the error.
+/// Returns the gradient of `x`, or the error.
 pub(crate) fn run(write: Write) -> Result<Vec<f32>> {
     let device = Device::cpu()?;
     let buffer = Tensor::full([6], 0.5, DType::F32, &device)?;

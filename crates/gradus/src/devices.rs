@@ -1,10 +1,10 @@
-//! The devices of this build. Each is opened once per process, at its first use.
+//! The devices of this build. Each is opened once per process, on first use.
 
 use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
 
-/// Opens devices; in the [prelude](crate::prelude), so that `Device::cpu()?` reads as it should.
+/// Opens devices. The [prelude](crate::prelude) exports this trait, so `Device::cpu()?` needs no other import.
 pub trait DeviceExt: Sized {
-    /// The processor. Every call returns the same device.
+    /// The CPU. Every call returns the same device.
     ///
     /// ```
     /// use gradus::prelude::*;
@@ -16,24 +16,25 @@ pub trait DeviceExt: Sized {
     #[track_caller]
     fn cpu() -> Result<Self>;
 
-    /// The WebGPU adapter of this number, from 0. Every call returns the same device until it is lost; then it is
-    /// opened again.
+    /// The WebGPU adapter with this number, counting from 0. Every call returns the same device. If that device is
+    /// lost, the next call opens it again.
     ///
-    /// Errors if this build has no feature `wgpu`, or the machine no such adapter.
+    /// Errors if this build lacks the feature `wgpu`, or if the machine has no such adapter.
     #[track_caller]
     fn wgpu(index: usize) -> Result<Self>;
 
-    /// Every WebGPU adapter of this machine that can be opened; an empty list if no driver is installed. [`devices`]
-    /// says what is wrong with the others.
+    /// All WebGPU adapters of this machine that can be opened; an empty list if no driver is installed. [`devices`]
+    /// also returns the errors of the other adapters.
     ///
-    /// Errors if this build has no feature `wgpu`.
+    /// Errors if this build lacks the feature `wgpu`.
     #[track_caller]
     fn wgpu_all() -> Result<Vec<Self>>;
 
-    /// The device of this name, as [`devices`] lists them: `cpu`, `wgpu:0`. `wgpu` without a number is the adapter that
-    /// `GRADUS_WGPU_ADAPTER` names, by number or by a part of its name, or the first. `GRADUS_WGPU_PROFILE` says how
-    /// much of the adapters is used: `full` (if it is not set), `no64` (no 64-bit types, as on a Mac) or `core` (only what
-    /// every adapter has). Errors if there is no such adapter.
+    /// The device with this name, as [`devices`] lists it: `cpu` or, for example, `wgpu:0`. `wgpu` without a number
+    /// means the adapter that the environment variable `GRADUS_WGPU_ADAPTER` selects, by number or by part of its name.
+    /// If the variable is not set, it means the first adapter. `GRADUS_WGPU_PROFILE` limits the features of the
+    /// adapters that are used: `full` is the default, `no64` excludes 64-bit types, as on a Mac, and `core` includes
+    /// only the features that every adapter has. Errors if there is no such device.
     #[track_caller]
     fn open(name: &str) -> Result<Self>;
 }
@@ -72,7 +73,7 @@ impl DeviceExt for Device {
     }
 }
 
-/// The names of all devices of this build and machine, each with the device or the error of opening it.
+/// The names of all devices of this build and machine, each with the device, or the error if it cannot be opened.
 pub fn devices() -> Vec<(String, Result<Device>)> {
     let mut all = Vec::new();
     if cfg!(feature = "cpu") {
@@ -91,7 +92,8 @@ fn cpu() -> Result<Device> {
     if let Some(device) = CPU.get() {
         return Ok(device.clone());
     }
-    // Errors are not kept: the next call tries again. If two threads get here at once, one of their devices is kept.
+    // Errors are not cached, so the next call tries again. If two threads get here at once, only one of their devices
+    // is kept.
     let device = Device::from_backend(Arc::new(gradus_cpu::CpuBackend::new()?));
     Ok(CPU.get_or_init(|| device).clone())
 }

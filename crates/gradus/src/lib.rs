@@ -1,4 +1,4 @@
-//! A deep-learning framework: eager tensors, gradients to any order, one contract for every kind of hardware.
+//! A deep-learning framework: eager tensors, gradients to any order, one backend contract for every kind of hardware.
 //!
 //! ```
 //! use gradus::prelude::*;
@@ -35,16 +35,17 @@
 //! }
 //! ```
 //!
-//! The parts are modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers), [`data`] (datasets,
-//! loaders), [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the
-//! contract for hardware), `cpu` (its implementation for the CPU), `plugin` (backends loaded at run time) and, with the
-//! feature `wgpu`, `wgpu` (GPUs through WebGPU). The [`prelude`] has what most programs use.
+//! The framework consists of these modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers),
+//! [`data`] (datasets, loaders), [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders),
+//! [`backend`] (the contract that backends implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time)
+//! and, with the feature `wgpu`, `wgpu` (GPUs through WebGPU). The [`prelude`] exports what most programs use.
 //!
 //! Pages: [from PyTorch to Gradus](https://github.com/gradus-rs/gradus/blob/main/docs/from-pytorch.md),
 //! [save and resume](https://github.com/gradus-rs/gradus/blob/main/docs/save-and-resume.md),
 //! [adding an operation](https://github.com/gradus-rs/gradus/blob/main/docs/add-an-op.md),
 //! [adding a backend](https://github.com/gradus-rs/gradus/blob/main/docs/add-a-backend.md).
-//! To depend on Gradus, put `[profile.dev.package."*"]` and `opt-level = 3` into your `Cargo.toml`: the README says why.
+//! When you depend on Gradus, add `[profile.dev.package."*"]` with `opt-level = 3` to your `Cargo.toml`. The README
+//! explains why.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -84,37 +85,37 @@ pub use gradus_tensor::autograd::{
 
 pub use gradus_backend::ComputeModule;
 
-// The README's code compiles and runs with the doc tests.
+// The code in the README compiles and runs with the doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-// So does the code on the page about adding operations.
+// The code on the page about adding operations is tested in the same way.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/add-an-op.md")]
 struct AddAnOp;
 
-// And on the page about adding backends.
+// The code on the page about adding backends is tested too.
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../../../docs/add-a-backend.md")]
 struct AddABackend;
 
-// And on the page about how gradients work.
+// The code on the page about how gradients work is tested too.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/autograd-in-100-lines.md")]
 struct AutogradIn100Lines;
 
-// And on the page for users of PyTorch, whose tables have a test of their own.
+// The code on the page for users of PyTorch is tested too; `tests/from_pytorch.rs` tests the tables of that page.
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../../../docs/from-pytorch.md")]
 struct FromPyTorch;
 
-// And on the page about writes in place.
+// The code on the page about writes in place is tested too.
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../../../docs/writes-in-place.md")]
 struct WritesInPlace;
 
-// And on the page about saving and resuming.
+// The code on the page about saving and resuming is tested too.
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../../../docs/save-and-resume.md")]
 struct SaveAndResume;

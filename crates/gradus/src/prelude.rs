@@ -1,11 +1,11 @@
-//! What a training program needs: `use gradus::prelude::*;`.
+//! The names that a training program needs: `use gradus::prelude::*;`.
 //!
-//! Tensors and gradients, every layer of [`nn`](crate::nn) with its settings, optimisers and schedules, datasets and
-//! loaders, and the trainer. Less common items are in their modules, for example [`crate::nn::init`] and
+//! They include tensors and gradients, every layer of [`nn`](crate::nn) with its settings, optimisers and schedules,
+//! datasets and loaders, and the trainer. Less common items are in their modules, for example [`crate::nn::init`] and
 //! [`crate::data::digits`].
 //!
-//! Your own names take precedence over those of the prelude. Of the standard library's prelude it replaces only
-//! `Result`, which still takes an error type: `Result<T>` is `Result<T, gradus::Error>`.
+//! Your own names take precedence over those of the prelude. Of the names in the standard library's prelude it replaces
+//! only `Result`, which still accepts an error type: `Result<T>` means `Result<T, gradus::Error>`.
 
 pub use crate::devices::DeviceExt;
 #[cfg(feature = "plugin")]

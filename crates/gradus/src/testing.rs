@@ -1,4 +1,4 @@
-//! Checks for operations, layers and losses of your own.
+//! Gradient checks for your own operations, layers and losses.
 //!
 //! ```
 //! use std::sync::Arc;

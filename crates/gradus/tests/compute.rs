@@ -1,4 +1,4 @@
-//! Users' programs on CPU tensors: bindings, counts, refusals and lookup.
+//! Custom compute modules on CPU tensors: bindings, call counts, refusals and lookup.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 
@@ -11,14 +11,15 @@ use gradus::prelude::*;
 use gradus::{Bound, ComputeModule};
 use tiny_backend::TinyBackend;
 
-/// A CPU of its own, so that its names are free.
+/// A separate CPU device, on which no names of modules are taken.
 fn device() -> Device {
     Device::from_backend(Arc::new(CpuBackend::with_threads(1).unwrap()))
 }
 
 const ADD: ComputeModule<'static> = ComputeModule::Native("add");
 
-/// A device with `add`: `(x, y, z)`, `z = x + y`; counts its calls.
+/// A device with the module `add`, whose operands are `(x, y, z)` and which computes `z = x + y`. Also returns a
+/// counter of its calls.
 fn adds() -> (Device, Arc<AtomicUsize>) {
     let (device, calls) = (device(), Arc::new(AtomicUsize::new(0)));
     let counted = calls.clone();
@@ -153,7 +154,7 @@ fn modules_that_a_device_cannot_run_are_typed_errors() {
     assert!(e.to_string().contains("\"subtract\"") && e.to_string().contains("registered: add"), "{e}");
     let e = device.register_native("add", |_| Ok(())).unwrap_err();
     assert_eq!(e.kind(), &ErrorKind::InvalidArgument, "{e}");
-    // A backend without compute modules says so of every call.
+    // A backend without compute modules refuses all of these calls as unsupported.
     let tiny = Device::from_backend(Arc::new(TinyBackend::new().unwrap()));
     assert_eq!(run(&tiny, ADD).kind(), &ErrorKind::Unsupported);
     assert_eq!(tiny.register_native("add", |_| Ok(())).unwrap_err().kind(), &ErrorKind::Unsupported);
@@ -219,7 +220,7 @@ fn a_refused_call_counts_as_no_write() {
         assert!(result.is_err(), "{i}");
     }
     assert_eq!((z.storage().version(), calls.load(Ordering::Relaxed)), (0, 0));
-    // Also on a device that runs no modules at all, and on a watched one.
+    // The call is also refused on a device that runs no modules at all, and on a watched device.
     let tiny = Device::from_backend(Arc::new(TinyBackend::new().unwrap()));
     for device in [tiny, device.watched(|_| {})] {
         let y = Tensor::zeros([2], DType::F32, &device).unwrap();
@@ -263,7 +264,7 @@ fn empty_tensors_are_bound_and_failures_leave_the_device_usable() {
     let run = |name| device.dispatch_compute(ComputeModule::Native(name), &[Bound::Write(&z)], &[], [1, 1, 1]);
     assert_eq!(run("fails").unwrap_err().kind(), &ErrorKind::Io);
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run("panics"))).is_err());
-    // Neither left a lock behind.
+    // Neither failure leaves a lock behind.
     z.fill_(2.0).unwrap();
     device.dispatch_compute(ADD, &[Bound::Read(&x), Bound::Read(&x), Bound::Write(&z)], &[], [1, 1, 1]).unwrap();
     assert_eq!(z.item().unwrap(), 2.0);

@@ -1,4 +1,4 @@
-//! Devices: opening, names, memory, and what they refuse.
+//! Devices: opening, names, memory, and refusals.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use gradus::prelude::*;
 fn a_device_that_opens_has_a_name_and_is_listed() {
     let device = Device::cpu().unwrap();
     assert_eq!(device.name(), "cpu");
-    // Then the adapters, if there are any and the build has the feature.
+    // The CPU comes first. The adapters follow, if there are any and the build has the feature `wgpu`.
     let all = devices();
     assert_eq!(all[0].1.as_ref().unwrap(), &device);
     for (i, (name, other)) in all.iter().enumerate() {

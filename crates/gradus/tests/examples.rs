@@ -107,14 +107,15 @@ fn a_graph_holds_what_its_gradients_need() {
     for (op, (needed, held)) in &found.by_op {
         assert_eq!(needed, held, "{op}");
     }
-    // The backend's own count agrees: the memory held, minus what was held before and the loss (one f32).
+    // The backend's own count agrees: it grew by the bytes that the graph holds, without the parameters and inputs,
+    // plus the loss (one f32).
     assert_eq!(found.grew, found.held - found.shared + 4);
-    // Kept values are freed as the backward pass uses them, so they do not all coexist with all gradients and scratch
-    // memory.
+    // Saved tensors are freed as the backward pass uses them, so the peak is less than all saved tensors, gradients and
+    // scratch memory together.
     assert!(found.peak < found.grew + found.gradients + found.gradients / 2, "{found:?}");
 }
 
-/// IDX files of 8 x 8 images in a new folder: the class is the quarter that is bright.
+/// Writes IDX files of 8 x 8 images to a new folder. The class of an image says which of its quarters is bright.
 fn quarters(name: &str) -> std::path::PathBuf {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).unwrap();

@@ -1,4 +1,5 @@
-//! Every Rust line of the tables of `docs/from-pytorch.md`, compiled and run, and the differences of meaning that it names.
+//! Every Rust line in the tables of `docs/from-pytorch.md`, compiled and run, and the differences in meaning that the
+//! page lists.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
@@ -324,7 +325,7 @@ fn a_write_is_not_recorded() -> Result<()> {
     assert!(y.add_(&x).is_err() && x.add_(1.0).is_err());
     no_grad(|| x.add_(1.0))?;
     assert_eq!(x.to_vec::<f32>()?, [2.0, 3.0]);
-    // The square's gradient reads x, which was overwritten.
+    // The gradient of the square reads x, which was overwritten.
     assert!(y.sum_all()?.backward().is_err());
     Ok(())
 }
@@ -447,7 +448,7 @@ fn a_norm_that_is_not_finite_is_an_error() -> Result<()> {
     Ok(())
 }
 
-/// Code without white space, and without the commas that formatting puts at the ends of lists.
+/// Code without white space, and without the trailing commas that formatting adds to lists.
 fn squeezed(code: &str) -> String {
     let dense: String = code.chars().filter(|c| !c.is_whitespace()).collect();
     [")", "]", "}"].iter().fold(dense, |code, end| code.replace(&format!(",{end}"), end))
@@ -494,7 +495,7 @@ fn an_error_reads_as_its_page_says() -> Result<()> {
     let (device, _) = setup()?;
     let (a, b) = (Tensor::zeros([32, 784], DType::F32, &device)?, Tensor::zeros([512, 784], DType::F32, &device)?);
     let text = a.matmul(&b).unwrap_err().to_string();
-    // Apart from the line of the call.
+    // The lines with the location of the call are not compared.
     let is_place = |line: &&str| line.starts_with("  in ") || line.starts_with("  at ");
     let page = include_str!("../../gradus-backend/src/error.rs").lines().filter_map(|line| line.strip_prefix("/// "));
     let (text, page): (Vec<_>, Vec<_>) =

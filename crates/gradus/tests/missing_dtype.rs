@@ -1,4 +1,4 @@
-//! A device without f64: errors name the missing dtype, and operands that can be converted first are.
+//! A device without f64: errors name the missing dtype, and states in f64 are converted when they are loaded.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 
@@ -8,11 +8,11 @@ use gradus::backend::{Backend, BackendInfo, MemoryStats, Scalar, View, ViewMut, 
 use gradus::cpu::CpuBackend;
 use gradus::prelude::*;
 
-/// A CPU that claims to have no f64, and says why.
+/// A CPU that claims to lack f64, and gives the reason.
 #[derive(Debug)]
 struct Without(CpuBackend);
 
-/// Methods are those of the CPU, except two whose outputs are checked.
+/// Forwards the methods to the CPU, except two whose outputs are checked.
 macro_rules! same {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         $(same! { @ $name($($arg: $type),*) -> $result })*

@@ -1,4 +1,4 @@
-//! Mistakes of the sources that Gradus does not repeat, numbered as in the contract.
+//! Mistakes of the source projects that Gradus does not repeat, numbered as in the contract.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 
@@ -40,14 +40,14 @@ fn assert_close(got: &[f64], want: &[f64], tolerance: f64) {
     assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() <= tolerance), "{got:?} where {want:?} is right");
 }
 
-/// The gradient of the sum of `f` at `x`.
+/// The gradient of `sum(f(x))` at `x`.
 fn slope(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Vec<f64> {
     let x = x.with_grad().unwrap();
     let g = f(&x).unwrap().sum_all().unwrap().backward().unwrap();
     numbers(g.get(&x).unwrap())
 }
 
-/// A tensor as a backend sees it: dense f64.
+/// A dense f64 tensor in the form in which a backend sees it.
 struct Raw {
     buffer: Buffer,
     layout: Layout,
@@ -100,7 +100,7 @@ fn mistake_02_pooling_windows_overlap_and_their_indices_lie_inside() {
     let x = f64s(&[1.0, 2.0, 9.0, 3.0, 4.0], &[1, 1, 1, 5]);
     let pool = |x: &Tensor| x.max_pool2d([1, 3], PoolOptions::new().stride([1, 1]));
     assert_eq!(numbers(&pool(&x).unwrap()), [9.0; 3]);
-    // All three windows have their maximum in one place.
+    // All three windows have their maximum at the same position.
     assert_eq!(slope(pool, &x), [0.0, 0.0, 3.0, 0.0, 0.0]);
     for low in [f64::NAN, f64::NEG_INFINITY] {
         let x = Tensor::full([1, 1, 4, 4], low, DType::F64, &cpu()).unwrap();
@@ -126,7 +126,7 @@ fn mistake_03_relu_maximum_and_pooling_keep_nan() {
 fn mistake_04_outputs_need_no_zeros_batches_run_whole_and_sizes_are_checked() {
     let device = cpu();
     let window = Window::new2d([1, 2]);
-    // Two windows of two elements over three: the middle one is in both.
+    // Two windows of two elements each cover three elements; both contain the middle one.
     let columns = Raw::new(&[1.0, 2.0, 3.0, 4.0], &[1, 1, 1, 2, 1, 2]);
     let mut image = Raw::new(&[f64::NAN; 3], &[1, 1, 1, 3]);
     device.backend().fold(&window, columns.view(), &mut image.view_mut()).unwrap();
@@ -164,7 +164,7 @@ fn mistake_06_dropout_masks_are_independent_seeded_and_finite() {
     };
     assert_eq!(masks(1), masks(1));
     assert_ne!(masks(1), masks(2));
-    // Permutations of each other would keep equally many.
+    // If one mask were only a permutation of another, both would keep the same number of elements.
     let kept: Vec<usize> = masks(1).iter().map(|m| m.iter().filter(|v| **v != 0.0).count()).collect();
     assert!(kept.iter().any(|k| *k != kept[0]) && kept.iter().all(|k| (400..600).contains(k)), "{kept:?}");
     let all = |x: &Tensor| x.dropout(1.0, &mut Generator::new(3));
@@ -176,7 +176,7 @@ fn mistake_07_cross_entropy_pays_no_gradient_ahead_ignores_an_index_and_is_its_f
     let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
     let logits = Tensor::zeros([1000, 1000], DType::F32, &device).unwrap();
     let target = Tensor::zeros([1000], DType::I64, &device).unwrap();
-    // Enough memory for the logits and small tensors, but not for a gradient of their size.
+    // The budget is enough for the logits and some small tensors, but not for a gradient as large as the logits.
     device.backend().set_memory_budget(Some(6_000_000)).unwrap();
     assert_close(&[logits.cross_entropy(&target).unwrap().item().unwrap()], &[1000f64.ln()], 1e-4);
     let loss = logits.with_grad().unwrap().cross_entropy(&target).unwrap();
@@ -258,7 +258,7 @@ fn mistake_11_integers_wrap_in_every_build_and_steps_are_checked() {
     let p = parameter();
     let wrong = AdamW::new(named(&p), AdamConfig { beta1: 1.0, ..config }).err().unwrap();
     assert_eq!(wrong.kind(), &ErrorKind::InvalidArgument);
-    // Decay alone moves a parameter whose gradient is zero.
+    // Weight decay alone moves a parameter whose gradient is zero.
     let zero = |p: &Parameter| p.mul(0.0).unwrap().sum_all().unwrap().backward().unwrap();
     AdamW::new(named(&p), config).unwrap().step(&zero(&p)).unwrap();
     assert_close(&numbers(p.tensor()), &[2.0 * (1.0 - 0.1 * 0.5)], 1e-12);
@@ -272,8 +272,8 @@ fn mistake_11_integers_wrap_in_every_build_and_steps_are_checked() {
 fn mistake_12_the_fingerprint_is_data_before_the_functions_that_it_vouches_for() {
     use gradus::backend::plugin::{FINGERPRINT, Header, MAGIC, Table};
     use std::mem::{offset_of, size_of};
-    // The table can be read without a call, and describes itself. `examples/tiny-plugin/tests/load.rs` tries damaged
-    // ones.
+    // The table can be read without calling a function, and it describes itself. `examples/tiny-plugin/tests/load.rs`
+    // tests damaged tables.
     assert_eq!(offset_of!(Table, header), 0);
     assert!(offset_of!(Table, create) >= size_of::<Header>());
     assert_eq!((Header::OURS.magic, Header::OURS.fingerprint), (MAGIC, FINGERPRINT));
@@ -296,7 +296,7 @@ fn mistake_13_attention_multiplies_by_its_scale_and_masked_rows_are_zero() {
     };
     assert_close(&out.values(), &[row(1.0), row(2.0)], 1e-12);
 
-    // A mask that hides every key from the second query.
+    // The mask hides every key from the second query.
     let mask = Raw::new(&[0.0, 0.0, f64::NEG_INFINITY, f64::NEG_INFINITY], &[1, 1, 2, 2]);
     let mask = Some(mask.view());
     b.attention(&params, q, k, v, mask, &mut out.view_mut(), &mut lse.view_mut()).unwrap();
@@ -327,13 +327,13 @@ fn mistake_14_gemm_is_row_major_reads_c_only_for_beta_and_takes_any_strides() {
     let (at, bt) = (a.layout.transpose(0, 1).unwrap(), b.layout.transpose(0, 1).unwrap());
     let mut c = Raw::new(&[1.0; 9], &[3, 3]);
     gemm(1.0, a.view().with(&at), b.view().with(&bt), -1.0, &mut c);
-    // Row i of a transposed is (a[0][i], a[1][i]), column j of b transposed is row j of b.
+    // Row i of the transposed a is (a[0][i], a[1][i]), and column j of the transposed b is row j of b.
     assert_eq!(c.values(), [0.0, 3.0, 4.0, 1.0, 4.0, 6.0, 2.0, 5.0, 8.0]);
     let (none_a, none_b) = (Raw::new(&[], &[2, 0]), Raw::new(&[], &[0, 2]));
     let mut c = Raw::new(&[1.0, 2.0, 3.0, 4.0], &[2, 2]);
     gemm(1.0, none_a.view(), none_b.view(), 0.5, &mut c);
     assert_eq!(c.values(), [0.5, 1.0, 1.5, 2.0]);
-    // Larger than any tile, batched: every row is written.
+    // The matrices are batched and larger than any tile, so this checks that every row is written.
     let (x, y) = (randn(&[2, 130, 70], 1), randn(&[2, 70, 150], 2));
     let by_hand = x.unsqueeze(3).unwrap().mul(y.unsqueeze(1).unwrap()).unwrap().sum(&[2], false).unwrap();
     assert_close(&numbers(&x.matmul(&y).unwrap()), &numbers(&by_hand), 1e-11);
@@ -370,7 +370,7 @@ fn mistake_16_gradients_keep_shapes_add_up_and_exist_at_zero() {
     };
     both(&|x| x[0].layer_norm(&[4], Some(&x[1]), None, 1e-5), &[randn(&[2, 3, 4], 1), randn(&[4], 2)]);
     both(&|x| x[0].slice(1, 1, 4, 2)?.square(), &[randn(&[2, 5, 3], 1)]);
-    // The gradient of a convolution is a transposed convolution, which has a gradient of its own.
+    // The gradient of a convolution is a transposed convolution, which has its own gradient.
     let images = [randn(&[1, 2, 4, 4], 1), randn(&[3, 2, 2, 2], 2)];
     both(&|x| x[0].conv2d(&x[1], None, ConvOptions::new().stride([2, 1]).padding([1, 0])), &images);
     let filters = [randn(&[1, 2, 3, 3], 1), randn(&[2, 3, 2, 2], 2)];

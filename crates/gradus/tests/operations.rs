@@ -1,5 +1,5 @@
-//! Every kernel that runs is an operation: a trace of whole steps counts the calls of the backend, and each belongs to
-//! exactly one operation. What operations infer about their results before they run is true.
+//! Every kernel that runs belongs to an operation: for traces of whole steps, each backend call is matched to exactly
+//! one operation. What an operation infers about its results before it runs must be true.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 
@@ -15,15 +15,15 @@ use gradus::prelude::*;
 use gradus::{BackwardOptions, Gemm, UpdateFn, checkpoint_with, grad, hvp, no_grad};
 use traced::Noted;
 
-/// Runs a step, and returns how often each operation ran a kernel.
+/// Runs a step, and returns how many times each operation ran a kernel.
 fn walk(step: impl FnOnce(&Device) -> Result<()>) -> BTreeMap<String, usize> {
     let counts = Rc::new(RefCell::new(BTreeMap::new()));
     let seen = counts.clone();
     let count = move |ran: &Traced<'_>, calls: Vec<String>| {
         assert_eq!(calls, calls_of(ran), "{:?}", ran.op);
         infers(ran);
-        // What layers and optimisers do for themselves, such as initial parameters and state, has a line in their own
-        // code.
+        // Operations that layers and optimisers run on their own, for initial parameters or state, are located in the
+        // code of those crates. No operation is located in `gradus-tensor` itself.
         assert!(!ran.location.file().contains("gradus-tensor/src"), "{:?} at {}", ran.op, ran.location);
         if ran.kernel {
             *seen.borrow_mut().entry(ran.op.name().to_owned()).or_insert(0) += 1;
@@ -45,7 +45,7 @@ fn calls_of<'a>(ran: &Traced<'a>) -> Vec<&'a str> {
         Op::Linear(_) if ran.inputs.len() == 3 => return vec!["copy_strided", "gemm"],
         Op::Scatter(_) => return vec!["copy_strided", "scatter"],
         Op::ScatterAdd(_) => return vec!["fill", "scatter"],
-        // One for each part that is not empty.
+        // One call for each input that is not empty.
         Op::Cat(_) => return ran.inputs.iter().filter(|t| t.numel() > 0).map(|_| "copy_strided").collect(),
         Op::SliceBackward(_) if ran.inputs[0].numel() > 0 => return vec!["fill", "copy_strided"],
         Op::SliceBackward(_) => "fill",
@@ -68,7 +68,7 @@ fn calls_of<'a>(ran: &Traced<'a>) -> Vec<&'a str> {
     }]
 }
 
-/// The shapes and dtypes that an operation infers are those of its results.
+/// Checks that the shapes and dtypes that an operation infers are those of its results.
 fn infers(ran: &Traced<'_>) {
     let spec = |t: &&Tensor| Spec { shape: *t.layout().shape(), dtype: t.dtype() };
     let inputs: Vec<InputSpec<'_>> = ran
@@ -80,7 +80,7 @@ fn infers(ran: &Traced<'_>) {
     assert_eq!(inferred[..], ran.outputs.iter().map(spec).collect::<Vec<_>>()[..], "{:?}", ran.op);
 }
 
-/// Whether each of these ran a kernel.
+/// Checks that each of these operations ran a kernel.
 #[track_caller]
 fn ran(counts: &BTreeMap<String, usize>, names: &[&str]) {
     for name in names {
@@ -112,7 +112,7 @@ fn training_on_digits_is_all_operations() {
         let _ = no_grad(|| model.forward(&unseen)?.argmax(1, false))?;
         Ok(())
     });
-    // Three steps of six parameters.
+    // Three steps update six parameters each.
     assert_eq!(counts["adamw"], 18);
     ran(
         &counts,
@@ -120,7 +120,7 @@ fn training_on_digits_is_all_operations() {
     );
 }
 
-/// A block of a GPT with dropout.
+/// A GPT block with dropout.
 struct Block {
     norm: LayerNorm,
     attention: MultiheadAttention,
@@ -183,7 +183,8 @@ fn a_step_of_a_gpt_with_dropout_checkpoints_and_hooks_is_all_operations() {
         let gradients = logits.cross_entropy(&ids.reshape([12])?)?.backward()?;
         sgd.step(&gradients)
     });
-    // Every parameter but the head: 1, and 10 in each block. The checkpointed region runs twice.
+    // One embedding and ten parameters in each of two blocks; the head is not counted. The checkpointed region runs
+    // twice.
     assert_eq!((counts["sgd_nesterov"], counts["gelu_tanh"], counts["clamp"]), (21, 2, 1));
     ran(&counts, &["embedding_backward", "layer_norm", "normalize_affine_backward", "dropout", "random"]);
     ran(&counts, &["scaled_dot_product_attention", "scaled_dot_product_attention_backward", "slice_backward"]);

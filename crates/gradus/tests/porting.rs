@@ -1,4 +1,5 @@
-//! Names that mean something else in Gradus than in the five sources: the rows of "Porting" in `docs/sources.md`.
+//! Names that mean something different in Gradus than in the five sources. They are the rows of "Porting" in
+//! `docs/sources.md`.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
@@ -37,12 +38,12 @@ fn fused_products_broadcast() {
 
 #[test]
 fn matrices_are_row_major_and_column_major_ones_change_places() {
-    // Columns one after another: A = [[1, 3, 5], [2, 4, 6]], B = [[1, 0], [0, 1], [2, 3]].
+    // The matrices are stored column by column: A = [[1, 3, 5], [2, 4, 6]], B = [[1, 0], [0, 1], [2, 3]].
     let (a, b) = (f64s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[6]), f64s(&[1.0, 0.0, 2.0, 0.0, 1.0, 3.0], &[6]));
     let (m, n, k) = (2, 2, 3);
-    // C = A B by columns is C^T = B^T A^T by rows.
+    // C = A B stored column by column is C^T = B^T A^T stored row by row.
     assert_eq!(numbers(Gemm::new(n, m, k).run(&b, &a, None)), [11.0, 14.0, 18.0, 22.0]);
-    // A transposed operand stays transposed, in its new place: here B is given as B^T by columns.
+    // An operand that is transposed stays transposed in its new place. Here B is given as B^T, stored column by column.
     let bt = f64s(&[1.0, 0.0, 0.0, 1.0, 2.0, 3.0], &[6]);
     assert_eq!(numbers(Gemm::new(n, m, k).trans_a(true).run(&bt, &a, None)), [11.0, 14.0, 18.0, 22.0]);
 }
@@ -91,7 +92,8 @@ fn the_running_variance_is_unbiased() -> Result<()> {
     Ok(())
 }
 
-/// Two queries and three keys with equal scores: the result is the mean of the values that each query sees.
+/// Attention of two queries over three keys with equal scores. The result is the mean of the values that each query
+/// sees.
 fn attend(options: AttentionOptions<'_>) -> Vec<f64> {
     let (q, k) = (f64s(&[0.0; 2], &[1, 2, 1]), f64s(&[0.0; 3], &[1, 3, 1]));
     numbers(q.scaled_dot_product_attention(&k, &f64s(&[1.0, 2.0, 3.0], &[1, 3, 1]), options))

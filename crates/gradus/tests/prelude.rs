@@ -1,9 +1,9 @@
-//! The prelude is enough for a training program, and hides no name of the standard library.
+//! The prelude is enough for a training program, and does not hide any name of the standard library.
 #![allow(clippy::unwrap_used)]
 
 use gradus::prelude::*;
 
-/// A variational autoencoder of digits, 8 by 8, with a convolutional encoder.
+/// A variational autoencoder for 8 x 8 images of digits, with a convolutional encoder.
 #[derive(Module)]
 struct Vae {
     encoder: Sequential,
@@ -39,7 +39,7 @@ impl Vae {
         })
     }
 
-    /// The negative evidence lower bound, in mean over the samples.
+    /// The negative evidence lower bound, averaged over the samples.
     fn loss(&self, x: &Tensor) -> Result<Tensor> {
         let hidden = self.encoder.forward(x)?;
         let (mean, log_var) = (self.mean.forward(&hidden)?, self.log_var.forward(&hidden)?);
@@ -92,7 +92,7 @@ fn a_training_program_needs_no_other_import() {
     assert!(after < 0.8 * before, "from {before} to {after}");
 }
 
-/// Compiles if each of these is the standard library's.
+/// Compiles only if each of these names refers to the standard library.
 #[allow(clippy::type_complexity)]
 fn standard<I, F, X>(items: I, f: F) -> Result<Vec<String>, Box<dyn std::error::Error + Send + Sync>>
 where

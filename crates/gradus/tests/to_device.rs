@@ -1,4 +1,4 @@
-//! Moves between devices: explicit, differentiable, and complete.
+//! Transfers between devices: they are explicit, differentiable and complete.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 
@@ -52,7 +52,7 @@ fn gradients_of_any_order_come_back() {
     gradcheck(round_trip, std::slice::from_ref(&x)).unwrap();
     gradgradcheck(round_trip, std::slice::from_ref(&x)).unwrap();
 
-    // The result stays there; its gradient comes back.
+    // The result stays on the other device, and its gradient comes back to this one.
     let x = x.with_grad().unwrap();
     let y = x.to_device(&there).unwrap();
     let name = y.grad_fn().unwrap().name().to_owned();
@@ -67,7 +67,7 @@ fn a_gradient_of_zero_and_hooks_know_where_they_are() {
     let there = tiny();
     let x = values(&[3], &cpu()).with_grad().unwrap();
     let y = x.to_device(&there).unwrap();
-    // The slope of floor is zero, which the hook on the other device receives as zeros on that device.
+    // The slope of floor is zero. The hook on the other device receives it as zeros on that device.
     let seen = Arc::new(std::sync::Mutex::new(None));
     let kept = seen.clone();
     let _hook = y.register_hook(move |g| {
@@ -78,7 +78,7 @@ fn a_gradient_of_zero_and_hooks_know_where_they_are() {
     assert_eq!(seen.lock().unwrap().as_ref().unwrap().device(), &there);
     assert_eq!(gradients.get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0; 3]);
     assert_eq!(gradients.get(&x).unwrap().device(), x.device());
-    // A hook that returns a gradient on the wrong device gets an error.
+    // A hook that returns a gradient on the wrong device causes an error.
     let here = x.device().clone();
     let _wrong = y.register_hook(move |g| g.to_device(&here).map(Some));
     let e = y.square().unwrap().sum_all().unwrap().backward().unwrap_err();
@@ -96,7 +96,7 @@ fn a_checkpointed_region_and_packed_values_may_cross() {
     let plain = region(std::slice::from_ref(&x)).unwrap().sum_all().unwrap().backward().unwrap();
     let again = checkpoint(region, &[&x]).unwrap().sum_all().unwrap().backward().unwrap();
     let packed = {
-        // Values kept on the other device are kept on this one instead.
+        // Saved tensors of the other device are kept on this device instead.
         let (to, back) = (here.clone(), there.clone());
         let _guard = autograd::saved_tensors_hooks_guard(move |t| t.to_device(&to), move |p| p.to_device(&back));
         x.to_device(&there).unwrap().sin().unwrap().square().unwrap().sum_all().unwrap()
@@ -124,7 +124,7 @@ fn an_operation_on_two_devices_names_both() {
         assert!(text.contains(" cpu") && text.contains(" tiny"), "{text}");
         assert!(!text.contains("two devices with the name"), "{text}");
     }
-    // The name does not distinguish them.
+    // The two devices have the same name, so the error says that they differ.
     let e = b.add(values(&[2, 2], &tiny())).unwrap_err().to_string();
     assert!(e.contains("two devices with the name tiny"), "{e}");
 }
@@ -177,7 +177,7 @@ fn a_model_and_its_optimiser_move_and_train_on_as_if_they_had_stayed() {
             assert!(net.tied.is_same(&net.first.weight) && net.first.bias.as_ref().unwrap().is_frozen());
             net.first.bias.as_ref().unwrap().unfreeze();
             assert!(net.state_dict().unwrap().iter().all(|(_, t)| *t.device() == *device));
-            // Until it is moved too, the optimiser knows none of these parameters.
+            // Until the optimiser is rebound, it does not know any of these parameters.
             assert!(optimizer.step(&net.loss(device).backward().unwrap()).is_err());
             optimizer.rebind(net.named_parameters()).unwrap();
             assert!(optimizer.state_dict().unwrap().iter().all(|(_, t)| *t.device() == *device));
@@ -208,7 +208,7 @@ fn rebinding_keeps_everything_or_changes_nothing() {
     other[0].1 = Parameter::new(values(&[9], &here)).unwrap();
     assert_eq!(optimizer.rebind(other).unwrap_err().kind(), &ErrorKind::ShapeMismatch);
     assert!(optimizer.parameters().iter().zip(net.named_parameters()).all(|(a, (_, b))| a.is_same(&b)));
-    // In another dtype the state is converted.
+    // If the dtype of the parameters changes, the state is converted.
     net.cast_parameters(DType::BF16).unwrap();
     optimizer.rebind(net.named_parameters()).unwrap();
     let after = optimizer.state_dict().unwrap();
@@ -231,7 +231,7 @@ fn checkpoints_are_read_on_any_device() {
     std::fs::remove_file(&path).unwrap();
     let state = state.unwrap();
     assert!(state.iter().all(|(_, t)| *t.device() == there));
-    // Onto a model that lives elsewhere, and as a whole.
+    // The state can be loaded into a model on another device, and can be moved as a whole.
     let mut other = Net::new(&here);
     other.first.weight.set(&values(&[4, 3], &here)).unwrap();
     assert!(other.load_state_dict(&state, Strict::Yes).unwrap().is_complete());

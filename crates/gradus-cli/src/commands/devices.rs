@@ -1,4 +1,4 @@
-//! `gradus devices`: what this machine can compute on.
+//! `gradus devices`: lists the devices that this machine can compute on.
 
 use gradus::Result;
 use serde::Serialize;
@@ -15,7 +15,7 @@ struct Row {
     features: Vec<String>,
 }
 
-/// A device that does not open.
+/// A device that cannot be opened.
 #[derive(Serialize)]
 struct Closed {
     name: String,
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<()> {
                 memory_bytes: info.memory,
                 features: info.features,
             }),
-            // Every build with the CPU backend can use the CPU, so a failure comes from a setting.
+            // Opening the CPU fails only because of a setting, so this error is an error of the command.
             Err(error) if name == "cpu" => return Err(error),
             Err(error) => closed.push(Closed { name, error: error.to_string() }),
         }

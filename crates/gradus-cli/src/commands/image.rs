@@ -1,4 +1,4 @@
-//! `gradus image`: filters from one picture to another.
+//! `gradus image`: applies filters to a picture and writes another picture.
 
 use gradus::image::{self, Border, Format, Range, Rotate, SaveOptions};
 use gradus::prelude::*;
@@ -9,11 +9,11 @@ use crate::filters::{BorderName, Filter, ResizeName, RotateName};
 use crate::output::say;
 use crate::picture;
 
-/// Reads the picture, applies the filters in turn, and writes the result.
+/// Reads the picture, applies the filters in order, and writes the result.
 pub(crate) fn run(chain: &Chain) -> Result<()> {
     let files = &chain.files;
     let device = super::open(files.device.as_deref().unwrap_or("cpu"), files.threads)?;
-    // An output that cannot be written is an error before anything is computed.
+    // Errors in the output are reported before anything is computed.
     let format = Format::of_name(&chain.output)?;
     if !files.force && chain.output.symlink_metadata().is_ok() {
         let m = format!("{} is there already", chain.output.display());
@@ -55,7 +55,7 @@ impl From<BorderName> for Border {
     }
 }
 
-/// The result of a filter. `fits` checks the size before a filter that enlarges the picture.
+/// Returns the result of a filter. Before a filter that enlarges the picture, `fits` checks the new size.
 fn apply(filter: &Filter, x: &Tensor, fits: &dyn Fn(&str, f64, f64, usize) -> Result<()>) -> Result<Tensor> {
     let channels = x.size(0)?;
     match *filter {
@@ -117,7 +117,7 @@ fn fits(most: usize, what: &str, height: f64, width: f64, channels: usize) -> Re
     Err(Error::argument("image", m).help("make the picture smaller, or allow more with --max-memory"))
 }
 
-/// Height and width; the one that is not given keeps the ratio, and is 1 at least.
+/// Height and width. If only one is given, the other keeps the aspect ratio, and is at least 1.
 fn size(h: usize, w: usize, height: Option<usize>, width: Option<usize>) -> (usize, usize) {
     let by_ratio = |to: usize, own: usize, other: usize| ((to * own + other / 2) / other.max(1)).max(1);
     match (height, width) {

@@ -1,4 +1,4 @@
-//! The commands, one a file.
+//! The commands, one per file.
 
 pub(crate) mod devices;
 pub(crate) mod image;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use gradus::cpu::CpuBackend;
 use gradus::prelude::*;
 
-/// The device of this name; the CPU with `threads` threads of its own if a number is given.
+/// The device with this name. If a number of threads is given, a CPU device with that many threads.
 fn open(name: &str, threads: Option<usize>) -> Result<Device> {
     let device = match (name, threads) {
         ("cpu", Some(threads)) => Device::from_backend(Arc::new(CpuBackend::with_threads(threads)?)),
@@ -20,7 +20,7 @@ fn open(name: &str, threads: Option<usize>) -> Result<Device> {
     Ok(profile::watched(device))
 }
 
-/// This program as the user called it, for commands to try next.
+/// The name by which the user called this program, for suggested commands.
 fn program() -> String {
     std::env::args().next().unwrap_or_else(|| "gradus".into())
 }

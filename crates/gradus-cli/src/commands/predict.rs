@@ -1,4 +1,4 @@
-//! `gradus predict`: what is on pictures.
+//! `gradus predict`: recognises what is in pictures.
 
 use gradus::prelude::*;
 use serde::Serialize;
@@ -15,7 +15,7 @@ struct Prediction {
     probabilities: Vec<f32>,
 }
 
-/// Prints the class and the probabilities for each picture; nothing if one of them cannot be read.
+/// Prints the class and the probabilities for each picture. Prints nothing if any picture cannot be read.
 pub(crate) fn run(args: &PredictArgs) -> Result<()> {
     let device = super::open(&args.common.device, args.common.threads)?;
     let (model, spec) = network::load(&args.model, &device)?;

@@ -1,4 +1,4 @@
-//! `gradus profile`: runs another command and tells where its time went.
+//! `gradus profile`: runs another command and reports where its time went.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -14,10 +14,10 @@ use serde::Serialize;
 use crate::args::ProfileArgs;
 use crate::output::{say, thousands};
 
-/// How many calls the trace shows one by one; further calls only count in the sums.
+/// The number of calls that the trace lists individually. Further calls count only in the totals.
 const SHOWN: usize = 1_000_000;
 
-/// Rows of the table.
+/// The number of rows in the table.
 const ROWS: usize = 20;
 
 /// A complete event of the Trace Event Format.
@@ -48,7 +48,7 @@ struct Trace<'a> {
     display_time_unit: &'static str,
 }
 
-/// The calls of one name.
+/// Totals over all calls with the same name.
 #[derive(Default, Clone)]
 struct Sum {
     calls: usize,
@@ -64,7 +64,7 @@ struct Recorded {
     threads: HashMap<ThreadId, usize>,
 }
 
-/// The recorded calls, while a command is profiled.
+/// The recorded calls; set only while a command is profiled.
 static RECORDER: OnceLock<Recorder> = OnceLock::new();
 
 struct Recorder {
@@ -76,7 +76,7 @@ fn lock(recorded: &Mutex<Recorded>) -> MutexGuard<'_, Recorded> {
     recorded.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// The device, watched if the command is profiled.
+/// The device, with its calls recorded if the command is profiled.
 pub(super) fn watched(device: Device) -> Device {
     let Some(recorder) = RECORDER.get() else { return device };
     let (began, recorded) = (recorder.began, recorder.recorded.clone());
@@ -111,9 +111,9 @@ impl Recorded {
     }
 }
 
-/// Runs the command of these arguments by `run` and writes its profile, also if it fails.
+/// Runs a command by calling `run` with its arguments, and writes its profile even if the command fails.
 pub(crate) fn run(args: &ProfileArgs, run: impl FnOnce(&[OsString]) -> Result<()>) -> Result<()> {
-    // An output that cannot be written is an error before anything runs.
+    // If the output cannot be written, the error is reported before the command runs.
     check_file(&args.out)?;
     let recorder = RECORDER.get_or_init(|| Recorder { began: Instant::now(), recorded: Arc::default() });
     let outcome = run(&args.command);
@@ -122,11 +122,11 @@ pub(crate) fn run(args: &ProfileArgs, run: impl FnOnce(&[OsString]) -> Result<()
     let trace = Trace { trace_events: &recorded.events, display_time_unit: "ms" };
     let text = serde_json::to_vec(&trace).map_err(|e| Error::argument("profile", e.to_string()))?;
     let written = write_file(&args.out, &text).map_err(|e| rescue(e, |files| files.write("profile.json", &text)));
-    // The error of the command comes first.
+    // If the command failed, its error takes precedence.
     outcome.and(written.and(report(args, &recorded, total)))
 }
 
-/// Prints the table, the longest first.
+/// Prints the table. The kernels that took the longest come first.
 fn report(args: &ProfileArgs, recorded: &Recorded, total: f64) -> Result<()> {
     let mut rows: Vec<(&String, &Sum)> = recorded.sums.iter().collect();
     rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds).then(a.0.cmp(b.0)));

@@ -15,16 +15,16 @@ use crate::output::{say, thousands};
 use crate::picture;
 use crate::progress::Progress;
 
-/// The share of the images that is held out for the test.
+/// The share of the images that is held out for testing.
 const HELD_OUT: f64 = 0.2;
 
-/// The key of the split's seed.
+/// The key with which the generator of the split is forked from the seed.
 const SPLIT: u64 = 3;
 
-/// Images in a batch of the test.
+/// The number of images in a test batch.
 const TEST_BATCH: usize = 256;
 
-/// Epochs on the digits that come with the program, and on other images.
+/// The default number of epochs, for the digits that come with the program and for other images.
 const EPOCHS: (usize, usize) = (20, 5);
 
 /// The files of a run.
@@ -33,14 +33,15 @@ const METRICS: &str = "metrics.csv";
 const CONFIG: &str = "config.toml";
 const EXAMPLE: &str = "example.png";
 
-/// Bytes on the disk that are kept free for `config.toml` and for each row of `metrics.csv`, and the most rows.
+/// The bytes of disk space that are reserved for `config.toml` and for each row of `metrics.csv`, and the largest
+/// number of rows for which space is reserved.
 const CONFIG_BYTES: usize = 4096;
 const ROW_BYTES: usize = 128;
 const MOST_ROWS: usize = 10_000;
 
 type Part = Subset<Arc<ImageSet>>;
 
-/// What to train on and what to test with.
+/// The images to train on and to test with.
 struct Images {
     train: Part,
     test: Part,
@@ -66,7 +67,8 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         files.write(CONFIG, config)?;
         files.write(EXAMPLE, &example)
     };
-    // Writes the files as large as they will become: a full disk is an error now, and the space is reserved until the end.
+    // Writes files of the final size now. A full disk is then an error at the start, and the space stays reserved until
+    // the end.
     let mut files = out.stage();
     let metrics = vec![b' '; epochs.min(MOST_ROWS) * ROW_BYTES];
     write(&mut files, &model, &metrics, &[b' '; CONFIG_BYTES])?;
@@ -113,7 +115,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         let written = write(&mut files).and_then(|()| files.publish());
         written.map_err(|e| rescue(e, write))
     });
-    // The results are printed in any case; a file that could not be written is the first error.
+    // The results are printed even if a file could not be written; the error of that file takes precedence.
     saved.and(report(&run, epochs, &result, &confusion))?;
     say(&format!("saved in {}:", out.path().display()))?;
     say(&format!("  {MODEL}  the network; all that `predict` needs"))?;
@@ -139,7 +141,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     Ok(())
 }
 
-/// Reads the images and splits them if no test images are given.
+/// Reads the images. If there are no test images, splits the images.
 fn load(args: &TrainArgs) -> Result<Images> {
     let all = match &args.data {
         Some(folder) => idx::read_folder(folder, idx::Part::Train)?,
@@ -179,7 +181,7 @@ fn load(args: &TrainArgs) -> Result<Images> {
     Ok(Images { train: whole(all)?, test: whole(test)?, spec })
 }
 
-/// The folder for the results: the one asked for, or the next free default.
+/// The folder for the results: the one that the user named, or the next free default.
 fn open_folder(args: &TrainArgs) -> Result<RunFolder> {
     if let Some(out) = &args.out {
         return RunFolder::create(out, args.force);
@@ -192,7 +194,7 @@ fn open_folder(args: &TrainArgs) -> Result<RunFolder> {
     if args.force { RunFolder::create(base, true) } else { RunFolder::next_free(base) }
 }
 
-/// The image moved by up to one pixel, each way, in half of all cases.
+/// In half of all cases, the image shifted by up to one pixel in each direction.
 fn jittered(image: &Image, generator: &mut Generator) -> Image {
     if generator.below(2) == 0 {
         return image.clone();
@@ -231,14 +233,14 @@ fn report(run: &Run, epochs: usize, result: &Evaluation, confusion: &ConfusionMa
     let percent = result.accuracy.unwrap_or(0.0) * 100.0;
     let (correct, total) = (thousands(confusion.correct() as usize), thousands(result.samples));
     say(&format!("test accuracy {percent:.2} %: {correct} of {total} images that were held out"))?;
-    // A wider table would not fit a terminal.
+    // A wider table would not fit in a terminal.
     if confusion.classes() <= 20 {
         say(&format!("{confusion}"))?;
     }
     Ok(())
 }
 
-/// A path as a shell takes it.
+/// A path, quoted for the shell if necessary.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+:\\".contains(c));

@@ -1,4 +1,4 @@
-//! What the tests of the command share: running it, and making the files that it reads.
+//! Helpers for the tests of the command: they run it and create the files that it reads.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use flate2::{Compression, write::GzEncoder};
 
-/// The command, ready to be given arguments; the environment does not change what it does.
+/// The command without arguments. Environment variables that would change its behaviour are removed.
 pub(crate) fn gradus() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gradus"));
     command.env_remove("GRADUS_NUM_THREADS").env_remove("GRADUS_CPU_ISA").env_remove("RUST_BACKTRACE");
@@ -21,7 +21,7 @@ pub(crate) fn text(output: &Output) -> (String, String) {
     (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Runs the command, which has to succeed; gives its standard output.
+/// Runs the command, which must succeed. Returns its standard output.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let (out, err) = text(&output);
@@ -29,12 +29,12 @@ pub(crate) fn succeed(command: &mut Command) -> String {
     out
 }
 
-/// The JSON object on the last line.
+/// The JSON object on the last line of the output.
 pub(crate) fn last_json(out: &str) -> serde_json::Value {
     serde_json::from_str(out.lines().last().unwrap()).unwrap_or_else(|e| panic!("{e}: {out}"))
 }
 
-/// Every file and folder below `folder`, with the files' contents.
+/// Every file and folder in `folder` and its subfolders, with the contents of the files.
 pub(crate) fn snapshot(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -49,7 +49,7 @@ pub(crate) fn snapshot(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// An IDX file of bytes.
+/// The contents of an IDX file of bytes.
 pub(crate) fn idx(sizes: &[u32], values: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0, 0, 8, sizes.len() as u8];
     sizes.iter().for_each(|s| bytes.extend(s.to_be_bytes()));
@@ -64,7 +64,8 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Images of `side` x `side` whose top is bright for label 0 and whose bottom is for label 1, in turn; and their labels.
+/// Images of `side` x `side` pixels, and their labels, which alternate. The top is bright for label 0, and the bottom
+/// for label 1.
 pub(crate) fn stripes(count: usize, side: usize) -> (Vec<u8>, Vec<u8>) {
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     for image in 0..count {
@@ -78,7 +79,7 @@ pub(crate) fn stripes(count: usize, side: usize) -> (Vec<u8>, Vec<u8>) {
     (pixels, labels)
 }
 
-/// A folder with files of these names and contents.
+/// Creates a folder with files of these names and contents.
 pub(crate) fn folder(at: &Path, files: &[(&str, &[u8])]) -> PathBuf {
     fs::create_dir_all(at).unwrap();
     for (name, contents) in files {
@@ -87,7 +88,7 @@ pub(crate) fn folder(at: &Path, files: &[(&str, &[u8])]) -> PathBuf {
     at.to_owned()
 }
 
-/// A folder of IDX files with `count` striped images of `side` x `side`.
+/// Creates a folder of IDX files with `count` striped images of `side` x `side` pixels.
 pub(crate) fn striped_folder(at: &Path, count: usize, side: usize) -> PathBuf {
     let (pixels, labels) = stripes(count, side);
     let (n, s) = (count as u32, side as u32);
@@ -100,7 +101,7 @@ pub(crate) fn png(width: u32, height: u32, pixels: &[u8]) -> Vec<u8> {
     png_of(png::ColorType::Grayscale, png::BitDepth::Eight, width, height, pixels)
 }
 
-/// A PNG picture of these samples; a palette has the colours 10, 20, 30 and 200, 100, 0.
+/// A PNG picture with these samples. An indexed picture has a palette with the colours 10, 20, 30 and 200, 100, 0.
 pub(crate) fn png_of(color: png::ColorType, depth: png::BitDepth, width: u32, height: u32, samples: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);

@@ -17,17 +17,17 @@ pub use write::{SaveOptions, encode, save};
 /// A format of image files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Portable Network Graphics: exact; 1, 3 or 4 channels of 8 or 16 bits.
+    /// Portable Network Graphics: lossless; 1, 3 or 4 channels of 8 or 16 bits.
     Png,
-    /// JPEG: small, not exact; 1 or 3 channels of 8 bits.
+    /// JPEG: small, but lossy; 1 or 3 channels of 8 bits.
     Jpeg,
 }
 
 impl Format {
-    /// The format that a file's name says: `.png`, `.jpg` or `.jpeg`, in any case.
+    /// The format that the extension of a file name indicates: `.png`, `.jpg` or `.jpeg`, in upper or lower case.
     ///
     /// # Errors
-    /// Another name.
+    /// Returns an error if the name has a different extension.
     #[track_caller]
     pub fn of_name(path: impl AsRef<Path>) -> Result<Format> {
         let path = path.as_ref();
@@ -42,7 +42,7 @@ impl Format {
         }
     }
 
-    /// The format that a file's first bytes say.
+    /// The format that the first bytes of a file indicate.
     fn of_bytes(bytes: &[u8]) -> Option<Format> {
         if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
             Some(Format::Png)

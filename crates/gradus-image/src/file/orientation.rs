@@ -1,8 +1,8 @@
-//! The Exif orientation, which a camera records.
+//! The Exif orientation that a camera records.
 
 use gradus_tensor::{Result, Tensor};
 
-/// How a stored picture becomes upright: rows and columns are exchanged first, then flipped.
+/// How to turn a stored picture upright: rows and columns are exchanged first, then flipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Orientation {
     exchange: bool,
@@ -10,7 +10,7 @@ pub(super) struct Orientation {
     flip_columns: bool,
 }
 
-/// The orientation that Exif metadata (TIFF tags, <https://www.cipa.jp/std/documents/e/DC-008-2012_E.pdf>) note.
+/// The orientation that Exif metadata (TIFF tags, <https://www.cipa.jp/std/documents/e/DC-008-2012_E.pdf>) specify.
 pub(super) fn orientation_of(exif: &[u8]) -> Option<Orientation> {
     const TAG: u16 = 0x112;
     const SHORT: u16 = 3;
@@ -27,7 +27,7 @@ pub(super) fn orientation_of(exif: &[u8]) -> Option<Orientation> {
         let (first, second) = (u32::from(short(at)?), u32::from(short(at.checked_add(2)?)?));
         Some(if big { first << 16 | second } else { second << 16 | first })
     };
-    // A directory is a number of entries of 12 bytes: tag, type, count and value.
+    // A directory is the number of its entries, followed by the entries. Each has 12 bytes: tag, type, count and value.
     let directory = usize::try_from(long(4)?).ok()?;
     let entries = usize::from(short(directory)?);
     let mut entry = directory.checked_add(2)?;
@@ -41,7 +41,8 @@ pub(super) fn orientation_of(exif: &[u8]) -> Option<Orientation> {
 }
 
 impl Orientation {
-    /// Exif's numbers: where the first row and column of the stored picture are in the upright one.
+    /// The orientation with this Exif number. The number says where the first row and the first column of the stored
+    /// picture are in the upright picture.
     fn numbered(number: u16) -> Option<Self> {
         let (exchange, flip_rows, flip_columns) = match number {
             1 => (false, false, false), // top left
@@ -57,7 +58,7 @@ impl Orientation {
         Some(Orientation { exchange, flip_rows, flip_columns })
     }
 
-    /// `[c, h, w]` made upright. A view.
+    /// Turns `[c, h, w]` upright. The result is a view.
     #[track_caller]
     pub(super) fn apply(self, x: Tensor) -> Result<Tensor> {
         let x = if self.exchange { x.transpose(-1, -2)? } else { x };
@@ -70,7 +71,7 @@ impl Orientation {
 mod tests {
     use super::*;
 
-    /// Exif metadata with two entries, the second of which notes an orientation.
+    /// Exif metadata with two entries, the second of which specifies an orientation.
     fn exif(big: bool, number: u16) -> Vec<u8> {
         let short = |v: u16| if big { v.to_be_bytes() } else { v.to_le_bytes() };
         let long = |v: u32| if big { v.to_be_bytes() } else { v.to_le_bytes() };

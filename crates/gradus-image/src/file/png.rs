@@ -1,5 +1,5 @@
-//! PNG files: every colour type and depth, interlaced or not. Of an animation the first picture, or the one that stands for
-//! it.
+//! PNG files: every colour type and depth, interlaced or not. Of an animation, only the default image is read, which is
+//! usually the first frame.
 
 use std::io::Cursor;
 
@@ -10,20 +10,20 @@ use png::{
 use super::orientation::orientation_of;
 use super::samples::{Samples, Size, Unreadable, zeros};
 
-/// Decodes a file, after `allow` has granted the bytes that it needs.
+/// Decodes a file, after `allow` has granted the memory that it needs.
 #[track_caller]
 pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unreadable>) -> Result<Samples, Unreadable> {
     let failed = |e: DecodingError| format!("is damaged, or of a kind that is not supported: {e}");
     check_chunks(bytes)?;
     let mut decoder = Decoder::new(Cursor::new(bytes));
-    // These chunks are not needed, and may be compressed to a thousandth of their size.
+    // These chunks are not needed, and may decompress to a thousand times their size.
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
     decoder.set_transformations(Transformations::EXPAND);
     let header = decoder.read_header_info().map_err(failed)?;
     let (width, height) = (header.width as usize, header.height as usize);
     let row = header.raw_row_length().saturating_mul(8);
-    // The chunks that are kept, a few rows, and the window of the compression.
+    // The chunks that are kept, a few rows, and the window of the decompression.
     let beside = bytes.len().saturating_add(row.saturating_mul(4)).saturating_add(1 << 18);
     decoder.set_limits(Limits { bytes: bytes.len().saturating_add(row).saturating_add(1 << 16) });
     let mut reader = decoder.read_info().map_err(failed)?;
@@ -43,15 +43,15 @@ pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unread
     Ok(Samples { width, height, channels, depth, values, orientation })
 }
 
-/// Checks that the file is complete and that its palette has a valid length. A chunk is a length, a name of four letters,
-/// contents and a checksum; the last one is `IEND`.
+/// Checks that the file is complete and that its palette has a valid length. A chunk is a length, a name of four
+/// letters, contents and a checksum; the last chunk is `IEND`.
 #[track_caller]
 fn check_chunks(bytes: &[u8]) -> Result<(), Unreadable> {
     let chunk = |rest: &'_ [u8]| -> Option<(usize, [u8; 4], usize)> {
         let (length, rest) = rest.split_first_chunk::<4>()?;
         let (name, rest) = rest.split_first_chunk::<4>()?;
         let length = u32::from_be_bytes(*length) as usize;
-        // The checksum, too.
+        // The checksum of four bytes follows the contents.
         let after = length.checked_add(4).filter(|&n| n <= rest.len())?;
         Some((length, *name, after + 8))
     };
@@ -63,7 +63,7 @@ fn check_chunks(bytes: &[u8]) -> Result<(), Unreadable> {
         rest = &rest[after..];
         match &name {
             b"IEND" => return Ok(()),
-            // The decoder panics at these.
+            // The decoder panics on these lengths.
             b"PLTE" if !length.is_multiple_of(3) || length > 3 * 256 => {
                 return Err(format!("is damaged: its palette has {length} bytes").into());
             }
@@ -72,7 +72,7 @@ fn check_chunks(bytes: &[u8]) -> Result<(), Unreadable> {
     }
 }
 
-/// A file of samples `[height, width, channels]`, 1, 3 or 4 channels; those of 16 bits have the high byte first.
+/// Encodes samples `[height, width, channels]` with 1, 3 or 4 channels. Samples of 16 bits have the high byte first.
 #[track_caller]
 pub(super) fn write(
     samples: &[u8],

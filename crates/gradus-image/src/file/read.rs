@@ -1,4 +1,4 @@
-//! Reading.
+//! Reads image files.
 
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,17 +10,17 @@ use super::samples::{OP, Samples, Size, Unreadable, no_memory, shown};
 use super::{Format, jpeg, png};
 use crate::convert::{to_bytes, to_float};
 
-/// How [`load`] reads.
+/// Options for [`load`] and [`decode`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// The dtype of the result: a float dtype (0 to 1), `u8` (0 to 255) or `u16` (0 to 65535). `None` stands for `u8`, and
-    /// for f32 if the file has 16 bits a channel.
+    /// The dtype of the result: a float dtype (0 to 1), `u8` (0 to 255) or `u16` (0 to 65535). `None` means `u8`, or
+    /// f32 if the file has 16 bits per channel.
     pub dtype: Option<DType>,
-    /// The most bytes that reading may take; 1 GiB by default. A file that needs more is refused before they are allocated.
-    /// Everything that is held at the same time counts:
+    /// The largest number of bytes that reading may use; 1 GiB by default. A file that needs more is refused before
+    /// memory is allocated for it. Everything that is held at the same time counts:
     /// * the file, and what its decoder keeps: metadata, a few rows, and for a progressive JPEG (or one whose channels are
     ///   stored one after the other) two bytes for each coefficient;
-    /// * the decoded samples, of one byte or two;
+    /// * the decoded samples, of one byte or two bytes each;
     /// * the tensor of these samples, the result in its dtype, and intermediate tensors.
     pub max_memory: usize,
 }
@@ -31,18 +31,19 @@ impl Default for LoadOptions {
     }
 }
 
-/// Reads a PNG or JPEG file as `[c, h, w]`: grey gives 1 channel, colours (also from a palette) 3, and with transparency it
-/// is 4, of grey images too. The format is detected from the contents, not from the name. The Exif orientation is applied;
-/// colour profiles are not.
+/// Reads a PNG or JPEG file as `[c, h, w]`. A grey image has 1 channel, and a colour image (also one with a palette)
+/// has 3. With transparency, both have 4 channels. The format is detected from the contents, not from the name. The
+/// Exif orientation is applied; colour profiles are not.
 ///
 /// # Errors
-/// A file that cannot be read, is neither, is cut off or damaged, wherever that is, or needs more memory than allowed.
+/// Returns an error if the file cannot be read, is neither PNG nor JPEG, is cut off or damaged at any point, or needs
+/// more memory than allowed. A dtype that is not supported is an error too.
 #[track_caller]
 pub fn load(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Result<Tensor> {
     let path = path.as_ref();
     let name = path.display().to_string();
     let unreadable = |e| Error::io(OP, &name, e).help("give the path of a PNG or JPEG file that can be read");
-    // Before it is opened: opening a pipe waits for its other end.
+    // The type of the file is checked before it is opened: opening a pipe waits for its other end.
     let about = std::fs::metadata(path).map_err(unreadable).here()?;
     gradus_file::check_regular(OP, path, &about).map_err(|e| e.help("give the path of a PNG or JPEG file"))?;
     let file = std::fs::File::open(path).map_err(unreadable).here()?;
@@ -58,10 +59,10 @@ pub fn load(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Re
     tensor(samples, device, options.dtype)
 }
 
-/// [`load`] of a file's bytes; `name` is what errors call it.
+/// [`load`] for the bytes of a file, which errors call `name`.
 ///
 /// # Errors
-/// As [`load`].
+/// The same as those of [`load`], except those of reading the file.
 #[track_caller]
 pub fn decode(bytes: &[u8], name: &str, device: &Device, options: LoadOptions) -> Result<Tensor> {
     tensor(samples(bytes, name, options)?, device, options.dtype)
@@ -101,7 +102,7 @@ fn samples(bytes: &[u8], name: &str, options: LoadOptions) -> Result<Samples> {
         Format::Png => png::decode(bytes, allow),
         Format::Jpeg => jpeg::decode(bytes, allow),
     };
-    // No file is known that makes the decoders panic, but earlier versions of them have panicked.
+    // No file is known to make the decoders panic, but files have made earlier versions of them panic.
     let decoded = catch_unwind(AssertUnwindSafe(decode))
         .unwrap_or_else(|_| Err(Unreadable::Bad("is damaged: its decoder panicked".into())));
     decoded
@@ -115,7 +116,7 @@ fn samples(bytes: &[u8], name: &str, options: LoadOptions) -> Result<Samples> {
         .here()
 }
 
-/// The pixels as `[c, h, w]`, the right way up, in the dtype that is wanted.
+/// The pixels as `[c, h, w]`, upright, in the requested dtype.
 #[track_caller]
 fn tensor(samples: Samples, device: &Device, dtype: Option<DType>) -> Result<Tensor> {
     let Samples { width, height, channels, depth, values, orientation } = samples;

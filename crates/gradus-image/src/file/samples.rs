@@ -1,13 +1,13 @@
-//! The samples of a picture: what a decoder returns, how much memory they take, and why they cannot be read.
+//! The samples of a picture: what a decoder returns, how much memory they need, and why they cannot be read.
 
 use gradus_tensor::{DType, Error, ErrorKind};
 
 use super::orientation::Orientation;
 
-/// What errors name as the operation.
+/// The operation name in errors.
 pub(super) const OP: &str = "load image";
 
-/// A decoded picture: samples of `depth` bytes, in the byte order of the machine, `[h, w, c]`.
+/// A decoded picture: samples `[h, w, c]` of `depth` bytes each, in the byte order of the machine.
 pub(super) struct Samples {
     pub(super) width: usize,
     pub(super) height: usize,
@@ -17,24 +17,25 @@ pub(super) struct Samples {
     pub(super) orientation: Option<Orientation>,
 }
 
-/// The size of a picture, from which the memory that it takes follows.
+/// The size of a picture, which determines how much memory it needs.
 pub(super) struct Size {
     pub(super) width: usize,
     pub(super) height: usize,
     pub(super) channels: usize,
-    /// Bytes of a sample.
+    /// The bytes per sample.
     pub(super) depth: usize,
-    /// Bytes that the decoder takes beside the samples.
+    /// The bytes that the decoder needs in addition to the samples.
     pub(super) beside: usize,
 }
 
 impl Size {
-    /// The most bytes that are held at one time when a file of `file` bytes becomes a tensor of `dtype`.
+    /// The largest number of bytes that are held at the same time when a file of `file` bytes becomes a tensor of
+    /// `dtype`.
     pub(super) fn needed(&self, file: usize, dtype: DType) -> usize {
         let pixels = self.width.saturating_mul(self.height);
         let bytes = |channels: usize, size: usize| pixels.saturating_mul(channels * size);
         let decoded = bytes(self.channels, self.depth);
-        // Grey with transparency becomes colours.
+        // A grey picture with transparency becomes a colour picture with transparency.
         let channels = if self.channels == 2 { 4 } else { self.channels };
         let ordered = if self.channels == 2 { bytes(4, self.depth) } else { decoded };
         let (between, end) = conversion(self.depth == 2, dtype);
@@ -50,8 +51,8 @@ impl Size {
     }
 }
 
-/// Bytes of an element of the intermediate tensor between samples of 16 or 8 bits and `dtype`, and of the result if that is
-/// another step.
+/// The bytes per element of the intermediate tensor between samples of 16 or 8 bits and `dtype`, and those of the
+/// result. If the result needs no further step, the second number is 0.
 fn conversion(deep: bool, dtype: DType) -> (usize, usize) {
     match (deep, dtype) {
         (true, DType::U8) => (8, 1),
@@ -62,9 +63,9 @@ fn conversion(deep: bool, dtype: DType) -> (usize, usize) {
 
 /// Why a picture cannot be read.
 pub(super) enum Unreadable {
-    /// What is wrong with the file, as the rest of a sentence about it.
+    /// What is wrong with the file, worded as the rest of a sentence that begins with its name.
     Bad(String),
-    /// What the file has that is not supported.
+    /// The unsupported feature of the file.
     Foreign(&'static str),
     Other(Error),
 }
@@ -75,13 +76,13 @@ impl From<String> for Unreadable {
     }
 }
 
-/// A vector of `length` zeros; an error if there is no memory for it.
+/// A vector of `length` zeros. Errors if there is not enough memory.
 #[track_caller]
 pub(super) fn zeros<T: Clone + Default>(length: usize) -> Result<Vec<T>, Unreadable> {
     let mut values = Vec::new();
     let bytes = length.saturating_mul(size_of::<T>());
     values.try_reserve_exact(length).map_err(|_| Unreadable::Other(no_memory("the picture", bytes)))?;
-    // At most what was just reserved.
+    // The length is at most what was just reserved.
     values.resize(length, T::default());
     Ok(values)
 }
@@ -92,7 +93,7 @@ pub(super) fn no_memory(name: &str, requested: usize) -> Error {
     Error::new(ErrorKind::OutOfMemory { requested }, OP, m).help("make the picture smaller, or free memory")
 }
 
-/// A number of bytes, with a unit, for people to read.
+/// Formats a number of bytes with a unit, for people to read.
 pub(super) fn shown(bytes: usize) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut number = bytes as f64;
@@ -124,9 +125,10 @@ mod tests {
     #[test]
     fn what_is_held_at_once_is_counted() {
         let size = |channels, depth, beside| Size { width: 10, height: 100, channels, depth, beside };
-        // The file, its decoder and the samples.
+        // The file, the memory of its decoder, and the samples.
         assert_eq!(size(3, 1, 5000).needed(2000, DType::U8), 10_000);
-        // The samples twice; then as floats; through f32 to halves.
+        // Four cases: the samples twice; the samples and an f32 tensor; an f32 and an f16 tensor; and grey with alpha,
+        // expanded to four channels, with an f64 tensor.
         assert_eq!(size(3, 1, 0).needed(10, DType::U8), 6000);
         assert_eq!(size(3, 1, 0).needed(10, DType::F32), 15_000);
         assert_eq!(size(1, 1, 0).needed(10, DType::F16), 6000);

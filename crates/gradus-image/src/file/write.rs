@@ -1,4 +1,4 @@
-//! Writing.
+//! Writes image files.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use crate::convert::{to_bytes, to_hwc};
 
 const OP: &str = "save image";
 
-/// How [`save`] writes.
+/// Options for [`save`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SaveOptions {
-    /// Whether an existing file is replaced; otherwise it is an error.
+    /// Whether to replace an existing file. If not, an existing file is an error.
     pub overwrite: bool,
     /// The quality of a JPEG file, 1 to 100.
     pub quality: u8,
@@ -24,12 +24,13 @@ impl Default for SaveOptions {
     }
 }
 
-/// Writes an image `[c, h, w]` in the format that the name says: floats (clamped to 0 to 1) and `u8` with 8 bits a channel,
-/// `u16` with 16 (PNG only). The file is whole or absent: it is written aside, flushed to the disk and renamed.
+/// Writes an image `[c, h, w]` in the format that the file name indicates. Floats (clamped to 0 to 1) and `u8` are
+/// written with 8 bits per channel, and `u16` with 16 bits (PNG only). The file appears whole or not at all: it is
+/// written under a temporary name, flushed to the disk and renamed.
 ///
 /// # Errors
-/// A name of another format, a tensor that is not an image, NaN, an alpha channel or 16 bits for JPEG, an existing file that
-/// may not be replaced, and a path that cannot be written to.
+/// Returns an error if the name indicates no format; if `x` is not an image, or contains NaN; if a JPEG would have an
+/// alpha channel or 16 bits per channel; if an existing file may not be replaced; or if the path cannot be written to.
 #[track_caller]
 pub fn save(path: impl AsRef<Path>, x: &Tensor, options: SaveOptions) -> Result<()> {
     let path = path.as_ref();
@@ -39,10 +40,10 @@ pub fn save(path: impl AsRef<Path>, x: &Tensor, options: SaveOptions) -> Result<
     })
 }
 
-/// The bytes of a file of an image `[c, h, w]`, as [`save`] writes them; `quality` (1 to 100) is JPEG's.
+/// Encodes an image `[c, h, w]` as [`save`] writes it. The `quality` (1 to 100) applies to JPEG only.
 ///
 /// # Errors
-/// As [`save`], but for those of the file system.
+/// The same as those of [`save`], except those of the file system.
 #[track_caller]
 pub fn encode(x: &Tensor, format: Format, quality: u8) -> Result<Vec<u8>> {
     let shown = |e: Error| e.operand("image", x.shape(), x.dtype(), x.device());

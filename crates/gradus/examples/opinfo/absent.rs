@@ -1,6 +1,6 @@
-//! Entries that have no counterpart in Gradus, by reason.
+//! Entries of the database that have no counterpart in Gradus, grouped by reason.
 
-/// A reason, and the entries.
+/// Pairs of a reason and the names of its entries, separated by spaces.
 pub(crate) const ABSENT: &[(&str, &str)] = &[
     (
         "complex numbers: Gradus has real ones",

@@ -1,4 +1,4 @@
-//! The samples that differ on purpose, by reason.
+//! The samples that differ on purpose, grouped by reason.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use gradus::prelude::*;
 
 use crate::sample::Sample;
 
-/// What a sample shows that differs.
+/// How a sample differs.
 pub(crate) enum Finding {
     /// Gradus refuses what PyTorch computes.
     Refused(Error),
-    /// Gradus computes what PyTorch refuses, with this message.
+    /// Gradus computes what PyTorch refuses with this message.
     Accepted(String),
-    /// Both compute, and this differs.
+    /// Both compute the sample, but the results differ as described.
     Differs(String),
 }
 
@@ -26,12 +26,12 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A reason, and which samples it is for.
+/// A reason, and the samples to which it applies.
 pub(crate) struct Difference {
     pub(crate) reason: &'static str,
-    /// Whether it is one for accepting what PyTorch refuses.
+    /// Whether the reason is for calls that Gradus accepts and PyTorch refuses.
     pub(crate) accepted: bool,
-    /// Names of entries; none for all.
+    /// The names of entries, separated by spaces; empty for all entries.
     entries: &'static str,
     covers: fn(&Sample<'_>, &str) -> bool,
 }
@@ -44,17 +44,17 @@ impl Difference {
     }
 }
 
-/// Samples that PyTorch computes.
+/// A reason for samples that PyTorch computes.
 const fn differs(reason: &'static str, entries: &'static str, covers: fn(&Sample<'_>, &str) -> bool) -> Difference {
     Difference { reason, accepted: false, entries, covers }
 }
 
-/// Calls that PyTorch refuses.
+/// A reason for calls that PyTorch refuses.
 const fn accepts(reason: &'static str, entries: &'static str, covers: fn(&Sample<'_>, &str) -> bool) -> Difference {
     Difference { reason, accepted: true, entries, covers }
 }
 
-/// Whether a finding has these words, wherever.
+/// Whether a finding contains these words.
 fn has(finding: &str, words: &str) -> bool {
     finding.contains(words)
 }

@@ -1,4 +1,4 @@
-//! Entries that work element by element, activations, and the making of tensors.
+//! Elementwise operations, activations, and functions that create tensors.
 
 use gradus::Scalar;
 use gradus::prelude::*;
@@ -6,7 +6,7 @@ use gradus::prelude::*;
 use crate::sample::{KW, Rows, Sample, inexpressible, rows};
 
 pub(crate) const ROWS: Rows = rows! {
-    // Those that have their name in Gradus's table too.
+    // Entries with the same name in Gradus's table of elementwise operations.
     "abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf erfc exp exp2 expm1 floor fmod frac hypot \
      isfinite isinf isnan log log10 log1p log2 logaddexp neg remainder round rsqrt sigmoid sign signbit sin sinh sqrt square \
      tan tanh trunc xlogy mul maximum minimum fmax fmin eq ne lt le gt ge pow logical_and logical_or logical_xor logical_not \
@@ -97,12 +97,12 @@ pub(crate) const ROWS: Rows = rows! {
     "byte", |s| converted(s, DType::U8)?;
     "bool", |s| converted(s, DType::Bool)?;
     "to", |s| {
-        // Whether to copy, and the order in memory, change no value.
+        // The memory format, and whether to copy, do not affect the values.
         s.value(KW, "memory_format");
         for k in 1..5 {
             s.value(k, "");
         }
-        // To the dtype of a tensor, to a dtype, or to a device and a dtype.
+        // The target is a tensor with the dtype, a dtype, or a device followed by a dtype.
         let dtype = match s.t(1, "other") {
             Ok(other) => other.dtype(),
             Err(_) => s.dtype(1, "dtype").or_else(|_| s.dtype(2, "dtype"))?.unwrap_or(s.x()?.dtype()),
@@ -132,7 +132,7 @@ pub(crate) const ROWS: Rows = rows! {
     "eye", |s| {
         let n = s.size(0, "n", 0)?;
         let (m, dtype) = (s.size(1, "m", n)?, made(s, DType::F32)?);
-        // Gradus's is square.
+        // `Tensor::eye` only creates square matrices.
         Tensor::eye(n.max(m), dtype, s.device)?.narrow(0, 0, n)?.narrow(1, 0, m)?
     };
     "arange", |s| {
@@ -152,7 +152,7 @@ pub(crate) const ROWS: Rows = rows! {
     };
 };
 
-/// `x` times the keyword `alpha`.
+/// `x` multiplied by the keyword argument `alpha`.
 fn scaled(s: &Sample<'_>, x: &Tensor) -> Result<Tensor> {
     match s.value(KW, "alpha") {
         None => Ok(x.clone()),
@@ -172,7 +172,7 @@ fn converted(s: &Sample<'_>, dtype: DType) -> Result<Tensor> {
     s.x()?.to_dtype(dtype)
 }
 
-/// The dtype of a tensor that is made. Whether it requires a gradient changes no value.
+/// The dtype of a tensor to create. The arguments `device` and `requires_grad` are read, but do not affect the values.
 fn made(s: &Sample<'_>, default: DType) -> Result<DType> {
     for name in ["device", "requires_grad"] {
         s.value(KW, name);

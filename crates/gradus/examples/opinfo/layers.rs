@@ -1,6 +1,6 @@
-//! Entries of layers: convolution, pooling, normalisation, attention, resizing.
+//! Layers: convolution, pooling, normalisation, attention and resizing.
 //!
-//! PyTorch takes a sample without a batch too: here it gets a batch of one.
+//! PyTorch also accepts samples without a batch axis; here such a sample becomes a batch of one.
 
 use gradus::ops::{GridPadding, GridSample, Interpolate, Interpolation, Resized, Sampling};
 use gradus::prelude::*;
@@ -48,7 +48,7 @@ pub(crate) const ROWS: Rows = rows! {
         s.x()?.group_norm(s.size(1, "num_groups", 0)?, s.opt(2, "weight")?, s.opt(3, "bias")?, s.num(4, "eps", 1e-5)?)?
     };
     "nn.functional.instance_norm", |s| {
-        // Statistics that only run along do not change the result.
+        // Running statistics do not affect the result unless `use_input_stats` is false.
         let running = [s.opt(1, "running_mean")?, s.opt(2, "running_var")?];
         s.num(KW, "momentum", 0.1)?;
         let (weight, bias, eps) = (s.opt(3, "weight")?, s.opt(4, "bias")?, s.num(KW, "eps", 1e-5)?);
@@ -152,7 +152,8 @@ pub(crate) const ROWS: Rows = rows! {
     };
 };
 
-/// A call on the input, which gets a batch of one if its rank is one less than that.
+/// Calls `f` on the input. If the rank of the input is one less than `rank`, the input becomes a batch of one for the
+/// call.
 fn batched(s: &Sample<'_>, rank: usize, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
     let x = s.x()?;
     if x.rank() + 1 == rank { f(&x.unsqueeze(0)?)?.squeeze(0) } else { f(x) }
@@ -201,7 +202,7 @@ fn max_pool<const N: usize>(
     with_places(s, N + 2, s.flag(KW, "return_indices", false)?, |x| f(x, kernel, options))
 }
 
-/// [`batched`] for values and their places, which are given if they are wanted.
+/// [`batched`] for calls that return values and their indices. The indices are returned only if `wanted`.
 fn with_places(
     s: &Sample<'_>,
     rank: usize,
@@ -233,7 +234,7 @@ fn avg_pool<const N: usize>(
     batched(s, N + 2, |x| f(x, kernel, options, count))
 }
 
-/// The output sizes of an adaptive pool: None is the size of the input.
+/// The output sizes of an adaptive pool. `None` stands for the size of the input.
 fn bins<const N: usize>(s: &Sample<'_>) -> Result<[usize; N]> {
     let x = s.x()?.shape();
     match s.value(1, "output_size") {
@@ -264,7 +265,7 @@ fn shape(s: &Sample<'_>) -> Result<Vec<usize>> {
     Ok(s.ints(1, "normalized_shape")?.unwrap_or_default().into_iter().map(|d| d as usize).collect())
 }
 
-/// Pairs from the last axis on, as PyTorch lists them.
+/// Pads the input. PyTorch lists the pairs of borders from the last axis to the first.
 fn padded(s: &Sample<'_>, mode: PadMode) -> Result<Tensor> {
     let all = s.ints(1, "pad")?.unwrap_or_default();
     if all.len() % 2 == 1 {
@@ -286,7 +287,7 @@ fn factors(s: &Sample<'_>, name: &str) -> Result<Vec<f64>> {
     }
 }
 
-/// The size that a `size` or a `scale_factor` means.
+/// The output size that `size` or `scale_factor` specifies.
 fn target(s: &Sample<'_>) -> Result<Vec<usize>> {
     let spatial = &s.x()?.shape()[2..];
     if s.value(KW, "size").is_some() {

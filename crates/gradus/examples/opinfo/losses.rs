@@ -1,4 +1,4 @@
-//! Entries of losses and distances.
+//! Losses and distances.
 
 use gradus::ops::Target;
 use gradus::prelude::*;
@@ -54,7 +54,8 @@ pub(crate) const ROWS: Rows = rows! {
     "nn.functional.linear_cross_entropy", |s| {
         let logits = s.x()?.linear(s.t(1, "linear_weight")?, s.opt(KW, "linear_bias")?)?;
         let target = s.t(2, "target")?;
-        // Classes last; a target of floats has them too.
+        // The classes are on the last axis of the logits, and of a target of probabilities. For class indices they are
+        // moved to axis 1.
         if target.dtype().is_float() || logits.rank() < 3 {
             cross_entropy(s, &logits, target)?
         } else {
@@ -94,7 +95,7 @@ fn ignored(s: &Sample<'_>) -> Result<Option<i64>> {
     Ok(Some(s.int(KW, "ignore_index", -100)? as i64))
 }
 
-/// Logits and targets of a single row get a batch of one.
+/// Adds a batch axis to logits and a target that have none. The flag says whether it did.
 fn batch(x: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor, bool)> {
     let alone = x.rank() == 1;
     if alone { Ok((x.unsqueeze(0)?, target.unsqueeze(0)?, true)) } else { Ok((x.clone(), target.clone(), false)) }

@@ -1,13 +1,14 @@
-//! The samples of PyTorch's OpInfo database on Gradus: `cargo xtask opinfo`.
+//! Runs the samples of PyTorch's OpInfo database on Gradus: `cargo xtask opinfo`.
 //!
 //! ```sh
 //! python crates/gradus/examples/opinfo/samples.py target/opinfo.safetensors
 //! cargo run --release -p gradus --example opinfo -- target/opinfo.safetensors [--list] [--page docs/opinfo.md]
 //! ```
 //!
-//! Tables map an entry of the database to a call: `elementwise`, `structure`, `layers`, `losses`, and `random` for those
-//! that draw. `absent` lists the entries that have none, and `differences` the samples that differ, both with reasons. The
-//! exit code is 1 if a sample differs without one, or a reason is given for nothing.
+//! Tables map each entry of the database to a call. They are in `elementwise`, `structure`, `layers` and `losses`, and
+//! in `random` for entries that draw random numbers. `absent` lists the entries without a counterpart in Gradus, and
+//! `differences` the samples that differ on purpose, both with reasons. The exit code is 1 if a sample differs without
+//! a reason, or if a reason applies to no sample.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod absent;
@@ -35,31 +36,32 @@ use serde_json::Value;
 
 const USAGE: &str = "usage: opinfo SAMPLES.safetensors [--list] [--page PATH]";
 
-/// What became of all samples.
+/// Counts over all samples.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) torch: String,
     pub(crate) entries: usize,
-    /// Entries with a call.
+    /// The number of entries that have a call.
     pub(crate) called: usize,
-    /// Samples of those, without the calls that PyTorch refuses.
+    /// The number of samples of these entries, including the draws but not the calls that PyTorch refuses.
     pub(crate) samples: usize,
-    /// Of them those that agree in values, in first and in second gradients.
+    /// The number of samples that agree in values; in values and first gradients; and in values and both gradients.
     pub(crate) agree: [usize; 3],
-    /// Draws of the same shape and dtype.
+    /// The number of random samples that agree in shape and dtype.
     pub(crate) draws: usize,
-    /// Calls that PyTorch refuses; of them those that Gradus refuses, and that its types do not let one write.
+    /// The number of calls that PyTorch refuses. Gradus refuses `refused` of them, and `unwritten` of them cannot be
+    /// written with its types.
     pub(crate) errors: usize,
     pub(crate) refused: usize,
     pub(crate) unwritten: usize,
-    /// For each reason the samples, by entry.
+    /// For each reason, the number of samples by entry.
     pub(crate) listed: Vec<BTreeMap<String, usize>>,
-    /// What `samples.py` left out, by reason.
+    /// The number of samples that `samples.py` left out, by reason.
     pub(crate) left_out: BTreeMap<String, usize>,
     pub(crate) wrong: Vec<String>,
 }
 
-/// The calls, and which of them draw.
+/// The call of each entry, and whether it draws random numbers.
 fn calls() -> BTreeMap<&'static str, (Call, bool)> {
     let tables = [elementwise::ROWS, structure::ROWS, layers::ROWS, losses::ROWS, random::ROWS];
     let rows = tables.iter().enumerate().flat_map(|(i, rows)| rows.iter().map(move |row| (i, row)));
@@ -71,13 +73,13 @@ fn calls() -> BTreeMap<&'static str, (Call, bool)> {
     calls
 }
 
-/// The arguments among the words of a sample, as JSON.
+/// The JSON arguments in the description of a sample.
 fn arguments(words: &str) -> &str {
     let from = |n| words.splitn(n + 1, ' ').nth(n).unwrap();
     if words.starts_with("error ") { from(1).lines().next().unwrap() } else { from(3) }
 }
 
-/// Runs a sample: how many stages agree, or what is found.
+/// Runs a sample. Returns the number of stages that agree, or a finding.
 fn run(
     file: &File<'_>,
     name: &str,
@@ -103,7 +105,7 @@ fn run(
     found.difference.map_or(Ok(found.stages), |words| Err(Finding::Differs(words)))
 }
 
-/// Runs all samples of an entry.
+/// Runs all samples of an entry, and counts the results in `tally`.
 fn entry(
     file: &File<'_>,
     entry: &str,
@@ -219,7 +221,7 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    // A panic is a finding, told with its sample.
+    // A panic is reported together with its sample, so the usual message is suppressed.
     std::panic::set_hook(Box::new(|_| {}));
     let tally = tally(&bytes.unwrap(), list);
     println!("{}", page::counts(&tally));

@@ -1,4 +1,4 @@
-//! `docs/opinfo.md`.
+//! Generates `docs/opinfo.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use crate::Tally;
 use crate::absent::ABSENT;
 use crate::differences::DIFFERENCES;
 
-/// The counts, a line each.
+/// The counts as a table, one line each.
 pub(crate) fn counts(t: &Tally) -> String {
     let listed = |accepted: bool| -> usize {
         let all = DIFFERENCES.iter().zip(&t.listed).filter(|(d, _)| d.accepted == accepted);
@@ -47,7 +47,7 @@ fn entries(found: &BTreeMap<String, usize>) -> String {
     found.iter().map(|(name, n)| format!("`{name}` {n}")).collect::<Vec<_>>().join(", ")
 }
 
-/// The page.
+/// The text of the page.
 pub(crate) fn page(t: &Tally) -> String {
     let mut text = format!(
         "# PyTorch's samples\n\nMade by `cargo xtask opinfo`, which draws the samples of PyTorch's OpInfo database, runs them on \

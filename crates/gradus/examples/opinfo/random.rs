@@ -1,4 +1,5 @@
-//! Entries that draw. The numbers are those of another generator: shape and dtype are compared, and what is refused.
+//! Entries that draw random numbers. The two libraries draw different numbers, so only shapes, dtypes and refusals are
+//! compared.
 
 use gradus::prelude::*;
 

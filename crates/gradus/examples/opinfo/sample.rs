@@ -1,7 +1,8 @@
-//! A sample of PyTorch's database: the arguments of one call, as the rows of the tables read them.
+//! A sample of PyTorch's database: the arguments of one call, with methods that read them.
 //!
-//! An argument is named by its position and its keyword, `KW` being no position. One that Gradus's call has no place for is
-//! an error of `SAMPLE`, and so is one that no row read: nothing is ignored.
+//! Every argument is read by its position and its keyword; an argument that can only be passed by keyword has the
+//! position [`KW`]. Nothing is ignored: an argument that Gradus cannot express is an error whose operation is
+//! [`SAMPLE`], and so is an argument that is never read.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,9 +11,9 @@ use gradus::prelude::*;
 use gradus::{Operand, Reduction, Scalar, ops};
 use serde_json::{Map, Value};
 
-/// What errors of reading arguments call the operation.
+/// The operation name in errors about reading arguments.
 pub(crate) const SAMPLE: &str = "sample";
-/// An argument that has a keyword only.
+/// The position of an argument that can only be passed by keyword.
 pub(crate) const KW: usize = usize::MAX;
 
 pub(crate) struct Sample<'a> {
@@ -21,11 +22,11 @@ pub(crate) struct Sample<'a> {
     kwargs: &'a Map<String, Value>,
     pub(crate) tensors: &'a [Tensor],
     pub(crate) device: &'a Device,
-    /// The arguments that were read, positions as numbers.
+    /// The names of the keyword arguments and the numbers of the positional arguments that have been read.
     read: RefCell<BTreeSet<String>>,
 }
 
-/// What a call gives, in the order of PyTorch's results.
+/// The results of a call, in the order of PyTorch's results.
 pub(crate) struct Outs(pub(crate) Vec<Tensor>);
 
 impl From<Tensor> for Outs {
@@ -44,7 +45,7 @@ impl From<Vec<Tensor>> for Outs {
     }
 }
 
-/// A call on Gradus with the arguments of a sample.
+/// A function that calls Gradus with the arguments of a sample.
 pub(crate) type Call = for<'a, 'b> fn(&'a Sample<'b>) -> Result<Outs>;
 /// Names of entries, separated by spaces, and the call that they share.
 pub(crate) type Rows = &'static [(&'static str, Call)];
@@ -61,7 +62,7 @@ pub(crate) fn inexpressible<T>(words: impl Into<String>) -> Result<T> {
 }
 
 impl<'a> Sample<'a> {
-    /// From `[args, kwargs]`.
+    /// Creates a sample from the JSON `[args, kwargs]`.
     pub(crate) fn new(
         entry: &'a str,
         json: &'a Value,
@@ -72,14 +73,14 @@ impl<'a> Sample<'a> {
         Some(Sample { entry, args, kwargs, tensors, device, read: RefCell::default() })
     }
 
-    /// An argument that no row read.
+    /// An argument that has not been read, if there is one.
     pub(crate) fn unread(&self) -> Option<String> {
         let names = (0..self.args.len()).map(|i| i.to_string()).chain(self.kwargs.keys().cloned());
         let read = self.read.borrow();
         names.into_iter().find(|name| !read.contains(name))
     }
 
-    /// The argument, if it is there and not None.
+    /// The argument, if it is present and not `None`.
     pub(crate) fn value(&self, at: usize, name: &str) -> Option<&'a Value> {
         let value = if let Some(v) = self.kwargs.get(name) {
             self.read.borrow_mut().insert(name.to_owned());
@@ -113,14 +114,14 @@ impl<'a> Sample<'a> {
         self.value(at, name).map(|_| self.t(at, name)).transpose()
     }
 
-    /// A list of tensors; one tensor is a list of one.
+    /// A list of tensors; a single tensor counts as a list of one.
     pub(crate) fn list(&self, at: usize, name: &str) -> Result<Vec<&'a Tensor>> {
         let value = self.need(at, name)?;
         let all = if let Value::Array(all) = value { &all[..] } else { std::slice::from_ref(value) };
         all.iter().map(|v| self.tensor(v).map_or_else(|| inexpressible(format!("{name} is no tensor")), Ok)).collect()
     }
 
-    /// All positional arguments, tensors.
+    /// All positional arguments, which must be tensors.
     pub(crate) fn all(&self) -> Result<Vec<&'a Tensor>> {
         (0..self.args.len()).map(|i| self.t(i, "")).collect()
     }
@@ -177,7 +178,7 @@ impl<'a> Sample<'a> {
         }
     }
 
-    /// Whole numbers; a number is a list of one.
+    /// A list of integers; a single number counts as a list of one.
     pub(crate) fn ints(&self, at: usize, name: &str) -> Result<Option<Vec<isize>>> {
         let Some(value) = self.value(at, name) else { return Ok(None) };
         let all = if let Value::Array(all) = value { &all[..] } else { std::slice::from_ref(value) };
@@ -185,7 +186,7 @@ impl<'a> Sample<'a> {
         ints.map_or_else(|| inexpressible(format!("{name} is {value}")), |v| Ok(Some(v)))
     }
 
-    /// All arguments from a position on, or the list there.
+    /// All positional arguments from `at` on, or the list at that position.
     pub(crate) fn rest(&self, at: usize, name: &str) -> Result<Vec<isize>> {
         if self.args.len() > at.saturating_add(1) {
             return (at..self.args.len()).map(|i| self.int(i, name, 0)).collect();
@@ -197,7 +198,7 @@ impl<'a> Sample<'a> {
         self.rest(at, name)?.into_iter().map(|v| size(v, name)).collect()
     }
 
-    /// A size for each of the `N` axes; a single number is for all.
+    /// A size for each of the `N` axes; a single number applies to all axes.
     pub(crate) fn each<const N: usize>(&self, at: usize, name: &str, default: usize) -> Result<[usize; N]> {
         let Some(all) = self.ints(at, name)?.filter(|all| !all.is_empty()) else { return Ok([default; N]) };
         let all = all.into_iter().map(|v| size(v, name)).collect::<Result<Vec<_>>>()?;
@@ -208,7 +209,7 @@ impl<'a> Sample<'a> {
         }
     }
 
-    /// The axes of `dim`; none and an empty list are all axes.
+    /// The axes in an argument; if it is absent or an empty list, all axes.
     pub(crate) fn axes(&self, at: usize, name: &str, x: &Tensor) -> Result<Vec<isize>> {
         let all = (0..x.rank() as isize).collect();
         Ok(self.ints(at, name)?.filter(|axes| !axes.is_empty()).unwrap_or(all))
@@ -221,7 +222,7 @@ impl<'a> Sample<'a> {
         short.parse().map(Some).or_else(|_| inexpressible(format!("{value} is no dtype")))
     }
 
-    /// The input, in the dtype that a keyword names.
+    /// The input, converted to the dtype of the keyword argument `dtype`.
     pub(crate) fn cast(&self) -> Result<Tensor> {
         let x = self.x()?;
         x.to_dtype(self.dtype(KW, "dtype")?.unwrap_or(x.dtype()))
@@ -236,7 +237,7 @@ impl<'a> Sample<'a> {
         }
     }
 
-    /// The operation of the table of elementwise ones that has the entry's name, on all positional arguments.
+    /// Applies the operation of the elementwise table that has the entry's name to all positional arguments.
     pub(crate) fn elementwise(&self) -> Result<Tensor> {
         let name = self.entry.rsplit('.').next().unwrap_or_default();
         let found = ops::table::TABLE.iter().find(|e| e.op.name() == name);

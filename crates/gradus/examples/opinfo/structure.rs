@@ -1,4 +1,4 @@
-//! Entries that reduce, multiply, move and index.
+//! Reductions, matrix products, shape operations and indexing.
 
 use gradus::prelude::*;
 use gradus::{Ellipsis, Index, Indexing, NewAxis, Operand, ScatterReduction, Strided};
@@ -82,7 +82,7 @@ pub(crate) const ROWS: Rows = rows! {
     };
     "nonzero argwhere", |s| {
         if s.flag(KW, "as_tuple", false)? {
-            // Of a scalar PyTorch's tuple has the places in a vector of one element.
+            // For a scalar, PyTorch's tuple contains indices into a vector of one element.
             let x = s.x()?;
             let places = if x.rank() == 0 { x.reshape([1])?.nonzero()? } else { x.nonzero()? };
             places.unbind(1)?
@@ -208,7 +208,7 @@ pub(crate) const ROWS: Rows = rows! {
         let mut axes = s.ints(1, "dim")?.unwrap_or_else(|| (0..x.rank() as isize).collect());
         axes.iter_mut().for_each(|a| *a = a.rem_euclid(x.rank().max(1) as isize));
         axes.sort();
-        // PyTorch leaves axes of other sizes as they are.
+        // PyTorch leaves axes whose size is not 1 as they are.
         let stays = |a: isize| x.rank() > 0 && x.shape()[a as usize] != 1;
         axes.into_iter().rev().filter(|&a| !stays(a)).try_fold(x.clone(), |y, axis| y.squeeze(axis))?
     };
@@ -253,7 +253,7 @@ pub(crate) const ROWS: Rows = rows! {
         let (x, index) = (s.x()?, s.t(1, "indices")?);
         match s.value(2, "dim") {
             Some(_) => {
-                // All axes but that one broadcast.
+                // All axes except `dim` broadcast.
                 let axis = s.int(2, "dim", 0)?.rem_euclid(x.rank() as isize) as usize;
                 let shape = |t: &Tensor| (0..t.rank()).map(|i| if i == axis { 1 } else { t.shape()[i] }).collect::<Vec<_>>();
                 let both: Vec<usize> = shape(x).iter().zip(shape(index)).map(|(&a, b)| if a == 1 { b } else { a }).collect();
@@ -317,7 +317,7 @@ pub(crate) const ROWS: Rows = rows! {
     "index_put", |s| s.x()?.index_put(&s.list(1, "indices")?, s.t(2, "values")?, s.flag(3, "accumulate", false)?)?;
 };
 
-/// The axes of the argument `dim`, all where it is absent or empty.
+/// The axes of the argument `dim`; all axes if it is absent or empty.
 fn dims(s: &Sample<'_>) -> Result<Vec<isize>> {
     s.axes(1, "dim", s.x()?)
 }
@@ -326,7 +326,7 @@ fn keep(s: &Sample<'_>) -> Result<bool> {
     s.flag(2, "keepdim", false)
 }
 
-/// The axes of a variance: the first argument may be `unbiased` instead.
+/// The axes of a variance. The argument at position 1 may be `unbiased` instead of `dim`.
 fn spread(s: &Sample<'_>) -> Result<Vec<isize>> {
     match s.value(1, "dim") {
         Some(Value::Bool(_)) => Ok((0..s.x()?.rank() as isize).collect()),
@@ -346,12 +346,12 @@ fn correction(s: &Sample<'_>) -> Result<usize> {
     }
 }
 
-/// The input, flat where no axis is named.
+/// The input, flattened if no axis is given.
 fn flat_unless(s: &Sample<'_>) -> Result<Tensor> {
     if s.value(1, "dim").is_some() { Ok(s.x()?.clone()) } else { s.x()?.reshape([s.x()?.numel()]) }
 }
 
-/// What the index of an extreme has as its shape.
+/// The shape of the indices of a maximum or minimum.
 fn flat_shape(s: &Sample<'_>) -> Result<Vec<usize>> {
     let (x, keepdim) = (s.x()?, keep(s)?);
     let axes = match s.value(1, "dim") {
@@ -362,7 +362,7 @@ fn flat_shape(s: &Sample<'_>) -> Result<Vec<usize>> {
     Ok(all.filter(|(i, _)| keepdim || !axes.contains(i)).map(|(i, &d)| if axes.contains(&i) { 1 } else { d }).collect())
 }
 
-/// i32 where that is asked for.
+/// Converts to i32 if the keyword argument `out_int32` is true.
 fn narrowed(s: &Sample<'_>, y: Tensor) -> Result<Tensor> {
     if s.flag(KW, "out_int32", false)? { y.to_dtype(DType::I32) } else { Ok(y) }
 }
@@ -371,11 +371,11 @@ fn narrowed(s: &Sample<'_>, y: Tensor) -> Result<Tensor> {
 fn added(s: &Sample<'_>, y: Tensor) -> Result<Tensor> {
     let (beta, alpha) = (s.scalar(KW, "beta", 1)?, s.scalar(KW, "alpha", 1)?);
     let product = y.mul(alpha)?;
-    // With beta 0 PyTorch does not read the input.
+    // With a `beta` of 0, PyTorch does not read the input.
     if beta.eq(0) { product.add(&s.x()?.zeros_like()?) } else { product.add(&s.x()?.mul(beta)?) }
 }
 
-/// Sizes with -1 for the size that the input has.
+/// Sizes in which -1 stands for the size of the input's axis.
 fn stretched(s: &Sample<'_>, dims: Vec<isize>) -> Result<Vec<usize>> {
     let (shape, lead) = (s.x()?.shape(), dims.len().saturating_sub(s.x()?.rank()));
     let one = |(i, &d): (usize, &isize)| {
@@ -396,7 +396,7 @@ fn inferred(dims: Vec<isize>) -> Result<Vec<usize>> {
     Ok(sizes_or_infer(dims))
 }
 
-/// Start and end of a slice as Python cuts them to the axis.
+/// The start and end of a slice, clamped to the axis as in Python.
 fn part(s: &Sample<'_>, size: usize, at: usize) -> Result<(usize, usize)> {
     let n = size as isize;
     let cut = |v: isize| if v < 0 { (v + n).max(0) } else { v.min(n) };
@@ -405,7 +405,7 @@ fn part(s: &Sample<'_>, size: usize, at: usize) -> Result<(usize, usize)> {
     Ok((start as usize, end as usize))
 }
 
-/// The source, times alpha.
+/// The argument `source`, multiplied by `alpha`.
 fn scaled_source(s: &Sample<'_>) -> Result<Tensor> {
     let source = s.t(3, "source")?;
     match s.value(KW, "alpha") {
@@ -415,7 +415,7 @@ fn scaled_source(s: &Sample<'_>) -> Result<Tensor> {
     }
 }
 
-/// The source, or a number in the shape of the index.
+/// The argument `src`; a number is expanded to the shape of the index.
 fn filled(s: &Sample<'_>) -> Result<Tensor> {
     match s.operand(3, "src")? {
         Operand::Tensor(t) => Ok(t.clone()),
@@ -434,7 +434,7 @@ fn combined(s: &Sample<'_>) -> Result<ScatterReduction> {
     })
 }
 
-/// What stands between the brackets of `x[..]`.
+/// The indices between the brackets of `x[..]`.
 fn indices<'a>(s: &Sample<'a>) -> Result<Vec<Index<'a>>> {
     let one = |v: &'a Value| -> Result<Index<'a>> {
         if let Some(at) = v.get("in").and_then(Value::as_u64) {

@@ -8,7 +8,7 @@ use safetensors::tensor::{Dtype, TensorView};
 pub(crate) struct File<'a> {
     pub(crate) tensors: SafeTensors<'a>,
     pub(crate) device: Device,
-    /// The inputs of a case that the file does not have, on the CPU.
+    /// Creates the inputs, on the CPU, of a case whose inputs are not in the file.
     pub(crate) missing: fn(&str) -> Vec<Tensor>,
 }
 
@@ -18,14 +18,14 @@ impl File<'_> {
         Some(self.on_device(tensor(&view)).unwrap())
     }
 
-    /// A tensor of the CPU on the device: in f32 if that has no f64.
+    /// Moves a CPU tensor to the device. If the device has no f64, an f64 tensor becomes f32.
     fn on_device(&self, t: Result<Tensor>) -> Result<Tensor> {
         let t = t?;
         if t.dtype() == DType::F64 && self.is_narrow() { t.to_dtype(DType::F32) } else { Ok(t) }?
             .to_device(&self.device)
     }
 
-    /// Whether the device has no f64.
+    /// Whether the device lacks f64.
     pub(crate) fn is_narrow(&self) -> bool {
         !self.device.backend().supports(DType::F64)
     }
@@ -96,17 +96,17 @@ pub(crate) fn order(words: &str) -> usize {
     word(words, "order=").parse().unwrap()
 }
 
-/// The extent to which a case agrees.
+/// How far a case agrees with PyTorch.
 pub(crate) struct Agreement {
     /// The number of comparisons that agree: 1 for the values, and 1 more for each of the two gradients.
-    #[allow(dead_code)] // one of the two programs that include this file counts it
+    #[allow(dead_code)] // only one of the two programs that include this file reads it
     pub(crate) stages: usize,
     /// A description of the first difference.
     pub(crate) difference: Option<String>,
 }
 
-/// Runs a case as its description says, and compares its values and as many gradients as the file has. An error is one
-/// of the call; an error of a gradient is a difference.
+/// Runs a case as its description says, and compares its values and as many gradients as the file has. Returns an error
+/// if the call fails; a gradient that fails counts as a difference.
 pub(crate) fn check(
     file: &File<'_>,
     name: &str,

@@ -5,7 +5,7 @@ use gradus::prelude::*;
 
 use crate::values;
 
-/// A call in the form that the checks vary.
+/// The type of the calls that are checked.
 pub(crate) type Function<'a> = &'a dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>;
 
 /// The memory layout of every operand.
@@ -42,7 +42,8 @@ impl Lay {
         }
     }
 
-    /// For layouts that permute or flip axes, the view that does so; it is its own inverse.
+    /// For layouts that permute or flip axes, the view that does so, which is its own inverse. For other layouts, the
+    /// tensor itself.
     fn turned(self, t: &Tensor) -> Result<Tensor> {
         match self {
             Lay::Transposed if t.rank() > 1 => t.transpose(0, -1),
@@ -51,7 +52,7 @@ impl Lay {
         }
     }
 
-    /// Applies `f` to each element, such that the gradient that reaches `y` has this layout.
+    /// Applies `f` to each element of `y` in such a way that the gradient that reaches `y` has this layout.
     fn through(self, y: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         match self {
             Lay::Transposed | Lay::Flipped => self.turned(&f(&self.turned(y)?)?),
@@ -63,7 +64,8 @@ impl Lay {
 /// A call with each float output `y` replaced by `sin(y + c)`, for irregular `c`.
 ///
 /// No derivative of the composition is constant, even if the call is linear: its second derivative tests the gradient
-/// of the call's gradient, and its third the next order. The incoming gradient of the call has the layout `lay`.
+/// of the call's gradient, and its third derivative tests the next order. The incoming gradient of the call has the
+/// layout `lay`.
 pub(crate) fn curved(
     call: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     lay: Lay,
@@ -96,8 +98,8 @@ fn numbered(like: &Tensor, number: impl Fn(usize) -> f64) -> Result<Tensor> {
     Tensor::from_vec(numbers, like.shape(), like.device())?.to_dtype(like.dtype())
 }
 
-/// Looks up, by index, the weight of an output or of a first gradient. Where it gives `None`, irregular numbers are
-/// used.
+/// Functions that return, by index, the weight of an output or of a first gradient. Where they return `None`, irregular
+/// numbers are used.
 pub(crate) struct Weights<'a> {
     pub(crate) of_output: &'a dyn Fn(usize) -> Option<Tensor>,
     pub(crate) of_gradient: &'a dyn Fn(usize) -> Option<Tensor>,
@@ -115,7 +117,7 @@ pub(crate) struct Found {
     pub(crate) second: Vec<Tensor>,
 }
 
-/// The gradients of `roots`, each weighted with its seed.
+/// The gradients of the sum of `roots`, each weighted with its seed.
 fn pull(roots: &[(&Tensor, Tensor)], points: &[&Tensor], options: BackwardOptions) -> Result<Vec<Tensor>> {
     let zeros = |p: &&Tensor| p.detach().zeros_like();
     if roots.is_empty() {
@@ -264,9 +266,9 @@ pub(crate) fn differences(
     Ok((wrong, line))
 }
 
-/// Compares every element of the second gradients, those of `sum(u * g)` for the first gradients `g`, with the central
-/// difference of `g` along `u`; the two agree because the Hessian is symmetric. Returns a description of the first
-/// difference.
+/// Compares every element of the second gradients (the gradients of `sum(u * g)`, where `g` are the first gradients)
+/// with the central difference of `g` along `u`. The two agree because the Hessian is symmetric. Returns a description
+/// of the first difference.
 pub(crate) fn second_differences(call: Function<'_>, inputs: &[Tensor], leaves: &[usize]) -> Result<Option<String>> {
     let at = derivatives(call, inputs, leaves, &IRREGULAR, Lay::Plain)?;
     let mut wrong = None;

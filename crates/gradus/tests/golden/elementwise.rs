@@ -1,4 +1,4 @@
-//! Elementwise operations outside of the table, whose entries have calls of their own.
+//! Elementwise operations that are not in the table of elementwise operations. The table has calls for its own entries.
 
 use gradus::prelude::*;
 

@@ -1,7 +1,7 @@
-//! `docs/higher-order.md`: second derivatives by each combination of forward and reverse mode, beside PyTorch's.
+//! `docs/higher-order.md`: second derivatives by each combination of forward and reverse mode, compared with PyTorch's.
 //!
-//! The cases are those of the file; a row of `docs/op-matrix.md` without a case is a failure. `higher.py` computes the
-//! same losses, directions and errors with PyTorch, and writes `higher.txt`.
+//! The cases are those of `values.safetensors`. A row of `docs/op-matrix.md` without a case is a failure. `higher.py`
+//! computes the same losses, directions and errors with PyTorch, and writes `higher.txt`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -22,12 +22,12 @@ static PYTORCH: &str = include_str!("higher.txt");
 const MODES: [&str; 4] =
     ["reverse over reverse", "forward over reverse", "reverse over forward", "forward over forward"];
 
-/// The largest error of a product against finite differences, relative to its largest element. The scale is at least a
-/// thousandth of the gradient's largest element, because smaller differences are inaccurate.
+/// The largest permitted error of a product compared with finite differences, relative to their largest element. The
+/// scale is at least a thousandth of the gradient's largest element, because smaller differences are inaccurate.
 const TOLERANCE: f64 = 1e-6;
 const FLOOR: f64 = 1e-3;
 
-/// Cases with random numbers; PyTorch draws different ones.
+/// Cases with random numbers. PyTorch draws different numbers.
 const RANDOM: [&str; 2] = ["dropout/half", "scaled_dot_product_attention/dropout"];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -137,8 +137,8 @@ fn relative(off: f64, scale: f64) -> f64 {
     if off == 0.0 { 0.0 } else { off / scale }
 }
 
-/// The errors of the four modes against finite differences of the gradient along `u`, each the smallest over the step
-/// sizes. `None` if an operand, the value or the gradient is not finite, or no output is a float.
+/// The errors of the four modes against finite differences of the gradient along `u`. Each is the smallest error over
+/// the step sizes. `None` if an operand, the value or the gradient is not finite, or if no output is a float.
 fn errors(call: Function<'_>, inputs: &[Tensor], leaves: &[usize]) -> Result<Option<[Result<f64>; 4]>> {
     let x: Vec<Tensor> = leaves.iter().map(|&i| inputs[i].clone()).collect();
     let direction = |salt| leaves.iter().map(|&i| irregular(&inputs[i], i + salt)).collect::<Result<Vec<_>>>();
@@ -202,7 +202,7 @@ fn ours(case: &Case<'_>, said: &mut Vec<String>) -> Option<Verdicts> {
     Some(all)
 }
 
-/// Generates the page, and describes what is wrong.
+/// Generates the page. Also returns descriptions of everything that is wrong.
 fn page() -> (String, Vec<String>) {
     let (file, metadata, calls, mut wrong) = (file(), words(), calls(), vec![]);
     let version = PYTORCH.lines().next().unwrap_or_default().trim_start_matches("# ");

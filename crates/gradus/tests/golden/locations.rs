@@ -1,5 +1,6 @@
-//! Every recorded operation has the line of the user's call, however many operations it is composed of. In these tests
-//! that is a line of the test. The operations that its recorded gradient consists of have the same line.
+//! Every recorded operation carries the location of the user's call, even if that call is composed of several
+//! operations. In these tests that location is a line of the test. The operations of the recorded gradient carry the
+//! same location.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
@@ -14,7 +15,7 @@ use crate::derivatives::{EVERY, Function, Lay, checkpointed};
 use crate::orders::{Case, cases};
 use crate::{calls, file, words};
 
-/// The nodes behind some tensors, including leaves, each once.
+/// All graph nodes behind some tensors, including leaves, without duplicates.
 fn nodes(tensors: &[Tensor]) -> Vec<Arc<Node>> {
     let (mut seen, mut found) = (HashSet::new(), vec![]);
     let mut stack: Vec<Arc<Node>> = tensors.iter().filter_map(|t| t.grad_fn().cloned()).collect();
@@ -27,7 +28,7 @@ fn nodes(tensors: &[Tensor]) -> Vec<Arc<Node>> {
     found
 }
 
-/// The outputs of a call and their recorded gradients, or nothing if the operation rejects the dtype.
+/// The outputs of a call and their recorded gradients. Errors if the operation rejects the dtype.
 fn recorded(case: &Case<'_>, call: Function<'_>, dtype: DType, lay: Lay) -> Result<Vec<Tensor>> {
     let mut inputs = vec![];
     for (i, t) in case.inputs.iter().enumerate() {
@@ -53,7 +54,8 @@ fn every_recorded_operation_carries_a_line_of_the_caller() {
     let (mut names, mut seen) = (BTreeSet::new(), 0);
     let mut wrong: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for case in &cases(&file, &metadata, &calls) {
-        // The methods of the table all come from one macro, and are below.
+        // The methods of the table all come from one macro, so the operation is applied directly here. The next test
+        // checks the methods.
         let entry = TABLE.iter().find(|e| e.op.name() == case.row);
         let method = case.call;
         let call = move |x: &[Tensor]| match entry {
@@ -64,7 +66,7 @@ fn every_recorded_operation_carries_a_line_of_the_caller() {
             None => method(x),
         };
         let through = checkpointed(call);
-        // Half precision and other layouts take other paths.
+        // Half precision and other layouts take different code paths.
         for dtype in [DType::F64, DType::F32, DType::F16] {
             for (call, lay) in
                 EVERY.map(|lay| (&call as Function<'_>, lay)).into_iter().chain([(&through as _, Lay::Plain)])

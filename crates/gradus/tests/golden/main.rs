@@ -1,7 +1,7 @@
 //! Values and first and second gradients, compared with PyTorch in f64. `make.py` in this folder wrote
 //! `values.safetensors`.
 //!
-//! A case of the file is found by its name, or by the part before the first `/`.
+//! The call of a case is looked up by the name of the case, then by the part of the name before the first `/`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod compare;
@@ -63,7 +63,8 @@ fn file_on(device: Device) -> File<'static> {
     File { tensors: SafeTensors::deserialize(VALUES).unwrap(), device, missing }
 }
 
-/// The WebGPU adapter to test on, in all profiles, the largest first. Without one, prints a line that says so.
+/// The WebGPU adapter to test on, opened in all profiles, starting with the one that has the most features. Without an
+/// adapter, prints a line that says so.
 #[cfg(feature = "wgpu")]
 fn adapters() -> Vec<Device> {
     use std::sync::Arc;
@@ -107,7 +108,7 @@ fn words() -> BTreeMap<String, String> {
     own.chain(recorded()).collect()
 }
 
-/// Every case of a sample was made from the current sample. Writes the samples for `make.py`.
+/// Checks that every case of a sample was made from the current sample. Writes the samples for `make.py`.
 #[test]
 fn the_file_has_the_cases_of_all_samples() {
     let samples: Vec<_> = samples::all().into_iter().filter(|s| !s.torch.is_empty()).collect();
@@ -153,7 +154,7 @@ fn operations_agree_with_pytorch_on_webgpu() {
 
 fn agree(file: &File<'_>) {
     let (metadata, calls) = (recorded(), calls());
-    // The special values are f64's: its smallest and largest numbers.
+    // The special values are the smallest and largest numbers of f64, which a device without f64 lacks.
     let special = |name: &str| name.ends_with("/special") && file.is_narrow();
     let cases: Vec<_> = metadata.iter().filter(|(_, v)| v.starts_with("order=")).collect();
     let (mut used, mut wrong, mut operations) = (HashSet::new(), Vec::new(), HashSet::new());

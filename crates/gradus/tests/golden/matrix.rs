@@ -30,7 +30,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// An input converted to a dtype; floats that become integers are mapped so that none is 0.
+/// An input converted to a dtype. Floats that become integers are mapped to nonzero values.
 fn converted(t: &Tensor, dtype: DType) -> Result<Tensor> {
     match dtype {
         d if d.is_float() || !t.dtype().is_float() => t.to_dtype(d),
@@ -39,14 +39,16 @@ fn converted(t: &Tensor, dtype: DType) -> Result<Tensor> {
     }
 }
 
-/// The inputs of a case in another dtype. Float inputs are converted; if there are none, all inputs are.
+/// The inputs of a case in another dtype. If there are float inputs, only those are converted; otherwise all inputs
+/// are.
 fn inputs_as(inputs: &[Tensor], dtype: DType) -> Result<Vec<Tensor>> {
     let any_float = inputs.iter().any(|t| t.dtype().is_float());
     let one = |t: &Tensor| if t.dtype().is_float() || !any_float { converted(t, dtype) } else { Ok(t.clone()) };
     inputs.iter().map(one).collect()
 }
 
-/// The largest error of a result in a dtype against f64 on the same inputs, relative to the largest value.
+/// The largest permitted error of a result in a dtype compared with f64 on the same inputs, relative to the largest
+/// value.
 pub(crate) fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F32 => 1e-4,
@@ -56,7 +58,7 @@ pub(crate) fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// The table cell of a dtype on a device: supported or refused. An error describes a wrong result.
+/// The table cell of a dtype on a device: supported or refused. A wrong result is an error that describes it.
 fn cell(call: Call, inputs: &[Tensor], dtype: DType, device: &Device) -> std::result::Result<&'static str, String> {
     let x = inputs_as(inputs, dtype).map_err(|e| e.to_string())?;
     let there = x.iter().map(|t| t.to_device(device)).collect::<Result<Vec<_>>>();
@@ -83,7 +85,8 @@ fn cell(call: Call, inputs: &[Tensor], dtype: DType, device: &Device) -> std::re
     Ok("●")
 }
 
-/// How often the operation can be differentiated: the highest order that one of its calls reaches, tested up to three.
+/// How often the operation can be differentiated: the highest order that one of its calls reaches. Orders up to three
+/// are tested.
 fn order(file: &File<'_>, family: &str, call: Call, inputs: Vec<Tensor>) -> Result<&'static str> {
     let mut best = "0";
     for (call, inputs) in [(call, inputs)].into_iter().chain(orders::more(file, family)) {
@@ -92,7 +95,7 @@ fn order(file: &File<'_>, family: &str, call: Call, inputs: Vec<Tensor>) -> Resu
     Ok(best)
 }
 
-/// `0`, `1`, `2` or `any`; in alphabetical order, a later one is higher.
+/// Returns `0`, `1`, `2` or `any`. In alphabetical order, a later one means a higher order.
 fn order_of(call: Call, inputs: &[Tensor]) -> Result<&'static str> {
     let point = |t: &Tensor| if t.dtype().is_float() { t.with_grad() } else { Ok(t.clone()) };
     let inputs = inputs.iter().map(point).collect::<Result<Vec<_>>>()?;
@@ -114,7 +117,7 @@ fn order_of(call: Call, inputs: &[Tensor]) -> Result<&'static str> {
     Ok("any")
 }
 
-/// Generates the page, and describes what is wrong.
+/// Generates the page. Also returns descriptions of everything that is wrong.
 ///
 /// The WebGPU columns are tested if there are devices; otherwise they are copied from the existing page.
 pub(crate) fn page(
@@ -183,7 +186,7 @@ pub(crate) fn page(
 /// The path of the page, relative to the root.
 pub(crate) const PAGE: &str = "docs/op-matrix.md";
 
-/// The cell of another device: whether it matches the CPU in each dtype that it has.
+/// The cell of another device: whether it matches the CPU in each dtype that the device has.
 fn column(
     call: Call,
     inputs: &[Tensor],
@@ -202,14 +205,16 @@ fn column(
     if differ.is_empty() { "●".to_owned() } else { differ.join(" ") }
 }
 
-/// The WebGPU cells of an operation's row in the existing page: those between the dtypes and the last two.
+/// The WebGPU cells of an operation's row in the existing page. They are between the dtype columns and the last two
+/// columns.
 fn old_cells(page: &str, family: &str) -> String {
     let row = page.lines().find(|l| l.starts_with(&format!("| `{family}` |")));
     let cells: Vec<&str> = row.map_or_else(Vec::new, |r| r.split_inclusive('|').collect());
     cells.get(DType::ALL.len() + 2..cells.len().saturating_sub(2)).unwrap_or_default().concat()
 }
 
-/// Compares a page with the existing file, or writes it if `GRADUS_WRITE` is set. Describes what is wrong.
+/// Compares a page with the existing file, or writes it if `GRADUS_WRITE` is set. Returns a description of what is
+/// wrong, if anything is.
 pub(crate) fn compare(page: &str, command: &str, text: &str) -> Option<String> {
     let path = root().join(page);
     if std::env::var_os("GRADUS_WRITE").is_some() {

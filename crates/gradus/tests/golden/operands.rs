@@ -42,7 +42,7 @@ fn floats_of_several_dtypes_promote_in_every_operation() {
             let wide = converted(&mixed, DType::F64, |k| k == i).unwrap();
             let got = results(call, &mixed).unwrap_or_else(|e| panic!("{name}, input {i}: {e}"));
             assert!(got == results(call, &wide).unwrap(), "{name} with input {i} in f32 is not as in f64");
-            // Neither f16 nor bf16 can represent the other's values.
+            // Neither f16 nor bf16 can represent all values of the other, so the two promote to f32.
             let mixed =
                 converted(&converted(&inputs, DType::BF16, |k| floats.contains(&k)).unwrap(), DType::F16, |k| k == i);
             let mixed = mixed.unwrap();

@@ -1,8 +1,8 @@
 //! Every differentiable row of `docs/op-matrix.md`, up to the third order: in other layouts, through `checkpoint`, with
 //! broadcast and with empty inputs.
 //!
-//! The calls and inputs are those of the file. A row fails if a check does not reach the third order, unless [`FLAT`]
-//! or [`EXCEPTIONS`] names the row with a reason. An unnecessary exception fails too.
+//! The calls and inputs are those of `values.safetensors`. A row fails if a check does not reach the third order,
+//! unless [`FLAT`] or [`EXCEPTIONS`] names the row with a reason. An unnecessary exception fails too.
 //!
 //! Most operations are linear, or nearly so: their own second derivative is 0 and cannot reveal an error in the
 //! gradient of their gradient. So each call is differentiated twice: as it is, compared with PyTorch's gradients; and
@@ -26,17 +26,19 @@ enum Check {
     /// The first, second and third derivative along a line, and every element of the second gradient, match finite
     /// differences.
     Third,
-    /// With strided inputs and strided incoming gradients, the first and second gradients are those of PyTorch (or, if
-    /// it has none, those of contiguous inputs), and so are the three derivatives along the line.
+    /// With strided inputs and strided incoming gradients, the first and second gradients match those of PyTorch (or,
+    /// if it has none, those of contiguous inputs). The three derivatives along the line match those of contiguous
+    /// inputs.
     Layouts,
-    /// Through `checkpoint`, in every layout: the first gradient has the same bits, and so has the second if the
-    /// gradient that enters the region is a constant. If that gradient depends on the inputs too, the parts of the
-    /// second gradient are added in another order; it and the derivatives along the line then agree up to rounding.
+    /// Through `checkpoint`, in every layout, the first gradient has the same bits. So has the second, if the gradient
+    /// that enters the region is a constant. If that gradient depends on the inputs too, the parts of the second
+    /// gradient are added in another order; it and the derivatives along the line then agree up to rounding.
     Checkpoint,
     /// With an axis broadcast from size 1, gradients are sums over the axis, derivatives along a line match finite
     /// differences, and `checkpoint` gives the same results.
     Broadcast,
-    /// With an empty input, three derivatives in every layout and through `checkpoint`, or a typed error.
+    /// With an empty input, three derivatives can be recorded in every layout and through `checkpoint`, or the call
+    /// returns a typed error.
     Empty,
 }
 
@@ -45,7 +47,7 @@ enum Outcome {
     /// The check does not apply to the case.
     Nothing,
     Wrong(String),
-    /// The check passed, up to this order of derivatives that were recorded and nonzero.
+    /// The check passed. The number is the highest order whose derivative was recorded and nonzero.
     Reached(usize),
 }
 
@@ -59,12 +61,13 @@ impl From<(Option<String>, usize)> for Outcome {
 const FLAT: &[&str] =
     &["ceil", "floor", "floor_div", "round", "round_decimals", "round_half_away", "sign", "trunc", "trunc_div"];
 
-/// Rows that a check cannot reach, each with its reason.
+/// Rows that cannot pass a check, each with the reason.
 const EXCEPTIONS: &[(&str, Check, &str)] =
     &[("batch_norm", Check::Empty, "training on fewer than two values a channel is an error: there is no variance")];
 
-/// Cases without finite differences, each with its reason; other cases cover their rows. Cases named `special` have
-/// none either: their points are infinities, corners, and numbers so large that no step changes them.
+/// Cases that cannot be compared with finite differences, each with its reason; other cases cover their rows. Cases
+/// named `special` are excluded too: their points are infinities, corners, and numbers so large that no step changes
+/// them.
 const NOT_SMOOTH: &[(&str, &str)] = &[
     ("maximum/ties", "ties"),
     ("minimum/ties", "ties"),
@@ -87,7 +90,7 @@ const NOT_SMOOTH: &[(&str, &str)] = &[
 const LABELS: &[(&str, usize)] =
     &[("cosine_embedding_loss", 2), ("hinge_embedding_loss", 1), ("pow/integer_exponents", 1)];
 
-/// Calls in addition to those of the file, on the inputs of a case: (row and name, case, call).
+/// Calls in addition to those of the file, each on the inputs of an existing case: (row and name, case, call).
 const MORE: &[(&str, &str, Call)] = &[
     ("dropout/half", "abs", one!(|x| x[0].dropout(0.5, &mut Generator::new(7))?.sin())),
     ("cast/f64", "abs", one!(|x| x[0].to_dtype(DType::F64)?.sin())),
@@ -230,7 +233,7 @@ impl Case<'_> {
         Ok(reached.map_or(Outcome::Nothing, Outcome::Reached))
     }
 
-    /// The gradient of an input that is broadcast is the sum of the gradients over its copies.
+    /// Checks that the gradient of a broadcast input is the sum of the gradients over its copies.
     fn stretched(&self, leaf: usize, axis: usize) -> Result<Outcome> {
         let shape = self.inputs[leaf].shape().to_vec();
         let small = self.inputs[leaf].narrow(axis as isize, 0, 1)?.copy()?;
@@ -283,7 +286,8 @@ impl Case<'_> {
         Ok((wrong, reached).into())
     }
 
-    /// The inputs with axes of size 0: all axes of one size at once, and each axis of each input alone.
+    /// Variants of the inputs with axes of size 0: a single axis of one input, all axes of one size, or the first axis
+    /// of every input.
     fn emptied(&self) -> Vec<Vec<Tensor>> {
         let sizes: BTreeSet<usize> = self.inputs.iter().flat_map(|t| t.shape()).copied().filter(|&s| s > 0).collect();
         let axes = || self.inputs.iter().enumerate().flat_map(|(i, t)| (0..t.rank()).map(move |a| (i, a)));
@@ -322,7 +326,7 @@ impl Case<'_> {
         Ok(reached.map_or(Outcome::Nothing, Outcome::Reached))
     }
 
-    /// Checks an empty point. Derivatives have no elements there, so the check is whether they were recorded.
+    /// Checks an empty point. Derivatives have no elements there, so only whether they were recorded is checked.
     fn emptied_to(&self, inputs: &[Tensor]) -> Result<Outcome> {
         let through = checkpointed(self.call);
         let at = |call: Function<'_>, lay| derivatives(&curved(call, lay), inputs, &self.leaves, &IRREGULAR, lay);
@@ -354,13 +358,14 @@ impl Case<'_> {
     }
 }
 
-/// Describes how two runs differ in bits.
+/// Describes how two runs differ if any bit differs.
 fn identical(want: &Found, got: &Found) -> Option<String> {
     let other = bits_of(&want.second) != bits_of(&got.second);
     alike(want, got, 0.0).or_else(|| other.then(|| "the second gradient has other bits".to_owned()))
 }
 
-/// Describes how two runs differ: outputs and first gradients in bits, second gradients by the tolerance.
+/// Describes how two runs differ. Outputs and first gradients must have the same bits; second gradients must agree
+/// within the tolerance.
 fn alike(want: &Found, got: &Found, tolerance: f64) -> Option<String> {
     let all = |f: &Found| [&f.outputs, &f.plain, &f.first].map(|all| bits_of(all));
     let other = all(want) != all(got);
@@ -414,7 +419,7 @@ pub(crate) fn cases<'a>(
     found
 }
 
-/// Runs one check on every case, and reports every row that it does not reach.
+/// Runs one check on every case, and fails for every row that does not pass.
 fn every_row(check: Check) {
     let (file, metadata, calls) = (file(), words(), calls());
     let cases = cases(&file, &metadata, &calls);
@@ -439,7 +444,8 @@ fn every_row(check: Check) {
         match (covered.get(row.as_str()), excepted) {
             (None, false) => wrong.push(format!("`{row}`: no case, and no exception with a reason")),
             (Some(_), true) => wrong.push(format!("`{row}`: is covered and needs no exception")),
-            // With empty inputs a derivative of 0 cannot be told from a missing one, so flat rows are exempt there.
+            // With empty inputs, a derivative of 0 cannot be distinguished from a missing one, so flat rows are exempt
+            // there.
             (Some(&order), _) if order < 3 && !flat || order > 0 && flat && check != Check::Empty => {
                 wrong.push(format!("`{row}`: no case beyond order {order}"));
             }

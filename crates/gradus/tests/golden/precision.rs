@@ -7,7 +7,7 @@ use crate::matrix::tolerance;
 use crate::orders::{Case, cases};
 use crate::{calls, file, values, words};
 
-/// The largest finite number.
+/// The largest finite number of a dtype. For bf16 this is the limit of f32, which is close to it.
 fn largest(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 65504.0,
@@ -15,7 +15,7 @@ fn largest(dtype: DType) -> f64 {
     }
 }
 
-/// The inputs with floats converted and others unchanged.
+/// The inputs, with floats converted to `dtype` and the others unchanged.
 fn to(dtype: DType, all: &[Tensor]) -> Result<Vec<Tensor>> {
     all.iter().map(|t| if t.dtype().is_float() { t.to_dtype(dtype) } else { Ok(t.clone()) }).collect()
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The differentiable operations of the page: the second column from the end is not `0`.
+/// The operations on the page that can be differentiated: those whose second column from the end is not `0`.
 pub(crate) fn differentiable() -> BTreeSet<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/op-matrix.md");
     let text = std::fs::read_to_string(page).unwrap();

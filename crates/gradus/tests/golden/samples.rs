@@ -1,41 +1,41 @@
-//! Samples: what it takes to test an operation everywhere, in one row.
+//! Samples: one row per operation with everything that the tests need to cover it.
 //!
-//! The entries of the table of elementwise operations are samples, and so is each row of [`OTHERS`]. From a sample come the
-//! case of `values.safetensors` (`make.py` draws its inputs and evaluates its `torch`), the rows of the pages, and the checks
-//! of all derivatives. Operations with inputs of a particular kind have their case in `make.py` and their call beside this
-//! file instead.
+//! The entries of the table of elementwise operations are samples, and so is each row of the macro `others!`. Each
+//! sample yields a case of `values.safetensors` (`make.py` draws its inputs and evaluates its `torch`), its rows on the
+//! pages, and the checks of all its derivatives. Operations with special inputs are not samples: their cases are in
+//! `make.py`, and their calls in the other files of this folder.
 
 use gradus::ops::Class;
 use gradus::ops::table::{Entry, Kink, TABLE};
 use gradus::prelude::*;
 
-/// A call with the inputs of a case.
+/// A function that calls an operation with the inputs of a case.
 pub(crate) type Call = fn(&[Tensor]) -> Result<Vec<Tensor>>;
 
 /// How an input is drawn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Input {
-    /// Floats between two numbers.
+    /// Floats between two numbers, in a tensor of this shape.
     Floats(f64, f64, &'static [usize]),
-    /// Booleans.
+    /// Booleans in a tensor of this shape.
     Bools(&'static [usize]),
 }
 
-/// An operation, and how it is called.
+/// An operation, and how to call it.
 pub(crate) struct Sample {
     pub(crate) name: &'static str,
     pub(crate) inputs: Vec<Input>,
     pub(crate) call: Call,
-    /// Python, of the inputs `a`, `b`, `c` and of the scalars; empty where PyTorch has no such operation.
+    /// A Python expression of the inputs `a`, `b`, `c` and of the scalars. Empty if PyTorch has no such operation.
     pub(crate) torch: &'static str,
     pub(crate) scalars: &'static [(&'static str, f64)],
-    /// Points where it has no slope, or an infinite one.
+    /// Points where the operation has no slope, or an infinite one.
     pub(crate) kinks: &'static [Kink],
 }
 
 macro_rules! others {
     ($($name:ident { inputs: [$($input:expr),*], torch: $torch:literal, kinks: $kinks:expr, call: $call:expr $(,)? })*) => {
-        /// Operations outside of the table of elementwise ones.
+        /// Operations that are not in the table of elementwise operations.
         pub(crate) fn others() -> Vec<Sample> {
             vec![$(Sample {
                 name: stringify!($name),
@@ -56,7 +56,7 @@ pub(crate) fn all() -> Vec<Sample> {
     TABLE.iter().map(of_entry).chain(others()).collect()
 }
 
-/// Floats lie between the points where the operation is smooth; shapes broadcast.
+/// The sample of a table entry. Its floats lie in the range where the operation is smooth, and its shapes broadcast.
 pub(crate) fn of_entry(entry: &'static Entry) -> Sample {
     let shapes: &[&[usize]] = match entry.tensors {
         1 => &[&[3, 5]],
@@ -76,7 +76,7 @@ pub(crate) fn of_entry(entry: &'static Entry) -> Sample {
 }
 
 impl Sample {
-    /// Inputs for a sample that the file has no case of.
+    /// Draws the inputs of a sample that has no case in the file.
     pub(crate) fn draw(&self, device: &Device) -> Result<Vec<Tensor>> {
         let mut generator = Generator::new(self.name.len() as u64);
         let one = |input: &Input| match *input {
@@ -88,7 +88,7 @@ impl Sample {
         self.inputs.iter().map(one).collect()
     }
 
-    /// For `make.py`, which writes it beside the case.
+    /// The sample as JSON for `make.py`, which stores it with the case.
     pub(crate) fn json(&self) -> String {
         let input = |input: &Input| match input {
             Input::Floats(low, high, shape) => format!("[\"floats\", {shape:?}, {low:?}, {high:?}]"),
@@ -98,7 +98,7 @@ impl Sample {
     }
 }
 
-/// An expression of PyTorch, with inputs and scalars.
+/// The JSON of a PyTorch expression with its inputs and scalars.
 pub(crate) fn json(torch: &str, inputs: impl Iterator<Item = String>, scalars: &[(&str, f64)]) -> String {
     let inputs = inputs.collect::<Vec<_>>().join(", ");
     let scalars = scalars.iter().map(|(name, value)| format!("{name:?}: {value:?}")).collect::<Vec<_>>().join(", ");

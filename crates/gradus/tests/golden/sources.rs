@@ -5,7 +5,7 @@ use std::path::Path;
 
 use gradus::ops::table::{Entry, TABLE};
 
-/// The methods that the files of operations define, those that macros define too, and the entries of the table of
+/// The methods that the files of operations define, directly or through macros, and the entries of the table of
 /// elementwise operations, with their doc comments.
 pub(crate) fn methods() -> BTreeMap<String, String> {
     methods_in("ops")
@@ -37,13 +37,13 @@ struct Macro {
     name: String,
     /// The parts of one row of an invocation, in order.
     parts: Vec<String>,
-    /// The methods that it defines: a part or a literal name, and the documentation.
+    /// The methods that it defines. Each has a name, which may be one of the parts, and a doc comment.
     methods: Vec<(String, String)>,
 }
 
 impl Macro {
-    /// Whether every row of an invocation names a method. The table of elementwise operations does not: its entries are
-    /// read directly.
+    /// Whether every row of an invocation names the methods that the macro defines. The macro of the elementwise table
+    /// does not: its entries are read directly.
     fn has_rows(&self) -> bool {
         self.methods.iter().all(|(name, _)| !name.starts_with('$') || self.parts.contains(name))
     }
@@ -97,7 +97,7 @@ impl File {
                 None => drop(found.insert(name, doc)),
             }
         } else if line.starts_with("///") || line.starts_with("#[") || line.starts_with('"') {
-            // Collapses whitespace to single spaces.
+            // Replaces every run of white space with a single space.
             for word in line.trim_start_matches('/').split_whitespace() {
                 self.doc += word;
                 self.doc.push(' ');
@@ -107,7 +107,7 @@ impl File {
         }
     }
 
-    /// Closes an item at a line without indentation.
+    /// Ends an item at a closing brace without indentation.
     fn end(&mut self, found: &mut BTreeMap<String, String>) {
         self.inside = false;
         self.macros.extend(self.open.take());
@@ -124,12 +124,12 @@ impl File {
     }
 }
 
-/// Whether a line is a row pattern without optional parts.
+/// Whether a line is a pattern for rows without optional parts.
 fn is_plain(line: &str) -> bool {
     line.ends_with("=> {") && line.starts_with("($(") && line.matches("$(").count() == 1
 }
 
-/// Splits a line into words and string literals.
+/// Splits a line into words. White space within a string literal does not split it.
 fn words(row: &str) -> Vec<String> {
     let (mut found, mut quoted, mut word) = (vec![], false, String::new());
     for c in row.chars() {

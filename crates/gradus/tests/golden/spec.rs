@@ -1,4 +1,4 @@
-//! `docs/spec.md`: every operation that can run, generated from a trace of all cases and their gradients.
+//! `docs/spec.md`: every operation that can run. The page is generated from a trace of all cases and their gradients.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +15,14 @@ use crate::{Call, file_on};
 /// The path of the page, relative to the root.
 pub(crate) const PAGE: &str = "docs/spec.md";
 
-/// The observations of one operation.
+/// What the trace shows about one operation.
 struct Row {
     parameters: String,
     inputs: BTreeSet<usize>,
     outputs: BTreeSet<usize>,
     effects: &'static str,
     flow: &'static str,
-    /// Whether its first output was ever a tracked float.
+    /// Whether its first output was ever a differentiable float.
     derivative: bool,
     /// The backend methods that it calls.
     methods: BTreeSet<String>,
@@ -80,8 +80,8 @@ fn note(rows: &mut Rows, ran: &Traced<'_>, called: Vec<String>) {
     row.methods.extend(called);
 }
 
-/// Operations that no case calls: writes in place, random draws, products on flat buffers, user-defined operations, and
-/// transfers to another device.
+/// Runs operations that no case calls: writes in place, random draws, products on flat buffers, user-defined
+/// operations, and transfers to another device.
 fn others(device: &Device) -> Result<()> {
     static AVERAGE: UpdateFn = UpdateFn::new("update", |x| vec![x[0] + x[2] * (x[1] - x[0])]);
     let x = Tensor::rand([4], DType::F64, device, &mut Generator::new(1))?;
@@ -95,7 +95,7 @@ fn others(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Runs a case on tracked inputs, and takes a gradient.
+/// Runs a case on inputs that require gradients, and computes the gradients of its outputs.
 fn differentiated(call: Call, inputs: &[Tensor]) -> Result<()> {
     let leaf = |t: &Tensor| if t.dtype().is_float() { t.with_grad() } else { Ok(t.clone()) };
     let inputs = inputs.iter().map(leaf).collect::<Result<Vec<_>>>()?;
@@ -105,14 +105,14 @@ fn differentiated(call: Call, inputs: &[Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// The methods that a backend's source overrides.
+/// The contract methods that a backend's source overrides.
 fn own_methods(krate: &str) -> BTreeSet<String> {
     let path = crate::matrix::root().join("crates").join(krate).join("src/backend.rs");
     let text = std::fs::read_to_string(path).unwrap();
     text.split("\n    fn ").skip(1).filter_map(|m| Some(m.split_once('(')?.0.to_owned())).collect()
 }
 
-/// Generates the page, and describes what is wrong.
+/// Generates the page. Also returns descriptions of everything that is wrong.
 pub(crate) fn page(calls: &BTreeMap<&str, Call>, cases: &[&str]) -> (String, Vec<String>) {
     let noted = Noted::new();
     let file = file_on(noted.device.clone());

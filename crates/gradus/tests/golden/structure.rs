@@ -1,4 +1,4 @@
-//! Reductions, products, movement and indexing.
+//! Reductions, matrix products, shape operations and indexing.
 
 use gradus::prelude::*;
 

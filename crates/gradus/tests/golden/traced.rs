@@ -1,11 +1,11 @@
-//! A device that records its calls, next to a trace of the operations that made them.
+//! A device that records its calls, together with a trace of the operations that made them.
 
 use std::sync::{Arc, Mutex};
 
 use gradus::ops::{Traced, trace};
 use gradus::prelude::*;
 
-/// A CPU that records its calls, except the host's reads and writes, which belong to no operation.
+/// A CPU that records its calls. Reads and writes by the host are not recorded, because they belong to no operation.
 pub(crate) struct Noted {
     pub(crate) device: Device,
     calls: Arc<Mutex<Vec<String>>>,
@@ -23,7 +23,7 @@ impl Noted {
         Noted { device, calls }
     }
 
-    /// Runs a step, and passes to `seen` each operation with the calls since the previous one.
+    /// Runs a step. Passes each operation to `seen`, with the calls made since the previous operation.
     pub(crate) fn walk<R>(
         &self,
         mut seen: impl FnMut(&Traced<'_>, Vec<String>) + 'static,

@@ -1,20 +1,22 @@
-//! The kinks: points where an operation has no slope, or an infinite one, and the slope that Gradus returns there.
+//! The kinks: points where an operation has no slope, or an infinite one, and the slopes that Gradus returns there.
 
 use gradus::Reduction::{None as Each, Sum};
 use gradus::ops::table::Kink;
 use gradus::ops::{GridPadding, GridSample, Sampling, ScatterReduction};
 use gradus::prelude::*;
 
-/// A point on a kink of an operation outside of the table of elementwise ones, whose entries have their own.
+/// A kink of an operation that is not in the table of elementwise operations. That table lists the kinks of its own
+/// entries.
 pub(crate) struct Row {
-    /// The operation.
+    /// The name of the operation.
     pub(crate) of: &'static str,
     pub(crate) kink: Kink,
-    /// The slopes are those of the sum of this function's outputs.
+    /// The function to differentiate. The slopes are those of the sum of its outputs.
     pub(crate) call: fn(&[Tensor]) -> Result<Tensor>,
-    /// The same in PyTorch: Python, of the operands `a`, `b`, `c` and what `pytorch.py` defines. Empty where it has none.
+    /// A Python expression that computes the same in PyTorch, from the operands `a`, `b`, `c` and what `pytorch.py`
+    /// defines. Empty if PyTorch has no such function.
     pub(crate) torch: &'static str,
-    /// What the documentation of the operation says of its slope, word for word.
+    /// What the documentation of the operation says about the slope, verbatim.
     pub(crate) says: &'static str,
 }
 
@@ -41,7 +43,7 @@ macro_rules! kinks {
 
 const INF: f64 = f64::INFINITY;
 
-/// Multiplies the outputs by 1, 2, 3, .., so that their slopes can be told apart.
+/// Multiplies the outputs by 1, 2, 3, .. so that their slopes can be distinguished.
 fn counted(y: &Tensor) -> Result<Tensor> {
     let numbers = Tensor::arange(1, y.numel() as i64 + 1, 1, DType::F64, y.device())?;
     y.mul(&numbers.reshape(y.shape())?)
@@ -71,7 +73,7 @@ fn places(x: &Tensor, values: &[i64]) -> Result<Tensor> {
     Tensor::from_vec(values, [values.len()], x.device())
 }
 
-/// Samples the image `[0, 1, 4]` at a point along its axis, in pixels.
+/// Samples the image `[0, 1, 4]` at positions along its axis, in pixels.
 fn pixel(x: &Tensor, mode: Sampling, padding: GridPadding) -> Result<Tensor> {
     let image = Tensor::from_vec([0.0, 1.0, 4.0], [1, 1, 1, 3], x.device())?;
     let along = x.reshape([1, 1, x.numel(), 1])?.sub(1.0)?;
@@ -521,7 +523,7 @@ const NOTHING: &[Row] = kinks! {
     }
 };
 
-/// The other operations outside of the table with a row in the op matrix: they have no kink where they are finite.
+/// The other operations that have a row in the op matrix and are not in the table. They have no kink at finite values.
 pub(crate) const SMOOTH: &str = "
     adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d addmm affine_grid avg_pool1d avg_pool2d avg_pool3d
     baddbmm batch_norm batch_norm_eval bce_with_logits bincount broadcast_tensors cast cat chunk conv1d conv2d

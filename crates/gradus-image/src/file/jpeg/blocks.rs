@@ -1,58 +1,61 @@
-//! Walks over the coded blocks of a scan to check that they are complete.
+//! Walks over the coded blocks of a scan to check that they are complete. A *unit* is the smallest group of blocks that
+//! a scan codes together (an MCU).
 
 use super::huffman::{Bits, Fault, Table};
 
-/// A channel of the picture as it is coded.
+/// A channel of the picture in its coded form.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Component {
     pub(super) id: u8,
-    /// Blocks of a unit of all channels, horizontally and vertically.
+    /// The number of its blocks in a unit of all channels, horizontally and vertically.
     pub(super) sampling: [usize; 2],
-    /// Blocks of 8 x 8 samples that the channel has, horizontally and vertically.
+    /// The number of blocks of 8 x 8 samples that the channel has, horizontally and vertically.
     pub(super) own: [usize; 2],
-    /// The same, up to whole units of all channels.
+    /// The same number, rounded up to whole units of all channels.
     pub(super) padded: [usize; 2],
-    /// Whether its mean values were in a scan.
+    /// Whether a scan contained its mean values (DC coefficients).
     pub(super) is_coded: bool,
-    /// Of each padded block a bit for each coefficient that is not 0, in the order of the file; for progressive files only.
+    /// For progressive files only: for each padded block, a mask of the coefficients that are not 0, in the order of
+    /// the file.
     pub(super) nonzero: Vec<u64>,
 }
 
-/// A scan: what follows a start of scan.
+/// A scan, as described by its start-of-scan segment.
 #[derive(Debug, Clone)]
 pub(super) struct Scan {
-    /// Its channels, by their place in the frame, and their tables for mean values and for the others.
+    /// Its channels: for each, its index in the frame, the number of its table for mean values (DC), and the number of
+    /// its table for the other coefficients (AC).
     pub(super) channels: Vec<(usize, usize, usize)>,
     /// The first and the last coefficient.
     pub(super) band: [u32; 2],
-    /// Whether it adds a bit to what an earlier scan had.
+    /// Whether it adds one bit to coefficients that an earlier scan contained.
     pub(super) refines: bool,
-    /// Where its data begin.
+    /// The position at which its data begin.
     pub(super) at: usize,
 }
 
-/// What decoding a scan needs besides its data.
+/// What is needed to decode a scan, in addition to its data.
 pub(super) struct Coding<'a> {
-    /// Tables for mean values and for the others.
+    /// The tables for mean values (DC), and the tables for the other coefficients (AC).
     pub(super) tables: &'a [[Option<Table>; 4]; 2],
-    /// Units between restart markers, 0 without any.
+    /// The number of units between restart markers; 0 if there are no restart markers.
     pub(super) interval: usize,
     pub(super) is_progressive: bool,
-    /// Units of all channels, horizontally and vertically.
+    /// The number of units of all channels, horizontally and vertically.
     pub(super) units: [usize; 2],
 }
 
-/// Where a scan ends too early or is damaged.
+/// The point at which a scan ends too early or is damaged.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Broken {
     pub(super) fault: Fault,
-    /// Units before that, and all of them.
+    /// The number of units before that point, and the number of all units.
     pub(super) units: [usize; 2],
-    /// The place in the file.
+    /// The position in the file.
     pub(super) at: usize,
 }
 
-/// Walks over all units of the scan; where its data end, or a little behind.
+/// Walks over all units of the scan. Returns the position at which its data end, or one a little after it.
 pub(super) fn walk(
     bytes: &[u8],
     scan: &Scan,
@@ -107,7 +110,7 @@ fn table<'a>(coding: &Coding<'a>, kind: usize, number: usize) -> Option<&'a Tabl
     coding.tables[kind].get(number)?.as_ref()
 }
 
-/// The mean value of a block, or a bit of it.
+/// Skips the mean value of a block, or one bit of it if the scan refines.
 fn mean(bits: &mut Bits<'_>, table: Option<&Table>, refines: bool) -> Result<(), Fault> {
     if refines {
         return bits.take(1).map(drop);
@@ -118,7 +121,7 @@ fn mean(bits: &mut Bits<'_>, table: Option<&Table>, refines: bool) -> Result<(),
     }
 }
 
-/// A whole block.
+/// Skips a whole block of a file that is not progressive.
 fn baseline(bits: &mut Bits<'_>, dc: Option<&Table>, ac: Option<&Table>) -> Result<(), Fault> {
     mean(bits, dc, false)?;
     let ac = ac.ok_or(Fault::Damaged)?;
@@ -139,12 +142,12 @@ fn baseline(bits: &mut Bits<'_>, dc: Option<&Table>, ac: Option<&Table>) -> Resu
     Ok(())
 }
 
-/// How many blocks, this one counted, have no more coefficients in this scan.
+/// The number of blocks, including this one, that have no further coefficients in this scan.
 fn end_of_blocks(bits: &mut Bits<'_>, zeros: u32) -> Result<u32, Fault> {
     Ok((1 << zeros) + bits.take(zeros)?)
 }
 
-/// Coefficients of a block that no scan had before.
+/// Skips coefficients of a block that no earlier scan contained.
 fn first(bits: &mut Bits<'_>, ac: Option<&Table>, band: [u32; 2], run: &mut u32, known: &mut u64) -> Result<(), Fault> {
     if *run > 0 {
         *run -= 1;
@@ -172,7 +175,7 @@ fn first(bits: &mut Bits<'_>, ac: Option<&Table>, band: [u32; 2], run: &mut u32,
     Ok(())
 }
 
-/// A bit more of each coefficient of a block, and those that are new.
+/// Skips one more bit of each known coefficient of a block, and the coefficients that are new.
 fn refined(
     bits: &mut Bits<'_>,
     ac: Option<&Table>,
@@ -190,7 +193,7 @@ fn refined(
             break;
         }
         if size > 0 {
-            // The sign of the new one.
+            // The sign of the new coefficient.
             bits.take(1)?;
         }
         while k <= band[1] {

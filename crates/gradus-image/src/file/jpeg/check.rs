@@ -1,31 +1,31 @@
-//! Checks that the coded data of a JPEG file are complete. Decoders silently fill in what is missing, even in the middle of
-//! a file.
+//! Checks that the coded data of a JPEG file are complete. Decoders silently fill in missing data, even in the middle
+//! of a file.
 
 use super::super::samples::{Unreadable, zeros};
 use super::blocks::{Coding, Component, Scan, walk};
 use super::huffman::{Fault, Table, next_marker};
 
-/// The description of the picture that precedes the first scan.
+/// The description of the picture, which precedes the first scan.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) width: usize,
     pub(super) height: usize,
     pub(super) is_progressive: bool,
     pub(super) components: Vec<Component>,
-    /// Units of all channels, horizontally and vertically.
+    /// The number of units of all channels, horizontally and vertically.
     pub(super) units: [usize; 2],
-    /// Whether a decoder needs all coefficients at once, not some rows of them.
+    /// Whether a decoder must hold all coefficients at once, instead of some rows of them.
     pub(super) is_buffered: bool,
 }
 
-/// A JPEG file between two of its segments.
+/// A JPEG file that has been read up to the start of a segment.
 #[derive(Debug)]
 pub(super) struct Segments<'a> {
     bytes: &'a [u8],
     at: usize,
     tables: [[Option<Table>; 4]; 2],
     interval: usize,
-    /// Whether the first scan was found.
+    /// Whether the first scan has been found.
     started: bool,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Segments<'a> {
         let (Some(scan), Some(mut frame)) = (scan, frame) else { return Err(damaged("it has no picture")) };
         let separate = scan.channels.len() < frame.components.len();
         frame.is_buffered = frame.is_progressive || separate;
-        // The decoder would misinterpret these.
+        // The decoder would misinterpret such files.
         let first = frame.components[0].sampling;
         let fits = |s: [usize; 2]| first[0].is_multiple_of(s[0]) && first[1].is_multiple_of(s[1]);
         if !frame.components.iter().all(|c| fits(c.sampling)) {
@@ -62,7 +62,7 @@ impl<'a> Segments<'a> {
         Ok(Start { segments: self, frame, scan })
     }
 
-    /// Skips segments up to the data of the next scan; `None` at the end marker.
+    /// Skips segments up to the data of the next scan. Returns `None` at the end marker.
     fn next_scan(&mut self, frame: &mut Option<Frame>) -> Result<Option<Scan>, Unreadable> {
         loop {
             let (marker, start) = next_marker(self.bytes, self.at).ok_or_else(cut_off)?;
@@ -127,7 +127,7 @@ fn read_frame(contents: &[u8], is_progressive: bool) -> Option<Frame> {
         }
         components.push(Component { id: channel[0], sampling, ..Component::default() });
     }
-    // The only channel is coded block by block, whatever its sampling.
+    // A single channel is coded block by block, whatever its sampling.
     if let [only] = &mut components[..] {
         only.sampling = [1, 1];
     }
@@ -155,7 +155,7 @@ fn read_scan(contents: &[u8], frame: &Frame, at: usize) -> Option<Scan> {
     }
     let refines = approximation >> 4 > 0;
     let band = [first, last].map(u32::from);
-    // Only mean values come for several channels at once.
+    // In a progressive file, only scans of mean values may contain several channels.
     let sound = match band {
         _ if !frame.is_progressive => true,
         [0, last] => last == 0,
@@ -164,7 +164,7 @@ fn read_scan(contents: &[u8], frame: &Frame, at: usize) -> Option<Scan> {
     (sound && !channels.is_empty()).then_some(Scan { channels, band, refines, at })
 }
 
-/// A JPEG file at its first scan.
+/// A JPEG file that has been read up to its first scan.
 #[derive(Debug)]
 pub(super) struct Start<'a> {
     segments: Segments<'a>,
@@ -173,13 +173,13 @@ pub(super) struct Start<'a> {
 }
 
 impl Start<'_> {
-    /// Bytes that [`check`](Start::check) takes.
+    /// The number of bytes that [`check`](Start::check) needs.
     pub(super) fn bytes(&self) -> usize {
         let blocks: usize = self.frame.components.iter().map(|c| c.padded[0] * c.padded[1]).sum();
         if self.frame.is_progressive { 8 * blocks } else { 0 }
     }
 
-    /// Checks all scans, which must be complete, up to the end marker.
+    /// Checks that all scans up to the end marker are complete.
     pub(super) fn check(self) -> Result<(), Unreadable> {
         let Start { mut segments, mut frame, scan } = self;
         for c in frame.components.iter_mut().filter(|_| frame.is_progressive) {

@@ -1,29 +1,32 @@
-//! Bits of coded data, and codes among them.
+//! Reads the bits of coded data, and the Huffman codes among them.
 
-/// Why there is nothing more to read.
+/// The reason why nothing more can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// A marker, or the end of the file, came first.
+    /// The data end here, at a marker or at the end of the file.
     Ended,
-    /// No code begins with these bits, or its meaning is impossible here.
+    /// No code begins with these bits, or the code has no valid meaning here.
     Damaged,
 }
 
-/// Bits read at once to look a code up.
+/// The number of bits that are read at once to look up a code.
 const LOOK: u32 = 9;
 
 /// A Huffman table.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
-    /// Length and symbol of the code that begins with these [`LOOK`] bits; length 0 if it is longer.
+    /// The length and the symbol of the code that begins with these [`LOOK`] bits. The length is 0 if the code is
+    /// longer than that.
     short: Vec<(u8, u8)>,
-    /// For each length the code after the last one, moved to 16 bits, and the symbol's place less the code.
+    /// For each length: the code after the last one, shifted to 16 bits, and the difference between the index of a
+    /// symbol and its code.
     ends: [(u32, i32); 17],
     symbols: Vec<u8>,
 }
 
 impl Table {
-    /// The table of `counts` codes of 1 to 16 bits, and what they mean; `None` if there cannot be so many.
+    /// The table of `counts` codes of 1 to 16 bits and their symbols. Returns `None` if there cannot be so many codes,
+    /// or if symbols are missing.
     pub(super) fn new(counts: &[u8; 16], symbols: &[u8]) -> Option<Table> {
         let mut table = Table { short: vec![(0, 0); 1 << LOOK], ends: [(0, 0); 17], symbols: symbols.to_vec() };
         let (mut code, mut place) = (0u32, 0usize);
@@ -47,7 +50,7 @@ impl Table {
         Some(table)
     }
 
-    /// Length and symbol of the code that these 16 bits begin with.
+    /// The length and the symbol of the code with which these 16 bits begin.
     fn find(&self, bits: u32) -> Option<(u32, u8)> {
         let (length, symbol) = self.short[(bits >> (16 - LOOK)) as usize];
         if length > 0 {
@@ -59,16 +62,16 @@ impl Table {
     }
 }
 
-/// The bits of coded data, in which `FF 00` stands for the byte `FF`, up to the next marker.
+/// Reads the bits of coded data up to the next marker. In coded data, `FF 00` stands for the byte `FF`.
 #[derive(Debug)]
 pub(super) struct Bits<'a> {
     bytes: &'a [u8],
-    /// Where the bytes begin that are not held yet.
+    /// The position of the first byte that is not in `held` yet.
     at: usize,
-    /// `count` bits at the upper end, and zeros.
+    /// The bits that have been read ahead: `count` bits at the upper end, followed by zeros.
     held: u64,
     count: u32,
-    /// Whether `at` is a marker, or the end of the file.
+    /// Whether there is a marker or the end of the file at `at`.
     ended: bool,
 }
 
@@ -107,7 +110,7 @@ impl<'a> Bits<'a> {
         self.count -= count;
     }
 
-    /// The next bits, at most 16.
+    /// Reads the next `count` bits, at most 16.
     pub(super) fn take(&mut self, count: u32) -> Result<u32, Fault> {
         if self.count < count {
             self.fill();
@@ -115,13 +118,13 @@ impl<'a> Bits<'a> {
         if self.count < count {
             return Err(Fault::Ended);
         }
-        // In two steps, since all 64 cannot be moved out at once.
+        // Shifts in two steps, because a single shift by 64 (for a `count` of 0) would overflow.
         let bits = (self.held >> 32 >> (32 - count)) as u32;
         self.drop_bits(count);
         Ok(bits)
     }
 
-    /// What the next code means.
+    /// Reads the next code and returns its symbol.
     pub(super) fn code(&mut self, table: &Table) -> Result<u8, Fault> {
         if self.count < 16 {
             self.fill();
@@ -136,7 +139,7 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// Skips to behind the next marker and returns it, if there is one.
+    /// Skips to the position after the next marker and returns the marker, if there is one.
     pub(super) fn marker(&mut self) -> Option<u8> {
         (self.held, self.count, self.ended) = (0, 0, false);
         let (marker, at) = next_marker(self.bytes, self.at)?;
@@ -144,13 +147,13 @@ impl<'a> Bits<'a> {
         Some(marker)
     }
 
-    /// Where what was read so far ends, or a little behind it.
+    /// The position after the bits that were read, or one a little after it.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 }
 
-/// The next marker from `at` on, and where what follows it begins.
+/// The next marker at or after `at`, and the position after it.
 pub(super) fn next_marker(bytes: &[u8], mut at: usize) -> Option<(u8, usize)> {
     loop {
         at += bytes.get(at..)?.iter().position(|&b| b == 0xff)? + 1;
@@ -167,12 +170,12 @@ mod tests {
 
     #[test]
     fn codes_of_all_lengths_are_found() {
-        // Codes 0, 10, 110, .. of 1 to 16 bits; all ones are no code.
+        // The codes are 0, 10, 110, .. of 1 to 16 bits. A sequence of ones is not a code.
         let table = Table::new(&[1; 16], &(0..16).collect::<Vec<u8>>()).unwrap();
         for length in 1..=16u32 {
             let code = ((1u32 << (length - 1)) - 1) << (17 - length);
             let bytes = [(code >> 8) as u8, code as u8, 0, 0];
-            // A byte of ones is followed by a zero.
+            // In coded data, a zero byte follows a byte of ones.
             let stuffed: Vec<u8> = bytes.iter().flat_map(|&b| if b == 0xff { vec![b, 0] } else { vec![b] }).collect();
             let mut bits = Bits::new(&stuffed, 0);
             assert_eq!(bits.code(&table), Ok(length as u8 - 1));

@@ -1,4 +1,4 @@
-//! JPEG files: baseline and progressive, grey, colour and CMYK.
+//! JPEG files: baseline and progressive; grey, colour and CMYK.
 
 mod blocks;
 mod check;
@@ -14,7 +14,7 @@ use super::orientation::orientation_of;
 use super::samples::{Samples, Size, Unreadable, zeros};
 use check::{Frame, Segments};
 
-/// Decodes a file, after checking that it is complete and that `allow` grants the bytes that it needs.
+/// Decodes a file, after checking that `allow` grants the memory that it needs and that the file is complete.
 #[track_caller]
 pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unreadable>) -> Result<Samples, Unreadable> {
     let start = Segments::new(bytes).start()?;
@@ -22,7 +22,7 @@ pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unread
     let (width, height) = (frame.width, frame.height);
     let coded = frame.components.len();
     let channels = if coded == 1 { 1 } else { 3 };
-    // The decoder copies the metadata.
+    // The length of the file is included because the decoder copies the metadata.
     let beside = bytes.len() + start.bytes().max(coefficients(frame));
     allow(Size { width, height, channels, depth: 1, beside })?;
     start.check()?;
@@ -38,7 +38,8 @@ pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unread
     if decoder.dimensions() != Some((width, height)) {
         return Err("is damaged: its size is not clear".to_owned().into());
     }
-    // Three channels may be said to be four: then they are red, green and blue, or what they are mostly.
+    // A file with three channels may declare a colour space with four. The decoder then treats CMYK as RGB, and YCCK as
+    // YCbCr.
     let said = decoder.input_colorspace().map_or(0, |colours| colours.num_components());
     if said != coded && (coded, said) != (3, 4) {
         return Err(Unreadable::Foreign("a number of channels that its colours do not have"));
@@ -49,8 +50,8 @@ pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unread
     Ok(Samples { width, height, channels, depth: 1, values, orientation })
 }
 
-/// Bytes that the decoder takes beside its result: two for a coefficient, of the whole picture or of rows, and the rows
-/// that are stretched to the size of the picture.
+/// The bytes that the decoder needs in addition to its result: two bytes for each coefficient, of the whole picture or
+/// of some rows, and the rows that are stretched to the width of the picture.
 fn coefficients(frame: &Frame) -> usize {
     let most = |axis: usize| frame.components.iter().map(|c| c.sampling[axis]).max().unwrap_or(1);
     let bytes = frame.components.iter().map(|c| {
@@ -63,7 +64,7 @@ fn coefficients(frame: &Frame) -> usize {
     bytes.sum()
 }
 
-/// A file of samples `[height, width, channels]`, 1 or 3 channels, in a quality from 1 to 100.
+/// Encodes samples `[height, width, channels]` with 1 or 3 channels, in a quality from 1 to 100.
 #[track_caller]
 pub(super) fn write(
     samples: &[u8],
@@ -73,7 +74,7 @@ pub(super) fn write(
 ) -> Result<Vec<u8>, EncodingError> {
     let mut file = Vec::new();
     let mut encoder = Encoder::new(&mut file, quality);
-    // Colours are as fine as brightness.
+    // Colours have the same resolution as brightness.
     encoder.set_sampling_factor(SamplingFactor::F_1_1);
     encoder.encode(samples, width, height, if channels == 1 { ColorType::Luma } else { ColorType::Rgb })?;
     Ok(file)
