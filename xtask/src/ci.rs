@@ -9,7 +9,7 @@ struct Step {
     action: Action,
 }
 
-/// The action of a step.
+/// What a step does.
 enum Action {
     /// Runs cargo with these environment variables and arguments.
     Cargo { environment: &'static [(&'static str, &'static str)], arguments: &'static [&'static str] },
@@ -71,8 +71,8 @@ const FUZZ_GRAD: Step =
 const CALLS: Step = Step { name: "calls", action: Action::Here { command: "calls", run: crate::outside::default_run } };
 const DIGITS: Step = Step { name: "digits", action: Action::Here { command: "digits", run: crate::digits::run } };
 
-/// The comparison with other libraries is a workspace of its own. Only the packages that need no other library are
-/// built here.
+/// The comparison with other libraries is a workspace of its own. `ci` builds only those of its packages that need no
+/// other library.
 const PEERS: &str = "benches/peers/Cargo.toml";
 const PEERS_FORMAT: Step = Step::cargo(
     "peers format",
@@ -90,8 +90,8 @@ const PEERS_FORMAT: Step = Step::cargo(
         "-p=peer-rumus",
     ],
 );
-/// Also fails if the lock file does not match the crates' dependencies; `cargo update --workspace` in that folder
-/// updates it.
+/// Also fails if the lock file does not match the crates' dependencies. To update it, run `cargo update --workspace` in
+/// `benches/peers`.
 const PEERS_CLIPPY: Step = Step::cargo(
     "peers clippy",
     &[

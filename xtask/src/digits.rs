@@ -1,5 +1,5 @@
-//! `cargo xtask digits`: runs the README's first command with several seeds. Prints the accuracy and the time, and checks
-//! the accuracy and that one thread and two threads give the same bits.
+//! `cargo xtask digits`: runs the README's first command with several seeds and prints the accuracy and the time.
+//! Checks the accuracy, and that one thread and two threads produce the same bits.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ const SEEDS: std::ops::Range<u32> = 0..5;
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!("gradus-digits-{}", std::process::id()));
     let outcome = check(root, &folder);
-    // A folder that cannot be removed is left to the system's cleaning of temporary files.
+    // If the folder cannot be removed, it is left to the system's cleaning of temporary files.
     let _ = std::fs::remove_dir_all(&folder);
     outcome
 }

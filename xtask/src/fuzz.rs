@@ -1,22 +1,22 @@
-//! `cargo xtask fuzz-grad`: gradients of random programs against a functional reference.
+//! `cargo xtask fuzz-grad`: compares gradients of random programs with a functional reference.
 //!
-//! The work is done by `gradus-fuzz-grad`; here is what `ci` and `deep` run of it.
+//! The crate `gradus-fuzz-grad` does the work. This module runs it for the command itself, for `ci` and for `deep`.
 
 use std::path::Path;
 
-/// Programs of a run where nothing else is said.
+/// The default number of programs.
 const PROGRAMS: u64 = 20_000;
 
-/// What is run.
+/// What to run.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Which {
     /// Random programs.
     Many { seed: u64, programs: u64 },
-    /// The program of one line of text.
+    /// One program, given as a line of text.
     One(String),
 }
 
-/// Reads the arguments of the command; the error says which of them is wrong.
+/// Parses the arguments of the command. The error says which one is invalid.
 pub(crate) fn parse(arguments: &[&str]) -> Result<Which, String> {
     let (mut seed, mut programs) = (1, PROGRAMS);
     for pair in arguments.chunks(2) {
@@ -32,7 +32,7 @@ pub(crate) fn parse(arguments: &[&str]) -> Result<Which, String> {
     Ok(Which::Many { seed, programs })
 }
 
-/// Runs the programs; a failure was printed with the line that repeats it.
+/// Runs the programs. Each failure is printed with the command line that repeats it.
 pub(crate) fn run(root: &Path, which: &Which) -> Result<(), String> {
     let mut command = crate::workspace::cargo();
     command.args(["run", "--release", "-p", "gradus-fuzz-grad", "--"]);

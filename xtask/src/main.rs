@@ -1,11 +1,13 @@
 //! The project's own commands, run as `cargo xtask <command>`.
 //!
-//! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
-//! budget of dependencies, and `digits` what the README promises of its first command; `fuzz-grad` compares gradients of
-//! random programs with a reference, `calls` and `files` try Gradus from outside, `deep` runs many of all these and random cases
-//! of the conformance suite, `wgpu` runs that on three profiles of an adapter; `op-table`, `kinks`, `higher-order`, `spec`, `sources` and `gallery` look after pages of `docs`, `opinfo` compares
-//! with PyTorch on samples of its own, `peers` compares the speed with other libraries and `bench` with an earlier build. The
-//! exit code is 0 when all is well, 1 when a check fails and 2 when the command line is wrong.
+//! `ci` checks everything that a change must pass. `tidy` checks the rules that neither the compiler nor clippy knows,
+//! `packages` the budget of dependencies, and `digits` what the README promises of its first command. `fuzz-grad`
+//! compares gradients of random programs with a reference. `calls` and `files` try the public API with random arguments
+//! and damaged files. `deep` runs many of these tests, and random cases of the conformance suite. `wgpu` runs the
+//! conformance suite on three profiles of an adapter. `op-table`, `kinks`, `higher-order`, `spec`, `sources` and
+//! `gallery` generate or check pages of `docs`. `opinfo` compares Gradus with PyTorch on PyTorch's own samples. `peers`
+//! compares the speed with other libraries, and `bench` compares it with an earlier build. The exit code is 0 if all is
+//! well, 1 if a check fails, and 2 if the command line is invalid.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -91,11 +93,11 @@ enum Task {
         rounds: u64,
     },
     FuzzGrad(fuzz::Which),
-    /// Rounds and seed, as text.
+    /// The number of rounds and the seed, as text.
     Wgpu(Vec<String>),
     /// A program of `gradus-fuzz`, with its options.
     Outside(Vec<String>),
-    /// A page that a test makes.
+    /// A page that a test generates.
     Page {
         name: String,
         check: bool,
@@ -111,7 +113,7 @@ enum Task {
     Help,
 }
 
-/// Parses the arguments after the program's name; the error says which one is invalid.
+/// Parses the arguments after the program's name. The error says which one is invalid.
 fn parse(arguments: &[&str]) -> Result<Task, String> {
     match arguments {
         ["ci"] => Ok(Task::Ci { skip_tests: false }),
@@ -154,7 +156,8 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
     }
 }
 
-/// Runs the conformance suite's random rounds on the CPU, then damaged files and calls, then random programs.
+/// Runs the conformance suite's random rounds on the CPU, damaged files, random calls and random programs. Finally adds
+/// operations to a copy of the tree.
 fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     let (many, seed_text, rounds) = (rounds.saturating_mul(100), seed.to_string(), rounds.to_string());
     cargo_run(root, &["--release", "-p", "gradus-cpu", "--example", "deep", "--", &seed_text, &rounds])?;

@@ -1,6 +1,6 @@
 //! `cargo xtask opinfo`: runs the samples of PyTorch's OpInfo database on Gradus, and writes `docs/opinfo.md`.
 //!
-//! A script draws the samples with PyTorch; the example `opinfo` of `gradus` runs them.
+//! A script draws the samples with PyTorch, and the example `opinfo` of `gradus` runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,11 +10,11 @@ use std::process::Command;
 pub(crate) struct Options {
     /// A Python interpreter with PyTorch.
     python: String,
-    /// Samples from an earlier run.
+    /// A file with samples from an earlier run.
     samples: Option<PathBuf>,
 }
 
-/// Parses the arguments; the error says which one is invalid.
+/// Parses the arguments. The error says which one is invalid.
 pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
     let mut options = Options { python: "python3".into(), samples: None };
     for pair in arguments.chunks(2) {
@@ -28,7 +28,7 @@ pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Draws the samples unless they exist, runs them, and writes the page.
+/// Draws the samples unless a file with samples was given, runs them, and writes the page.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
     let drawn = root.join("target/opinfo.safetensors");
     let samples = options.samples.as_deref().unwrap_or(&drawn);

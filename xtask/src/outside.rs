@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-/// Runs the program `calls` or `files` with these options; a leading `--release` selects the build profile. The program
-/// has already printed each failure with the command line that repeats it.
+/// Runs the program `calls` or `files` with these options. A leading `--release` selects the build profile. The program
+/// prints each failure with the command line that repeats it.
 pub(crate) fn run(root: &Path, program: &str, options: &[&str]) -> Result<(), String> {
     let (build, options) = match options {
         ["--release", rest @ ..] => (&["--release"][..], rest),

@@ -10,7 +10,7 @@ const PACKAGE: &str = "gradus";
 /// The budget: the largest permitted number of dependencies.
 const BUDGET: usize = 75;
 
-/// Prints the number of packages; an error if it exceeds the budget.
+/// Prints the number of packages, and fails if it exceeds the budget.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let count = count(root)?;
     println!("{PACKAGE} depends on {count} packages (at most {BUDGET})");
@@ -28,7 +28,7 @@ pub(crate) fn count(root: &Path) -> Result<usize, String> {
     Ok(distinct(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// An error if `count` exceeds the budget.
+/// Fails if `count` exceeds the budget.
 pub(crate) fn check(count: usize) -> Result<(), String> {
     if count <= BUDGET {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `cargo xtask peers` and `bench`: run the driver of the speed comparison, a program of the workspace `benches/peers`.
+//! `cargo xtask peers` and `bench`: run the driver of the speed comparison, a program in the workspace `benches/peers`.
 
 use std::path::Path;
 use std::process::ExitCode;

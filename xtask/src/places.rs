@@ -1,18 +1,19 @@
-//! Adds operations to a copy of the tree as `docs/add-an-op.md` says, and counts the files that a hand has to change.
+//! Adds operations to a copy of the tree as `docs/add-an-op.md` says, and counts the files that must be changed by
+//! hand.
 //!
-//! Whatever else names operations is made by `bless` there, and all that checks operations must pass.
+//! In the copy, `bless` generates everything else that names operations. Then all checks of operations must pass.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Text that is added to a file after a line that it has.
+/// Text to add to a file after text that the file contains.
 struct Addition {
     file: &'static str,
     after: &'static str,
     text: &'static str,
 }
 
-/// What somebody adds, in at most so many files.
+/// An addition to the library, which must require changes to at most `most` files.
 struct Change {
     what: &'static str,
     most: usize,
@@ -190,7 +191,7 @@ pub fn emboss(x: &Tensor, border: Border) -> Result<Tensor> {
     },
 ];
 
-/// What must pass in the copy, after `bless`: everything that knows operations.
+/// The commands that must pass in the copy after `bless`: all checks that know about operations.
 const CHECKS: [&[&str]; 5] = [
     &["test", "-q", "-p", "gradus", "--test", "golden", "--test", "kinks", "--test", "prelude", "--test", "operations"],
     &["test", "-q", "-p", "gradus-fuzz", "--test", "calls"],
@@ -199,7 +200,7 @@ const CHECKS: [&[&str]; 5] = [
     &["run", "-q", "-p", "xtask", "--", "tidy"],
 ];
 
-/// Pages of the copy that must name what was added.
+/// Pages of the copy, each with text that names an added operation.
 const NAMED: [(&str, &str); 5] = [
     ("docs/op-matrix.md", "| `beyond_one` |"),
     ("docs/kinks.md", "| `beyond_one` | -1, 1 | 0, 0 |"),
@@ -234,7 +235,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies what git knows, with what is new and not ignored.
+/// Copies all files that git tracks, and new files that it does not ignore.
 fn copied(root: &Path, copy: &Path) -> Result<(), String> {
     let failed = |e: std::io::Error| format!("{}: {e}", copy.display());
     if copy.exists() {
@@ -268,7 +269,7 @@ fn add(copy: &Path, Addition { file, after, text }: &Addition) -> Result<(), Str
 
 fn cargo(root: &Path, copy: &Path, arguments: &[&str]) -> Result<(), String> {
     let mut command = crate::workspace::cargo();
-    // The variable would send xtask back to the tree that is copied.
+    // If this variable were set, xtask would work on the original tree.
     command.args(arguments).current_dir(copy).env_remove("CARGO_MANIFEST_DIR");
     let status = command.env("CARGO_TARGET_DIR", root.join("target/places-target")).status();
     let status = status.map_err(|e| format!("cargo did not start: {e}"))?;

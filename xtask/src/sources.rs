@@ -1,5 +1,5 @@
-//! `docs/sources.md`: checks that every name of the five source libraries has a row with a call and a test, and that
-//! every difference in meaning has one too.
+//! `docs/sources.md`: checks that every name of the five source libraries, and every difference in meaning, has a row
+//! with a call and a test.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! `cargo xtask tidy`: the project's rules that neither the compiler nor clippy checks.
 //!
-//! Every check is a function from text to [`Finding`]s, one file each under `tidy/`; this file reads the tree once and
-//! hands it to them. [`source`] separates Rust code from comments and strings, so that a rule about code is not
-//! tripped by prose.
+//! Every check is a function from text to [`Finding`]s, in its own file under `tidy/`. This file reads the tree once
+//! and passes it to the checks. [`source`] separates Rust code from comments and strings, so that prose does not
+//! trigger a rule about code.
 
 mod circles;
 mod files;

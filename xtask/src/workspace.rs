@@ -1,9 +1,9 @@
-//! The workspace, and cargo in it.
+//! The root of the workspace, and cargo commands in it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The workspace's root: cargo says where this package lies when it runs it.
+/// The root of the workspace. When cargo runs this package, it says where the package is.
 pub(crate) fn root() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let package = package.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
@@ -15,7 +15,7 @@ pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Builds and runs a program of the workspace: the arguments of `cargo run`.
+/// Builds and runs a program of the workspace. The arguments are those of `cargo run`.
 pub(crate) fn cargo_run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     match cargo().arg("run").args(arguments).current_dir(root).status() {
         Ok(status) if status.success() => Ok(()),

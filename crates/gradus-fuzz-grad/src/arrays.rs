@@ -1,4 +1,4 @@
-//! The reference's operations: what each computes, element by element, from its textbook definition.
+//! The reference's operations. Each is computed element by element from its textbook definition.
 
 use crate::program::{Name, Statement, indices, masked};
 use crate::scalar::{Id, Tape};
@@ -10,9 +10,9 @@ pub(crate) struct Array {
     pub(crate) ids: Vec<Id>,
 }
 
-/// Most elements of a tensor.
+/// The largest number of elements of a tensor.
 const LARGEST: usize = 48;
-/// Nor ones of more axes.
+/// The largest number of axes of a tensor.
 const DEEPEST: usize = 4;
 
 pub(crate) fn numel(shape: &[usize]) -> usize {
@@ -32,7 +32,8 @@ pub(crate) fn places(shape: &[usize]) -> Vec<Vec<usize>> {
     all
 }
 
-/// The flat index of the element at an index aligned from the right; axes of size 1 broadcast.
+/// The flat index of the element of an array of this shape that `index` selects. Axes are aligned from the right, and
+/// axes of size 1 broadcast.
 pub(crate) fn at(shape: &[usize], index: &[usize]) -> usize {
     let lead = index.len() - shape.len();
     shape.iter().zip(&index[lead..]).fold(0, |n, (&size, &i)| n * size + if size == 1 { 0 } else { i })
@@ -75,7 +76,8 @@ fn zip(inputs: &[Array], mut f: impl FnMut(&[Id]) -> Id) -> Option<Array> {
     Some(Array { shape, ids })
 }
 
-/// Each group of elements that differ only along `axes`, in row-major order, with its index in the result.
+/// Groups of elements, given as flat indices. The elements of a group differ only along `axes`; each group becomes one
+/// element of the result, and both are in row-major order.
 fn groups(x: &Array, axes: &[usize]) -> Vec<Vec<usize>> {
     let kept: Vec<usize> = (0..x.shape.len()).map(|k| if axes.contains(&k) { 1 } else { x.shape[k] }).collect();
     let mut groups = vec![vec![]; numel(&kept)];
@@ -156,7 +158,8 @@ impl Tape {
         self.scaled(sum, 1.0 / ids.len() as f64)
     }
 
-    /// The mean square, and the elements it is taken of; if `centred`, the mean is subtracted first.
+    /// The sum of squares divided by `n`, and the elements that were squared. If `centred`, the mean is subtracted
+    /// first.
     fn spread(&mut self, ids: &[Id], centred: bool, n: f64) -> (Id, Vec<Id>) {
         let mean = if centred { self.mean(ids) } else { self.constant(0.0) };
         let off: Vec<Id> = ids.iter().map(|&x| self.sub(x, mean)).collect();
@@ -171,7 +174,7 @@ impl Tape {
     }
 }
 
-/// Epsilon of the normalisations: large, so that a constant row is not blown up.
+/// The epsilon of the normalisations. It is large, so that a constant row does not produce huge values.
 pub(crate) const EPS: f64 = 0.125;
 
 /// The result of a statement; `None` if the operands do not fit.
@@ -362,13 +365,13 @@ pub(crate) fn compute(t: &mut Tape, s: &Statement, x: &[Array]) -> Option<Array>
     fits(&found.shape).then_some(found)
 }
 
-/// The elements that the mask keeps, divided by the probability of being kept.
+/// The elements that the mask keeps, divided by the probability of being kept. The others are zero.
 pub(crate) fn dropout(t: &mut Tape, x: &Array, mask: &[bool], p: f64) -> Array {
     let one = |(&a, &stays)| if stays { t.scaled(a, 1.0 / (1.0 - p)) } else { t.constant(0.0) };
     Array { shape: x.shape.clone(), ids: x.ids.iter().zip(mask).map(one).collect() }
 }
 
-/// Whether the result for empty tensors follows without a convention.
+/// Whether the result for empty tensors follows from the definition alone, without a convention.
 fn takes_nothing(name: Name) -> bool {
     use Name::*;
     !matches!(

@@ -6,13 +6,13 @@ use crate::program::{Name, Statement};
 
 macro_rules! features {
     ($($feature:ident $text:literal $least:literal $most:literal,)*) => {
-        /// Something that a program can contain.
+        /// A property of a program or of its run that is counted.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Feature {
             $($feature,)*
         }
 
-        /// Each with the least and the largest percentage of programs that may contain it.
+        /// Each feature, with a description, and the least and the largest percentage of programs that may have it.
         const FEATURES: &[(Feature, &str, f64, f64)] = &[$((Feature::$feature, $text, $least, $most)),*];
     };
 }
@@ -58,7 +58,7 @@ features! {
     Nothing "nothing compared" 0.0 6.0,
 }
 
-/// Sums over programs.
+/// The totals over many programs.
 #[derive(Debug, Clone, Default)]
 pub struct Counts {
     pub(crate) programs: u64,
@@ -66,7 +66,7 @@ pub struct Counts {
     pub statements: u64,
     /// Backward passes that ran.
     pub passes: u64,
-    /// Statements that could not be run, and how many of them are passes.
+    /// Statements that could not be run. `passes_left_out` counts those that are passes.
     pub(crate) left_out: u64,
     pub(crate) passes_left_out: u64,
     pub(crate) gradients: u64,
@@ -74,17 +74,18 @@ pub struct Counts {
     pub numbers: u64,
     /// Passes that ended with the error about an overwritten value.
     pub stale_errors: u64,
-    /// Passes that ended with the error about a value next to those that an index or a mask wrote.
+    /// Passes that ended with that error although the write, by an index or a mask, had left the value itself
+    /// unchanged.
     pub beside: u64,
     pub(crate) stale_uses: u64,
     pub(crate) freed_errors: u64,
-    /// Features of one program, as bits.
+    /// The features of the current program, as bits.
     bits: u64,
     with: Vec<u64>,
 }
 
 impl Counts {
-    /// The program has this.
+    /// Records that the program has this feature.
     pub(crate) fn has(&mut self, feature: Feature) {
         self.bits |= 1 << feature as u64;
     }
@@ -170,7 +171,7 @@ impl Counts {
         n as f64 * 100.0 / self.programs.max(1) as f64
     }
 
-    /// What was tried too rarely, or cut programs short too often, for the run to be meaningful.
+    /// Reasons why the run proves little: features that were too rare, and outcomes that cut too many programs short.
     pub fn amiss(&self) -> Vec<String> {
         let mut found = vec![];
         for &(feature, text, least, most) in FEATURES {

@@ -10,7 +10,7 @@ use crate::views::view;
 /// Part of the error message for a write over a value that a graph protects.
 pub(crate) const GUARDED: &str = "which this would overwrite";
 
-/// The elements of a tensor of this shape that a write changes, in order, and the shape of what is written.
+/// The elements of a tensor of this shape that a write changes, in order, and the shape of the values that are written.
 fn targets(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
     let count = s.place(1);
     let axis = if s.name == Name::IndexPutIn { 0 } else { s.place(2) };
@@ -42,8 +42,8 @@ fn targets(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
     }
 }
 
-/// The elements that the library assumes a write to change: for an index along an axis, all between the first and the
-/// last; for a mask, all.
+/// The elements that the library assumes a write changes. For an index along an axis, these are all from the first to
+/// the last; for a mask, all elements.
 fn logged(s: &Statement, shape: &[usize], elements: &[usize]) -> Vec<usize> {
     let all = places(shape);
     match s.name {
@@ -58,7 +58,7 @@ fn logged(s: &Statement, shape: &[usize], elements: &[usize]) -> Vec<usize> {
     }
 }
 
-/// The new value of an element, from the old one and the value written.
+/// The new value of an element, computed from the old value and the value to write.
 fn written(s: &Statement, x: f64, v: f64) -> f64 {
     match s.name {
         Name::AddIn | Name::IndexAddIn | Name::ScatterAddIn => x + v,
@@ -71,7 +71,7 @@ fn written(s: &Statement, x: f64, v: f64) -> f64 {
     }
 }
 
-/// The number written if there is no source tensor.
+/// The number to write if there is no source tensor.
 fn scalar(s: &Statement) -> f64 {
     match s.name {
         Name::ZeroIn => 0.0,
@@ -88,7 +88,7 @@ impl Reference {
         let needs_source = s.name.reads_another();
         let from = s.of.get(1).and_then(|&h| self.handle(h));
         let Some((elements, wanted)) = targets(s, &to.shape) else { return Outcome::Skip };
-        // Indices require a source of their shape.
+        // Most indexed writes require a source of exactly this shape. All other writes broadcast their source.
         let stretches = !s.name.writes_some() || matches!(s.name, Name::AssignIn | Name::IndexPutIn);
         let fits = |f: &Handle| broadcast(&[&wanted, &f.shape]).as_ref() == Some(&wanted);
         let fits = from.is_none_or(|f| f.shape == wanted || stretches && fits(f));
@@ -147,7 +147,7 @@ impl Reference {
         }
     }
 
-    /// A checkpointed region: runs its statements, and records one node for all of them.
+    /// Runs the statements of a checkpointed region, and records one node for all of them.
     pub(crate) fn region(&mut self, s: &Statement) -> Option<Outcome> {
         let passed: Vec<Handle> = s.of.iter().map(|&h| self.handle(h).cloned()).collect::<Option<_>>()?;
         let mut defined = vec![];
@@ -167,7 +167,8 @@ impl Reference {
         let mut writes = false;
         visit(&s.body, &mut |b| writes |= b.name.is_write());
         if writes && self.mode.writes == Writes::Refused {
-            // Writes over values of its own are refused only in the second run.
+            // Under `strict_inplace`, a region that overwrites its own values is refused only when it runs again. Skip
+            // it.
             return None;
         }
         let untouched = self.clone();
@@ -192,7 +193,7 @@ impl Reference {
         made.iter().for_each(|&slot| self.forget(slot));
         let region = if self.mode.recording { self.regions.pop() } else { None };
         let Some(inner) = inner else {
-            // It has no outputs, so it is not run.
+            // An output is missing, so the region is not run.
             *self = untouched;
             return None;
         };
@@ -208,7 +209,8 @@ impl Reference {
             }
             r.inputs.sort_unstable();
             r.inputs.dedup();
-            // The region overwrites again what it overwrote in the first run.
+            // If the region overwrote a value that one of its operations needs, it does so again in its second run.
+            // Such reads count as reads of the region.
             let inner = self.nodes[r.nodes..].iter().flat_map(|n| &n.reads).filter(|x| x.need.matters());
             r.reads.extend(inner.filter(|x| self.touched(x.storage, &x.at, x.stamp) != Ground::None).cloned());
             self.record(r.inputs, r.reads, Kind::Region)
@@ -227,7 +229,7 @@ impl Reference {
         Some(Outcome::Region { body, refuse, may_refuse })
     }
 
-    /// One statement of a region, and the part of it that is run.
+    /// Runs one statement of a region. Returns the part of it that could be run.
     fn inside(&mut self, s: &Statement, may_refuse: &mut bool, outlived: &mut bool) -> Option<Statement> {
         if s.name == Name::NoGrad {
             let before = self.enter(s.name);

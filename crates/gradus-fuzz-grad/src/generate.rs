@@ -1,5 +1,5 @@
-//! Random programs. Each is a function of a seed and a number; the reference runs along, so that every statement fits
-//! its operands.
+//! Random programs. Each is determined by a seed and a number. The reference runs alongside, so that every statement
+//! fits its operands.
 
 use crate::arrays::numel;
 use crate::model::{Freed, Ground, Handle, Outcome, Reference};
@@ -27,15 +27,15 @@ pub(crate) fn program(seed: u64, index: u64) -> Program {
     Program { statements: maker.statements, twice }
 }
 
-/// A program half-way.
+/// A program under construction.
 pub(crate) struct Maker {
     pub(crate) random: Random,
     pub(crate) reference: Reference,
     next: Slot,
     pub(crate) statements: Vec<Statement>,
-    /// Whether a region is being made.
+    /// Whether the statements belong to a checkpointed region.
     pub(crate) inside: bool,
-    /// Whether a pass gives a gradient that is not 0, and no error.
+    /// Whether a pass so far returned a nonzero gradient, and no error.
     pub(crate) compared: bool,
 }
 
@@ -98,7 +98,7 @@ impl Maker {
         done
     }
 
-    /// A pass and its expected outcome: an error if there is a reason for one.
+    /// Applies a pass to the reference. If there is a reason for an error, the pass counts as failed.
     fn passed(&mut self, s: &Statement, e: Expected) {
         if e.ground != Ground::None || e.freed == Freed::Yes {
             return self.reference.failed(s, &e);
@@ -115,14 +115,14 @@ impl Maker {
         slots.filter(|&s| self.reference.handle(s).is_some_and(&wanted)).collect()
     }
 
-    /// One of the live tensors, more often a recent one.
+    /// A random live tensor that fits. Recent ones are more likely.
     pub(crate) fn any(&mut self, wanted: impl Fn(&Handle) -> bool) -> Option<Slot> {
         let all = self.live(wanted);
         let (a, b) = (self.random.below(all.len()), self.random.below(all.len()));
         all.get(a.max(b)).copied()
     }
 
-    /// A tensor to compute with: more often a tracked one, none with large numbers.
+    /// A random operand. Tracked tensors are more likely, and tensors with large values are excluded.
     pub(crate) fn operand(&mut self) -> Option<Slot> {
         let tame = |r: &Reference, h: &Handle| r.numbers(h).iter().all(|v| v.abs() < 20.0);
         let all = self.live(|h| tame(&self.reference, h));
@@ -185,7 +185,7 @@ impl Maker {
         }
     }
 
-    /// Whether a function is far from its poles and kinks there.
+    /// Whether the operands stay away from the function's poles, and are small enough for moderate results.
     pub(crate) fn in_domain(&self, name: Name, of: &[Slot]) -> bool {
         let numbers = |i: usize| {
             of.get(i).and_then(|&s| self.reference.handle(s)).map(|h| self.reference.numbers(h)).unwrap_or_default()
@@ -270,7 +270,7 @@ impl Maker {
         }
     }
 
-    /// A view of a tensor, if one exists.
+    /// Adds a view of a tensor, if a random one fits.
     pub(crate) fn view_of(&mut self, of: Slot) -> Option<Slot> {
         for _ in 0..4 {
             let shape = self.shape(of);

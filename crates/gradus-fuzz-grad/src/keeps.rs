@@ -1,4 +1,4 @@
-//! Which values the gradient of an operation reads: only an overwritten value of these is a reason for an error.
+//! Which values the gradient of an operation reads. A pass may fail only if one of these was overwritten.
 
 use crate::model::Handle;
 use crate::program::Name;
@@ -8,7 +8,7 @@ pub(crate) fn keeps_input(name: Name, handles: &[&Handle], i: usize) -> bool {
     use Name::*;
     let tracked = |k: usize| handles.get(k).is_some_and(|h| h.tracked);
     match name {
-        // Linear, or (the last row) a formula in the result or in intermediate values.
+        // These are linear or, from `Softmax` on, have a gradient computed from the result or from intermediate values.
         Neg | Scale | Shift | Add | Sub | Sum | Mean | Cumsum | MaskedFill | Cat | Stack | Gather | IndexSelect
         | ScatterAdd | IndexAdd | Copy | Reshape | Dropout | Softmax | LogSoftmax | LogSumExp | Var => false,
         Mul | Matmul => tracked(1 - i.min(1)),
@@ -22,8 +22,8 @@ pub(crate) fn keeps_input(name: Name, handles: &[&Handle], i: usize) -> bool {
     }
 }
 
-/// Whether the last step of an operation may be a view, as in a reshape that copies: its input then shares memory with
-/// the output, which matters to a strict node.
+/// Whether the last step of an operation may be a view, such as a reshape after a copy. The input of that step then
+/// shares memory with the output, so a strict node checks the output as well.
 pub(crate) fn ends_in_a_view(name: Name) -> bool {
     use Name::*;
     matches!(

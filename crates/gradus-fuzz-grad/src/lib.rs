@@ -1,11 +1,12 @@
-//! Random programs, each run by the library and by a purely functional reference, and compared.
+//! Runs random programs both in the library and in a purely functional reference, and compares the results.
 //!
-//! `program` defines programs, and `text` writes them as one line. `generate` and `trouble` make random programs,
-//! `shrink` reduces one. One side is the reference: `model` is its state; `reference`, `modes`, `effects` and `passes`
-//! define what statements do to it, over `arrays` of numbers on the tape of `scalar`. The other side is the library, in
-//! `subject`. `run` runs both and compares them, `counts` reports what was tried.
+//! `program` defines programs, and `text` writes them as one line. `generate` and `trouble` make random programs, and
+//! `shrink` reduces a failing one. One side of the comparison is the reference. `model` is its state; `reference`,
+//! `modes`, `effects` and `passes` define how statements change it; they use `arrays` of numbers on the tape of
+//! `scalar`. The other side is the library, in `subject`. `run` runs both sides and compares them, and `counts` reports
+//! what was tried.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout)] // the trace of a program
+#![allow(clippy::print_stdout)] // prints the trace of a program
 
 mod arrays;
 mod counts;
@@ -35,18 +36,18 @@ pub use program::Program;
 pub use run::{Failure, Options};
 pub use subject::Planted;
 
-/// A program that failed, reduced.
+/// A failing program, reduced to a small one.
 #[derive(Debug)]
 pub struct Found {
-    /// Its number in the run.
+    /// The program's number in the run.
     pub index: u64,
-    /// As one line.
+    /// The program as one line of text.
     pub line: String,
     /// What the two sides disagree about.
     pub failure: Failure,
 }
 
-/// Runs programs `0..count` of a seed on `threads` threads, until there are this many `failures`.
+/// Runs programs `0..count` of a seed on `threads` threads, until `failures` of them have failed.
 pub fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, options: Options) -> (Counts, Vec<Found>) {
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let total: Mutex<(Counts, Vec<u64>)> = Mutex::default();
@@ -82,13 +83,13 @@ pub fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, options: Opt
     (counts, failed.into_iter().take(failures).map(|index| found(seed, index, options)).collect())
 }
 
-/// Program number `index`; if none can be made, that is a failure too.
+/// Generates program number `index`. A panic of the generator is a failure as well.
 fn generated(seed: u64, index: u64) -> Result<Program, Failure> {
     let made = std::panic::catch_unwind(|| generate::program(seed, index));
     made.map_err(|_| Failure::new("panic", "the program could not be made: the reference panicked"))
 }
 
-/// The failure of program `index`, reduced.
+/// Reduces the failing program number `index`.
 fn found(seed: u64, index: u64, options: Options) -> Found {
     let program = match generated(seed, index) {
         Ok(program) => program,
@@ -106,7 +107,7 @@ fn found(seed: u64, index: u64, options: Options) -> Found {
     }
 }
 
-/// Runs the program with this text.
+/// Parses and runs the program with this text.
 pub fn one(line: &str, options: Options) -> Result<Counts, Failure> {
     let program = parse(line).map_err(|message| Failure::new("unreadable", message))?;
     let counts = run::run(&program, options)?;
@@ -115,7 +116,7 @@ pub fn one(line: &str, options: Options) -> Result<Counts, Failure> {
     Ok(total)
 }
 
-/// The program with this text.
+/// Parses a program.
 pub fn parse(line: &str) -> Result<Program, String> {
     text::parse(line)
 }

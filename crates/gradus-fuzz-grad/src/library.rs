@@ -1,4 +1,4 @@
-//! What both sides take from the library: the device, and the numbers of its generators.
+//! What both sides share: the device, and the random numbers of the library's generators.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,8 +14,8 @@ pub(crate) fn device() -> Result<Device> {
     Ok(CPU.get_or_init(|| device).clone())
 }
 
-/// The elements that a dropout keeps. The generator's numbers are taken from the library; that a region draws them
-/// again is not.
+/// The mask of the elements that dropout keeps. The reference takes the random numbers from the library, but does not
+/// rely on it to draw the same numbers when a region runs again.
 pub(crate) fn mask(p: f64, shape: &[usize], generator: &mut Generator) -> Result<Vec<bool>> {
     let stays = backend::Distribution::Bernoulli { p: 1.0 - p };
     Tensor::random(stays, shape, DType::Bool, &device()?, generator)?.to_vec::<bool>()

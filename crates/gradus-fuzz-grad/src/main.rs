@@ -1,4 +1,4 @@
-//! Gradients of random programs against a functional re-execution: `cargo xtask fuzz-grad`.
+//! Compares gradients of random programs with those of a functional reference: `cargo xtask fuzz-grad`.
 //!
 //! ```sh
 //! cargo run --release -p gradus-fuzz-grad -- --programs 20000 --seed 1
@@ -38,7 +38,7 @@ fn task(arguments: &[String]) -> Result<Task, String> {
     Ok(Task::Many { seed, count, failures, show, planted })
 }
 
-/// The mistake of this name.
+/// The planted mistake with this name.
 fn mistake(name: &str) -> Result<Planted, String> {
     let found = Planted::ALL.iter().find(|p| format!("{p:?}").eq_ignore_ascii_case(name));
     found.copied().ok_or_else(|| format!("`{name}` is none of {:?}", Planted::ALL))
@@ -46,7 +46,7 @@ fn mistake(name: &str) -> Result<Planted, String> {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // A panic is a finding, reported with its program.
+    // A panic is a finding and is reported with its program, so the hook prints it only on request.
     std::panic::set_hook(Box::new(|panic| {
         if std::env::var_os("RUST_BACKTRACE").is_some() {
             eprintln!("{panic}");
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
                 println!("program {} of seed {seed} failed: {}\nrun it alone:", f.index, f.failure);
                 println!("  cargo xtask fuzz-grad --program '{}'\n", f.line);
             }
-            // With fewer programs, percentages mean nothing.
+            // With fewer programs, the percentages mean nothing.
             let amiss = if count >= 1000 && found.is_empty() { counts.amiss() } else { vec![] };
             amiss.iter().for_each(|what| println!("the programs are not what they should be: {what}"));
             if found.is_empty() && amiss.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

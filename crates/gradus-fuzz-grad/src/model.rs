@@ -1,5 +1,5 @@
-//! The reference's state in the middle of a program: tensors as places in memories of numbers, recorded operations,
-//! hooks.
+//! The reference's state in the middle of a program: tensors, each at certain places in a storage of numbers, recorded
+//! operations, and hooks.
 
 use std::rc::Rc;
 
@@ -8,13 +8,14 @@ use gradus_tensor::Generator;
 use crate::program::{Slot, Statement};
 use crate::scalar::{Bend, Id, Tape};
 
-/// Numbers of the memory, and the writes to them.
+/// The numbers that tensors are stored in, and the times at which they were written.
 #[derive(Clone)]
 pub(crate) struct Storage {
     pub(crate) numbers: Vec<f64>,
     /// When each number was last written.
     pub(crate) written: Vec<u32>,
-    /// When each number was last covered by a logged write, which for an index or a mask covers more than it writes.
+    /// When each number was last covered by a logged write. A write by an index or a mask is logged for more numbers
+    /// than it changes.
     pub(crate) logged: Vec<u32>,
 }
 
@@ -32,11 +33,11 @@ pub(crate) struct Handle {
     pub(crate) shape: Vec<usize>,
     pub(crate) storage: usize,
     pub(crate) at: Rc<[usize]>,
-    /// Its values on the tape; none if the tensor is a constant.
+    /// Its values on the tape; `None` if the tensor is a constant.
     pub(crate) ids: Option<Vec<Id>>,
-    /// When it was made.
+    /// The time at which it was created.
     pub(crate) stamp: u32,
-    /// Whether the library says that it requires a gradient.
+    /// Whether the library reports that it requires a gradient.
     pub(crate) tracked: bool,
     pub(crate) origin: Origin,
     pub(crate) node: Option<usize>,
@@ -69,7 +70,7 @@ pub(crate) struct Recorded {
     pub(crate) freed: Freed,
     /// Whether its gradient is computed from its output.
     pub(crate) by_output: bool,
-    /// Whether it is the user's, which may read anything.
+    /// Whether it is a custom operation, whose gradient may read anything.
     pub(crate) custom: bool,
 }
 
@@ -78,9 +79,9 @@ pub(crate) enum Kind {
     Leaf,
     /// A gradient that arrives here is certainly passed on to all inputs that need one.
     Operation,
-    /// A gradient may go on.
+    /// A checkpointed region. A gradient that arrives here may reach only some of its inputs.
     Region,
-    /// Stands for all nodes recorded by a pass.
+    /// One node that stands for all nodes recorded by a pass.
     Pass,
 }
 
@@ -90,16 +91,17 @@ pub(crate) enum Outcome {
     Skip,
     /// An error whose message contains this.
     Refuse(&'static str),
-    /// The tensors are defined; `may_refuse` if the statement used one that was overwritten.
+    /// The tensors are defined. If `may_refuse`, the library may return an error instead, because the statement uses an
+    /// overwritten tensor or writes over a value that a graph may need.
     Done { may_refuse: bool },
-    /// The region ran with this body; `refuse` if it wrote into memory that outlives it.
+    /// The region ran with this body. If `refuse`, it wrote into memory that outlives it, which must be an error.
     Region { body: Vec<Statement>, refuse: bool, may_refuse: bool },
 }
 
 /// A checkpointed region in progress.
 #[derive(Clone)]
 pub(crate) struct Region {
-    /// Storages from this number on were created inside.
+    /// Storages from this number on were created inside the region.
     pub(crate) storages: usize,
     pub(crate) nodes: usize,
     pub(crate) reads: Vec<Read>,
@@ -107,7 +109,7 @@ pub(crate) struct Region {
     pub(crate) outlived: bool,
 }
 
-/// A program half-way.
+/// The state in the middle of a program.
 #[derive(Clone)]
 pub(crate) struct Reference {
     pub(crate) tape: Tape,
@@ -118,30 +120,30 @@ pub(crate) struct Reference {
     pub(crate) clock: u32,
     pub(crate) mode: Mode,
     pub(crate) regions: Vec<Region>,
-    /// The source of random numbers of the current region.
+    /// The generator that the current region draws its random numbers from.
     pub(crate) generator: Option<Generator>,
     pub(crate) may_refuse: bool,
 }
 
-/// What is switched on.
+/// The switches of a thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mode {
     pub(crate) recording: bool,
-    /// Kept values go through hooks, which copy them.
+    /// Whether saved tensors go through hooks, which copy them.
     pub(crate) packs: bool,
-    /// Any overwritten input is an error, needed or not.
+    /// Whether any overwritten input is an error, even if the gradient does not need it.
     pub(crate) strict: bool,
     pub(crate) writes: Writes,
 }
 
-/// The effect of a write over a kept value.
+/// The effect of a write over a saved value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Writes {
-    /// It succeeds, and the gradient that needs the value is an error.
+    /// The write succeeds, but a pass that needs the value returns an error.
     Checked,
-    /// The graph gets a copy first.
+    /// The graph first copies the value.
     Copied,
-    /// It is refused.
+    /// The write is refused.
     Refused,
 }
 
@@ -163,7 +165,7 @@ impl Need {
     }
 }
 
-/// Whether a write over a value is refused for as long as a node lives.
+/// Whether a write over a value is refused while a node that saved it exists.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) enum Guard {
     Never,
@@ -186,14 +188,14 @@ pub(crate) struct Hooked {
     pub(crate) visible: bool,
 }
 
-/// How certain an error about an overwritten value is.
+/// How certain it is that a pass fails because of an overwritten value.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) enum Ground {
     /// No write touched a value that a gradient of this pass needs.
     None,
-    /// A logged write covers an element that an index or a mask left unchanged.
+    /// A logged write covers a needed element, but the index or mask left it unchanged.
     Beside,
-    /// A write changed an element.
+    /// A write changed a needed element.
     Element,
 }
 
@@ -222,7 +224,7 @@ impl Reference {
         h.at.iter().map(|&p| self.storages[h.storage].numbers[p]).collect()
     }
 
-    /// Whether this number is free for a new tensor.
+    /// Whether this slot is free for a new tensor.
     pub(crate) fn is_free(&self, slot: Slot) -> bool {
         self.handles.get(slot as usize).is_none_or(Option::is_none) && !self.hooks.iter().any(|h| h.slot == slot)
     }
@@ -241,13 +243,13 @@ impl Reference {
         }
     }
 
-    /// Whether the memory of a computed tensor was written since. Leaves, views of leaves and constants equal whatever
-    /// the memory holds, so they are never stale.
+    /// Whether the memory of a computed tensor was written after the tensor was created. Leaves, views of leaves and
+    /// constants always have the values that their memory holds, so they are never stale.
     pub(crate) fn is_stale(&self, h: &Handle) -> bool {
         h.origin == Origin::Computed && h.tracked && self.touched(h.storage, &h.at, h.stamp) != Ground::None
     }
 
-    /// Whether a write since `stamp` hit one of these places.
+    /// Whether a write since `stamp` hit one of these places, and how.
     pub(crate) fn touched(&self, storage: usize, at: &[usize], stamp: u32) -> Ground {
         let storage = &self.storages[storage];
         match () {
@@ -257,7 +259,7 @@ impl Reference {
         }
     }
 
-    /// The effect of later writes on something that was read.
+    /// The effect of later writes on a value that was read.
     pub(crate) fn ground(&self, r: &Read) -> Ground {
         self.touched(r.storage, &r.at, r.stamp)
     }

@@ -23,7 +23,7 @@ impl Reference {
         self.regions.is_empty() && (self.mode.packs || self.mode.writes == Writes::Copied)
     }
 
-    /// What an operation recorded now keeps of a tensor.
+    /// How an operation that is recorded now reads a tensor. `keeps` says whether the gradient needs the tensor.
     pub(crate) fn kept(&self, h: &Handle, name: Name, keeps: bool) -> Read {
         let need = match keeps {
             false => Need::No,
@@ -43,21 +43,21 @@ impl Reference {
         Read { need, guard, ..self.noted(h) }
     }
 
-    /// What a strict node remembers of its inputs.
+    /// The reads of the inputs that a strict node checks. Empty outside strict mode.
     pub(crate) fn checked(&self, inputs: &[&Handle]) -> Vec<Read> {
         let one = |h: &&Handle| Read { need: Need::Strict, guard: Guard::Never, ..self.noted(h) };
         if self.mode.strict { inputs.iter().map(one).collect() } else { vec![] }
     }
 
-    /// Whether a write is refused because a graph needs values. It is logged `at` these places, and the places
-    /// `certain` are written.
+    /// Whether a write is refused because a graph needs the old values. The library logs the write for the places `at`;
+    /// the places `certain` are those that it really changes.
     pub(crate) fn guard_of(&self, storage: usize, at: &[usize], certain: &[usize]) -> Guard {
         let mut live = vec![false; self.nodes.len()];
         self.handles.iter().flatten().filter_map(|h| h.node).for_each(|n| live[n] = true);
         let mut found = Guard::Never;
         for n in (0..live.len()).rev() {
             let node = &self.nodes[n];
-            // Nodes recorded by a pass may or may not keep the values that it used.
+            // Nodes recorded by a pass may or may not save the values that the pass used.
             if live[n] && node.kind != Kind::Pass {
                 node.inputs.iter().for_each(|&i| live[i] = true);
             }
@@ -74,7 +74,8 @@ impl Reference {
     }
 }
 
-/// Whether the tensor itself is kept if the gradient needs it: true of operations that are a single one in the library.
+/// Whether the operation saves this very tensor if its gradient needs it. That is certain only of operations that the
+/// library performs in a single step.
 fn surely_keeps(name: Name) -> bool {
     use Name::*;
     matches!(name, Sin | Cos | Tanh | Exp | Sigmoid | Square | Log | Sqrt | Recip | Mul | Div)

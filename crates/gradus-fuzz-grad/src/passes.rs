@@ -1,4 +1,4 @@
-//! Hooks and gradients of the reference: the numbers that are required, and the errors that are allowed.
+//! The reference's hooks and gradients: the numbers that are required, and the errors that are allowed.
 
 use crate::model::{Freed, Ground, Guard, Handle, Hooked, Kind, Need, Outcome, Read, Reference, Writes};
 use crate::program::{NONE, Name, Slot, Statement};
@@ -8,23 +8,23 @@ use crate::scalar::{Bend, Bends, Id};
 pub(crate) struct Expected {
     /// The gradient of each input; `None` if none reaches it.
     pub(crate) gradients: Vec<Option<Vec<f64>>>,
-    /// Their values, for a pass that is recorded.
+    /// The gradients as values on the tape, for a pass that is recorded.
     ids: Vec<Option<Vec<Id>>>,
-    /// The tensors whose gradients these are.
+    /// The tensors that the gradients belong to.
     pub(crate) inputs: Vec<Slot>,
     shapes: Vec<Vec<usize>>,
     /// Whether nodes that the pass needs were freed.
     pub(crate) freed: Freed,
     pub(crate) ground: Ground,
-    /// Whether a value that it needs was overwritten but is kept as a copy.
+    /// Whether the pass needs a value that was overwritten but had been saved as a copy.
     pub(crate) spared: bool,
-    /// Whether writes fall between the elements of a value that it needs.
+    /// Whether a write fell between the elements of a value that the pass needs.
     pub(crate) between: bool,
     /// Whether an input of a strict node was overwritten.
     pub(crate) strict: bool,
-    /// Whether the numbers depend on a choice, see [`Reference::ambiguous`].
+    /// Whether the numbers depend on a choice; see [`Reference::ambiguous`].
     pub(crate) ambiguous: bool,
-    /// The nodes that run, and whether they certainly do.
+    /// The nodes that may run, each with whether it certainly does.
     pub(crate) ran: Vec<(usize, bool)>,
     seeds: Vec<Slot>,
 }
@@ -58,7 +58,7 @@ impl Reference {
         Outcome::Done { may_refuse: false }
     }
 
-    /// The roots with their seeds, and the inputs, of a pass; `None` if it is meaningless.
+    /// The roots of a pass with their seeds, and its inputs; `None` if the pass is invalid.
     fn ends(&self, s: &Statement) -> Option<Ends> {
         let tracked = |&slot: &Slot| self.handle(slot).filter(|h| h.tracked && h.ids.is_some()).cloned();
         if matches!(s.name, Name::Backward | Name::BackwardRetain) {
@@ -106,7 +106,7 @@ impl Reference {
         let reads = reads.filter(|r| r.need.matters());
         let strict = ran.iter().any(|&(n, certain)| certain && self.breaks_strict(n));
         let between = reads.clone().any(|r| self.between(r.storage, &r.at, r.stamp));
-        // A root whose numbers have changed since is refused too, and so is such a seed if the pass is recorded.
+        // A pass also fails if a root was overwritten or, when the pass is recorded, if a seed was.
         let seeds = roots.iter().filter_map(|r| self.handle(r.1)).filter(|_| create);
         let stale = roots.iter().map(|r| &r.0).chain(seeds).filter(|h| self.is_stale(h));
         let stale = stale.map(|h| self.touched(h.storage, &h.at, h.stamp));
@@ -161,9 +161,10 @@ impl Reference {
         })
     }
 
-    /// The first gradient of softmax, `y (g - sum(g y))`, can be differentiated as it stands, by `y` and then on to `x`, or
-    /// by `x` alone. For `x` that is the same; for `y` itself, and for a hook on it, it is not, and either is right. The
-    /// library does the first, the reference the second.
+    /// Whether the numbers depend on how the gradient of softmax, `y (g - sum(g y))`, is differentiated again. The
+    /// library differentiates it with respect to the output `y`, and from there to the input `x`. The reference
+    /// differentiates it directly with respect to `x`. The gradients of `x` are the same, but those of `y`, and those
+    /// that a hook on `y` sees, differ. Both are correct.
     fn ambiguous(&self, ran: &[(usize, bool)], inputs: &[Handle]) -> bool {
         let again = ran.iter().any(|r| self.nodes[r.0].kind == Kind::Pass);
         let bent = |id: &Id| self.hooks.iter().any(|h| h.bend.is_some() && h.ids.contains(id));
@@ -171,7 +172,7 @@ impl Reference {
         again && (0..self.nodes.len()).any(|n| self.nodes[n].by_output && asked(n))
     }
 
-    /// The nodes whose operations run in a pass, and whether one that was freed is among them.
+    /// The nodes that may run in a pass, each with whether it certainly does, and whether one of them was freed.
     fn nodes_that_run(
         &self,
         s: &Statement,
@@ -188,7 +189,8 @@ impl Reference {
                 self.nodes[n].inputs.iter().for_each(|&i| reached[i] = true);
             }
         }
-        // What leads to an input: only some parts of a region or of a recorded pass may.
+        // Find the nodes that lead to an input. Perhaps only parts of a region or of a recorded pass do, so these are
+        // not certain.
         let all = matches!(s.name, Name::Backward | Name::BackwardRetain);
         let (mut wanted, mut surely) = (vec![all; count], vec![all; count]);
         inputs.iter().filter_map(|h| h.node).for_each(|n| (wanted[n], surely[n]) = (true, true));
@@ -219,7 +221,7 @@ impl Reference {
         (ran, freed)
     }
 
-    /// A user's operation may receive a seed that shares memory with its operands: it then reads what was written
+    /// A custom operation may receive a seed that shares memory with its operands. It then reads what was written
     /// there.
     fn seeded(&self, ran: &[(usize, bool)], roots: &[(Handle, Slot)]) -> Option<Ground> {
         let seeds = || roots.iter().filter_map(|r| self.handle(r.1)).map(|h| h.storage);
@@ -228,7 +230,7 @@ impl Reference {
         reads.any(|r| self.ground(r) != Ground::None).then_some(Ground::Beside)
     }
 
-    /// Whether an input of a strict operation that still exists was overwritten.
+    /// Whether a strict operation has an input that was overwritten and whose memory still exists.
     fn breaks_strict(&self, n: usize) -> bool {
         let there = |storage| self.handles.iter().flatten().any(|h| h.storage == storage);
         let broken = |r: &Read| self.touched(r.storage, &r.at, r.stamp) == Ground::Element && there(r.storage);
@@ -236,18 +238,18 @@ impl Reference {
         node.kind == Kind::Operation && node.reads.iter().any(|r| r.need == Need::Strict && broken(r))
     }
 
-    /// Which gradients of a pass still depend on a leaf: if the pass is recorded, these must be tracked.
+    /// Which gradients of a pass depend on a leaf. If the pass is recorded, these must be tracked.
     pub(crate) fn moving(&self, e: &Expected) -> Vec<bool> {
         let one = |ids: &Option<Vec<Id>>| ids.iter().flatten().any(|&id| self.tape.moves(id));
         e.ids.iter().map(one).collect()
     }
 
-    /// Whether a pass goes through nodes recorded by another one.
+    /// Whether a pass goes through nodes recorded by an earlier one.
     pub(crate) fn goes_through_a_pass(&self, e: &Expected) -> bool {
         e.ran.iter().any(|r| self.nodes[r.0].kind == Kind::Pass)
     }
 
-    /// The pass returned gradients; `tracked` says which of them the library tracks.
+    /// Updates the state after a pass that returned gradients. `tracked` says which of them the library tracks.
     pub(crate) fn passed(&mut self, s: &Statement, e: Expected, tracked: &[bool]) {
         if matches!(s.name, Name::Grad | Name::Backward) {
             for &(n, certain) in &e.ran {
@@ -263,7 +265,7 @@ impl Reference {
             inputs.dedup();
             let mut reads: Vec<_> = e.ran.iter().flat_map(|r| self.nodes[r.0].reads.clone()).collect();
             reads.extend(seeds.iter().map(|h| self.noted(h)));
-            // A region that runs again, and other threads, have switches of their own.
+            // A region that runs again, and a pass on another thread, have their own switches.
             let plain = e.ran.iter().all(|r| self.nodes[r.0].kind == Kind::Operation) && s.number(1) < 2;
             let need = if plain && self.keeps_copies() && !self.mode.strict { Need::Copy } else { Need::Yes };
             let least = if self.mode.writes == Writes::Checked { Guard::Never } else { Guard::Maybe };
@@ -292,7 +294,7 @@ impl Reference {
         }
     }
 
-    /// The pass returned an error: what it had freed by then is unknown.
+    /// Updates the state after a pass that returned an error. Which nodes it had freed by then is unknown.
     pub(crate) fn failed(&mut self, s: &Statement, e: &Expected) {
         if matches!(s.name, Name::Grad | Name::Backward) {
             for &(n, _) in &e.ran {

@@ -1,28 +1,28 @@
-//! What a random program is: statements over numbered tensors, as plain data.
+//! Random programs as plain data: statements about numbered tensors.
 
-/// Number of a tensor in a program.
+/// The number of a tensor in a program.
 pub(crate) type Slot = u32;
 
-/// In place of a tensor: none.
+/// Stands where a tensor could be given but is not.
 pub(crate) const NONE: Slot = u32::MAX;
 
 macro_rules! names {
     ($($name:ident $text:literal,)*) => {
-        /// What a statement does. The numbers beside the tensors are its parameters; scalars are in eighths.
+        /// What a statement does. Its numbers are its parameters; scalars are given in eighths.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub(crate) enum Name {
             $($name,)*
         }
 
         impl Name {
-            /// As it is written.
+            /// The name as it is written in a program.
             pub(crate) fn text(self) -> &'static str {
                 match self {
                     $(Name::$name => $text,)*
                 }
             }
 
-            /// The one with this text.
+            /// The name with this text.
             pub(crate) fn from_text(text: &str) -> Option<Name> {
                 match text {
                     $($text => Some(Name::$name),)*
@@ -34,66 +34,70 @@ macro_rules! names {
 }
 
 names! {
-    // Tensors of their own: a leaf or not, numbers: seed, sizes.
+    // New tensors: a leaf, or a constant. Numbers: a seed, then the sizes.
     Leaf "leaf", Data "data",
-    // Of one tensor, elementwise.
+    // Elementwise operations on one tensor.
     Neg "neg", Sin "sin", Cos "cos", Tanh "tanh", Exp "exp", Sigmoid "sigmoid", Square "square", Silu "silu",
     Softplus "softplus", Relu "relu", Abs "abs", Sqrt "sqrt", Log "log", Recip "recip", Cube "cube",
     Scale "scale", Shift "shift", Clamp "clamp", MaskedFill "masked_fill", Fused1 "fused1",
-    // Operations of the user: the cube, and a product.
+    // Custom operations: the cube of one tensor, and the product of two.
     Custom1 "custom1", Custom2 "custom2",
-    // Numbers: seed, probability. In a region the numbers come from the region's generator, whose seed is its number.
+    // Numbers: a seed, and a probability. Inside a region, the region's generator replaces the seed. Its own seed is
+    // the region's number.
     Dropout "dropout",
-    // Of several, elementwise.
+    // Elementwise operations on several tensors.
     Add "add", Sub "sub", Mul "mul", Div "div", Maximum "maximum", Minimum "minimum", Pow "pow",
     SiluMul "silu_mul", Fused2 "fused2", Fused3 "fused3",
-    // Over axes. Numbers of the first row: bits of the axes, whether they stay; of the others: axis.
+    // Operations along axes. Numbers of the first row: the axes as bits, and whether to keep them. Of the second row:
+    // the axis. The third row normalises the last axis, and has no numbers.
     Sum "sum", Mean "mean", Prod "prod", Max "max", Min "min", LogSumExp "logsumexp", Var "var",
     Softmax "softmax", LogSoftmax "log_softmax", Cumsum "cumsum", Cumprod "cumprod",
     LayerNorm "layer_norm", RmsNorm "rms_norm",
-    // Of several tensors.
+    // Other operations on several tensors.
     Matmul "matmul", Attention "attention", CrossEntropy "cross_entropy", Cat "cat", Stack "stack",
-    // Indexing. Numbers: axis, then the index (or a seed for it).
+    // Indexing. Numbers: the axis, then the index or a seed for it.
     Gather "gather", IndexSelect "index_select", ScatterAdd "scatter_add", IndexAdd "index_add",
     // Views.
     Slice "slice", Select "select", Transpose "transpose", Reshape "reshape", Expand "expand", Flip "flip",
     Diagonal "diagonal", Squeeze "squeeze", Unsqueeze "unsqueeze", Windows "windows",
-    // The same values at other positions.
+    // The same values as a copy, detached, or as a new leaf.
     Copy "copy", Detach "detach", Require "require",
     // Writes in place.
     FillIn "fill_", ZeroIn "zero_", AddIn "add_", SubIn "sub_", MulIn "mul_", DivIn "div_", CopyIn "copy_",
     ClampIn "clamp_", ScaleIn "scale_",
-    // Numbers: the rows of the first axis from, and to.
+    // Numbers: the first row to write, and the end of the rows.
     AssignIn "index_assign_",
-    // Numbers: a seed for the index on the first axis, its length, whether to add.
+    // Numbers: a seed for the index along the first axis, its length, and whether to add.
     IndexPutIn "index_put_",
-    // Numbers: a seed for the index, its length, the axis, and a scalar.
+    // Numbers: a seed for the index, its length, the axis, and a scalar for `index_fill_`.
     IndexAddIn "index_add_", IndexCopyIn "index_copy_", IndexFillIn "index_fill_",
     ScatterIn "scatter_", ScatterAddIn "scatter_add_",
-    // Numbers: the mask, a scalar.
+    // Numbers: the mask, and a scalar.
     MaskedFillIn "masked_fill_",
-    // Hooks on the gradient of a tensor (numbers: 0 observe, 1 scale, 2 tanh; the factor), on its node before and after.
+    // Hooks on the gradient of a tensor, and on its node before and after the node runs. Numbers: the kind (0 observes,
+    // 1 scales, 2 is tanh), and the factor.
     Hook "hook", Before "prehook", After "posthook", Unhook "unhook",
     // Blocks.
     NoGrad "nograd", Packed "packed", AllowMutation "allow_mutation", StrictInplace "strict_inplace",
     Strict "strict",
     Checkpoint "ckpt",
-    // Gradients: root, seed or none, ..., inputs. Numbers: how many roots, on how many threads at once.
+    // Gradients. Operands: each root followed by its seed or none, then the inputs. Numbers: the number of roots, and
+    // the number of threads that compute the same gradients at once.
     Grad "grad", GradRetain "grad_retain", GradCreate "grad_create",
-    // Of one scalar for all leaves.
+    // Gradients of one scalar for all leaves.
     Backward "backward", BackwardRetain "backward_retain",
-    // The handle goes.
+    // Drops a tensor.
     Drop "drop",
 }
 
 impl Name {
-    /// Whether the result shares memory with the tensor (a reshape may).
+    /// Whether the result shares memory with the operand. A reshape may copy instead.
     pub(crate) fn is_view(self) -> bool {
         use Name::*;
         matches!(self, Slice | Select | Transpose | Reshape | Expand | Flip | Diagonal | Squeeze | Unsqueeze | Windows)
     }
 
-    /// Whether it is a block under a switch of the thread.
+    /// Whether it is a block in which one of the thread's switches is set.
     pub(crate) fn is_mode(self) -> bool {
         matches!(self, Name::NoGrad | Name::Packed | Name::AllowMutation | Name::StrictInplace | Name::Strict)
     }
@@ -114,14 +118,14 @@ impl Name {
         )
     }
 
-    /// Whether it writes what it reads from another tensor.
+    /// Whether it writes values that it reads from another tensor.
     pub(crate) fn reads_another(self) -> bool {
         use Name::*;
         matches!(self, AddIn | SubIn | MulIn | DivIn | CopyIn)
             || self.writes_some() && !matches!(self, IndexFillIn | MaskedFillIn)
     }
 
-    /// Whether it takes gradients.
+    /// Whether it computes gradients.
     pub(crate) fn is_pass(self) -> bool {
         use Name::*;
         matches!(self, Grad | GradRetain | GradCreate | Backward | BackwardRetain)
@@ -134,13 +138,13 @@ pub(crate) struct Statement {
     pub(crate) name: Name,
     /// The tensors that it defines.
     pub(crate) outs: Vec<Slot>,
-    /// The tensors that it takes.
+    /// The tensors that it uses.
     pub(crate) of: Vec<Slot>,
     /// Its parameters.
     pub(crate) numbers: Vec<i64>,
     /// The statements of a block.
     pub(crate) body: Vec<Statement>,
-    /// Which of the body's tensors a checkpointed region gives.
+    /// The tensors of the body that a checkpointed region returns.
     pub(crate) gives: Vec<Slot>,
 }
 
@@ -149,7 +153,7 @@ impl Statement {
         Statement { name, outs: outs.to_vec(), of: of.to_vec(), numbers: numbers.to_vec(), body: vec![], gives: vec![] }
     }
 
-    /// Parameter `i`; 0 where it is not given.
+    /// Parameter `i`; 0 if it is not given.
     pub(crate) fn number(&self, i: usize) -> i64 {
         self.numbers.get(i).copied().unwrap_or(0)
     }
@@ -159,13 +163,13 @@ impl Statement {
         eighths(self.number(i))
     }
 
-    /// Parameter `i` as an axis, or anything else that is not negative.
+    /// Parameter `i` as an axis or another count; `usize::MAX` if it is negative.
     pub(crate) fn place(&self, i: usize) -> usize {
         usize::try_from(self.number(i)).unwrap_or(usize::MAX)
     }
 }
 
-/// Scalars are written in eighths, which are exact.
+/// The scalar for a number of eighths, which are exact.
 pub(crate) fn eighths(n: i64) -> f64 {
     n as f64 / 8.0
 }
@@ -178,7 +182,7 @@ pub struct Program {
     pub(crate) twice: bool,
 }
 
-/// Every statement, those of blocks included.
+/// Calls `f` for every statement, including those inside blocks.
 pub(crate) fn visit(statements: &[Statement], f: &mut impl FnMut(&Statement)) {
     for s in statements {
         f(s);
@@ -186,7 +190,7 @@ pub(crate) fn visit(statements: &[Statement], f: &mut impl FnMut(&Statement)) {
     }
 }
 
-/// A small generator of numbers (Steele, Lea and Flood, 2014: splitmix64).
+/// A small random number generator (splitmix64: Steele, Lea and Flood, 2014).
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -203,23 +207,23 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, which is not 0.
+    /// A random number below `n`; 0 if `n` is 0.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    /// True in `percent` of a hundred cases.
+    /// `true` with a probability of `percent` %.
     pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    /// One of these.
+    /// A random item; `None` if there are none.
     pub(crate) fn pick<T: Copy>(&mut self, items: &[T]) -> Option<T> {
         items.get(self.below(items.len())).copied()
     }
 }
 
-/// The values of a tensor of `n` elements: between 0.25 and 1.75 in magnitude, no two alike.
+/// The values of a tensor of `n` elements: distinct, and between 0.25 and 1.75 in magnitude.
 pub(crate) fn values(seed: i64, n: usize) -> Vec<f64> {
     let mut random = Random::new(seed as u64);
     let mut one = || {
@@ -230,13 +234,13 @@ pub(crate) fn values(seed: i64, n: usize) -> Vec<f64> {
     (0..n).map(|_| one()).collect()
 }
 
-/// Indices below `size`: what `gather` and its kin pick.
+/// Random indices below `size`, for `gather` and similar operations.
 pub(crate) fn indices(seed: i64, n: usize, size: usize) -> Vec<usize> {
     let mut random = Random::new(seed as u64 ^ 0x5eed);
     (0..n).map(|_| random.below(size)).collect()
 }
 
-/// Whether element `i` is under the mask.
+/// Whether the mask selects element `i`.
 pub(crate) fn masked(pattern: i64, i: usize) -> bool {
     pattern >> (i % 12) & 1 == 1
 }

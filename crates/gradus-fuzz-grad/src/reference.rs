@@ -1,9 +1,9 @@
-//! The other side of the comparison: what a program means, on scalars that never change.
+//! The reference side of the comparison: the meaning of a program in terms of scalars that never change.
 //!
-//! A tensor is a list of places in a memory of numbers and, if it is tracked, a list of values of the [`Tape`], one per
-//! element. A write changes numbers in the memory and nothing on the tape. A later read of a tensor sees, element by
-//! element, either its value on the tape or, if the memory was written since, the new number: for a leaf (and views of
-//! it) the leaf itself now has this number, for anything else the number is a constant.
+//! A tensor is a list of places in a memory of numbers. If it is tracked, it is also a list of values of the [`Tape`],
+//! one per element. A write changes numbers in the memory and nothing on the tape. A later read of a tensor sees each
+//! element's value on the tape, unless its memory was written since. In that case it sees the new number: for a leaf or
+//! a view of a leaf, as the new value of the leaf itself; for any other tensor, as a constant.
 
 use std::rc::Rc;
 
@@ -45,7 +45,7 @@ impl Reference {
         Array { shape: h.shape.clone(), ids: h.at.iter().enumerate().map(one).collect() }
     }
 
-    /// Records that the bytes of a tensor were read.
+    /// Records in every current region that the bytes of a tensor were read.
     pub(crate) fn note(&mut self, h: &Handle) {
         let read = self.noted(h);
         let tracked = h.node.filter(|_| h.tracked);
@@ -58,19 +58,20 @@ impl Reference {
     }
 
     pub(crate) fn noted(&self, h: &Handle) -> Read {
-        // A value that is read again in place cannot be replaced by a copy: a write is refused under either switch.
+        // This value will be read again from its own memory, which a copy cannot replace. So a write over it may be
+        // refused under either switch.
         let guard = if self.mode.writes == Writes::Checked { Guard::Never } else { Guard::Maybe };
         Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, need: Need::Yes, guard }
     }
 
-    /// New memory with these numbers.
+    /// Allocates memory with these numbers.
     pub(crate) fn allocate(&mut self, numbers: Vec<f64>) -> usize {
         let written = vec![0; numbers.len()];
         self.storages.push(Storage { numbers, logged: written.clone(), written });
         self.storages.len() - 1
     }
 
-    /// A constant of its own.
+    /// A constant in new memory.
     pub(crate) fn constant(&mut self, shape: &[usize], numbers: Vec<f64>) -> Handle {
         let at = (0..numbers.len()).collect();
         let (storage, stamp) = (self.allocate(numbers), self.clock);
@@ -78,7 +79,8 @@ impl Reference {
         Handle { shape, storage, at, ids: None, stamp, tracked: false, origin: Origin::Computed, node: None }
     }
 
-    /// The tensor shares its memory with nothing; the library chose to put its elements at these places.
+    /// Moves the elements of a new tensor to the places that the library chose. Does nothing if the tensor shares its
+    /// memory.
     pub(crate) fn lay_out(&mut self, slot: Slot, places: impl Iterator<Item = usize>) {
         let places: Vec<usize> = places.collect();
         let Some(h) = self.handle(slot) else { return };
@@ -109,7 +111,7 @@ impl Reference {
         }
     }
 
-    /// Records an operation and gives its number.
+    /// Records an operation and returns its number.
     pub(crate) fn record(&mut self, inputs: Vec<usize>, reads: Vec<Read>, kind: Kind) -> usize {
         self.nodes.push(Recorded {
             inputs,
@@ -123,7 +125,7 @@ impl Reference {
         self.nodes.len() - 1
     }
 
-    /// Makes `h` the output of node `node`, with values of its own.
+    /// Makes `h` an output of node `node`, with values of its own.
     pub(crate) fn made_by(&mut self, h: &mut Handle, node: usize, ids: &[Id]) {
         let own: Vec<Id> = ids.iter().map(|&a| self.tape.element(a)).collect();
         self.nodes[node].outputs.extend(&own);
@@ -140,7 +142,7 @@ impl Reference {
         Handle { ids: Some(ids), stamp, tracked: true, origin: Origin::Leaf, node, ..of.clone() }
     }
 
-    /// Runs a statement that is no pass, block of `no_grad` or write.
+    /// Runs a statement that is neither a pass, nor a block of `no_grad`, nor a write.
     pub(crate) fn step(&mut self, s: &Statement) -> Outcome {
         self.may_refuse = false;
         let outcome = self.run(s);
@@ -197,7 +199,7 @@ impl Reference {
             let node = self.record(h.node.into_iter().collect(), self.checked(&[h]), Kind::Operation);
             self.made_by(&mut made, node, &ids);
             made.tracked = h.tracked;
-            // Reads no bytes, but a region that runs again uses the tensor again.
+            // A view reads no bytes, but a region that runs again uses the tensor again.
             self.note(h);
         }
         Some(made)

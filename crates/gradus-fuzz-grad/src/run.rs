@@ -1,4 +1,4 @@
-//! One program on both sides, statement by statement, and the verdict.
+//! Runs one program on both sides, statement by statement, and compares them.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,14 +13,14 @@ use crate::passes::Expected;
 use crate::program::{Name, Program, Slot, Statement};
 use crate::subject::{Planted, Subject};
 
-/// The library is wrong, or the reference is.
+/// A disagreement: the library is wrong, or the reference is.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// The kind of mistake: a reduced program must show the same.
+    /// The kind of mistake. A reduced program must fail with the same kind.
     pub kind: &'static str,
-    /// Both sides.
+    /// A description of the disagreement.
     pub message: String,
-    /// The first line of the library's error, without numbers: a reduced program must show the same.
+    /// The first line of the library's error, without numbers. A reduced program must fail with the same cause.
     pub cause: String,
 }
 
@@ -29,7 +29,7 @@ impl Failure {
         Failure { kind, message: message.into(), cause: String::new() }
     }
 
-    /// An error of the library that should not occur.
+    /// The failure for an error of the library that should not occur.
     fn error(kind: &'static str, what: &str, e: &Error) -> Self {
         let text = e.to_string();
         let cause = text.lines().next().unwrap_or_default().chars().filter(|c| !c.is_numeric()).collect();
@@ -46,15 +46,15 @@ impl fmt::Display for Failure {
 /// How programs are run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// A mistake planted into the library's side.
+    /// A mistake planted in the library's side.
     pub planted: Option<Planted>,
-    /// Print both sides of every statement.
+    /// Whether to print both sides of every statement.
     pub trace: bool,
 }
 
-/// Beyond this magnitude, rounding cannot be told from mistakes.
+/// Above this magnitude, rounding errors cannot be told from mistakes.
 const LARGEST: f64 = 1e4;
-/// Largest relative difference due to rounding.
+/// The largest relative difference that rounding may cause.
 const ROUNDING: f64 = 1e-9;
 
 /// Part of the error message for a pass over a freed graph.
@@ -63,7 +63,7 @@ const FREED: &str = "the graph was freed";
 /// Why a program ends before its last statement.
 enum Stop {
     Failed(Failure),
-    /// Numbers that cannot be compared, or sides that cannot be kept in step after an error.
+    /// Numbers cannot be compared, or an error has left the sides in different states.
     Enough,
 }
 
@@ -74,7 +74,7 @@ struct Both {
     options: Options,
 }
 
-/// Runs a program on both sides and counts its features; on two threads at once if it says so.
+/// Runs a program on both sides and counts its features. If it is marked `twice`, two threads run it at once.
 pub(crate) fn run(program: &Program, options: Options) -> Result<Counts, Failure> {
     let one = || {
         catch_unwind(AssertUnwindSafe(|| alone(program, options))).unwrap_or_else(|panic| {
@@ -117,12 +117,12 @@ fn fail<T>(kind: &'static str, message: String) -> Result<T, Stop> {
     Err(Stop::Failed(Failure::new(kind, message)))
 }
 
-/// An error that should not occur.
+/// The failure for an error that should not occur.
 fn unexpected(s: &Statement, e: &Error) -> Stop {
     Stop::Failed(Failure::error("unexpected error", &format!("`{}` gave", text(s)), e))
 }
 
-/// The statement as it is written.
+/// The statement as text.
 fn text(s: &Statement) -> String {
     Program { statements: vec![s.clone()], twice: false }.to_string()
 }
@@ -132,7 +132,7 @@ fn is_overwritten(e: &Error) -> bool {
     *e.kind() == ErrorKind::Autograd && (e.message().contains("overwrote") || e.message().contains("overwritten"))
 }
 
-/// Whether an error says that a region writes into what outlives it.
+/// Whether an error says that a region wrote into a tensor that outlives it.
 fn outlives(e: &Error) -> bool {
     *e.kind() == ErrorKind::Autograd && e.message().contains("wrote into a tensor that outlives the region")
 }
@@ -184,7 +184,7 @@ impl Both {
         }
     }
 
-    /// The layout of new tensors is the library's choice: the reference adopts it.
+    /// The library chooses the layout of new tensors, and the reference adopts it.
     fn lay_out(&mut self, s: &Statement) {
         for &out in &s.outs {
             if let Ok(t) = self.subject.tensor(out) {
@@ -193,7 +193,7 @@ impl Both {
         }
     }
 
-    /// A statement that defines tensors.
+    /// Runs a statement that defines tensors.
     fn value(&mut self, s: &Statement) -> Result<bool, Stop> {
         let (may_refuse, must_refuse, body) = match self.reference.step(s) {
             Outcome::Skip | Outcome::Refuse(_) => return Ok(false),
@@ -218,7 +218,7 @@ impl Both {
             Err(e) if must_refuse && (outlives(&e) || may_refuse && is_overwritten(&e)) => {
                 self.counts.has(Feature::WriteOutlives);
                 self.trace(s, format!("both refuse:\n{e}"));
-                // An error before the last write leaves the two sides with different numbers.
+                // If the error came before the last write, the two sides have different numbers.
                 let early = may_refuse || s.body.iter().any(|b| b.name == Name::Checkpoint);
                 if early { Err(Stop::Enough) } else { Ok(true) }
             }
@@ -233,7 +233,7 @@ impl Both {
         }
     }
 
-    /// Whether a tensor has the required shape, position in memory and position in the graph.
+    /// Checks the shape of a tensor, whether it is tracked, and whether it shares memory with the operands.
     fn check(&mut self, s: &Statement, out: Slot) -> Result<(), Stop> {
         let Some(want) = self.reference.handle(out) else { return Ok(()) };
         if want.at.is_empty() {
@@ -346,7 +346,7 @@ impl Both {
         Ok(true)
     }
 
-    /// Whether the gradients are those of the reference.
+    /// Checks that the gradients match those of the reference.
     fn right(&mut self, s: &Statement, expected: &Expected, found: &[Option<Tensor>]) -> Result<(), Stop> {
         let (tape, want) = (&self.reference.tape, &expected.gradients);
         if tape.largest > LARGEST || tape.undecided || expected.ambiguous {
@@ -388,7 +388,7 @@ impl Both {
         Ok(())
     }
 
-    /// Whether an error of a pass has a reason.
+    /// Checks that an error of a pass has a reason.
     fn founded(&mut self, s: &Statement, expected: &Expected, e: &Error, several: bool) -> Result<(), Stop> {
         self.trace(
             s,
@@ -427,7 +427,7 @@ impl Both {
         }
     }
 
-    /// Whether all tensors hold the required numbers.
+    /// Checks that all tensors hold the required numbers.
     fn compare_tensors(&mut self) -> Result<(), Failure> {
         for slot in 0..self.reference.handles.len() as Slot {
             let Some(h) = self.reference.handle(slot) else { continue };

@@ -1,9 +1,9 @@
-//! The reference's arithmetic: immutable scalars, each with the step that produced it, and their derivatives.
+//! The reference's arithmetic: immutable scalars, each with the operation that produced it, and their derivatives.
 //!
-//! A value is a number in a list; a derivative adds more values to the same list. So nothing can be overwritten, freed
-//! or shared by mistake, and derivatives of every order use the same few lines.
+//! Values are numbered entries of a list, and derivatives are added to the same list. So nothing can be overwritten,
+//! freed or shared by mistake, and derivatives of every order use the same few lines.
 
-/// Number of a value.
+/// The number of a value.
 pub(crate) type Id = u32;
 
 /// How a value was made.
@@ -25,7 +25,7 @@ enum Made {
     Sqrt(Id),
 }
 
-/// What a hook does to a derivative on its way.
+/// What a hook does to the derivative that passes through it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Bend {
     /// It is multiplied by a number.
@@ -35,7 +35,7 @@ pub(crate) enum Bend {
     Tanh,
 }
 
-/// Hooks on derivatives, by value.
+/// Hooks on derivatives, each with the value that it belongs to.
 #[derive(Default)]
 pub(crate) struct Bends {
     /// Applied, in this order, to the derivative that callers receive.
@@ -44,12 +44,12 @@ pub(crate) struct Bends {
     pub(crate) onwards: Vec<(Id, Bend)>,
 }
 
-/// All values.
+/// The list of all values.
 #[derive(Default, Clone)]
 pub(crate) struct Tape {
     made: Vec<Made>,
     values: Vec<f64>,
-    /// Whether it depends on a leaf.
+    /// Whether each value depends on a leaf.
     moving: Vec<bool>,
     /// The largest magnitude so far; infinite after a NaN.
     pub(crate) largest: f64,
@@ -74,7 +74,7 @@ impl Tape {
         self.values.len()
     }
 
-    /// Forgets the values from number `len` on.
+    /// Discards the values from number `len` on.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.made.truncate(len);
         self.values.truncate(len);
@@ -107,7 +107,7 @@ impl Tape {
         self.copy_with(a, self.value(a))
     }
 
-    /// `a` after its number was replaced: derivatives are passed on to it unchanged.
+    /// A copy of `a` with another number. Its derivative is passed on to `a` unchanged.
     pub(crate) fn copy_with(&mut self, a: Id, value: f64) -> Id {
         self.push(Made::Copy(a), value, self.moves(a))
     }
@@ -187,8 +187,8 @@ impl Tape {
         }
     }
 
-    /// The derivatives, for every value, of the weighted sum of the roots; `None` if the sum does not depend on the
-    /// value.
+    /// The derivatives of the weighted sum of the roots with respect to every value; `None` if the sum does not depend
+    /// on the value.
     pub(crate) fn derivatives(&mut self, roots: &[(Id, Id)], bends: &Bends) -> Vec<Option<Id>> {
         let top = self.len();
         let mut found: Vec<Option<Id>> = vec![None; top];

@@ -1,12 +1,12 @@
-//! Reduces a failing program: parts are removed or simplified as long as it fails in the same way.
+//! Reduces a failing program: removes or simplifies parts as long as the program fails in the same way.
 
 use crate::program::{NONE, Name, Program, Slot, Statement, visit};
 use crate::run::{Failure, Options, run};
 
-/// Most candidate runs spent on one failure.
+/// The largest number of candidates that are run for one failure.
 const BUDGET: usize = 20_000;
 
-/// The smallest program found that fails in the same way, and how.
+/// The smallest program found that fails in the same way, and its failure.
 pub(crate) fn shrink(program: &Program, failure: &Failure, options: Options) -> (Program, Failure) {
     let mut best = (program.clone(), failure.clone());
     let mut left = BUDGET;
@@ -36,7 +36,7 @@ pub(crate) fn shrink(program: &Program, failure: &Failure, options: Options) -> 
     }
 }
 
-/// Programs that are a step simpler, the largest steps first.
+/// Programs that are one step simpler, the largest steps first.
 fn candidates(program: &Program) -> Vec<Program> {
     let lists = variants(&program.statements);
     let plain = program.twice.then(|| Program { twice: false, ..program.clone() });
@@ -59,13 +59,13 @@ fn variants(list: &[Statement]) -> Vec<Vec<Statement>> {
     }
     for (i, s) in list.iter().enumerate() {
         let with = |new: Vec<Statement>| [&list[..i], &new, &list[i + 1..]].concat();
-        // The result of an operation, replaced by its operand.
+        // Replace the result of an operation by one of its operands.
         if let ([out], true) = (&s.outs[..], !s.name.is_pass()) {
             for &of in s.of.iter().filter(|&&of| of != NONE) {
                 let rest: Vec<Statement> = list[i + 1..].iter().map(|t| replaced(t, *out, of)).collect();
                 found.push([&list[..i], &rest].concat());
             }
-            // Or by the operand of the one before: a sum over axes only makes sense on what was broadcast.
+            // Or remove the operation before it as well: a sum over axes may only fit the result of a broadcast.
             let before = list[..i].iter().rev().find(|b| s.of.iter().any(|of| b.outs.contains(of)));
             for &of in before.iter().filter(|b| !b.name.is_pass()).flat_map(|b| &b.of) {
                 let rest: Vec<Statement> = list[i + 1..].iter().map(|t| replaced(t, *out, of)).collect();
@@ -91,7 +91,7 @@ fn variants(list: &[Statement]) -> Vec<Vec<Statement>> {
     found
 }
 
-/// The statement with one tensor in place of another.
+/// The statement with `new` in place of `old`.
 fn replaced(s: &Statement, old: Slot, new: Slot) -> Statement {
     let swap = |slots: &[Slot]| slots.iter().map(|&s| if s == old { new } else { s }).collect();
     let body = s.body.iter().map(|b| replaced(b, old, new)).collect();
@@ -145,7 +145,7 @@ fn simpler(s: &Statement) -> Vec<Statement> {
     found
 }
 
-/// The tensors numbered from 1 in the order in which they are defined.
+/// The program with its tensors numbered from 1, in the order in which they are defined.
 fn renumbered(program: &Program) -> Program {
     let mut names: Vec<Slot> = vec![];
     visit(&program.statements, &mut |s| {

@@ -1,4 +1,4 @@
-//! The library's side of the comparison: the same statements on tensors.
+//! The library's side of the comparison: runs the same statements on real tensors.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::arrays::{EPS, numel};
 use crate::library::device;
 use crate::program::{NONE, Name, Slot, Statement, indices, masked, values};
 
-/// A mistake planted into the library's side, which must be found.
+/// A mistake planted in the library's side, which the comparison must find.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Planted {
-    /// Hooks scale by another number.
+    /// Hooks scale by a wrong factor.
     Hook,
     /// Recorded gradients are detached from the graph.
     Severed,
     /// Recorded gradients are right and tracked, but half of the graph behind them is detached.
     Halved,
-    /// The switches for kept values stay off.
+    /// The switches for saved tensors have no effect.
     Unguarded,
 }
 
 impl Planted {
-    /// Every one.
+    /// All planted mistakes.
     pub const ALL: &[Planted] = &[Planted::Hook, Planted::Severed, Planted::Halved, Planted::Unguarded];
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Subject {
     planted: Option<Planted>,
 }
 
-/// An operation of the user: the product of two operands, or the cube of one.
+/// A custom operation: the product of two operands, or the cube of one.
 struct Product;
 
 impl CustomOp for Product {
@@ -68,7 +68,7 @@ impl CustomOp for Product {
     }
 }
 
-/// The sum over the axes that were broadcast.
+/// Sums `t` over the axes along which `shape` was broadcast.
 fn summed(t: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let lead = t.rank() - shape.len();
     let stretched = |&k: &usize| k < lead || shape[k - lead] == 1 && t.shape()[k] != 1;
@@ -76,7 +76,7 @@ fn summed(t: &Tensor, shape: &[usize]) -> Result<Tensor> {
     if axes.is_empty() { Ok(t.clone()) } else { t.sum(&axes, true)?.reshape(shape) }
 }
 
-/// The CPU with one thread, opened once.
+/// The error for a tensor that does not exist.
 fn missing(slot: Slot) -> Error {
     Error::new(ErrorKind::InvalidArgument, "fuzz_grad", format!("there is no %{slot}"))
 }
@@ -157,7 +157,7 @@ impl Subject {
         Ok(())
     }
 
-    /// The gradients of a pass for `inputs`, from each thread that computed them.
+    /// Computes the gradients of a pass for `inputs`. Returns one result per thread.
     pub(crate) fn pass(&self, s: &Statement, inputs: &[Slot]) -> Result<Vec<Result<Vec<Option<Tensor>>>>> {
         let options = match s.name {
             Name::GradCreate => BackwardOptions::new().create_graph(),
@@ -195,8 +195,8 @@ impl Subject {
         }))
     }
 
-    /// Defines the tensors of a pass. Recorded ones are copied: the gradient of one tensor may be an intermediate value
-    /// of another's, which is correct, but then it is not the end of a graph as in the reference.
+    /// Defines the gradients of a pass as tensors. Recorded ones are copied. Otherwise one gradient could be an
+    /// intermediate value of another; that is correct, but in the reference every gradient is the end of a graph.
     pub(crate) fn define_gradients(&mut self, s: &Statement, inputs: &[Slot], found: &[Option<Tensor>]) -> Result<()> {
         let _mode = enable_grad_guard();
         for ((&out, &input), g) in s.outs.iter().zip(inputs).zip(found) {
@@ -235,7 +235,8 @@ fn run(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generat
     }
 }
 
-/// A statement of a region. The reference does not see the layouts of its tensors, which are the expected ones.
+/// Runs a statement of a region. The reference does not see the layouts of tensors in a region, so they must be the
+/// ones that it expects.
 fn run_inside(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generator) -> Result<()> {
     if s.name == Name::NoGrad {
         let _mode = no_grad_guard();

@@ -13,10 +13,10 @@ pub(crate) const BINARY: &[Name] = &[
     Name::Add, Name::Sub, Name::Mul, Name::Mul, Name::Mul, Name::Div, Name::Maximum, Name::Minimum, Name::Pow,
     Name::SiluMul, Name::Fused2, Name::Custom2, Name::Matmul, Name::Matmul, Name::Cat, Name::Stack, Name::ScatterAdd, Name::IndexAdd,
 ];
-/// Switches for kept values.
+/// Switches for saved tensors.
 pub(crate) const MODES: &[Name] =
     &[Name::Packed, Name::AllowMutation, Name::AllowMutation, Name::StrictInplace, Name::Strict];
-/// Functions whose gradient depends on the point.
+/// Nonlinear functions, whose gradients depend on the input.
 pub(crate) const CURVES: &[Name] = &[
     Name::Square,
     Name::Mul,

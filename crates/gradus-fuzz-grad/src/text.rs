@@ -1,9 +1,10 @@
-//! Programs as one line of text, and back.
+//! Writes programs as one line of text, and parses them.
 //!
 //! ```text
 //! %1=leaf(7,2,3); %2=slice(%1;1,0,2,1); %4=ckpt(%2){%3=sin(%2)}(%3); %5=sum(%4;3,0); %6=grad(%5,_,%1;1,1)
 //! ```
-//! A statement is the tensors that it defines, a name, the tensors that it takes, its numbers, and for a block its body.
+//! A statement consists of the tensors that it defines, a name, the tensors that it uses, its numbers and, for a block,
+//! the body and the tensors that it returns.
 
 use std::fmt;
 
@@ -53,7 +54,7 @@ fn slots(f: &mut fmt::Formatter<'_>, slots: &[Slot]) -> fmt::Result {
     Ok(())
 }
 
-/// The program with this text, or where the text is wrong.
+/// Parses a program. The error says where the text is wrong.
 pub(crate) fn parse(text: &str) -> Result<Program, String> {
     let text = text.trim();
     let (twice, rest) = match text.strip_prefix("twice ") {
@@ -72,9 +73,9 @@ struct Reader<'a> {
     rest: &'a str,
 }
 
-/// Deepest nesting of blocks.
+/// The deepest permitted nesting of blocks.
 const DEEPEST: usize = 20;
-/// Tensor numbers are below this.
+/// Tensor numbers must be below this.
 const SLOTS: Slot = 10_000;
 
 impl Reader<'_> {

@@ -6,7 +6,7 @@ use crate::program::{NONE, Name, Slot, Statement, visit};
 use crate::tables::{CURVES, MODES, SCALARS, WRITES};
 
 impl Maker {
-    /// A write in place, usually through an alias.
+    /// Adds a write in place, usually through an alias.
     pub(crate) fn overwrite(&mut self) {
         let choice = self.random.below(100);
         let Some(mut to) = self.any(|h| if choice < 60 { h.tracked } else { !h.tracked }) else { return };
@@ -14,7 +14,7 @@ impl Maker {
         if tracked && self.reference.mode.recording {
             let refused = self.random.chance(5);
             if !refused && self.random.chance(30) {
-                // Directly, if nothing is recorded.
+                // Write directly, in a block in which nothing is recorded.
                 self.block(Name::NoGrad, |maker| {
                     maker.write_to(to);
                 });
@@ -33,7 +33,7 @@ impl Maker {
         self.write_to(to);
     }
 
-    /// A gradient that needs every other row or column, and a write to those between.
+    /// Adds a pass that needs every other row or column of a tensor, and a write to those in between.
     pub(crate) fn interleaved(&mut self) {
         let wide = |h: &Handle| h.shape.iter().any(|&n| n > 1) && h.at.len() > 2;
         if self.inside {
@@ -88,7 +88,7 @@ impl Maker {
             };
             let mut of = vec![to];
             if matches!(name, Name::IndexAddIn | Name::IndexCopyIn | Name::ScatterIn | Name::ScatterAddIn) {
-                // A tensor with the shape of the index rarely exists.
+                // A tensor with the shape of the index rarely exists, so make one.
                 let shape: Vec<i64> = shape.iter().map(|&n| n as i64).collect();
                 if let Some(at) = shape.get(axis).copied() {
                     let wanted: Vec<i64> = [&shape[..axis], &[count as i64], &shape[axis + 1..]].concat();
@@ -116,7 +116,7 @@ impl Maker {
         self.add(Statement::new(name, &[out], &[of], &[kind, factor]));
     }
 
-    /// The statements that `f` adds, as the body of a block.
+    /// Adds a block whose body is the statements that `f` adds.
     pub(crate) fn block(&mut self, name: Name, f: impl FnOnce(&mut Self)) {
         let outer = std::mem::take(&mut self.statements);
         let before = self.reference.enter(name);
@@ -140,7 +140,7 @@ impl Maker {
         });
     }
 
-    /// A part of the program under a switch for kept values.
+    /// Adds a part of the program under a switch for saved tensors.
     pub(crate) fn guarded(&mut self) {
         let name = self.random.pick(MODES).unwrap_or(Name::Packed);
         self.block(name, |maker| {
@@ -150,7 +150,7 @@ impl Maker {
         });
     }
 
-    /// A checkpointed region: first made as plain statements, which then become its body.
+    /// Adds a checkpointed region. Its statements are first made as plain statements, and then become its body.
     pub(crate) fn region(&mut self) {
         let before = self.reference.clone();
         let was_inside = std::mem::replace(&mut self.inside, true);
@@ -203,7 +203,7 @@ impl Maker {
         }
     }
 
-    /// A scalar that weighs every element of a tensor.
+    /// A scalar that depends on every element of a tensor, each with its own weight.
     fn scalar(&mut self, of: Slot) -> Option<Slot> {
         let shape: Vec<i64> = self.shape(of).iter().map(|&n| n as i64).collect();
         if shape.is_empty() || self.reference.handle(of).is_none_or(|h| self.reference.is_stale(h)) {
@@ -217,7 +217,7 @@ impl Maker {
         done.then_some(sum)
     }
 
-    /// Gradients of something and, if they are recorded, perhaps gradients of those.
+    /// Adds a pass and, if it is recorded, perhaps passes through its gradients.
     pub(crate) fn pass(&mut self, last: bool) {
         if self.inside {
             return;
@@ -238,7 +238,7 @@ impl Maker {
             let outs = s.outs.iter().map(|_| self.slot()).collect();
             self.add(Statement { outs, ..s });
         } else if create {
-            // Gradients of gradients, to the third order.
+            // Gradients of gradients, up to the third order.
             let mut outs = s.outs;
             for _ in 0..2 {
                 let tracked: Vec<Slot> = outs.iter().copied().filter(|&o| self.is_tracked(o)).collect();
@@ -261,7 +261,7 @@ impl Maker {
         self.reference.handle(slot).is_some_and(|h| h.tracked)
     }
 
-    /// A nonlinear function of a tensor, if one is possible.
+    /// Adds a nonlinear function of a tensor. Returns the tensor itself if no function fits.
     fn curve(&mut self, of: Slot) -> Slot {
         for _ in 0..4 {
             let name = self.random.pick(CURVES).unwrap_or(Name::Sin);
@@ -305,7 +305,7 @@ impl Maker {
         self.write_to(view.unwrap_or(alias));
     }
 
-    /// A pass from a root, as it was added.
+    /// Adds a pass from a root, and returns it.
     fn pass_from(&mut self, name: Name, root: Slot) -> Option<Statement> {
         let statement = if matches!(name, Name::Backward | Name::BackwardRetain) {
             Statement::new(name, &[], &[self.scalar(root)?], &[])
@@ -351,7 +351,7 @@ impl Maker {
         above
     }
 
-    /// What every program ends with: at least one gradient.
+    /// Ends the program with at least one gradient.
     pub(crate) fn finish(&mut self) {
         for _ in 0..1 + self.random.below(2) {
             self.pass(true);

@@ -3,10 +3,10 @@
 use crate::arrays::{at, fits, numel, places, with, without};
 use crate::program::{Name, Statement};
 
-/// From the position of an element in a view to its position in the source.
+/// Maps the position of an element in a view to its position in the source.
 type Source = Box<dyn Fn(&[usize]) -> Vec<usize>>;
 
-/// The shape of a view, and for each of its elements the flat index in the source.
+/// The shape of a view, and the flat index in the source of each of its elements.
 pub(crate) fn view(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
     let (rank, axis) = (shape.len(), s.place(0));
     let mut new = shape.to_vec();
@@ -108,7 +108,7 @@ pub(crate) fn view(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<us
     Some((new, from))
 }
 
-/// Whether the places are an offset and one stride per axis, so that a view of this shape exists.
+/// Whether an offset and one stride per axis can describe the places, so that a view of this shape exists.
 pub(crate) fn is_strided(shape: &[usize], at: &[usize]) -> bool {
     if at.is_empty() {
         return true;

@@ -1,4 +1,4 @@
-//! A few of the random programs of `cargo xtask fuzz-grad`, and proof that they find planted mistakes.
+//! Runs some random programs of `cargo xtask fuzz-grad`, and checks that they find planted mistakes.
 
 use gradus_fuzz_grad::{Counts, Failure, Options, Planted, fuzz, one, parse};
 
@@ -19,7 +19,7 @@ fn planted_mistakes_are_found_and_shrink_to_one_short_line() {
         let (kinds, names): (&[&str], &[&str]) = match planted {
             Planted::Hook => (&["wrong gradient"], &["hook"]),
             Planted::Severed => (&["severed graph"], &["grad_create"]),
-            // The gradient is right and tracked: only one through the pass shows that half of the graph is gone.
+            // The gradient is right and tracked. Only a second gradient shows that half of the graph is missing.
             Planted::Halved => (&["wrong gradient"], &["grad_create"]),
             Planted::Unguarded => {
                 (&["false alarm", "missing error"], &["packed", "allow_mutation", "strict_inplace", "strict"])
@@ -72,7 +72,7 @@ fn switches_hold_on_one_line() {
 
 #[test]
 fn every_write_in_place_is_seen_where_it_lies() {
-    // Writes over what a gradient needs, and beside it.
+    // Writes over values that a gradient needs, and next to them.
     for (of, write, source) in [
         ("%2", "zero_(%9)", ""),
         ("%2", "div_(%9,%8)", "%8=data(;3)"),

@@ -36,7 +36,7 @@ pub fn reset_peak() {
     PEAK.store(live(), Relaxed);
 }
 
-/// Refuses large allocations from now on that would raise the number of allocated bytes above `bytes`.
+/// From now on, refuses large allocations that would raise the number of allocated bytes above `bytes`.
 pub fn set_limit(bytes: usize) {
     LIMIT.store(bytes, Relaxed);
 }

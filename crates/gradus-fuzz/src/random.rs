@@ -1,4 +1,4 @@
-//! The random choices of one try, all determined by one number.
+//! The random choices of one try, all drawn from one generator.
 
 use gradus::Generator;
 
@@ -7,7 +7,7 @@ use gradus::Generator;
 pub struct Random(Generator);
 
 impl Random {
-    /// Choices from this generator.
+    /// Draws choices from this generator.
     pub(crate) fn new(generator: Generator) -> Random {
         Random(generator)
     }

@@ -38,7 +38,7 @@ struct State {
 }
 
 impl State {
-    /// The remaining tries, as first and end.
+    /// Takes the next chunk of tries. Returns its first number and its end.
     fn take(&mut self, search: &Search) -> (u64, u64) {
         let from = self.next;
         self.next = search.tries.min(from + search.chunk);
@@ -77,7 +77,7 @@ impl Search {
         Ok(lock().failures)
     }
 
-    /// Runs tries until the child ends. Returns the first try that remains.
+    /// Runs tries in one child until it ends. Returns the first try that was not run.
     fn child(&self, from: u64, to: u64, failed: &dyn Fn(u64, &str), line: &dyn Fn(&str)) -> io::Result<u64> {
         let range = ["--child".to_owned(), from.to_string(), to.to_string()];
         let mut command = this_program(&[&self.arguments[..], &range].concat())?;
@@ -100,7 +100,7 @@ impl Search {
     }
 }
 
-/// The child's side: runs the tries, each of which returns its failure if there is one.
+/// The child's side: calls `one` for each try. `one` returns a description of the failure if the try failed.
 pub fn child((from, to): (u64, u64), mut one: impl FnMut(u64) -> Option<String>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut say = |text: String| out.write_all((text + "\n").as_bytes()).and_then(|()| out.flush());
@@ -113,8 +113,8 @@ pub fn child((from, to): (u64, u64), mut one: impl FnMut(u64) -> Option<String>)
     Ok(())
 }
 
-/// This program with these arguments. A shell, if there is one, limits its address space. Backtraces are off, because
-/// symbolising them can take longer than a try may.
+/// A command that runs this program with these arguments. On Unix, a shell limits its address space. Backtraces are
+/// off, because symbolising them can take longer than a try may.
 pub fn this_program(arguments: &[String]) -> io::Result<Command> {
     let program = std::env::current_exe()?;
     let mut command = if cfg!(unix) {
@@ -130,14 +130,14 @@ pub fn this_program(arguments: &[String]) -> io::Result<Command> {
 
 /// How a child ended.
 enum End {
-    /// By exit, or by a signal of its own.
+    /// It exited, or a signal ended it.
     Exited(ExitStatus),
     /// It exceeded the time limit, and was killed.
     Hung,
 }
 
 /// Runs a child and passes on each line that it prints. Kills it after `patience` without output. Returns how it ended,
-/// and its last lines on standard error.
+/// and the last lines of its standard error.
 fn watch(command: &mut Command, patience: Duration, mut line: impl FnMut(&str)) -> io::Result<(End, String)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (send, lines) = channel();

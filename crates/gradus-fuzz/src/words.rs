@@ -7,7 +7,7 @@ use std::process::ExitCode;
 pub struct Words(std::iter::Skip<std::env::Args>);
 
 impl Words {
-    /// All of them, without the program's name.
+    /// All arguments, without the program's name.
     pub fn all() -> Words {
         Words(std::env::args().skip(1))
     }
@@ -29,7 +29,7 @@ impl Words {
     }
 }
 
-/// The exit code of a program; prints the error, if there is one.
+/// The exit code of a program. Prints the error, if there is one.
 pub fn exit_code(done: Result<(), String>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,

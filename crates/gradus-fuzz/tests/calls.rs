@@ -1,4 +1,4 @@
-//! Every method has a row in the table, and every kind of failure is detected.
+//! Tests that every method has a row in the table, and that every kind of failure is detected.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../gradus/tests/golden/sources.rs"]
@@ -49,7 +49,7 @@ fn text(of: &[u8]) -> String {
     String::from_utf8_lossy(of).into_owned()
 }
 
-/// Runs a planted bug. Returns the report of its first failure, which the printed command line must repeat.
+/// Runs a planted bug and returns the report of its first failure. Checks that the printed command line repeats it.
 fn found(name: &str, options: &str) -> String {
     let run = calls(&format!("--only planted::{name} --seed 3 {options}"));
     let said = text(&run.stderr);

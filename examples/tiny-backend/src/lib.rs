@@ -26,7 +26,7 @@ impl TinyBackend {
     /// Creates a backend with no memory in use.
     ///
     /// # Errors
-    /// None. Creating a backend for hardware can fail: the device may be missing.
+    /// Never fails. Creating a backend for real hardware can fail, for example if the device is missing.
     pub fn new() -> Result<Self> {
         Ok(TinyBackend { memory: HostMemory::new() })
     }
@@ -39,8 +39,8 @@ impl TinyBackend {
         self.memory.write(op, out, values)
     }
 
-    /// For every element of `index`, the offset that it selects in a contiguous tensor of shape `whole`, indexed along
-    /// `axis`.
+    /// For every element of `index`, the offset in a contiguous tensor of shape `whole` of the element that it selects
+    /// along `axis`.
     fn places(&self, op: &str, whole: &Shape, axis: usize, index: View<'_>) -> Result<Vec<usize>> {
         let all = Layout::contiguous(*whole);
         let place = |(pos, (mut at, i)): (usize, ([usize; MAX_RANK], Scalar))| {
@@ -148,7 +148,7 @@ impl Backend for TinyBackend {
             ReduceOp::All => Scalar::Bool(a.to_f64() != 0.0 && v.to_f64() != 0.0),
         };
         let mut results = vec![first; out.layout.numel()];
-        // For every element, the offset of its result: `out` broadcast over the reduced axes.
+        // The offset of every element's result: `out` is broadcast over the reduced axes.
         let places = Layout::contiguous(*out.layout.shape()).expand(*x.layout.shape())?;
         for (place, v) in places.positions().zip(self.read(op.name(), x)?) {
             results[place] = Some(results[place].map_or(v, |a| combine(a, v)));

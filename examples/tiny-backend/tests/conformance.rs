@@ -1,4 +1,4 @@
-//! The conformance suite, and tests of operations that use default bodies.
+//! Runs the conformance suite, and tests operations that use default bodies.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

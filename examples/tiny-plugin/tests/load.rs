@@ -1,5 +1,5 @@
-//! A plug-in loads and works like any other backend. A file that is not a plug-in of this version is refused with the
-//! reason.
+//! Tests that a plug-in loads and works like any other backend, and that a file that is not a plug-in of this version
+//! is refused with the reason.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ fn open() -> Device {
     unsafe { Device::load_plugin(library()) }.unwrap()
 }
 
-/// The error of loading a modified copy of the library. It is still this package's library, or no library.
+/// Returns the error of loading a modified copy of the library. The copy is either still this package's library, or not
+/// a library at all.
 fn refusal(change: impl FnOnce(&mut Vec<u8>)) -> Error {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(library().file_name().unwrap());
@@ -30,11 +31,11 @@ fn refusal(change: impl FnOnce(&mut Vec<u8>)) -> Error {
 }
 
 fn load_error(path: &Path) -> Error {
-    // SAFETY: see `refusal`; the change affects only bytes that the library's initialisers do not execute.
+    // SAFETY: see `refusal`. The change affects only bytes that the library's initialisers do not execute.
     unsafe { Device::load_plugin(path) }.unwrap_err()
 }
 
-/// The offset of the table.
+/// The offset of the plug-in's table in the library.
 fn table(bytes: &[u8]) -> usize {
     let whole = [&MAGIC[..], &FINGERPRINT.to_ne_bytes()].concat();
     let places: Vec<_> = (0..bytes.len() - 16).filter(|&i| bytes[i..i + 16] == whole[..]).collect();
@@ -149,7 +150,7 @@ fn every_other_library_is_refused_by_reason() {
     });
     let expected = size_of::<Table>() as u64;
     assert_eq!(Refusal::of(&size), Some(Refusal::WrongSize { found: 8, expected }));
-    // The symbol under another name.
+    // Rename the symbol.
     let symbol = refusal(|bytes| {
         let name = [SYMBOL.as_bytes(), b"\0"].concat();
         let places: Vec<_> = (0..bytes.len() - name.len()).filter(|&i| bytes[i..i + name.len()] == name[..]).collect();
@@ -168,7 +169,7 @@ fn every_other_library_is_refused_by_reason() {
     assert_eq!((missing.kind(), Refusal::of(&missing)), (&ErrorKind::Io, None));
 }
 
-/// The system's loader would read past the end of such a file and crash the process.
+/// The system's loader would read past the end of a truncated library and crash the process.
 #[test]
 fn a_library_that_is_cut_off_is_refused_wherever_it_is_cut() {
     let length = std::fs::metadata(library()).unwrap().len();

@@ -1,5 +1,6 @@
-//! No circle of files: if one file uses items of another, that one uses nothing of the first, directly or through others.
-//! The files of a circle can only be read together; the item that closes it belongs in a file of its own.
+//! Checks that the files of a crate do not use each other in a circle: if one file uses items of another, the other
+//! must not use items of the first, directly or through further files. The files of a circle can only be understood
+//! together. The item that closes the circle belongs in a file of its own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,7 +9,7 @@ use super::source::Source;
 use super::test_code::outside_tests;
 use super::uses::{Crate, Path, Uses, read, uses};
 
-/// Circles that stay: how the paths of their files begin below `crates/`, and why.
+/// Permitted circles: the prefixes of their files' paths below `crates/`, and the reason.
 const KNOWN: &[(&[&str], &str)] = &[
     (
         &["gradus-backend/src/backend.rs", "gradus-backend/src/composite/", "gradus-backend/src/host_vec.rs"],
@@ -24,7 +25,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
 fn check_with(sources: &[Source], known: &[(&[&str], &str)]) -> Vec<Finding> {
     let mut crates: BTreeMap<&str, Vec<(&Source, String)>> = BTreeMap::new();
     let in_workspace = |path: &str| ["crates/", "examples/", "xtask/"].iter().any(|start| path.starts_with(start));
-    // Programs beside a library are crates of one file.
+    // Each program in `src/bin` is a crate of a single file.
     let wanted = |path: &str| in_workspace(path) && path.contains("/src/") && !path.contains("/src/bin/");
     for (source, code) in outside_tests(sources, wanted) {
         let folder = source.path.split_once("/src/").map_or("", |(folder, _)| folder);
@@ -44,7 +45,8 @@ fn check_with(sources: &[Source], known: &[(&[&str], &str)]) -> Vec<Finding> {
     found.map(|(_, finding)| finding.clone()).chain(gone).collect()
 }
 
-/// The modules that one uses, directly or through others, nearest first: each with the one before it on the shortest way.
+/// The modules that a module uses, directly or through others. Each is mapped to the module before it on the shortest
+/// path.
 fn reached<'a>(uses: &'a Uses, from: &'a Path) -> BTreeMap<&'a Path, &'a Path> {
     let (mut reached, mut queue) = (BTreeMap::new(), VecDeque::from([from]));
     while let Some(at) = queue.pop_front() {
@@ -58,7 +60,7 @@ fn reached<'a>(uses: &'a Uses, from: &'a Path) -> BTreeMap<&'a Path, &'a Path> {
     reached
 }
 
-/// Each circle: its files, and what is said of it.
+/// All circles, each with its files and the finding about it.
 fn circles<'a>(files: &Crate<'a>) -> Vec<(Vec<&'a str>, Finding)> {
     let uses = uses(files);
     let reached: BTreeMap<&Path, _> = files.keys().map(|module| (module, reached(&uses, module))).collect();

@@ -1,10 +1,10 @@
-//! The files that tidy looks at: those that git knows or would add.
+//! The files that tidy checks: those that git tracks or would add.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The paths of all files, relative to `root`, with `/`, sorted. Hidden folders and links are left out.
+/// The sorted paths of all files, relative to `root`, with `/`. Hidden folders and links are left out.
 pub(super) fn list(root: &Path) -> Result<Vec<String>, String> {
     let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"];
     let output = Command::new("git").args(list).current_dir(root).output();
@@ -21,7 +21,7 @@ pub(super) fn list(root: &Path) -> Result<Vec<String>, String> {
     Ok(paths)
 }
 
-/// The text of a file; an error names it.
+/// The text of a file. An error names the file.
 pub(super) fn read(root: &Path, path: &str) -> Result<String, String> {
     fs::read_to_string(root.join(path)).map_err(|error| format!("cannot read `{path}`: {error}"))
 }

@@ -1,8 +1,8 @@
-//! What a check finds.
+//! The findings of checks.
 
 use std::fmt;
 
-/// A broken rule and where; it prints as `file:line: message`.
+/// A broken rule and its place. It prints as `file:line: message`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Finding {
     pub(super) path: String,

@@ -1,15 +1,15 @@
-//! Lists on the host whose length comes from a shape, a file or an argument are made by `HostVec`, or by the functions beside
-//! it: where memory is short they are errors, where a `Vec` ends the process.
+//! Checks that lists on the host are made by `HostVec`, or by the functions of its module, if their length comes from a
+//! shape, a file or an argument. If memory is short, these return an error, whereas a `Vec` ends the process.
 //!
-//! Looked for are `vec![x; n]`, `with_capacity(n)`, `resize(n, x)`, `reserve(n)`, `repeat(n)` and collected ranges.
-//! Literals, constants, ranks and the length of another list are short enough; any other `n` needs a comment, on its
-//! line or the one before, that says how large it is `at most`.
+//! The check looks for `vec![x; n]`, `with_capacity(n)`, `resize(n, x)`, `reserve(n)`, `repeat(n)` and collected
+//! ranges. Literals, constants, ranks and the length of another list are short enough. Any other `n` needs a comment,
+//! on its line or the line before, that says how large it is `at most`.
 
 use super::finding::Finding;
 use super::source::{Source, bracketed, parts, token};
 use super::test_code::outside_tests;
 
-/// The crates that lists of users' sizes go through.
+/// The crates whose lists may have a length that the user determines.
 const CRATES: &[&str] =
     &["gradus-backend", "gradus-cpu", "gradus-data", "gradus-image", "gradus-nn", "gradus-tensor", "gradus-wgpu"];
 
@@ -34,7 +34,7 @@ fn check_file(source: &Source, code: &str) -> Vec<Finding> {
     let mut lines: Vec<usize> = found.into_iter().map(|at| source.line(at)).collect();
     lines.sort_unstable();
     lines.dedup();
-    // Lines count from 1, those of the comments from 0.
+    // `line` counts from 1, but `says` counts from 0.
     lines.retain(|&line| !says(line - 1) && (line < 2 || !says(line - 2)));
     lines.into_iter().map(|line| Finding::new(&source.path, line, MESSAGE)).collect()
 }
@@ -46,7 +46,7 @@ fn lists(code: &str) -> Vec<usize> {
     all.filter(|&at| parts(inside(at), ';').get(1).is_some_and(|n| !is_short(n))).collect()
 }
 
-/// `with_capacity(n)` and its like, but for those of `HostVec`.
+/// `with_capacity(n)` and similar calls, except those of `HostVec`.
 fn calls(code: &str) -> Vec<usize> {
     let mut found = Vec::new();
     for name in CALLS {
@@ -54,7 +54,7 @@ fn calls(code: &str) -> Vec<usize> {
             let before = code[..at].trim_end();
             let mine = before.ends_with('.') || (before.ends_with("::") && !before.ends_with("HostVec::"));
             let arguments = parts(inner(&code[at + name.len()..]), ',');
-            // A method of tensors takes a list by reference.
+            // The methods of tensors with these names take a list by reference.
             let mine = mine && !arguments[0].starts_with('&');
             if mine && arguments.first().is_some_and(|n| !is_short(n)) {
                 found.push(at);
@@ -64,7 +64,7 @@ fn calls(code: &str) -> Vec<usize> {
     found
 }
 
-/// `(a..b)`, whose items a chain of calls collects.
+/// `(a..b)`, if a chain of calls collects its items.
 fn ranges(code: &str) -> Vec<usize> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices('(') {
@@ -78,7 +78,7 @@ fn ranges(code: &str) -> Vec<usize> {
     found
 }
 
-/// Whether a chain of calls that begins here ends in a list.
+/// Whether a chain of calls that begins here ends by collecting a list.
 fn is_collected(mut rest: &str) -> bool {
     while let Some(call) = rest.trim_start().strip_prefix('.') {
         let (name, after) = token(call);
@@ -96,13 +96,13 @@ fn is_collected(mut rest: &str) -> bool {
     false
 }
 
-/// What stands in the brackets that `code` begins with.
+/// The text inside the brackets that `code` begins with.
 fn inner(code: &str) -> &str {
     let length = bracketed(code);
     code.get(1..length.max(2) - 1).unwrap_or_default()
 }
 
-/// Whether a length is made of literals, constants, ranks and lengths of other lists alone.
+/// Whether a length consists only of literals, constants, ranks and lengths of other lists.
 fn is_short(length: &str) -> bool {
     let (mut rest, mut path_is_short) = (length, true);
     loop {
@@ -116,7 +116,7 @@ fn is_short(length: &str) -> bool {
             _ if !first.is_ascii_alphabetic() && first != b'_' => true,
             _ => word.contains("rank") || word.bytes().all(|b| !b.is_ascii_lowercase()),
         };
-        // Of a path the last word counts.
+        // Only the last word of a path counts.
         path_is_short &= short || joins || after.starts_with("::");
         if !path_is_short {
             return false;

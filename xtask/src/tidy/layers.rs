@@ -1,10 +1,10 @@
-//! Which crate may depend on which: the arrows of the architecture, from what cargo reads in the manifests.
+//! Checks which crate depends on which, using the manifests as cargo reads them.
 
 use std::path::Path;
 
 use super::Finding;
 
-/// Each crate and the project's crates that it may name in its manifest. Dev-dependencies are free.
+/// Each crate, and the project's crates that it may depend on. Dev-dependencies are unrestricted.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("gradus-backend", &[]),
     ("gradus-file", &["gradus-backend"]),
@@ -80,11 +80,11 @@ struct Package<'a> {
     name: &'a str,
     /// Whether it lies below `crates/`.
     in_crates: bool,
-    /// But for those of tests.
+    /// Without dev-dependencies.
     dependencies: Vec<&'a str>,
 }
 
-/// The packages of cargo's JSON.
+/// Reads the packages from cargo's JSON.
 fn packages(metadata: &str) -> Vec<Package<'_>> {
     let name = |object: &'_ str| object.split('"').next().unwrap_or_default().len();
     let mut packages = Vec::new();
@@ -105,7 +105,7 @@ fn packages(metadata: &str) -> Vec<Package<'_>> {
 mod tests {
     use super::*;
 
-    /// What is found for a package with a dependency.
+    /// The findings for a package with one dependency.
     fn found(package: &str, dependency: &str, kind: &str) -> Vec<String> {
         let dependency =
             format!(r#"{{"name":"{dependency}","source":null,"kind":{kind},"rename":"fast","features":[]}}"#);
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// An error made in a crate that is missing there would have a line of Gradus instead of the user's.
+    /// If a crate were missing from that list, its errors would point to a line of Gradus instead of the user's.
     #[test]
     fn errors_know_every_crate_that_users_reach() {
         let here = include_str!("../../../crates/gradus-backend/src/error/user.rs");

@@ -1,4 +1,4 @@
-//! Relative links in `README.md` and in `docs/` lead to files that exist.
+//! Checks that relative links in `README.md` and in `docs/` lead to existing files.
 
 use super::finding::Finding;
 
@@ -7,7 +7,7 @@ pub(super) fn is_checked(path: &str) -> bool {
     path == "README.md" || (path.starts_with("docs/") && path.ends_with(".md"))
 }
 
-/// Checks the links of one page; `exists` is asked about paths relative to the root.
+/// Checks the links of one page. `exists` is called with paths relative to the root.
 pub(super) fn check(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut findings = Vec::new();
@@ -62,7 +62,7 @@ fn line_targets(line: &str) -> Vec<String> {
     found
 }
 
-/// `true` for one word with or without a quoted title, as in `[label]: target "title"`; prose has more words.
+/// `true` for one word with or without a quoted title, as in `[label]: target "title"`. Prose has more words.
 fn is_definition(target: &str) -> bool {
     let title = target.trim().split_once(char::is_whitespace).map(|(_, title)| title.trim_start());
     title.is_none_or(|title| title.starts_with(['"', '\'', '(']))
@@ -77,14 +77,14 @@ fn destination(link: &str) -> String {
     }
 }
 
-/// Blanks `code spans`; a backtick without a partner stays.
+/// Removes `code spans`. Text after a backtick without a partner stays.
 fn without_code(line: &str) -> String {
     let parts: Vec<&str> = line.split('`').collect();
     let last = parts.len() - 1;
     parts.into_iter().enumerate().filter(|(index, _)| index % 2 == 0 || *index == last).map(|(_, part)| part).collect()
 }
 
-/// The file part of a relative target; `None` for addresses elsewhere and for places on the same page.
+/// The file part of a relative target; `None` for addresses elsewhere and for anchors on the same page.
 fn file_of(target: &str) -> Option<String> {
     let file = target.split(['#', '?']).next().unwrap_or_default();
     let scheme = file.split_once(':').map(|(scheme, _)| scheme);

@@ -1,5 +1,5 @@
-//! Public functions of what users call that give a `Result` are `#[track_caller]`: their errors have the line of the call.
-//! `cargo xtask calls` finds the errors that lose it on the way.
+//! Checks that public functions that users call are `#[track_caller]` if they return a `Result`, so that their errors
+//! have the line of the call. `cargo xtask calls` finds errors that lose this line on the way.
 
 use super::finding::Finding;
 use super::source::Source;
@@ -26,14 +26,14 @@ fn check_file(source: &Source, code: &str) -> Vec<Finding> {
     findings
 }
 
-/// The lines of attributes that end `before`.
+/// The attribute lines at the end of `before`, last line first.
 fn attributes(before: &str) -> impl Iterator<Item = &str> {
     let lines = before.trim_end().lines().rev().map(str::trim);
     lines.take_while(|line| line.is_empty() || line.starts_with("#["))
 }
 
-/// Whether the function that `code` begins with gives a `Result`: what stands behind the last arrow outside of brackets,
-/// before bounds.
+/// Whether the function that `code` begins with returns a `Result`. The return type follows the last arrow outside of
+/// brackets, before any bounds.
 fn gives_result(code: &str) -> bool {
     let (mut depth, mut gives) = (0, "");
     for (at, c) in code.char_indices() {
@@ -50,7 +50,7 @@ fn gives_result(code: &str) -> bool {
     gives.starts_with("Result<")
 }
 
-/// Whether the word `where` stands there.
+/// Whether the word `where` begins at this offset.
 fn is_where(code: &str, at: usize) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     code[at..].strip_prefix("where").is_some_and(|rest| !rest.starts_with(part)) && !code[..at].ends_with(part)

@@ -1,17 +1,18 @@
-//! Rust text split into code, comments and literals, with lines and columns kept.
+//! Splits Rust text into code, comments and literals. Lines and columns are kept.
 //!
-//! This is a scanner, not a parser: it knows where comments, strings and characters begin and end, which is all that
-//! the checks need in order not to take prose for code.
+//! This is a scanner, not a parser. It knows where comments, strings and characters begin and end, which is all that
+//! the checks need to avoid mistaking prose for code.
 
-/// A Rust file and the views of it. Each view has the length and line breaks of `text`; what it leaves out is blank.
+/// A Rust file and several views of it. Each view has the length and line breaks of `text`; what it leaves out is
+/// blank.
 pub(super) struct Source {
-    /// Relative to the root, with `/`.
+    /// The path relative to the root, with `/`.
     pub(super) path: String,
-    /// The file as it is.
+    /// The whole file.
     pub(super) text: String,
-    /// Without comments and without the contents of literals.
+    /// The code, without the contents of literals.
     pub(super) code: String,
-    /// Nothing but comments.
+    /// Only the comments.
     pub(super) comments: String,
     /// Code and comments, without the contents of literals.
     pub(super) code_and_comments: String,
@@ -36,13 +37,14 @@ impl Source {
         }
     }
 
-    /// The line, from 1, of a byte offset.
+    /// The line of a byte offset, counted from 1.
     pub(super) fn line(&self, offset: usize) -> usize {
         line_of(&self.text, offset)
     }
 }
 
-/// Blanks every byte whose class is not kept; a character's bytes all have one class, so the result is valid UTF-8.
+/// Blanks every byte whose class is not kept. All bytes of a character have the same class, so the result is valid
+/// UTF-8.
 fn view(text: &str, classes: &[Class], keep: impl Fn(Class) -> bool) -> String {
     let blanked = |(&byte, &class): (&u8, &Class)| if byte == b'\n' || keep(class) { byte } else { b' ' };
     let bytes: Vec<u8> = text.as_bytes().iter().zip(classes).map(blanked).collect();
@@ -72,7 +74,7 @@ fn classify(bytes: &[u8]) -> Vec<Class> {
             at += length;
         } else if let Some(contents) = raw_string(rest).filter(|_| !after_word) {
             mark(at + contents.start..at + contents.end, Class::Literal);
-            // The hashes that follow the closing quote are passed over as code.
+            // The hashes that follow the closing quote are then passed over as code.
             at += contents.end + 1;
         } else if rest[0] == b'"' {
             let contents = quoted(&rest[1..], b'"');
@@ -116,7 +118,7 @@ fn block_comment(rest: &[u8]) -> usize {
     at
 }
 
-/// Where the contents of the raw string lie that `rest` begins with.
+/// The range of the contents of the raw string that `rest` begins with.
 fn raw_string(rest: &[u8]) -> Option<std::ops::Range<usize>> {
     let prefix = if rest.starts_with(b"br") || rest.starts_with(b"cr") {
         2
@@ -134,7 +136,7 @@ fn raw_string(rest: &[u8]) -> Option<std::ops::Range<usize>> {
     Some(open..find(&rest[open..], &close).map_or(rest.len(), |length| open + length))
 }
 
-/// The length of the contents before the closing `quote`; a backslash takes the next byte with it.
+/// The length of the contents before the closing `quote`. A backslash escapes the next byte.
 fn quoted(contents: &[u8], quote: u8) -> usize {
     let mut at = 0;
     while at < contents.len() && contents[at] != quote {
@@ -143,7 +145,7 @@ fn quoted(contents: &[u8], quote: u8) -> usize {
     at.min(contents.len())
 }
 
-/// The length of the contents of the character literal that `rest` begins with; a lifetime gives `None`.
+/// The length of the contents of the character literal that `rest` begins with; `None` for a lifetime.
 fn character(rest: &[u8]) -> Option<usize> {
     let (&quote, contents) = rest.split_first()?;
     if quote != b'\'' {
@@ -162,12 +164,12 @@ fn character(rest: &[u8]) -> Option<usize> {
     (contents.get(length) == Some(&b'\'')).then_some(length)
 }
 
-/// The line, from 1, of a byte offset.
+/// The line of a byte offset, counted from 1.
 pub(super) fn line_of(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|&byte| byte == b'\n').count()
 }
 
-/// The offsets at which `word` stands in `text` as a whole word.
+/// The offsets at which `word` occurs in `text` as a whole word.
 pub(super) fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = text.as_bytes();
     text.match_indices(word).map(|(at, _)| at).filter(move |&at| {
@@ -177,7 +179,7 @@ pub(super) fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = us
     })
 }
 
-/// The first token of `code`, a word or a single other character, and what follows it; `""` at the end.
+/// The first token of `code` (a word or a single other character) and what follows it. The token is `""` at the end.
 pub(super) fn token(code: &str) -> (&str, &str) {
     let code = code.trim_start();
     let word = code.bytes().take_while(|&byte| is_word(byte)).count();
@@ -185,7 +187,7 @@ pub(super) fn token(code: &str) -> (&str, &str) {
     code.split_at(length)
 }
 
-/// The length of the bracketed text that `code` begins with, both brackets included; all of it when none closes.
+/// The length of the bracketed text that `code` begins with, including both brackets; all of `code` if none closes.
 pub(super) fn bracketed(code: &str) -> usize {
     let mut depth = 0_usize;
     for (at, byte) in code.bytes().enumerate() {
@@ -203,7 +205,7 @@ pub(super) fn bracketed(code: &str) -> usize {
     code.len()
 }
 
-/// Splits at a separator that stands in no inner brackets.
+/// Splits at every separator outside of brackets.
 pub(super) fn parts(code: &str, separator: char) -> Vec<&str> {
     let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0_i32);
     for (at, c) in code.char_indices() {

@@ -1,9 +1,9 @@
-//! What of the sources is tests: items, modules and files that are compiled for them only.
+//! Finds test code: items, modules and files that are compiled only for tests.
 
 use super::source::{Source, bracketed, token, words};
 
-/// Those of the sources that are wanted and no tests, each with its code outside of tests. All are looked at together,
-/// because a file may be a test only by how another file includes it.
+/// The wanted sources that are not tests, each with its code outside of tests. All sources are needed together, because
+/// only the way another file includes it may make a file a test.
 pub(super) fn outside_tests(sources: &[Source], wanted: impl Fn(&str) -> bool) -> Vec<(&Source, String)> {
     let wanted: Vec<&Source> = sources.iter().filter(|source| wanted(&source.path)).collect();
     let test_modules: Vec<String> = wanted.iter().flat_map(|source| test_modules(source)).collect();
@@ -16,7 +16,8 @@ pub(super) fn outside_tests(sources: &[Source], wanted: impl Fn(&str) -> bool) -
     product.map(|source| (source, split_tests(&source.code).0)).collect()
 }
 
-/// Code outside and inside of items under `#[cfg(test)]` or `#[cfg(all(test, ..))]`; each blank where the other is not.
+/// Splits code into what is outside and what is inside of items under `#[cfg(test)]` or `#[cfg(all(test, ..))]`. Each
+/// part is blank where the other is not.
 fn split_tests(code: &str) -> (String, String) {
     let mut is_test = vec![false; code.len()];
     for (at, _) in code.match_indices("#[cfg(").chain(code.match_indices("#![cfg(")) {
@@ -36,7 +37,7 @@ fn split_tests(code: &str) -> (String, String) {
     (part(false), part(true))
 }
 
-/// Where the item ends that begins at `start`: at its `;`, or at the `}` of its first block.
+/// The end of the item that begins at `start`: its `;`, or the `}` of its first block.
 fn item_end(code: &str, start: usize) -> usize {
     let mut at = start;
     while let Some(byte) = code.as_bytes().get(at) {

@@ -1,15 +1,15 @@
-//! Rules about every Rust file: its first line, its length, and nothing left over from writing it.
+//! Rules for every Rust file: its first line, its length, no marks of unfinished work, and no tests that never run.
 
 use super::finding::Finding;
 use super::source::{Source, bracketed, token, words};
 
-/// A longer file is split.
+/// The largest permitted number of lines in a file.
 const MAX_LINES: usize = 700;
 
 /// Words in comments or code that mark unfinished work.
 const MARKS: &[&str] = &[concat!("FIX", "ME"), concat!("X", "XX"), concat!("HA", "CK")];
 
-/// Folders whose files explain themselves in their first line.
+/// Folders whose files must say in their first line what they are for.
 const DOCUMENTED: &[&str] = &["src", "tests", "examples", "benches"];
 
 pub(super) fn check(source: &Source) -> Vec<Finding> {
@@ -31,7 +31,7 @@ fn leftovers(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// Tests under `#[ignore]`, also when only `cfg_attr` sets it.
+/// Tests under `#[ignore]`, even if only `cfg_attr` sets it.
 fn skipped_tests(source: &Source) -> Vec<Finding> {
     let code = &source.code;
     let mut findings = Vec::new();

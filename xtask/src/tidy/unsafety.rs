@@ -1,6 +1,7 @@
-//! Unsafe code stands where it may, and says why it is sound as far as clippy does not ask: `undocumented_unsafe_blocks`
-//! sees blocks and implementations, but no foreign functions and attributes; `missing_safety_doc` sees public functions, but
-//! with `check-private-items` also safe ones under `#[target_feature]`.
+//! Checks that unsafe code occurs only where it may, and that it says why it is sound where clippy does not demand it.
+//! Clippy's `undocumented_unsafe_blocks` sees blocks and implementations, but not foreign functions and attributes. Its
+//! `missing_safety_doc` sees public functions; with `check-private-items`, it would also report safe functions under
+//! `#[target_feature]`.
 
 use super::finding::Finding;
 use super::source::{Source, token, words};
@@ -9,7 +10,7 @@ use super::source::{Source, token, words};
 const CRATES_WITH_UNSAFE: &[&str] =
     &["gradus-backend", "gradus-cpu", "gradus-fuzz", "gradus-plugin", "gradus-tensor", "gradus-wgpu"];
 
-/// The paths, by their beginning, that may contain unsafe code.
+/// The prefixes of the paths that may contain unsafe code.
 const PLACES: &[&str] = &[
     "crates/gradus-backend/",
     "crates/gradus-cpu/",
@@ -38,7 +39,7 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// A crate's root that must forbid unsafe code and does not.
+/// A finding if a crate's root must forbid unsafe code and does not.
 fn forbids(source: &Source) -> Option<Finding> {
     let parts: Vec<&str> = source.path.split('/').collect();
     let must = match parts[..] {
@@ -52,7 +53,7 @@ fn forbids(source: &Source) -> Option<Finding> {
     missing.then(|| Finding::new(&source.path, 1, "the crate's root must contain `#![forbid(unsafe_code)]`"))
 }
 
-/// What the `unsafe` at this offset lacks.
+/// What the `unsafe` at this offset lacks, if anything.
 fn undocumented(source: &Source, at: usize) -> Option<&'static str> {
     let (mut word, mut rest) = token(&source.code[at + "unsafe".len()..]);
     let is_extern = word == "extern";
@@ -76,7 +77,8 @@ fn undocumented(source: &Source, at: usize) -> Option<&'static str> {
     }
 }
 
-/// Whether a line stands in `impl Trait for Type { .. }`, where the trait's docs hold the contract, as rustfmt indents it.
+/// Whether a line is inside `impl Trait for Type { .. }`, judged by rustfmt's indentation. There, the trait's docs
+/// state the contract.
 fn is_in_trait_impl<'a>(line: &str, mut above: impl Iterator<Item = &'a str>) -> bool {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let header = above.find(|other| !other.trim().is_empty() && indent(other) < indent(line));

@@ -1,7 +1,8 @@
-//! Which files of a crate use items of which others.
+//! Finds out which files of a crate use items of which others.
 //!
-//! The paths in `use` and in code count. A re-exported name leads to the file that defines it; the re-export itself counts
-//! where its file uses the name too. Methods have no paths: calling one counts only where its type is named.
+//! Paths in `use` and in code count. A re-exported name leads to the file that defines it. The re-export itself counts
+//! only if its file uses the name as well. Methods have no paths, so a call counts only where the method's type is
+//! named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,21 +16,21 @@ pub(super) type Path = Vec<String>;
 pub(super) struct File<'a> {
     pub(super) source: &'a Source,
     module: Path,
-    /// Modules within the file.
+    /// Modules within the file, each with its range.
     blocks: Vec<(Range<usize>, String)>,
-    /// Names of the crate's own that it imports, with their paths from the root; a glob is called `*`.
+    /// Names that it imports from its own crate, with their paths from the root. A glob is called `*`.
     imports: Vec<(String, Path)>,
-    /// Paths that it uses, and where.
+    /// Paths that it uses, each with its offset.
     used: Vec<(usize, Path)>,
 }
 
-/// The files of a crate by their modules.
+/// The files of a crate, each under the path of its module.
 pub(super) type Crate<'a> = BTreeMap<Path, File<'a>>;
 
-/// What each module uses of others: the line, and a path.
+/// For each module, the others that it uses, each with the line and the path of one use.
 pub(super) type Uses = BTreeMap<Path, BTreeMap<Path, (usize, String)>>;
 
-/// The files of a crate: what there is of them outside of tests.
+/// Reads the files of a crate, without their tests.
 pub(super) fn read<'a>(sources: Vec<(&'a Source, String)>) -> Crate<'a> {
     let module = |source: &Source| -> Path {
         let path = source.path.split_once("/src/").map_or("", |(_, path)| path).trim_end_matches(".rs");
@@ -44,7 +45,7 @@ impl<'a> File<'a> {
     fn read(source: &'a Source, module: Path, code: String, modules: &BTreeSet<Path>) -> File<'a> {
         let blocks = words(&code, "mod").filter_map(|at| {
             let (mut name, mut rest) = token(&code[at + 3..]);
-            // In a macro the name may be an argument.
+            // In a macro, the module's name may be an argument.
             if name == "$" {
                 (name, rest) = token(rest);
             }
@@ -87,7 +88,7 @@ impl<'a> File<'a> {
         file
     }
 
-    /// A path that stands at an offset, from the root of the crate.
+    /// A path that occurs at an offset, as a path from the root of the crate.
     fn absolute(&self, at: usize, path: &[String]) -> Path {
         let around = self.blocks.iter().filter(|(block, _)| block.contains(&at)).map(|(_, name)| name.clone());
         let mut base: Path = self.module.iter().cloned().chain(around).collect();
@@ -126,7 +127,7 @@ fn names(tree: &str) -> Vec<(String, Path)> {
     name.map(|name| (name, path)).into_iter().collect()
 }
 
-/// The module whose file defines what a path leads to; `None` for a module itself.
+/// The module whose file defines the item that a path leads to; `None` if the path leads to a module.
 fn definer(files: &Crate<'_>, path: &[String], hops: usize) -> Option<Path> {
     let depth = (0..=path.len()).rev().find(|&depth| files.contains_key(&path[..depth]))?;
     let (module, rest) = path.split_at(depth);
@@ -144,7 +145,7 @@ fn definer(files: &Crate<'_>, path: &[String], hops: usize) -> Option<Path> {
     Some(module.to_vec())
 }
 
-/// What the files of a crate use of each other.
+/// Which items the files of a crate use of each other.
 pub(super) fn uses(files: &Crate<'_>) -> Uses {
     let mut uses = Uses::new();
     for (module, file) in files {

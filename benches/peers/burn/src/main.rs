@@ -1,4 +1,4 @@
-//! The jobs on burn's Flex backend, with its thread pool and vector instructions.
+//! Runs the jobs on burn's Flex backend, with its thread pool and vector instructions.
 
 mod models;
 
@@ -23,7 +23,7 @@ fn made<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device) ->
     Tensor::from_data(TensorData::new(values, shape), device)
 }
 
-/// A leaf whose gradient is computed.
+/// A leaf tensor, for which gradients are computed.
 fn leaf<const D: usize>(stream: u32, shape: [usize; D]) -> Tensor<D> {
     tensor(stream, shape).autodiff().with_grad()
 }
@@ -47,8 +47,8 @@ fn forward<const D: usize>(bench: &mut Bench, f: impl Fn() -> Tensor<D>) -> Outc
     bench.time(|| Fallible::Ok(f()), |y| Ok(vec![numbers(y)?]))
 }
 
-/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which burn needs as a
-/// factor in a sum. `read` extracts the gradients.
+/// Times `f`, whose result has this shape, together with its gradients for a given gradient of the result. In burn,
+/// that gradient must be a factor in a sum. `read` extracts the computed gradients.
 fn backward<const D: usize>(
     bench: &mut Bench,
     read: impl FnOnce(&Gradients) -> Fallible<Vec<Vec<f32>>>,

@@ -18,7 +18,7 @@ fn parameter<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Devic
     Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), device))
 }
 
-/// A layer with the parameters that all peers use; burn stores weights as `[in, out]`.
+/// A layer with the parameters that all peers use. burn stores weights as `[in, out]`.
 fn linear(source: &mut Parameters, inputs: usize, outputs: usize, bias: bool, device: &Device) -> Linear {
     let mut layer = LinearConfig::new(inputs, outputs).with_bias(bias).init(device);
     layer.weight = parameter(transposed(&source.next(inputs * outputs, inputs), outputs), [inputs, outputs], device);

@@ -1,4 +1,4 @@
-//! The jobs on candle: the fused functions of `candle-nn` where they have gradients or need none.
+//! Runs the jobs on candle. The fused functions of `candle-nn` are used where they have gradients or need none.
 
 mod models;
 
@@ -34,8 +34,8 @@ fn forward(bench: &mut Bench, f: impl Fn() -> Result<Tensor>) -> Outcome {
     bench.time(f, |y| read(&[y]))
 }
 
-/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which candle needs as
-/// a factor in a sum.
+/// Times `f`, whose result has this shape, together with its gradients for a given gradient of the result. In candle,
+/// that gradient must be a factor in a sum.
 fn backward(bench: &mut Bench, leaves: &[&Tensor], shape: &[usize], f: impl Fn() -> Result<Tensor>) -> Outcome {
     let seed = tensor(SEED, shape)?;
     let job = || {
@@ -57,7 +57,7 @@ fn chain(x: &Tensor, b: &Tensor, n: usize) -> Result<Tensor> {
     Ok(y)
 }
 
-/// Times training steps. Adam is AdamW without decay.
+/// Times training steps. Adam is AdamW without weight decay.
 fn train(bench: &mut Bench, source: Source, weight_decay: f64, loss: impl Fn() -> Result<Tensor>) -> Outcome {
     let mut optimizer = AdamW::new(source.variables(), ParamsAdamW { weight_decay, ..ParamsAdamW::default() })?;
     let step = || {

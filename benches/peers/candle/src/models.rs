@@ -5,7 +5,7 @@ use candle_nn::attention::{AttnMask, flash_attn};
 use candle_nn::{Conv2d, Embedding, Linear, Sequential};
 use peer_harness::inputs::Parameters;
 
-/// Where parameters come from: variables if they are trained, plain tensors if not.
+/// Creates parameters: variables if they are trained, plain tensors if not.
 pub struct Source {
     values: Parameters,
     trained: bool,
@@ -51,7 +51,7 @@ impl Source {
     }
 }
 
-/// Layer normalisation: the fused function has no gradient.
+/// Layer normalisation. The fused function has no gradient, so training uses the slow one.
 struct Norm {
     weight: Tensor,
     bias: Tensor,
@@ -80,14 +80,14 @@ pub fn cnn(source: &mut Source) -> Result<Sequential> {
     Ok(model.add(source.linear(128, 10)?))
 }
 
-/// 0 where a query sees a key, minus infinity elsewhere.
+/// A mask that is 0 where a query may attend to a key, and minus infinity elsewhere.
 pub fn causal_mask(t: usize) -> Result<Tensor> {
     let mask: Vec<f32> = (0..t * t).map(|i| if i % t > i / t { f32::NEG_INFINITY } else { 0.0 }).collect();
     Tensor::from_vec(mask, (t, t), &Device::Cpu)
 }
 
-/// Causal attention over `[batch, heads, time, width]`: the fused function without gradients, which is faster; separate
-/// operations with a mask for gradients, which the fused one lacks.
+/// Causal attention over `[batch, heads, time, width]`. Without gradients it uses the fused function, which is faster.
+/// With gradients, which the fused function lacks, it uses separate operations and a mask.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
     let scale = (q.dim(D::Minus1)? as f64).powf(-0.5);
     let Some(mask) = mask else {

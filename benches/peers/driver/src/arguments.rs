@@ -1,4 +1,4 @@
-//! The command line.
+//! Parses the command line.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ usage: cargo xtask bench [options]
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arguments {
-    /// Whether an earlier build is the only peer.
+    /// Whether to run `bench`, where an earlier build is the only peer.
     pub bench: bool,
     pub check: bool,
     /// Whether to measure pairs of growing jobs instead of another build.
@@ -53,7 +53,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Reads `peers` or `bench` and their options. `venv` is the environment to use unless an option names another.
+    /// Parses `peers` or `bench` and their options. `venv` is the environment to use unless an option names another.
     pub fn read(mut words: impl Iterator<Item = String>, venv: Option<PathBuf>) -> Result<Arguments, String> {
         let (bench, rounds, seconds) = match words.next().as_deref() {
             Some("peers") => (false, 3, 1.5),
@@ -121,17 +121,17 @@ impl Arguments {
         if self.bench { OF_BENCH } else { OF_PEERS }
     }
 
-    /// Text that the names of the growing pairs must contain.
+    /// The text that the names of the growing pairs must contain.
     pub fn part(&self) -> &str {
         self.only.first().map_or("", String::as_str)
     }
 
-    /// Whether all peers take part in all jobs, however long it takes.
+    /// Whether this is a full run: all peers, all jobs, and at least the default rounds and seconds of `peers`.
     pub fn is_full(&self) -> bool {
         !self.classes && self.only.is_empty() && self.peers.is_none() && self.rounds >= 3 && self.seconds >= 1.5
     }
 
-    /// The name of the files that a run writes; a run of some of the jobs does not overwrite those of a full run.
+    /// The name of the file that a run writes. A partial run does not overwrite the file of a full run.
     pub fn file(&self, name: &str, ending: &str) -> String {
         if self.classes {
             format!("{name}-classes.{ending}")
@@ -142,7 +142,7 @@ impl Arguments {
         }
     }
 
-    /// The same with three times as many rounds, each as long.
+    /// The same arguments with three times as many rounds of the same length.
     pub fn longer(&self) -> Arguments {
         Arguments { rounds: self.rounds * 3, seconds: self.seconds * 3.0, ..self.clone() }
     }
@@ -151,7 +151,7 @@ impl Arguments {
         self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
     }
 
-    /// Gradus always takes part.
+    /// Whether a peer takes part. Gradus always does.
     pub fn wants_peer(&self, name: &str) -> bool {
         name == OURS || self.peers.as_ref().is_none_or(|peers| peers.iter().any(|peer| peer == name))
     }

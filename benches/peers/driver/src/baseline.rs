@@ -1,9 +1,9 @@
-//! The baseline: the crates of an earlier revision, built below `target/baseline`.
+//! The baseline of `bench`: the crates of an earlier revision, built below `target/baseline`.
 //!
-//! It uses the jobs, harness and dependencies of this tree, so that both builds do the same work with the same clock
-//! and only the crates differ, even if the earlier revision had other jobs or none. If this tree's jobs do not compile
-//! with the earlier crates, because they use newer features, the earlier revision's own jobs are used in this tree's
-//! harness, without those that it lacks.
+//! The baseline uses the jobs, the harness and the dependencies of this tree, even if the earlier revision had other
+//! jobs or none. So both builds do the same work with the same clock, and only the crates differ. If this tree's jobs
+//! use newer features and do not compile with the earlier crates, the earlier revision's own jobs run in this tree's
+//! harness; jobs that it lacks are omitted.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,8 @@ use std::path::Path;
 use crate::git::git;
 use crate::peers::{self, Program};
 
-/// The folder of the comparison's sources in a tree, and the folder for this tree's sources in an earlier one. Both
-/// have the same depth, so that relative paths to the crates hold.
+/// `OWN` is the folder of the comparison in any tree. `PUT` is the folder in an earlier tree to which this tree's
+/// comparison is copied. Both have the same depth, so that the relative paths to the crates are valid.
 const OWN: &str = "benches/peers";
 const PUT: &str = "benches/now";
 
@@ -26,7 +26,7 @@ pub struct Baseline {
     pub program: Program,
 }
 
-/// The build of a revision, or of the last release before this one. An existing build is reused.
+/// Builds a revision, or the last release before this one. An existing build is reused.
 pub fn make(root: &Path, revision: Option<&str>) -> Result<Baseline, String> {
     let revision = revision.map_or_else(|| last_release(root), |revision| Ok(revision.to_owned()))?;
     let commit = commit_of(root, &revision)?;
@@ -49,8 +49,8 @@ pub fn make(root: &Path, revision: Option<&str>) -> Result<Baseline, String> {
     }
 }
 
-/// The newest release tag in the history of the checkout; the one before it if the checkout is that release without
-/// changes.
+/// The newest release tag in the history of the checkout. If the checkout is that release without changes, the release
+/// before it.
 fn last_release(root: &Path) -> Result<String, String> {
     let before = |revision| git(root, &[], &["describe", "--tags", "--abbrev=0", "--match", "v*", revision]);
     let found = before("HEAD").and_then(|release| {
@@ -67,8 +67,8 @@ fn commit_of(root: &Path, revision: &str) -> Result<String, String> {
     commit.map_err(|_| format!("git knows no revision `{revision}`"))
 }
 
-/// Exports the files of a commit to `tree`, completely or not at all: they are written to another folder first. Nothing
-/// in the repository changes.
+/// Exports the files of a commit to `tree`. They are first written to another folder, so that `tree` is complete or
+/// absent. Nothing in the repository changes.
 fn check_out(root: &Path, commit: &str, tree: &Path) -> Result<(), String> {
     if tree.is_dir() {
         return Ok(());
@@ -91,7 +91,8 @@ fn check_out(root: &Path, commit: &str, tree: &Path) -> Result<(), String> {
     fs::rename(&aside, tree).map_err(|e| said(tree, e))
 }
 
-/// Makes a folder equal to another, except for build output. Equal files are not touched, because cargo compares times.
+/// Makes a folder equal to another, except for build output. Equal files are not touched, because cargo compares their
+/// times.
 fn mirror(from: &Path, to: &Path) -> Result<(), String> {
     let said = |error| format!("{}: {error}", from.display());
     fs::create_dir_all(to).map_err(|e| format!("{}: {e}", to.display()))?;

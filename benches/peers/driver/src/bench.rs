@@ -1,9 +1,10 @@
-//! `cargo xtask bench`: this build beside an earlier one, job by job, and the gate: no job may lose more than a tenth.
+//! `cargo xtask bench`: compares this build with an earlier one, job by job. No job may lose more than a tenth.
 //!
-//! The builds take turns at a job, as all peers do. In each round the earlier build's number is divided by ours, and
-//! the median of these ratios counts, so that a temporary slowdown of the machine affects both. Rounds in which other
-//! programs used the machine do not count. A job that seems slower, or has too few quiet rounds, is measured again
-//! after all others in three times as many rounds, and that measurement counts. The run writes `target/bench.json`.
+//! The builds take turns at a job, as all peers do. In each round, the earlier build's number is divided by ours. The
+//! median of these ratios counts, so that a temporary slowdown of the machine affects both builds. Rounds in which
+//! other programs used the machine do not count. A job that seems slower, or has too few quiet rounds, is measured
+//! again after all others, in three times as many rounds, and only that measurement counts. The run writes
+//! `target/bench.json`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -19,10 +20,10 @@ use crate::peers::{self, BASELINE, OURS};
 use crate::row::{Cell, Row};
 use crate::{measure, record, table};
 
-/// The least ratio that is not a loss; its inverse is the largest that is not a gain.
+/// The smallest ratio that is not a loss. Its inverse is the largest ratio that is not a gain.
 const LEAST: f64 = 0.9;
 
-/// How a job stands.
+/// The result of a job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Verdict {
     Kept,
@@ -55,14 +56,14 @@ fn ratio(row: &Row) -> Option<f64> {
 
 fn verdict(row: &Row) -> Verdict {
     match (row.cell(OURS), row.cell(BASELINE)) {
-        // This build does fewer of all jobs.
+        // This build does fewer of the jobs than the baseline.
         (Some(ours @ Cell::Measured(_)), Some(theirs)) if ours.done() < theirs.done() => Verdict::Broken,
         (Some(Cell::Measured(_)), Some(Cell::Measured(_))) => match row.compared(BASELINE) {
             None => Verdict::NotCompared,
             Some(compared) if !compared.is_sure() => Verdict::Disturbed,
             Some(compared) if compared.ratio > 1.0 / LEAST => Verdict::Gained,
             Some(compared) if compared.ratio >= LEAST => Verdict::Kept,
-            // A ratio that is NaN does not pass.
+            // A ratio of NaN counts as a loss.
             Some(_) => Verdict::Lost,
         },
         (Some(Cell::Measured(_)), Some(Cell::Failed(_))) => Verdict::Disturbed,
@@ -75,13 +76,13 @@ fn is_suspicious(row: &Row) -> bool {
     matches!(verdict(row), Verdict::Lost | Verdict::Disturbed)
 }
 
-/// The numbers of a row: ours, the baseline's, their ratio and the verdict.
+/// The texts of a row: our number, the baseline's, their ratio, and the verdict.
 fn texts(row: &Row) -> [String; 4] {
     let text = |name| row.cell(name).map_or("-".into(), |cell| table::quantity(row, cell));
     [text(OURS), text(BASELINE), table::two_digits(ratio(row)), verdict(row).word().into()]
 }
 
-/// One job, for the screen.
+/// The line on the screen for one job.
 fn line(row: &Row) -> String {
     let [ours, theirs, ratio, word] = texts(row);
     format!("{:45} this {ours}, baseline {theirs}, ratio {ratio} {word}", row.job.name).trim_end().into()
@@ -112,7 +113,7 @@ fn to_json(about: &Value, baseline: &Value, rows: &[Row]) -> Value {
     json!({ "about": about, "baseline": baseline, "jobs": rows.iter().map(entry).collect::<Map<_, _>>() })
 }
 
-/// Whether the gate passes: the error names the jobs that fail it.
+/// Whether no job fails the comparison. The error names the jobs that do.
 fn judge(revision: &str, rows: &[Row]) -> Result<(), String> {
     let (mut reasons, mut disturbed) = (Vec::new(), Vec::new());
     for row in rows {
@@ -137,7 +138,7 @@ fn judge(revision: &str, rows: &[Row]) -> Result<(), String> {
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
-/// The whole run.
+/// Runs the whole comparison.
 pub fn run(root: &Path, jobs: &[Job], truths: &[Vec<Probe>], arguments: &Arguments) -> Result<(), String> {
     let Baseline { revision, commit, has_own_jobs, program } = baseline::make(root, arguments.baseline.as_deref())?;
     let mut programs = peers::programs(root, &Err("it was not asked for".into()), |name| name == OURS)?;
@@ -148,7 +149,7 @@ pub fn run(root: &Path, jobs: &[Job], truths: &[Vec<Probe>], arguments: &Argumen
     println!("{}", about.text());
     let baseline = json!({ "revision": revision, "commit": commit, "has_own_jobs": has_own_jobs });
     let (about, file) = (about.to_json(), arguments.file("bench", "json"));
-    // Written after each job, so that an interrupted run keeps its results.
+    // The file is written after each job, so that an interrupted run keeps its results.
     let write = |rows: &[Row]| crate::put(root, &file, format!("{:#}\n", to_json(&about, &baseline, rows)));
     let (mut rows, mut patience) = (Vec::new(), Patience::new(arguments.patience));
     for (job, truth) in jobs.iter().zip(truths) {
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     fn rounds_are_compared_one_by_one() {
-        // The machine slows down in the course of the run, and one round is off.
+        // The machine slows down during the run, and one round is an outlier.
         let slower = timed(measured(&[1.0, 2.0, 9.0]), measured(&[1.0, 2.0, 3.0]));
         assert_eq!((ratio(&slower), verdict(&slower)), (Some(1.0), Verdict::Kept));
     }

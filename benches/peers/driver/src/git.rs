@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// The output of a git command, run in `root` with these variables; the error is its error output.
+/// The output of a git command, run in `root` with these variables. The error is the first line of git's error output.
 pub fn git(root: &Path, variables: &[(&str, &Path)], arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new("git");
     command.args(arguments).current_dir(root).envs(variables.iter().copied());
@@ -21,7 +21,7 @@ pub(crate) mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A repository of one commit with these files, in a new folder.
+    /// A repository in a new folder, with one commit of these files.
     pub(crate) fn repository(name: &str, files: &[(&str, &str)]) -> PathBuf {
         let root = std::env::temp_dir().join(format!("gradus-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&root);

@@ -1,4 +1,4 @@
-//! What a table must state besides numbers: the machine, the versions, the number of threads.
+//! What a table must state besides its numbers: the machine, the versions, and the number of threads.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,7 +24,7 @@ pub fn versions(root: &Path, python: Option<&Path>, programs: &[Program]) -> Res
     Ok(programs.iter().filter_map(|p| version(p.name).map(|version| format!("{} {version}", p.name))).collect())
 }
 
-/// What a run was.
+/// A description of a run.
 pub struct About {
     machine: String,
     versions: Vec<String>,
@@ -46,14 +46,15 @@ impl About {
         }
     }
 
-    /// A paragraph.
+    /// The description as a paragraph.
     pub fn text(&self) -> String {
         let About { machine, compiler, rounds, seconds, .. } = self;
         let (versions, means) = (self.versions.join(", "), format!("medians of {rounds} rounds"));
         format!("{machine}; {THREADS} threads; {versions}; {compiler}; {means}, {seconds} s for each and job.")
     }
 
-    /// The same for programs; `full` says whether all peers took part in all jobs, however long it took.
+    /// The description as JSON. `full` says whether it was a full run: all peers, all jobs, and enough rounds and
+    /// seconds.
     pub fn to_json(&self) -> Value {
         json!({
             "machine": self.machine, "threads": THREADS, "versions": self.versions, "compiler": self.compiler,
@@ -80,7 +81,7 @@ fn processor() -> String {
     format!("{} ({numbers}), {cores} cores, {vectors}", field("model name").unwrap_or(std::env::consts::ARCH))
 }
 
-/// The compiler of the peers in Rust.
+/// The version of the compiler of the peers in Rust.
 fn compiler() -> Option<String> {
     let output =
         Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())).arg("--version").output().ok()?;

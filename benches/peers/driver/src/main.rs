@@ -1,10 +1,10 @@
-//! `cargo xtask peers`: the same jobs on Gradus and on other libraries, in one run on one machine. `cargo xtask bench`
-//! (`bench.rs`): the same jobs on this build of Gradus and on an earlier one.
+//! `cargo xtask peers`: runs the same jobs on Gradus and on other libraries, in one run on one machine. `cargo xtask
+//! bench` (`bench.rs`): runs the same jobs on this build of Gradus and on an earlier one.
 //!
-//! The peers take turns: in each round each one runs a job for a slice of time in a fresh process, which first prints
+//! The peers take turns: in each round, each peer runs a job for a slice of time in a fresh process, which also prints
 //! the job's result. The result must agree with PyTorch's in f64; otherwise the peer is listed as wrong and its times
-//! are discarded. A time is the median of the rounds' medians. The run writes `target/peers.json` and
-//! `target/peers.md`. The exit code is 1 if something fails and 2 if the command line is wrong.
+//! are discarded. A peer's time is the median of the medians of its rounds. The run writes `target/peers.json` and
+//! `target/peers.md`. The exit code is 1 if something fails and 2 if the command line is invalid.
 
 mod arguments;
 mod baseline;
@@ -32,12 +32,12 @@ use peers::{Program, Said, Slice};
 use reference::Reference;
 use row::{Cell, Row};
 
-/// The root of the product's repository.
+/// The root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(3).map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// One peer's turn at a job, its result compared.
+/// Runs one slice of a job on one peer, and compares its result with the reference.
 fn turn(program: &Program, job: &Job, truth: &[Probe], seconds: f64) -> Result<Slice, Cell> {
     match program.run(job, seconds) {
         Ok(Said::Slice(slice)) => match agrees(&slice.probes, truth, job.tolerance) {
@@ -49,9 +49,9 @@ fn turn(program: &Program, job: &Job, truth: &[Probe], seconds: f64) -> Result<S
     }
 }
 
-/// The results of all peers in one job.
+/// Measures a job on all peers.
 fn measure(job: &Job, programs: &[Program], truth: &[Probe], arguments: &Arguments, patience: &mut Patience) -> Row {
-    // Memory hardly varies between processes, and a process that does all jobs takes long.
+    // Memory hardly varies between processes, and a process that does all jobs takes a long time.
     let rounds = if job.is_all() { 1 } else { arguments.rounds };
     let mut cells: Vec<(&'static str, Cell)> =
         programs.iter().map(|program| (program.name, Cell::Measured(Vec::new()))).collect();
@@ -125,7 +125,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         let row = measure(job, &programs, truth, arguments, &mut patience);
         println!("{}", table::line(&row));
         rows.push(row);
-        // Written after each job, so that an interrupted run keeps its results.
+        // The file is written after each job, so that an interrupted run keeps its results.
         write(&root, arguments, &about, &rows)?;
     }
     let table = table::markdown(&about.text(), &rows);

@@ -1,4 +1,4 @@
-//! Measuring on a shared machine: waits until other programs pause, and repeats slices that they disturbed.
+//! Helps to measure on a shared machine: waits until other programs pause, and repeats slices that they disturbed.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use peer_harness::Ticks;
 
 use crate::peers::{Slice, cores};
 
-/// The share of the cores' time from which other programs count as a disturbance.
+/// Above this share of the cores' time, other programs count as a disturbance.
 const DISTURBS: f64 = 0.08;
 /// How long other programs are observed before a slice.
 const WATCHED: Duration = Duration::from_millis(50);
@@ -20,7 +20,7 @@ fn watch() -> Option<f64> {
     Some(Ticks::now(&cores)?.since(then)?.others)
 }
 
-/// How much longer a run may take while waiting for quiet.
+/// The time that a run may still spend waiting for quiet.
 pub struct Patience {
     left: Duration,
     watch: fn() -> Option<f64>,
@@ -31,7 +31,7 @@ impl Patience {
         Patience { left: Duration::from_secs_f64(seconds), watch }
     }
 
-    /// Returns when other programs are idle, or when no waiting time is left.
+    /// Waits until other programs are idle, or until no waiting time is left.
     fn wait(&mut self) {
         while !self.left.is_zero() {
             let start = Instant::now();
@@ -42,7 +42,7 @@ impl Patience {
         }
     }
 
-    /// The least disturbed of as many tries as the waiting time allows; the first undisturbed one ends the search.
+    /// Returns the least disturbed of as many tries as the waiting time allows. Stops at the first undisturbed one.
     pub fn quietest<E>(&mut self, mut slice: impl FnMut() -> Result<Slice, E>) -> Result<Slice, E> {
         self.wait();
         let mut best = slice()?;
@@ -59,12 +59,12 @@ impl Patience {
     }
 }
 
-/// Whether other programs were idle meanwhile.
+/// Whether other programs were idle during a slice.
 pub fn is_quiet(slice: &Slice) -> bool {
     disturbed(slice) <= DISTURBS
 }
 
-/// Unknown usage counts as quiet.
+/// The share of the cores' time that other programs used. An unknown share counts as 0.
 fn disturbed(slice: &Slice) -> f64 {
     slice.others.unwrap_or(0.0)
 }

@@ -1,4 +1,4 @@
-//! The peers, how each is built, and how a job is run in a fresh process.
+//! The peers, how each is built, and how a job runs in a fresh process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,20 +9,20 @@ use serde_json::Value;
 
 use crate::process::{ask, without_settings};
 
-/// The name of our column.
+/// The name of the column of this build of Gradus.
 pub const OURS: &str = "gradus";
-/// The name of the column of an earlier build of ours.
+/// The name of the column of an earlier build of Gradus.
 pub const BASELINE: &str = "baseline";
 /// The number of threads of every peer.
 pub const THREADS: usize = 2;
-/// The time limit of a process, in addition to the time it measures, and that of a process that does all jobs.
+/// The time limits of a process, in addition to the time that it measures: for a single job, and for all jobs.
 const LIMIT: Duration = Duration::from_secs(180);
 const LIMIT_OF_ALL: Duration = Duration::from_secs(900);
 
 /// The columns, in order.
 pub const NAMES: [&str; 8] = [OURS, "torch", "torch.compile", "jax", "burn", "candle", "numr", "rumus"];
 
-/// The script of a peer and its additional arguments; a peer without a script is the package `peer-NAME`.
+/// The script of a peer and its additional arguments. A peer without a script is the package `peer-NAME`.
 fn script(name: &str) -> Option<(&'static str, &'static [&'static str])> {
     match name {
         "torch" => Some(("torch_bench.py", &[])),
@@ -41,28 +41,30 @@ pub fn is_python(name: &str) -> bool {
 /// A peer that can be run.
 pub struct Program {
     pub name: &'static str,
-    /// The folder of the comparison.
+    /// The folder of the comparison, `benches/peers`.
     here: PathBuf,
     program: PathBuf,
     before: Option<PathBuf>,
     after: &'static [&'static str],
-    /// Why it cannot be run.
+    /// Why the peer cannot be run, if it cannot.
     broken: Option<String>,
 }
 
-/// What a process found.
+/// The results of one process.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Slice {
-    /// The seconds of a call, the seconds from the process's start to its result, or the MiB held, depending on the
-    /// job's goal.
+    /// The seconds of a call, the seconds from the start of the process to its result, or the peak memory in MiB,
+    /// depending on the job's goal.
     pub value: f64,
-    /// The fastest call, which is least affected by other programs: useful if the machine was not quiet.
+    /// The value for the fastest call or start, which other programs affect least. It is useful if the machine was not
+    /// quiet.
     pub least: Option<f64>,
     pub probes: Vec<Probe>,
-    /// How many cores the peer kept busy meanwhile, and the share of the cores' time that other programs used.
+    /// The number of cores that the peer kept busy during the slice, and the share of the cores' time that other
+    /// programs used.
     pub cores: Option<f64>,
     pub others: Option<f64>,
-    /// For a process that does all jobs: how many it did.
+    /// The number of jobs that a process for all jobs did.
     pub done: Option<u64>,
 }
 
@@ -70,11 +72,11 @@ pub struct Slice {
 #[derive(Debug, PartialEq)]
 pub enum Said {
     Slice(Slice),
-    /// It has no way to do the job.
+    /// The peer has no way to do the job.
     Absent(String),
 }
 
-/// The cores that all peers run on: the first ones that this process may use, one per thread; none if the system does
+/// The cores that all peers run on: the first ones that this process may use, one per thread. Empty if the system does
 /// not report them.
 pub fn cores() -> Vec<usize> {
     let mut cores = peer_harness::cores();
@@ -82,7 +84,7 @@ pub fn cores() -> Vec<usize> {
     cores
 }
 
-/// Whether processes can be restricted to those cores.
+/// Fails if processes cannot be restricted to these cores.
 pub fn check_cores() -> Result<(), String> {
     if peer_harness::cores().len() <= THREADS || Command::new("taskset").arg("--version").output().is_ok() {
         return Ok(());
@@ -90,7 +92,7 @@ pub fn check_cores() -> Result<(), String> {
     Err(format!("there is no `taskset`, which keeps everyone to {THREADS} of the cores here: it is in util-linux"))
 }
 
-/// The peers with these names, built. A peer that cannot run has a reason; ours must run.
+/// Builds the wanted peers. A peer that cannot run records the reason, but Gradus itself must run.
 pub fn programs(
     root: &Path,
     python: &Result<PathBuf, String>,
@@ -107,7 +109,7 @@ pub fn programs(
     Ok(programs)
 }
 
-/// One peer, built, or `reference`: PyTorch in f64.
+/// Builds one peer, or `reference`, which is PyTorch in f64.
 pub fn program(root: &Path, python: &Result<PathBuf, String>, name: &'static str) -> Program {
     let here = root.join("benches/peers");
     let Some((script, after)) = script(name) else {
@@ -121,20 +123,20 @@ pub fn program(root: &Path, python: &Result<PathBuf, String>, name: &'static str
     Program { name, here, program, before, after, broken }
 }
 
-/// Our peer, built with other crates: `here` is a copy of the comparison's folder next to them. Their dependencies may
-/// differ from our lock file.
+/// Gradus with the crates of an earlier revision. `here` is a copy of the comparison's folder next to these crates.
+/// Their dependencies may differ from our lock file.
 pub fn baseline(here: &Path) -> Program {
     built(BASELINE, here.to_owned(), OURS, &[])
 }
 
-/// A peer in Rust.
+/// Builds a peer that is written in Rust.
 fn built(name: &'static str, here: PathBuf, package: &str, options: &[&str]) -> Program {
     let program = here.join(format!("target/release/peer-{package}"));
     let broken = build(&here, package, options).err();
     Program { name, here, program, before: None, after: &[], broken }
 }
 
-/// Builds one peer alone, so that its dependencies have only the features that it requests.
+/// Builds one peer on its own, so that its dependencies have only the features that it requests.
 fn build(here: &Path, package: &str, options: &[&str]) -> Result<(), String> {
     println!("building peer-{package} in {}", here.display());
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -153,13 +155,13 @@ fn build(here: &Path, package: &str, options: &[&str]) -> Result<(), String> {
 }
 
 impl Program {
-    /// Why it cannot be run.
+    /// Why the peer cannot be run, if it cannot.
     pub fn reason(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
-    /// Runs a job in a fresh process for about this many seconds; 0 returns only its result. A job that measures
-    /// start-up uses one process per start, and the median counts.
+    /// Runs a job in a fresh process for about this many seconds. With 0 seconds, the process only returns the job's
+    /// result. If the job measures start-up, every start uses another process, and the median counts.
     pub fn run(&self, job: &Job, seconds: f64) -> Result<Said, String> {
         if let Some(reason) = &self.broken {
             return Err(reason.clone());
@@ -180,20 +182,20 @@ impl Program {
             slice.least = starts.iter().copied().min_by(f64::total_cmp);
             slice.value = median(starts).unwrap_or(slice.value);
         }
-        // Figures that a process which times no calls cannot report itself.
+        // A process that times no calls cannot report these figures itself.
         let usage = Ticks::now(&cores).zip(then).and_then(|(now, then)| now.since(then));
         slice.cores = slice.cores.or(usage.map(|usage| usage.cores));
         slice.others = slice.others.or(usage.map(|usage| usage.others));
         Ok(Said::Slice(slice))
     }
 
-    /// Runs pairs of growing jobs; the program prints the results itself.
+    /// Runs pairs of growing jobs. The program prints the results itself.
     pub fn growth(&self, part: &str) -> Result<(), String> {
         let status = self.command().args(["--growth", part]).status().map_err(|e| e.to_string())?;
         if status.success() { Ok(()) } else { Err(format!("growth: {status}")) }
     }
 
-    /// What one process says.
+    /// Runs a job in one process and returns its answer.
     fn once(&self, job: &Job, seconds: f64) -> Result<Said, String> {
         let seconds = if matches!(job.goal, Goal::Ratio(_)) { seconds } else { 0.0 };
         let mut command = self.command();
@@ -203,8 +205,8 @@ impl Program {
         read(job, &answer.line, answer.after)
     }
 
-    /// The program with its number of threads, set in the environment and, if there are more cores, by restricting it
-    /// to as many.
+    /// The command that runs the peer with its number of threads. The number is set in the environment; if there are
+    /// more cores, the process is also restricted to that many of them.
     fn command(&self) -> Command {
         let mut command = if peer_harness::cores().len() > THREADS {
             let cores: Vec<String> = cores().iter().map(usize::to_string).collect();
@@ -233,7 +235,7 @@ impl Program {
     }
 }
 
-/// Reads the line that a peer printed, this long after its start.
+/// Parses the line that a peer printed. `after` is the time from the start of the process to this line.
 fn read(job: &Job, line: &str, after: Duration) -> Result<Said, String> {
     let line_says = |what: &str| format!("{line:?} {what}");
     let answer: Value = serde_json::from_str(line).map_err(|e| line_says(&format!("is no JSON: {e}")))?;
@@ -256,7 +258,7 @@ fn read(job: &Job, line: &str, after: Duration) -> Result<Said, String> {
     let probes: Option<Vec<Probe>> =
         answer["probes"].as_array().map(|all| all.iter().map(numbers).collect()).unwrap_or(Some(Vec::new()));
     Ok(Said::Slice(Slice {
-        // A result without timing.
+        // There is no value if the peer only computed the result.
         value: value.unwrap_or(f64::NAN),
         least: answer["least"].as_f64(),
         probes: probes.ok_or_else(|| line_says("has other probes"))?,

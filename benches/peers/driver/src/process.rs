@@ -39,7 +39,7 @@ const SETTINGS: [&str; 24] = [
     "RUSTFLAGS",
     "RUSTC_BOOTSTRAP",
 ];
-/// The same of cargo.
+/// Prefixes of the corresponding variables of cargo.
 const OF_CARGO: [&str; 5] =
     ["CARGO_BUILD_", "CARGO_ENCODED_RUSTFLAGS", "CARGO_INCREMENTAL", "CARGO_PROFILE_", "CARGO_TARGET_"];
 
@@ -54,7 +54,7 @@ pub fn without_settings(command: &mut Command) {
     }
 }
 
-/// Runs a command to its end. Errors if it fails, prints nothing or takes longer than `limit`.
+/// Runs a command to its end. Fails if the command fails, prints nothing or takes longer than `limit`.
 pub fn ask(command: &mut Command, limit: Duration) -> Result<Answer, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let start = Instant::now();
@@ -62,7 +62,7 @@ pub fn ask(command: &mut Command, limit: Duration) -> Result<Answer, String> {
     let (Some(output), Some(mut errors)) = (child.stdout.take(), child.stderr.take()) else {
         return Err("there are no pipes".into());
     };
-    // Both streams are read as they come: a full pipe would block the process.
+    // Both streams are read continuously, because a full pipe would block the process.
     let answer = spawn(move || {
         let lines = BufReader::new(output).lines().map_while(Result::ok);
         lines.map(|line| Answer { line, after: start.elapsed() }).last()

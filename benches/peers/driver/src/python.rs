@@ -1,13 +1,13 @@
-//! The Python environment with the peers that are not crates.
+//! The Python environment of the peers that are not crates.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The packages and versions that are compared.
+/// The Python packages that are compared, with their extras and versions.
 const PACKAGES: [(&str, &str, &str); 3] = [("torch", "", "2.15.0"), ("jax", "[cpu]", "0.10.2"), ("numpy", "", "2.4.6")];
 
-/// The interpreter of the given environment, or of `target/peers-venv`, which is created if it is absent or has other
-/// versions (takes minutes and 5 GB).
+/// The interpreter of the given environment or, without one, of `target/peers-venv`. That environment is created if it
+/// is absent or has other versions, which takes minutes and 5 GB.
 pub fn interpreter(root: &Path, venv: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(venv) = venv {
         let python = venv.join("bin/python");
@@ -25,7 +25,7 @@ pub fn interpreter(root: &Path, venv: Option<&Path>) -> Result<PathBuf, String> 
     Ok(python)
 }
 
-/// Whether `found`, which may name a build after `+`, is the wanted version.
+/// Whether `found` is the wanted version. It may name a build after `+`.
 fn is_of(found: &str, wanted: &str) -> bool {
     found.split('+').next() == Some(wanted)
 }

@@ -1,12 +1,13 @@
-//! The machine-readable record of a run: `{job: {peer: number, .., "fastest", "ratio_torch", "ratio_fastest", ..}}`,
-//! and under `about` a description of the run.
+//! The machine-readable record of a run: `{job: {peer: number, .., "fastest", "ratio_torch", "ratio_fastest", ..}}`. A
+//! description of the run is stored under `about`.
 
 use peer_harness::Goal;
 use serde_json::{Map, Value, json};
 
 use crate::row::Row;
 
-/// Seconds, or MiB of memory. A peer without a number has its reason under `not_measured`.
+/// The record of a run. Numbers are seconds, or MiB of memory. A peer without a number has its reason under
+/// `not_measured`.
 pub fn to_json(about: Value, rows: &[Row]) -> Value {
     let rows = rows.iter().map(|row| (row.job.name.to_owned(), entry(row)));
     [("about".to_owned(), about)].into_iter().chain(rows).collect::<Map<_, _>>().into()

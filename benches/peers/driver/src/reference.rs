@@ -1,5 +1,5 @@
-//! The reference results: `reference.json` holds probes of PyTorch's results in f64, so that peers are checked without
-//! Python too.
+//! The reference results: `reference.json` holds probes of PyTorch's results in f64, so that peers can be checked
+//! without Python.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::peers::{Said, program};
 
-/// The probes of each job's results, with the job's kind and sizes.
+/// The probes of each job's results, stored with the job's kind and sizes.
 pub struct Reference(Map<String, Value>);
 
 fn path(root: &Path) -> PathBuf {
@@ -27,7 +27,7 @@ impl Reference {
         Ok(Reference(map))
     }
 
-    /// The probes of a job's results; none for the job that stands for all.
+    /// The probes of a job's results; empty for the job that stands for all jobs.
     pub fn of(&self, job: &Job) -> Result<Vec<Probe>, String> {
         if job.is_all() {
             return Ok(Vec::new());
@@ -39,7 +39,7 @@ impl Reference {
     }
 }
 
-/// Writes the file anew.
+/// Computes all reference results with PyTorch and writes `reference.json`.
 pub fn make(root: &Path, jobs: &[Job], python: Result<PathBuf, String>) -> Result<(), String> {
     let program = program(root, &python, "reference");
     let mut all = Map::new();
@@ -50,7 +50,7 @@ pub fn make(root: &Path, jobs: &[Job], python: Result<PathBuf, String>) -> Resul
             Said::Absent(reason) => return Err(format!("{}: {reason}", job.name)),
         };
     }
-    // One job a line.
+    // One line per job.
     let lines: Vec<String> = all.iter().map(|(name, entry)| format!("{}: {entry}", json!(name))).collect();
     let path = path(root);
     std::fs::write(&path, format!("{{\n{}\n}}\n", lines.join(",\n"))).map_err(|e| format!("{}: {e}", path.display()))

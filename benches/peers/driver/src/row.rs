@@ -1,20 +1,20 @@
-//! The results of the peers in one job, and how we compare.
+//! The results of the peers in one job, and how Gradus compares with them.
 
 use peer_harness::{Goal, Job, median};
 
 use crate::patience::is_quiet;
 use crate::peers::{OURS, Slice};
 
-/// One peer's part of a row.
+/// One peer's results in a row.
 #[derive(Debug)]
 pub enum Cell {
-    /// One slice a round.
+    /// One slice per round.
     Measured(Vec<Slice>),
-    /// It has no way to do the job.
+    /// The peer has no way to do the job.
     Absent(String),
-    /// Its result differs from the reference.
+    /// The peer's result differs from the reference.
     Wrong(String),
-    /// It does not build, or crashed.
+    /// The peer does not build, or it crashed.
     Failed(String),
 }
 
@@ -28,7 +28,7 @@ impl Cell {
         if let Cell::Measured(slices) = self { slices } else { &[] }
     }
 
-    /// For a process that does all jobs: how many it did.
+    /// The number of jobs that a process for all jobs did.
     pub fn done(&self) -> Option<u64> {
         self.slices().first()?.done
     }
@@ -39,7 +39,7 @@ impl Cell {
         disturbed > 0 && disturbed * 2 >= self.slices().len()
     }
 
-    /// Why there is no number: a word and the reason.
+    /// Why there is no number: a keyword and the reason.
     pub fn why_not(&self) -> Option<(&'static str, &str)> {
         match self {
             Cell::Measured(_) => None,
@@ -50,17 +50,18 @@ impl Cell {
     }
 }
 
-/// Our rounds next to another peer's, one by one.
+/// A comparison of our rounds with those of another peer, round by round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Compared {
-    /// The median ratio of the other's number to ours, over the quiet rounds or, if none was quiet, over all.
+    /// The median ratio of the other peer's number to ours. It is taken over the quiet rounds or, if there are none,
+    /// over all.
     pub ratio: f64,
     rounds: usize,
     quiet: usize,
 }
 
 impl Compared {
-    /// Whether enough rounds were quiet.
+    /// Whether enough rounds were quiet to rely on the ratio.
     pub fn is_sure(self) -> bool {
         self.quiet >= self.rounds.min(3)
     }
@@ -98,7 +99,7 @@ impl Row {
         Some(self.fastest()?.1 / self.ours()?)
     }
 
-    /// Our rounds next to another peer's. Processes that did different numbers of jobs are not compared.
+    /// Compares our rounds with another peer's. Processes that did different numbers of jobs are not compared.
     pub fn compared(&self, name: &str) -> Option<Compared> {
         let rounds = self.cell(name)?.slices().iter().zip(self.cell(OURS)?.slices());
         let alike: Vec<(&Slice, &Slice)> = rounds.filter(|(theirs, ours)| theirs.done == ours.done).collect();
@@ -109,7 +110,7 @@ impl Row {
         Some(Compared { ratio, rounds: alike.len(), quiet })
     }
 
-    /// The share of the goal that we reach: from 1 on the goal is met.
+    /// The part of the goal that we reach. The goal is met from 1 on.
     pub fn part_of_goal(&self) -> Option<f64> {
         match self.job.goal {
             Goal::Ratio(goal) => Some(self.ratio()? / goal),

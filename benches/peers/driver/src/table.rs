@@ -1,4 +1,4 @@
-//! The table for readers, on the screen and in `docs/performance.md`.
+//! The table for human readers, on the screen and in `docs/performance.md`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,14 +9,14 @@ use crate::patience;
 use crate::peers::{OURS, Slice};
 use crate::row::{Cell, Row};
 
-/// Where the table stands in `docs/performance.md`.
+/// The markers around the table in `docs/performance.md`.
 const MARKS: [&str; 2] = ["<!-- peers: begin -->\n", "<!-- peers: end -->"];
-/// Limits of a run worth keeping: the share of the cores' time that other programs use in the median slice, and the
-/// share of disturbed slices.
+/// The limits for a run that is worth keeping: the share of the cores' time that other programs use in the median
+/// slice, and the share of disturbed slices.
 const QUIET: f64 = 0.03;
 const DISTURBED: f64 = 0.1;
 
-/// Microseconds of a call, milliseconds of a start, MiB of memory.
+/// A number as text: microseconds of a call, milliseconds of a start, or MiB of memory.
 fn number(goal: Goal, value: f64) -> String {
     let value = match goal {
         Goal::Ratio(_) => value * 1e6,
@@ -34,7 +34,8 @@ fn goal(goal: Goal) -> String {
     }
 }
 
-/// A cell's number without its unit, marked if other programs disturbed it, or the reason why there is none.
+/// A cell's number without its unit. It is marked if other programs disturbed it. Without a number, the reason is
+/// shown.
 fn text(row: &Row, cell: &Cell) -> String {
     match (cell.value(), cell.why_not()) {
         (Some(value), _) => number(row.job.goal, value) + if cell.is_disturbed() { "~" } else { "" },
@@ -57,14 +58,14 @@ pub fn two_digits(number: Option<f64>) -> String {
     number.map_or("-".into(), |number| format!("{number:.2}"))
 }
 
-/// One job, for the screen.
+/// The line on the screen for one job.
 pub fn line(row: &Row) -> String {
     let cells: Vec<String> = row.cells.iter().map(|(name, cell)| format!("{name} {}", text(row, cell))).collect();
     let (ratio, goal) = (two_digits(row.ratio()), goal(row.job.goal));
     format!("{:45} {}  ratio {ratio}, goal {goal}: {}", row.job.name, cells.join(" "), two_digits(row.part_of_goal()))
 }
 
-/// Rows of one unit, under a head.
+/// A table with a header, for rows of the same unit.
 fn block(rows: &[&Row]) -> String {
     let Some(first) = rows.first() else { return String::new() };
     let names: Vec<&str> = first.cells.iter().map(|(name, _)| *name).collect();
@@ -107,9 +108,9 @@ pub fn around(rows: &[Row]) -> String {
     if remarks.is_empty() { text } else { format!("{text}\nWho failed or gave something else:\n{remarks}") }
 }
 
-/// How many goals are met, and which are not, furthest first; a goal without a number is not met.
+/// How many goals are met, and which are not, the furthest from its goal first. A goal without a number is not met.
 fn standing(rows: &[Row]) -> String {
-    // NaN meets no goal.
+    // NaN does not meet a goal.
     let part = |row: &Row| row.part_of_goal().filter(|part| !part.is_nan()).unwrap_or(0.0);
     let mut missed: Vec<&Row> = rows.iter().filter(|row| part(row) < 1.0).collect();
     missed.sort_by(|a, b| part(a).total_cmp(&part(b)));
@@ -122,7 +123,7 @@ fn standing(rows: &[Row]) -> String {
     text + "\n"
 }
 
-/// The use by other programs: in the median slice, in the worst, and the share of disturbed slices.
+/// How much other programs used the cores: in the median slice, in the worst slice, and the share of disturbed slices.
 fn others(rows: &[Row]) -> Option<[f64; 3]> {
     let known = |slice: &&Slice| slice.others.is_some();
     let slices: Vec<&Slice> =
@@ -132,7 +133,7 @@ fn others(rows: &[Row]) -> Option<[f64; 3]> {
     Some([median(all())?, all().max_by(f64::total_cmp)?, disturbed as f64 / slices.len() as f64])
 }
 
-/// Whether the numbers are worth keeping; the error says why not.
+/// Whether the numbers are worth keeping. The error says why not.
 pub fn check(rows: &[Row]) -> Result<(), String> {
     match others(rows) {
         Some([middle, _, disturbed]) if middle <= QUIET && disturbed <= DISTURBED => {}
@@ -145,7 +146,7 @@ pub fn check(rows: &[Row]) -> Result<(), String> {
     }
 }
 
-/// The jobs in which we are wrong or fail.
+/// Fails if Gradus is wrong or fails in a job. The error names these jobs.
 pub fn check_ours(rows: &[Row]) -> Result<(), String> {
     let is_bad = |row: &&Row| matches!(row.cell(OURS), Some(Cell::Wrong(_) | Cell::Failed(_)));
     match rows.iter().filter(is_bad).map(|row| row.job.name).collect::<Vec<_>>()[..] {
@@ -181,7 +182,7 @@ fn jobs_done(rows: &[Row]) -> String {
     }
 }
 
-/// What went wrong, with one line for each peer and reason, however many jobs it affects.
+/// What went wrong, with one line per peer and reason, however many jobs are affected.
 fn remarks(rows: &[Row]) -> String {
     let mut all: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for row in rows {
@@ -196,7 +197,7 @@ fn remarks(rows: &[Row]) -> String {
     all.iter().map(|(peer, reason, jobs)| format!("* {peer}, {}: {reason}\n", jobs.join(", "))).collect()
 }
 
-/// Puts the table into the page.
+/// Writes the table into the page.
 pub fn write_page(root: &Path, table: &str) -> Result<(), String> {
     let path = root.join("docs/performance.md");
     let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;

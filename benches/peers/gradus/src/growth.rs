@@ -4,36 +4,36 @@ use std::error::Error;
 
 use peer_harness::{Bench, Goal, Job, Outcome, median, seconds_of};
 
-/// By which factor the time may exceed the growth of work, and the rounds of a pair; a pair above the limit is measured
-/// again in three times as many rounds, and only that counts.
+/// The factor by which the time may exceed the growth of the work, and the number of rounds of a pair. A pair above the
+/// limit is measured again in three times as many rounds, and only the second measurement counts.
 const LIMIT: f64 = 1.1;
 const ROUNDS: usize = 7;
-/// The least time for each job of a pair in a round.
+/// The minimum time for each job of a pair in a round.
 const SECONDS: f64 = 0.25;
 
-/// Two jobs of one kind.
+/// Two jobs of the same kind and different sizes.
 struct Pair {
     name: &'static str,
     kind: &'static str,
     small: &'static [usize],
     large: &'static [usize],
-    /// The ratio of the large job's work to the small one's.
+    /// The ratio of the large job's work to that of the small one.
     work: f64,
 }
 
-/// The multiply-adds of a perceptron of this width.
+/// The number of multiply-adds of a perceptron of this width.
 const fn perceptron(width: usize) -> f64 {
     (784 * width + width * width + width * 10) as f64
 }
 
-/// Multiply-adds of the GPT per token of sequences of this length: its matrices, and the half of all scores that is not
-/// masked.
+/// The number of multiply-adds of the GPT per token, for sequences of this length: those of its matrices, and those of
+/// the unmasked half of the scores.
 const fn gpt(length: usize) -> f64 {
     (6 * 12 * 384 * 384 + 256 * 384 + 6 * 384 * length) as f64
 }
 
-// Both jobs of a pair fit the same cache, or are several times larger than all caches: a byte from farther away costs
-// more.
+// Either both jobs of a pair fit the same cache, or both are several times larger than all caches. Otherwise the large
+// job would also pay for slower memory.
 const PAIRS: [Pair; 14] = [
     pair("elements added, 16M to 32M", "add", &[1 << 24], &[1 << 25], 2.0),
     pair("elements summed, 32M to 64M", "sum", &[1 << 25], &[1 << 26], 2.0),
@@ -67,7 +67,8 @@ const fn pair(
     Pair { name, kind, small, large, work }
 }
 
-/// The medians of the rounds: seconds of the small job, of the large job, and their ratio divided by that of the work.
+/// The medians of the rounds: the seconds of the small job, those of the large job, and their ratio divided by the
+/// ratio of the work.
 fn measure(pair: &Pair, run: fn(&Job, &mut Bench) -> Outcome, rounds: usize) -> Result<[f64; 3], Box<dyn Error>> {
     let job = |sizes: &[usize]| Job {
         name: pair.name,
@@ -86,7 +87,7 @@ fn measure(pair: &Pair, run: fn(&Job, &mut Bench) -> Outcome, rounds: usize) -> 
     Ok([middle(0), middle(1), middle(2)])
 }
 
-/// Measures all pairs whose name contains `part`. One that grows faster than its work is an error that names it.
+/// Measures all pairs whose name contains `part`. Fails if the time of a pair grows faster than its work.
 pub fn check(part: &str, run: fn(&Job, &mut Bench) -> Outcome) -> Result<(), Box<dyn Error>> {
     if !PAIRS.iter().any(|pair| pair.name.contains(part)) {
         return Err(format!("no pair has {part:?} in its name").into());
@@ -95,7 +96,7 @@ pub fn check(part: &str, run: fn(&Job, &mut Bench) -> Outcome) -> Result<(), Box
     let mut faster = Vec::new();
     for pair in PAIRS.iter().filter(|pair| pair.name.contains(part)) {
         let mut found = measure(pair, run, ROUNDS)?;
-        // A growth that is NaN does not pass.
+        // A growth of NaN does not pass.
         let is_fast = |growth: f64| growth.is_nan() || growth > LIMIT;
         if is_fast(found[2]) {
             found = measure(pair, run, 3 * ROUNDS)?;

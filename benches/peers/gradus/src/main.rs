@@ -1,4 +1,4 @@
-//! The jobs on Gradus, written as a user of the facade would write them.
+//! Runs the jobs on Gradus, written as a user of the facade would write them.
 
 mod growth;
 mod models;
@@ -11,7 +11,7 @@ use peer_harness::{Bench, Job, Outcome};
 
 use models::{Cnn, Gpt, mlp, set_parameters};
 
-/// A tensor of the input formula.
+/// A tensor with the values of the input formula.
 fn tensor(stream: u32, shape: &[usize]) -> Result<Tensor> {
     Tensor::from_vec(values(stream, shape.iter().product(), 1.0), shape, &Device::cpu()?)
 }
@@ -33,7 +33,7 @@ fn forward(bench: &mut Bench, f: impl Fn() -> Result<Tensor>) -> Outcome {
     bench.time(|| no_grad(&f), |y| read(&[y]))
 }
 
-/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result.
+/// Times `f`, whose result has this shape, together with its gradients for a given gradient of the result.
 fn backward(bench: &mut Bench, leaves: &[&Tensor], shape: &[usize], f: impl Fn() -> Result<Tensor>) -> Outcome {
     let seed = tensor(SEED, shape)?;
     let job = || {

@@ -3,7 +3,7 @@
 use gradus::prelude::*;
 use peer_harness::inputs::Parameters;
 
-/// Sets a model's parameters to those that all peers use. Normalisations keep ones and zeros.
+/// Sets a model's parameters to those that all peers use. The parameters of normalisations remain ones and zeros.
 pub fn set_parameters(model: &impl Module) -> Result<()> {
     let (mut source, mut fan_in) = (Parameters::new(), 1);
     for (name, parameter) in model.named_parameters() {

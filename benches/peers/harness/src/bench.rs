@@ -1,4 +1,4 @@
-//! Measuring one job, and the program around it.
+//! Measures one job, and contains the main function of every peer.
 
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,14 +9,15 @@ use crate::probe::{Probe, probe};
 use crate::usage::{Ticks, Usage, cores};
 use crate::{Job, classes, jobs};
 
-/// The result of a peer's `run`: `Ok` if the job was done, or if [`Bench::absent`] said why it cannot be.
+/// The result of a peer's `run`. It is `Ok` if the job was done, or if [`Bench::absent`] said why the peer cannot do
+/// it.
 pub type Outcome = Result<(), Box<dyn Error>>;
 
-/// The steps of a training job whose losses are compared.
+/// The number of training steps whose losses are compared.
 const STEPS: usize = 4;
-/// Untimed calls before measuring, besides those that were compared.
+/// The number of untimed calls before measuring, in addition to those that were compared.
 const WARM_UP: usize = 2;
-/// The fewest calls for a median, however long they take.
+/// The minimum number of calls for a median, however long they take.
 const FEWEST: usize = 3;
 
 /// The median of some numbers; for an even count, the mean of the two middle ones.
@@ -42,14 +43,14 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// One job for this many seconds; 0 returns only its result.
+    /// Prepares to measure a job for this many seconds. With 0 seconds, only the result is reported.
     fn new(job: &Job, seconds: f64) -> Bench {
         let warm_up = if seconds == 0.0 { 0 } else { WARM_UP };
         Bench { compares: true, warm_up, seconds, repeats: job.repeats(), ..Bench::default() }
     }
 
-    /// Compares the results of one call, which `read` returns as numbers, then times `job`. The time includes dropping
-    /// the results.
+    /// Compares the result of one call, which `read` converts to numbers, and then times `job`. The time includes
+    /// dropping the results.
     pub fn time<T, E: Into<Box<dyn Error>>>(
         &mut self,
         mut job: impl FnMut() -> Result<T, E>,
@@ -64,7 +65,7 @@ impl Bench {
         self.repeat(|| job().map(drop).map_err(Into::into))
     }
 
-    /// Compares the losses of the first steps, which `read` returns, then times `step`.
+    /// Compares the losses of the first steps, which `read` extracts, and then times `step`.
     pub fn train<T, E: Into<Box<dyn Error>>>(
         &mut self,
         mut step: impl FnMut() -> Result<T, E>,
@@ -118,7 +119,7 @@ fn peak_kb() -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A peer's whole program: reads `--job NAME --seconds S`, runs the job and prints the line.
+/// The whole program of a peer: reads `--job NAME --seconds S`, runs the job and prints the line.
 pub fn main(run: fn(&Job, &mut Bench) -> Outcome) -> ExitCode {
     match measure(run) {
         Ok(line) => {
@@ -149,15 +150,16 @@ fn measure(run: fn(&Job, &mut Bench) -> Outcome) -> Result<String, Box<dyn Error
     Ok(bench.line())
 }
 
-/// The median time of a call (of all its operations) within this many seconds, in this process; results are not
-/// compared.
+/// The median time of a call, including all its operations, measured in this process for this many seconds. Results are
+/// not compared.
 pub fn seconds_of(run: fn(&Job, &mut Bench) -> Outcome, job: &Job, seconds: f64) -> Result<f64, Box<dyn Error>> {
     let mut bench = Bench { warm_up: WARM_UP, seconds, repeats: 1, ..Bench::default() };
     run(job, &mut bench)?;
     Ok(median(bench.times).ok_or_else(|| bench.absent.unwrap_or("nothing was timed".into()))?)
 }
 
-/// Does a job a few times, untimed and without copying its result. A failure is reported when the job is measured.
+/// Runs a job a few times, without timing it and without reading its result. Returns whether that worked; a failure is
+/// reported when the job itself is measured.
 fn is_done(run: fn(&Job, &mut Bench) -> Outcome, job: &Job) -> bool {
     let mut bench = Bench { warm_up: WARM_UP, repeats: job.repeats(), ..Bench::default() };
     let outcome = catch_unwind(AssertUnwindSafe(|| run(job, &mut bench)));

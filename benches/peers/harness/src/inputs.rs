@@ -1,7 +1,7 @@
-//! Inputs by a formula whose every step is exact or correctly rounded, so that all languages compute the same bits;
-//! `harness.py` has it for Python.
+//! Inputs from a formula in which every step is exact or correctly rounded, so that all languages compute the same
+//! bits. `harness.py` contains the formula for Python.
 
-/// A well mixed word for each position of each stream.
+/// A well-mixed 32-bit word for each position of each stream.
 fn word(stream: u32, place: u32) -> u32 {
     let mut x = place.wrapping_add(stream.wrapping_mul(0x9E37_79B9));
     x = (x ^ (x >> 16)).wrapping_mul(0x85EB_CA6B);
@@ -12,13 +12,13 @@ fn word(stream: u32, place: u32) -> u32 {
 /// The stream of the gradient that a backward pass starts from.
 pub const SEED: u32 = 4;
 
-/// The shape of a convolution's result, for sizes in the order of the jobs.
+/// The shape of a convolution's result. The sizes are given in the order that the jobs use.
 pub fn conv2d_shape(sizes: &[usize]) -> [usize; 4] {
     let side = (sizes[2] + sizes[4] / 2 * 2 - sizes[4]) / sizes[5] + 1;
     [sizes[0], sizes[3], side, side]
 }
 
-/// A number in `[-2, 2)`, a multiple of `2^-22`: standard deviation 1.15.
+/// A number in `[-2, 2)` that is a multiple of `2^-22`. The standard deviation is 1.15.
 pub(crate) fn unit(stream: u32, place: u32) -> f32 {
     (word(stream, place) >> 8) as f32 * 0.25f32.powi(11) - 2.0
 }
@@ -33,25 +33,25 @@ pub fn integers(stream: u32, n: usize, below: usize) -> Vec<i64> {
     (0..n).map(|i| ((u64::from(word(stream, i as u32)) * below as u64) >> 32) as i64).collect()
 }
 
-/// The parameters of a model, made in the order of PyTorch's `named_parameters`: each takes the next stream. Weights
-/// and biases of normalisations are ones and zeros and take none.
+/// The parameters of a model. They are created in the order of PyTorch's `named_parameters`, and each uses the next
+/// stream. Weights and biases of normalisations are ones and zeros and use no stream.
 pub struct Parameters(u32);
 
 impl Parameters {
-    /// Streams from 10 on.
+    /// The first parameter uses stream 10.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Parameters {
         Parameters(10)
     }
 
-    /// The next parameter, uniform within `1 / sqrt(fan_in)` of 0.
+    /// The values of the next parameter, uniform within `1 / sqrt(fan_in)` of 0.
     pub fn next(&mut self, n: usize, fan_in: usize) -> Vec<f32> {
         self.0 += 1;
         values(self.0 - 1, n, (0.5 / (fan_in as f64).sqrt()) as f32)
     }
 }
 
-/// A weight `[out, in]` as `[in, out]`, for libraries that store it so.
+/// Converts a weight from `[out, in]` to `[in, out]`, for libraries that store it that way.
 pub fn transposed(weight: &[f32], outputs: usize) -> Vec<f32> {
     let inputs = weight.len() / outputs;
     (0..weight.len()).map(|i| weight[i % outputs * inputs + i / outputs]).collect()

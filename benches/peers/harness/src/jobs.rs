@@ -1,16 +1,16 @@
-//! The jobs and the classes, read from `jobs.txt` and `classes.txt`, which the Python peers read too.
+//! The jobs and the classes, read from `jobs.txt` and `classes.txt`. The Python peers read these files too.
 
 const JOBS: &str = include_str!("../../jobs.txt");
 const CLASSES: &str = include_str!("../../classes.txt");
 
-/// What is measured of a job, and the goal.
+/// What a job measures, and its goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
-    /// The time of a call; the goal is the least ratio of the fastest peer's time to ours.
+    /// The time of a call. The goal is the minimum ratio of the fastest peer's time to ours.
     Ratio(f64),
-    /// The time from the start of a process to its result; the goal is our longest time.
+    /// The time from the start of a process to its result. The goal is our maximum time.
     Milliseconds(f64),
-    /// Memory; the goal is the most that our process may hold.
+    /// The peak memory of a process. The goal is the maximum for ours.
     Mebibytes(f64),
 }
 
@@ -18,32 +18,33 @@ pub enum Goal {
 #[derive(Debug, Clone)]
 pub struct Job {
     pub name: &'static str,
-    /// The kind of job, on which a peer matches.
+    /// The kind of job, by which a peer decides what to run.
     pub kind: &'static str,
     pub sizes: Vec<usize>,
     pub goal: Goal,
-    /// Largest distance of a result from the reference, relative to its norm.
+    /// The largest permitted distance of a result from the reference, relative to the norm of the reference.
     pub tolerance: f64,
 }
 
 impl Job {
-    /// How many operations one call does, if the time of one operation is measured.
+    /// The number of operations in one call, for jobs that report the time of a single operation.
     pub fn repeats(&self) -> usize {
         if self.kind.starts_with("chain") { self.sizes[1] } else { 1 }
     }
 
-    /// Whether this stands for all jobs in one process.
+    /// Whether this job stands for all jobs in one process.
     pub fn is_all(&self) -> bool {
         self.kind == "all"
     }
 }
 
-/// All jobs in the order of the table. A line that is wrong is an error that quotes it.
+/// All jobs in the order of the table. If a line is invalid, the error quotes it.
 pub fn jobs() -> Result<Vec<Job>, String> {
     table("jobs.txt", JOBS)
 }
 
-/// Classes of shapes beside the jobs, in the order of their table; errors as for [`jobs`].
+/// The classes of shapes, which are measured in addition to the jobs, in the order of their table. Errors are those of
+/// [`jobs`].
 pub fn classes() -> Result<Vec<Job>, String> {
     table("classes.txt", CLASSES)
 }

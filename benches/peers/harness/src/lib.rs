@@ -1,9 +1,9 @@
-//! Shared by all peers of the comparison: the [`Job`]s, their [`inputs`], the measuring, and the line of JSON that a
-//! peer prints.
+//! The code that all peers of the comparison share: the [`Job`]s, their [`inputs`], the measurement, and the line of
+//! JSON that a peer prints.
 //!
-//! A peer is a program that runs one job: `peer-candle --job NAME --seconds S`. It does the job once and prints probes
-//! of the result, which the driver compares with the reference; then, if `S` is not 0, it repeats the job for about `S`
-//! seconds and prints the median time of a call. The job `all` runs every other job a few times, to measure memory.
+//! A peer is a program that runs one job: `peer-candle --job NAME --seconds S`. It does the job once, for the probes of
+//! the result, which the driver compares with the reference. If `S` is not 0, it then repeats the job for about `S`
+//! seconds, and reports the median time of a call. The job `all` runs every other job a few times, to measure memory.
 
 mod bench;
 pub mod inputs;

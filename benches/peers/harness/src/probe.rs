@@ -2,12 +2,12 @@
 
 use crate::inputs::unit;
 
-/// For one result: the number of elements, their norm, and their inner products with two vectors of the input formula.
-/// If results differ by `d`, these products differ by about 1.15 times the norm of `d`, whatever its direction, so the
-/// distance of products indicates the distance of results.
+/// A summary of one result: the number of elements, their norm, and their inner products with two vectors of the input
+/// formula. If two results differ by `d`, their inner products differ by about 1.15 times the norm of `d`, whatever the
+/// direction of `d`. So the distance of the products indicates the distance of the results.
 pub type Probe = [f64; 4];
 
-/// The streams of the two vectors.
+/// The streams of these two vectors.
 const STREAMS: [u32; 2] = [1000, 1001];
 
 pub(crate) fn probe(values: &[f32]) -> Probe {
@@ -18,7 +18,7 @@ pub(crate) fn probe(values: &[f32]) -> Probe {
     [values.len() as f64, length, product(STREAMS[0]), product(STREAMS[1])]
 }
 
-/// Whether results are within `tolerance` of the reference, relative to its norm; the error says which is not.
+/// Whether all results are within `tolerance` of the reference, relative to its norm. The error says which one is not.
 pub fn agrees(found: &[Probe], reference: &[Probe], tolerance: f64) -> Result<(), String> {
     if found.len() != reference.len() {
         return Err(format!("{} results where the reference has {}", found.len(), reference.len()));
@@ -30,7 +30,7 @@ pub fn agrees(found: &[Probe], reference: &[Probe], tolerance: f64) -> Result<()
         let distance = (1..4)
             .map(|j| (found[j] - reference[j]).abs())
             .fold(0.0, |a: f64, b| if b > a || b.is_nan() { b } else { a });
-        // Written so that NaN does not pass.
+        // Written so that NaN fails the test.
         let within = distance <= tolerance * reference[1] + f64::MIN_POSITIVE;
         if !within {
             let relative = distance / reference[1];

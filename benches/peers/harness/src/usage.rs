@@ -1,7 +1,6 @@
-//! How much of some cores a process used in an interval, and how much other processes did, as Linux counts it in ticks
-//! of 10 ms.
+//! How much a process and other processes used some cores during an interval. Linux counts this in ticks of 10 ms.
 
-/// Ticks since the machine's start, of some cores.
+/// The ticks of some cores since the machine started.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ticks {
     cores: usize,
@@ -10,16 +9,16 @@ pub struct Ticks {
     own: u64,
 }
 
-/// The use between two moments.
+/// The usage between two moments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Usage {
-    /// How many cores this process and those it waited for kept busy.
+    /// How many cores were kept busy by this process and the child processes that it waited for.
     pub cores: f64,
-    /// The share of the cores' time that others used, including the host's other guests.
+    /// The share of the cores' time that other processes used, including other guests of the same host.
     pub others: f64,
 }
 
-/// The numbers of the cores that this process may use; none if the system does not report them.
+/// The numbers of the cores that this process may use; empty if the system does not report them.
 pub fn cores() -> Vec<usize> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
@@ -37,7 +36,7 @@ fn numbers(list: &str) -> Option<Vec<usize>> {
 }
 
 impl Ticks {
-    /// For these cores, if the system reports it.
+    /// The current ticks of these cores, if the system reports them.
     pub fn now(cores: &[usize]) -> Option<Ticks> {
         let read = |path: &str| std::fs::read_to_string(path).ok();
         Ticks::read(&read("/proc/stat")?, &read("/proc/self/stat")?, cores)
@@ -46,7 +45,7 @@ impl Ticks {
     fn read(machine: &str, process: &str, cores: &[usize]) -> Option<Ticks> {
         // The name of a process may contain spaces and brackets.
         let (_, fields) = process.rsplit_once(')')?;
-        // For the process, and those that it waited for.
+        // The ticks of the process and of the child processes that it waited for.
         let times: Vec<u64> = fields.split_whitespace().skip(11).take(4).map_while(|time| time.parse().ok()).collect();
         let own = (times.len() == 4).then(|| times.iter().sum())?;
         let none = Ticks { cores: cores.len(), all: 0, busy: 0, own };
@@ -59,7 +58,7 @@ impl Ticks {
         })
     }
 
-    /// The use since then; unknown for less than a tick.
+    /// The usage since `then`; `None` for less than a tick.
     pub fn since(self, then: Ticks) -> Option<Usage> {
         let all = self.all.checked_sub(then.all).filter(|all| *all > 0)? as f64;
         let (busy, own) = (self.busy.checked_sub(then.busy)? as f64, self.own.checked_sub(then.own)? as f64);
@@ -86,7 +85,7 @@ mod tests {
         let usage = now.since(then).unwrap();
         assert!((usage.cores - 1.4).abs() < 1e-9 && (usage.others - 0.1).abs() < 1e-9, "{usage:?}");
         assert_eq!(then.since(then), None);
-        // The unused core does not appear.
+        // A core that is not listed does not count.
         let elsewhere = |at| Ticks::read(&machine(at, at), &process(100), &[1, 10]).unwrap();
         assert_eq!(elsewhere(2000), elsewhere(1000));
         assert_eq!((Ticks::read("", "", &[]), Ticks::read(&machine(1, 1), &process(1), &[3])), (None, None));

@@ -1,4 +1,4 @@
-//! The jobs on numr, whose operations are methods of a client, and functions of variables if gradients are needed.
+//! Runs the jobs on numr. Its operations are methods of a client or, if gradients are needed, functions of variables.
 //! Attention is composed of other operations.
 
 use std::process::ExitCode;
@@ -36,8 +36,8 @@ fn forward(bench: &mut Bench, client: &CpuClient, f: impl Fn() -> Result<Array>)
     bench.time(f, |y| read(&[y], client))
 }
 
-/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which numr needs as a
-/// factor in a sum.
+/// Times `f`, whose result has this shape, together with its gradients for a given gradient of the result. In numr,
+/// that gradient must be a factor in a sum.
 fn gradients(
     bench: &mut Bench,
     client: &CpuClient,
@@ -59,14 +59,14 @@ fn gradients(
     })
 }
 
-/// 0 where a query sees a key, minus infinity elsewhere.
+/// A mask that is 0 where a query may attend to a key, and minus infinity elsewhere.
 fn causal_mask(t: usize) -> Result<Array> {
     let mask: Vec<f32> = (0..t * t).map(|i| if i % t > i / t { f32::NEG_INFINITY } else { 0.0 }).collect();
     array(&mask, &[1, 1, t, t])
 }
 
-/// Training steps of a perceptron with Adam, which numr does not have. Weights are `[in, out]`. The fused product with
-/// bias and activation is slower here: its gradient computes the product again.
+/// Times training steps of a perceptron with Adam, which is written out because numr has none. Weights are `[in, out]`.
+/// The fused product with bias and activation would be slower here, because its gradient computes the product again.
 fn train_mlp(bench: &mut Bench, client: &CpuClient, sizes: &[usize]) -> Outcome {
     let &[n, features, width, classes] = sizes else { return Err("four sizes".into()) };
     let mut source = Parameters::new();

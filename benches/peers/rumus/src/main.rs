@@ -1,4 +1,4 @@
-//! The jobs on RUMUS, which has only f32, and convolves and pools one sample at a time.
+//! Runs the jobs on RUMUS, which supports only f32, and convolves and pools one sample at a time.
 
 use std::process::ExitCode;
 
@@ -31,7 +31,7 @@ fn forward(bench: &mut Bench, f: impl Fn() -> Tensor) -> Outcome {
     bench.time(job, |y| Ok(read(&[&y])))
 }
 
-/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result.
+/// Times `f`, whose result has this shape, together with its gradients for a given gradient of the result.
 fn gradients(bench: &mut Bench, leaves: &[&Tensor], shape: &[usize], f: impl Fn() -> Tensor) -> Outcome {
     let seed = tensor(SEED, shape);
     let job = || {
@@ -45,7 +45,7 @@ fn gradients(bench: &mut Bench, leaves: &[&Tensor], shape: &[usize], f: impl Fn(
     })
 }
 
-/// Weights are `[in, out]` here.
+/// A linear layer. RUMUS stores weights as `[in, out]`.
 fn linear(source: &mut Parameters, inputs: usize, outputs: usize) -> Linear {
     let weight = transposed(&source.next(inputs * outputs, inputs), outputs);
     let weight = Parameter::new(Tensor::new(weight, vec![inputs, outputs]));
@@ -78,7 +78,7 @@ fn train(bench: &mut Bench, layers: Vec<&dyn Module>, loss: impl Fn() -> Tensor)
     bench.train(step, |loss| Ok(loss.data()[0]))
 }
 
-/// Classes are f32, the only dtype here.
+/// Classes as f32, which is the only dtype of RUMUS.
 fn classes(n: usize, below: usize) -> Tensor {
     Tensor::new(integers(2, n, below).into_iter().map(|class| class as f32).collect(), vec![n])
 }
@@ -119,7 +119,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             forward(bench, || x.layer_norm(&w, &b, 1e-5))
         }
         "attention" | "attention_backward" => {
-            // Of rank 3: batch and heads are one axis.
+            // The operands have rank 3: batch and heads are a single axis.
             let &[b, h, t, d] = sizes else { return Err("four sizes".into()) };
             let (q, k, v) = (leaf(1, &[b * h, t, d]), leaf(2, &[b * h, t, d]), leaf(3, &[b * h, t, d]));
             let mask = (0..t * t).map(|i| if i % t > i / t { -1e9 } else { 0.0 }).collect();

@@ -71,7 +71,7 @@ impl Options {
         rows
     }
 
-    /// The options that repeat a call, or start the child for a chunk.
+    /// The options shared by the command that repeats a call and the one that starts a child.
     fn arguments(&self) -> Vec<String> {
         let only = self.only.iter().flat_map(|o| ["--only".into(), o.clone()]);
         ["--seed".into(), self.seed.to_string()].into_iter().chain(only).collect()
@@ -89,8 +89,8 @@ fn main() -> ExitCode {
 
 /// Makes one call in this process, and prints its arguments.
 fn single(o: &Options, call: u64) -> Result<(), String> {
-    // With RUST_BACKTRACE set, the library would capture backtraces itself, which deadlocks where memory is short.
-    // Restart without it.
+    // If RUST_BACKTRACE is set, the library captures backtraces itself, which deadlocks when memory is short. Restart
+    // without it.
     if std::env::var_os("RUST_BACKTRACE").is_some_and(|v| v != "0") {
         let same: Vec<String> = std::env::args().skip(1).collect();
         let mut command = search::this_program(&same).map_err(|e| e.to_string())?;
@@ -109,7 +109,7 @@ fn single(o: &Options, call: u64) -> Result<(), String> {
     }
 }
 
-/// Makes a range of calls. Prints for each row the number of calls, of results, and of errors without help.
+/// Makes a range of calls. For each row, prints the number of calls, of results, and of errors without help.
 fn child(o: &Options, range: (u64, u64)) -> Result<(), String> {
     let device = run::device().map_err(|e| e.to_string())?;
     panics::keep();

@@ -1,5 +1,5 @@
-//! Reads damaged files in every format: `cargo xtask files --files N --seed S` tries N per format, `--format F` only
-//! one format. `--format F --seed S --file K` repeats one file, and `--keep PATH` also writes it to PATH.
+//! Reads damaged files: `cargo xtask files --files N --seed S` tries N files of every format. `--format F` limits the
+//! run to one format. To repeat one file, use `--format F --seed S --file K`; `--keep PATH` also writes it to PATH.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -92,7 +92,7 @@ fn single(o: &Options, file: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads a range of files. Prints how many were accepted, and which took the longest.
+/// Reads a range of files. Prints how many were accepted, and which file took the longest.
 fn child(o: &Options, range: (u64, u64)) -> Result<(), String> {
     let (reader, format) = (Reader::new(&folder()).map_err(|e| e.to_string())?, o.formats[0]);
     panics::keep();
@@ -115,7 +115,7 @@ fn child(o: &Options, range: (u64, u64)) -> Result<(), String> {
 #[derive(Default)]
 struct Report {
     read: u64,
-    /// The longest time in microseconds, and its file.
+    /// The longest time in microseconds, and the number of the file that took it.
     slowest: (u64, u64),
 }
 

@@ -1,4 +1,4 @@
-//! [`Draw`]: random arguments, from ordinary to absurd, all determined by one number.
+//! [`Draw`]: random arguments, from ordinary to absurd, all determined by a seed and the number of the call.
 
 use std::ops::{Deref, DerefMut};
 
@@ -11,7 +11,7 @@ use crate::random::Random;
 const ABSURD: [usize; 8] =
     [1 << 20, 1 << 31, (1 << 32) + 1, 1 << 40, 1 << 53, 1 << 60, isize::MAX as usize, usize::MAX];
 
-/// The arguments of one call.
+/// Draws the arguments of one call.
 pub struct Draw {
     random: Random,
     /// The device of the tensors.
@@ -20,7 +20,7 @@ pub struct Draw {
     pub generator: Generator,
     /// Whether broadcast axes may be absurdly long.
     pub huge: bool,
-    /// Whether to print what is drawn.
+    /// Whether to print the arguments that are drawn.
     pub tell: bool,
 }
 
@@ -39,7 +39,7 @@ impl DerefMut for Draw {
 }
 
 impl Draw {
-    /// The arguments of call `call` in a run.
+    /// Starts to draw the arguments of call number `call` in the run with this seed.
     pub fn new(seed: u64, call: u64, device: &Device) -> Draw {
         let generator = Generator::new(seed).fork(call);
         Draw { random: Random::new(generator.fork(0)), device: device.clone(), generator, huge: false, tell: false }
@@ -50,7 +50,7 @@ impl Draw {
         self.once_in(2)
     }
 
-    /// The result of `make`, or `None`.
+    /// The result of `make` or `None`, with equal probability.
     pub fn maybe<T>(&mut self, make: impl FnOnce(&mut Draw) -> Result<T>) -> Result<Option<T>> {
         if self.flag() { make(self).map(Some) } else { Ok(None) }
     }
@@ -158,7 +158,7 @@ impl Draw {
         self.told(order)
     }
 
-    /// The shape of a new tensor, usually of few and small axes.
+    /// The shape of a new tensor, usually with a few short axes.
     pub fn dims(&mut self) -> Vec<usize> {
         let rank = if self.once_in(12) { self.below(9) } else { self.below(5) };
         let mut dims: Vec<usize> = (0..rank).map(|_| self.of(&[1, 1, 2, 2, 3, 3, 4, 5])).collect();
@@ -186,8 +186,8 @@ impl Draw {
         self.told(dims)
     }
 
-    /// A tensor of this shape and dtype with random values, including extremes. Its layout is random, and it is tracked
-    /// if possible.
+    /// A tensor of this shape and dtype with random values, including extremes. Its layout is random. A float tensor
+    /// may require a gradient.
     pub fn made(&mut self, dims: &[usize], dtype: DType) -> Result<Tensor> {
         let t = self.laid_out(dims, dtype)?;
         let t = match self.below(6) {
@@ -202,7 +202,7 @@ impl Draw {
         Ok(t)
     }
 
-    /// Contiguous random values.
+    /// A contiguous tensor of random values.
     fn values(&mut self, dims: &[usize], dtype: DType) -> Result<Tensor> {
         let n: usize = dims.iter().product();
         if n > 1 << 12 {
@@ -219,7 +219,8 @@ impl Draw {
         let values: Vec<f64> = (0..n).map(|_| number(self)).collect();
         self.tell = tell;
         let t = Tensor::from_vec(values, dims, &self.device)?;
-        // A value that the dtype cannot represent is an error, which another call tests: such values are replaced here.
+        // Converting a value that the dtype cannot represent is an error, which other calls test. Replace such values
+        // here.
         if dtype.is_float() {
             t.to_dtype(dtype)
         } else {
@@ -297,7 +298,7 @@ impl Draw {
         self.tensor(dtype)
     }
 
-    /// A float tensor of this shape, sometimes of another.
+    /// A float tensor of this shape, sometimes of another shape.
     pub fn floats(&mut self, dims: &[usize]) -> Result<Tensor> {
         if self.once_in(20) {
             return self.float();
@@ -334,14 +335,14 @@ impl Draw {
         self.sized(&dims, x.dtype())
     }
 
-    /// A tensor of this shape, sometimes of another.
+    /// A tensor of this shape and dtype, sometimes of others.
     pub fn sized(&mut self, dims: &[usize], dtype: DType) -> Result<Tensor> {
         let n = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
         let dtype = if self.once_in(16) { self.dtype() } else { dtype };
         if n > 1 << 19 || self.once_in(16) { self.tensor(dtype) } else { self.made(dims, dtype) }
     }
 
-    /// A bool tensor for `x`.
+    /// A mask for `x`, usually a bool tensor of a fitting shape.
     pub fn mask(&mut self, x: &Tensor) -> Result<Tensor> {
         if self.once_in(12) { self.like(x) } else { self.like(x)?.detach().to_dtype(DType::Bool) }
     }
@@ -351,7 +352,7 @@ impl Draw {
         let dtype = self.of(&[DType::I64, DType::I64, DType::I64, DType::I32, DType::U32, DType::U8]);
         let count = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
         if count > 1 << 12 || self.once_in(20) {
-            // The time of a call grows with the number of indices, so a long index tensor is replaced by any tensor.
+            // The time of a call grows with the number of indices, so an arbitrary tensor replaces a long index tensor.
             let huge = std::mem::take(&mut self.huge);
             let any = self.any();
             self.huge = huge;

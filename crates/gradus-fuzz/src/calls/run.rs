@@ -28,7 +28,7 @@ pub struct Outcome {
     pub name: &'static str,
     /// How the call ended.
     pub end: End,
-    /// Its duration in milliseconds.
+    /// The call's duration in milliseconds.
     pub took: u128,
 }
 
@@ -57,7 +57,7 @@ pub fn one(rows: &[&'static Row], seed: u64, call: u64, device: &Device, tell: b
     let mut d = Draw::new(seed, call, device);
     let row = rows[d.below(rows.len())];
     (d.huge, d.tell) = (row.huge, tell);
-    // Occasionally memory is short: every allocation above some tens of kilobytes is refused.
+    // In one call of four, memory is short: 64 KiB to 2 MiB are left, and large allocations beyond that are refused.
     let short = d.once_in(4).then(|| limited::LARGE << d.below(6));
     if tell {
         eprintln!("{} {}", row.name, short.map_or(String::new(), |s| format!("with {s} bytes of memory left")));

@@ -1,9 +1,9 @@
-//! CSV tables: numbers in all notations, lines of all lengths, and text that is not a number.
+//! CSV tables with numbers in all notations, lines of all lengths, and text that is not a number.
 
 use super::edit::edit;
 use crate::random::Random;
 
-/// Text in the place of a number.
+/// Text that stands where a number should.
 const WORDS: [&str; 26] = [
     "", " ", "nan", "inf", "-inf", "1e400", "-1e-400", "0x10", "1_000", "1.5.2", "--1", "+1", ".5", "5.", "1e", "1e+",
     "\"1\"", "\"a,b\"", "\"", "NULL", "1;2", "\t3\t", "१", "∞", "1 2", "\0",

@@ -36,7 +36,7 @@ impl Random {
     }
 }
 
-/// Writes a number of `size` bytes at `at`, truncated at the end.
+/// Writes the low `size` bytes of `number` at `at`, in big-endian order if `big`. Drops the bytes beyond the end.
 pub(super) fn put(bytes: &mut [u8], at: usize, size: usize, number: u64, big: bool) {
     let mut number = number.to_le_bytes()[..size].to_vec();
     if big {
@@ -86,7 +86,7 @@ pub(super) fn edit(bytes: &mut Vec<u8>, d: &mut Random) {
     }
 }
 
-/// Damages a list of parts: removes, duplicates or moves one.
+/// Damages a list of parts: removes or duplicates one, or swaps two.
 pub(super) fn rearrange<T: Clone>(parts: &mut Vec<T>, d: &mut Random) {
     if parts.is_empty() {
         return;

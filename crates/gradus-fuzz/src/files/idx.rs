@@ -1,4 +1,4 @@
-//! IDX files, plain and gzip-compressed: sizes, gzip members, and their expansion.
+//! IDX files, plain and gzip-compressed, with wrong sizes, additional gzip members, or contents that expand enormously.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -24,7 +24,7 @@ fn gzip(bytes: &[u8], level: u32) -> Vec<u8> {
     encoder.finish().unwrap_or_default()
 }
 
-/// Some megabytes of zeros after a header that declares `count` values.
+/// A header that declares some number of values, followed by 8 MiB of zeros.
 fn bomb(d: &mut Random) -> Vec<u8> {
     const ZEROS: usize = 8 << 20;
     static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
@@ -68,7 +68,7 @@ pub(super) fn damaged(d: &mut Random) -> Vec<u8> {
             file.extend(gzip(&[7; 100], 1));
         }
         if d.once_in(4) {
-            // The header flags, and the fields that they announce.
+            // Random gzip flags announce optional header fields that the file does not contain.
             file[3] = d.bits() as u8;
         }
     }

@@ -3,7 +3,7 @@
 use super::edit::{edit, put, rearrange};
 use crate::random::Random;
 
-/// Images of all kinds, from the tests of the reader.
+/// Images of all kinds, from the tests of the JPEG reader.
 const SEEDS: [&[u8]; 11] = [
     include_bytes!("../../../gradus-image/tests/pictures/baseline.jpg"),
     include_bytes!("../../../gradus-image/tests/pictures/baseline-422.jpg"),
@@ -19,7 +19,7 @@ const SEEDS: [&[u8]; 11] = [
     include_bytes!("../../../gradus-image/tests/pictures/fine-chroma.jpg"),
 ];
 
-/// The number of supported images.
+/// The number of supported images, which come first.
 const READ: usize = 9;
 
 /// A marker, its payload, and the entropy-coded data that follows.
@@ -30,7 +30,7 @@ struct Segment {
     data: Vec<u8>,
 }
 
-/// The segments of a file, without its first and last marker.
+/// The segments of a file, without the markers at its start and its end.
 fn segments(file: &[u8]) -> Vec<Segment> {
     let mut segments = Vec::new();
     let mut at = 2;
@@ -67,7 +67,7 @@ fn some<'a>(segments: &'a mut [Segment], markers: &[u8], d: &mut Random) -> Opti
     if fitting.is_empty() { None } else { Some(fitting.swap_remove(d.below(fitting.len()))) }
 }
 
-/// Damages a segment, or the list of segments.
+/// Damages one segment, or the list of segments.
 fn change(segments: &mut Vec<Segment>, d: &mut Random) {
     match d.below(12) {
         0 => rearrange(segments, d),
@@ -89,7 +89,7 @@ fn change(segments: &mut Vec<Segment>, d: &mut Random) {
             segments.insert(to, Segment { marker, contents, data: Vec::new() });
         }
         3 | 4 => {
-            // Height, width, sampling factors, a channel's table, or the number of channels.
+            // Changes the height, the width, a channel's sampling factors or table, or the number of channels.
             let (place, size, number) = match d.below(4) {
                 0 | 1 => (d.of(&[1, 3]), 2, if d.once_in(2) { d.extreme() } else { d.length(600) as u64 }),
                 2 => (
@@ -122,7 +122,7 @@ fn change(segments: &mut Vec<Segment>, d: &mut Random) {
             }
         }
         8 => {
-            // The entropy-coded data end early, or contain a marker.
+            // Ends the entropy-coded data early, or inserts a marker into it.
             let mark = d.of(&[&[][..], &[0xff, 0xd0], &[0xff, 0xd5], &[0xff, 0xd9], &[0xff, 0xff, 0], &[0xff]]);
             let cut = d.once_in(2);
             if let Some(s) = some(segments, &[0xda], d) {
@@ -149,7 +149,7 @@ pub(super) fn whole(d: &mut Random) -> Vec<u8> {
     written(&segments(SEEDS[d.below(READ)]), None)
 }
 
-/// A file whose entropy-coded data end early, with an end marker: it must be rejected.
+/// A file whose entropy-coded data ends early, although the end marker is present. It must be rejected.
 pub(super) fn cut(d: &mut Random) -> Vec<u8> {
     let mut segments = segments(SEEDS[d.below(READ)]);
     let Some(scan) = some(&mut segments, &[0xda], d) else { return Vec::new() };

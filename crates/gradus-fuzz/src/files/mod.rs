@@ -105,9 +105,9 @@ type Make = fn(&mut Random) -> Vec<u8>;
 pub struct Outcome {
     /// Whether the file was accepted or rejected; an error describes a failure.
     pub end: Result<End, String>,
-    /// The time that it took.
+    /// How long the file took to read.
     pub took: Duration,
-    /// The peak of the memory that it took.
+    /// The peak memory use, in bytes.
     pub peak: usize,
 }
 
@@ -144,7 +144,7 @@ impl Reader {
             return Outcome { end, took: Duration::ZERO, peak: 0 };
         }
         let allowed = allowed(format, &bytes, sparse, number);
-        // The device's pool is emptied, so that this file's allocations are counted.
+        // Empty the device's pool, so that all allocations for this file are counted.
         let trimmed = self.device.backend().trim();
         let (live, began) = (limited::live(), Instant::now());
         limited::reset_peak();
@@ -158,7 +158,7 @@ impl Reader {
         let panic = panics::take();
         let end = match result {
             Err(_) => Err(panic),
-            // The library caught a panic that it does not expect.
+            // The library caught a panic that it should not have raised.
             Ok(_) if !panic.is_empty() => Err(panic),
             Ok(_) if peak > 4 * allowed => Err(format!("took {peak} bytes, where {allowed} are allowed")),
             Ok(Ok(())) if expected == Expected::Refused => Err("something is missing, and it was read".into()),
@@ -213,11 +213,11 @@ fn allowed(format: Format, bytes: &[u8], sparse: Option<u64>, number: u64) -> us
     // Decoder tables, names, and other constant overhead.
     const BASE: usize = 128 << 10;
     match format {
-        // The tensors, and the parsed header. Its smallest items are two bytes that become an eight-byte number.
+        // The tensors and the parsed header. In the header, two bytes can become an eight-byte number.
         Format::Safetensors => BASE + 4 * bytes.len(),
         // The decompressed size.
         Format::Idx => BASE + expanded(bytes),
-        // A four-byte number for every two bytes of the file. Of a line of zeros, at most 1 MiB is read.
+        // Two bytes of the file can become a four-byte number. From a line of zeros, at most 1 MiB is read.
         Format::Csv => BASE + 2 * bytes.len() + sparse.map_or(0, |length| length.min(1 << 20) as usize),
         Format::Png | Format::Jpeg => max_memory(number),
     }

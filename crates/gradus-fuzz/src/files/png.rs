@@ -1,4 +1,4 @@
-//! PNG files: chunks are damaged and their checksums corrected, so that the damage reaches the decoder.
+//! PNG files. Chunks are damaged and their checksums corrected, so that the damage reaches the decoder.
 
 use std::io::{Read, Write};
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ struct Chunk {
     contents: Vec<u8>,
 }
 
-/// Colour types, and the bit depths that each allows.
+/// Colour types, each with the bit depths that it allows and its number of channels.
 const KINDS: [(u8, &[u8], usize); 5] =
     [(0, &[1, 2, 4, 8, 16], 1), (2, &[8, 16], 3), (3, &[1, 2, 4, 8], 1), (4, &[8, 16], 2), (6, &[8, 16], 4)];
 
@@ -31,7 +31,7 @@ fn deflate(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap_or_default()
 }
 
-/// Some megabytes of zeros, which compress to some kilobytes.
+/// 24 MiB of zeros, compressed to some kilobytes.
 fn bomb() -> &'static [u8] {
     static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
     BOMB.get_or_init(|| deflate(&vec![0; 24 << 20]))
@@ -99,7 +99,7 @@ fn stranger(d: &mut Random) -> Chunk {
     Chunk { name, contents }
 }
 
-/// Damages a chunk, or the list of chunks.
+/// Damages one chunk, or the list of chunks.
 fn change(chunks: &mut Vec<Chunk>, d: &mut Random) {
     let at = d.below(chunks.len().max(1));
     match d.below(8) {
@@ -109,7 +109,7 @@ fn change(chunks: &mut Vec<Chunk>, d: &mut Random) {
             chunks.insert(at.min(chunks.len()), new);
         }
         2 | 3 => {
-            // Damages the sizes, or the depth, colour type and other fields.
+            // Damages a size, or a field such as the depth or the colour type.
             if let Some(header) = chunks.iter_mut().find(|c| c.name == *b"IHDR") {
                 let (place, number) = (d.of(&[0, 4]), d.extreme());
                 if d.once_in(2) {
@@ -122,7 +122,7 @@ fn change(chunks: &mut Vec<Chunk>, d: &mut Random) {
         4 | 5 => {
             if let Some(data) = chunks.iter_mut().find(|c| c.name == *b"IDAT") {
                 let mut raw = Vec::new();
-                // Decompresses as far as possible.
+                // Decompress as much as possible.
                 let _ = ZlibDecoder::new(&data.contents[..]).take(1 << 20).read_to_end(&mut raw);
                 edit(&mut raw, d);
                 data.contents = deflate(&raw);
@@ -141,7 +141,7 @@ fn change(chunks: &mut Vec<Chunk>, d: &mut Random) {
     }
 }
 
-/// Assembles a file from these chunks; with `d`, a length or a checksum may be wrong.
+/// Assembles a file from these chunks. With `d`, a length or a checksum may be wrong.
 fn written(chunks: &[Chunk], mut d: Option<&mut Random>) -> Vec<u8> {
     let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
     for chunk in chunks {
@@ -164,12 +164,12 @@ pub(super) fn whole(d: &mut Random) -> Vec<u8> {
     written(&picture(d), None)
 }
 
-/// A file with complete chunks whose image data end early: it must be rejected.
+/// A file with complete chunks whose image data ends early. It must be rejected.
 pub(super) fn cut(d: &mut Random) -> Vec<u8> {
     let mut chunks = picture(d);
     let data: Vec<u8> = chunks.iter().filter(|c| c.name == *b"IDAT").flat_map(|c| c.contents.clone()).collect();
     let mut raw = Vec::new();
-    // This chunk was created above, so it exists.
+    // The data was compressed above, so decompressing it cannot fail.
     let _ = ZlibDecoder::new(&data[..]).read_to_end(&mut raw);
     raw.truncate(d.below(raw.len()));
     chunks.retain(|c| c.name != *b"IDAT");

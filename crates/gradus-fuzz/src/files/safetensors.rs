@@ -72,7 +72,7 @@ fn entries(d: &mut Random) -> (Vec<Entry>, Vec<u8>) {
         });
         at = end;
     }
-    // Bytes that are valid booleans too.
+    // All bytes are 0 or 1, so that they are also valid booleans.
     (entries, (0..at).map(|_| d.below(2) as u8).collect())
 }
 
@@ -128,7 +128,7 @@ pub(super) fn cut(d: &mut Random) -> Vec<u8> {
 /// The header of a file of `length` bytes that holds one tensor.
 pub(super) fn vast(length: u64) -> Vec<u8> {
     let header = |size: u64| text(&[Entry { name: "a".into(), dtype: "U8", shape: vec![size], place: [0, size] }]);
-    // The header has the same length for every number.
+    // Padding gives the header the same length for every size.
     let pad = |size: u64| format!("{:<200}", header(size));
     file(pad(length - 208).as_bytes(), &[], None)
 }

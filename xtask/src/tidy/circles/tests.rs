@@ -1,15 +1,15 @@
-//! Small crates with a circle and without.
+//! Tests with small crates that contain a circle or none.
 
 use super::*;
 
-/// The messages for a crate of these files, each a path below `src` and its text.
+/// The messages for a crate with these files, each given as a path below `src` and its text.
 fn found(files: &[(&str, &str)], known: &[(&[&str], &str)]) -> Vec<String> {
     let source = |(path, text): &(&str, &str)| Source::new(&format!("crates/a/src/{path}"), text);
     let sources: Vec<Source> = files.iter().map(source).collect();
     check_with(&sources, known).into_iter().map(|found| found.message).collect()
 }
 
-/// Two files that use something of each other: `b.rs` of `a.rs` by its `use`, `a.rs` of `b.rs` by this code.
+/// Whether a crate has a circle in which `b.rs` uses an item of `a.rs`, and `a.rs` consists of this code.
 fn is_circle(a: &str) -> bool {
     let files =
         [("lib.rs", "mod a; mod b; pub use b::B;"), ("a.rs", a), ("b.rs", "use crate::a::A;\npub struct B(A);")];

@@ -22,7 +22,7 @@ pub fn all() -> Vec<&'static Row> {
     all.into_iter().flatten().copied().flatten().chain(samples).collect()
 }
 
-/// Rows that fail, each in another way: to see that it is seen.
+/// Rows with planted bugs, to test that the search detects each kind of failure.
 pub fn planted() -> Vec<&'static Row> {
     super::planted::ROWS.iter().copied().flatten().collect()
 }

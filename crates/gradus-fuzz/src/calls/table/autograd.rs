@@ -25,7 +25,7 @@ fn leaf(d: &mut Draw) -> Result<Tensor> {
     d.floats(&dims)?.detach().with_grad()
 }
 
-/// A small float leaf: its Jacobian or Hessian has the square of its size.
+/// A small float leaf: its Jacobian or Hessian has the square of its number of elements.
 fn small(d: &mut Draw) -> Result<Tensor> {
     let (dims, rank) = ([d.below(4), 1 + d.below(3)], d.below(3));
     let x = d.floats(&dims[..rank])?.detach();

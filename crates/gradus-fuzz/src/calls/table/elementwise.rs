@@ -8,11 +8,12 @@ use super::{Call, LONG, Row, SHORT, rows};
 use crate::calls::Draw;
 use samples::Input;
 
-#[allow(dead_code)] // other programs include this file too
+#[allow(dead_code)] // other programs use the rest of this file
 #[path = "../../../../gradus/tests/golden/samples.rs"]
 mod samples;
 
-/// Rows of the table of elementwise operations, each with tensors or numbers as further operands, and any scalars.
+/// One row for each entry of the table of elementwise operations. The last tensor operand may be replaced by a number,
+/// and the scalars are arbitrary.
 pub(super) fn entries() -> impl Iterator<Item = Row> {
     TABLE.iter().map(|entry| {
         let call = move |d: &mut Draw| {
@@ -34,7 +35,7 @@ pub(super) fn entries() -> impl Iterator<Item = Row> {
     })
 }
 
-/// Rows of the other samples: inputs of their shapes, and of any dtype.
+/// One row for each remaining sample, with inputs of the sample's shapes and of any dtype.
 pub(super) fn samples() -> impl Iterator<Item = Row> {
     samples::others().into_iter().map(|sample| {
         let call = move |d: &mut Draw| {

@@ -6,7 +6,7 @@ use gradus::{Index, ScatterReduction, Strided};
 use super::{LONG, Row, SHORT, rows};
 use crate::calls::Draw;
 
-/// The size of an axis, if the axis exists.
+/// The size of an axis; 3 if the axis does not exist.
 pub(super) fn along(x: &Tensor, axis: isize) -> usize {
     x.size(axis).unwrap_or(3)
 }
@@ -16,7 +16,7 @@ pub(super) fn at(x: &Tensor, axis: isize) -> usize {
     (if axis < 0 { axis.wrapping_add(x.rank() as isize) } else { axis }) as usize
 }
 
-/// An index with the shape of `x`, except for `n` entries along `axis`.
+/// An index tensor with the shape of `x`, except that it has size `n` along `axis`.
 pub(super) fn index_like(d: &mut Draw, x: &Tensor, axis: isize, n: usize) -> Result<Tensor> {
     let mut dims = x.shape().to_vec();
     if let Some(size) = dims.get_mut(at(x, axis)) {
@@ -31,7 +31,7 @@ pub(super) fn few(d: &mut Draw, n: usize) -> Result<Tensor> {
     d.indices(&[count], n)
 }
 
-/// Indices for several leading axes, which broadcast against each other.
+/// Index tensors for several leading axes. They broadcast against each other.
 pub(super) fn tuple(d: &mut Draw, x: &Tensor) -> Result<Vec<Tensor>> {
     let count = d.below(4);
     (0..x.rank().min(1 + d.below(3))).map(|k| d.indices(&[count], x.shape()[k])).collect()

@@ -35,17 +35,17 @@ pub struct Row {
     call: Call,
 }
 
-/// Draws arguments and calls an entry point.
+/// How a row draws its arguments and calls the entry point.
 enum Call {
     Plain(fn(&mut Draw) -> Result<Vec<Tensor>>),
-    /// Of an entry of the table of elementwise operations, or of another sample.
+    /// Calls an entry of the table of elementwise operations, or another sample.
     Of(Box<Drawn>),
 }
 
 type Drawn = dyn Fn(&mut Draw) -> Result<Vec<Tensor>> + Sync;
 
 impl Row {
-    /// Draws arguments and calls it.
+    /// Draws arguments and calls the entry point.
     pub fn call(&self, d: &mut Draw) -> Result<Vec<Tensor>> {
         match &self.call {
             Call::Plain(call) => call(d),
@@ -59,7 +59,7 @@ const SHORT: bool = false;
 /// Rows that return quickly, or fail, however long a broadcast axis is.
 const LONG: bool = true;
 
-/// A list of rows. Each draws its first argument by the same method, or draws none.
+/// A list of rows. If a method of `Draw` is named, it draws the first argument of every row.
 macro_rules! rows {
     ($huge:ident; $($name:ident $(:: $part:ident)* |$d:ident| $call:expr;)*) => {
         &[$($crate::calls::table::Row {
@@ -83,7 +83,7 @@ macro_rules! rows {
 }
 use rows;
 
-/// What a call gives, as tensors to look at.
+/// Converts the result of a call to the tensors that are then inspected.
 trait Give {
     fn give(self) -> Vec<Tensor>;
 }
@@ -102,7 +102,7 @@ impl Give for (Tensor, Tensor) {
 
 impl Give for Vec<Tensor> {
     fn give(mut self) -> Vec<Tensor> {
-        // Of a result with thousands of pieces, a few suffice.
+        // A result may consist of thousands of tensors; inspecting a few is enough.
         self.truncate(8);
         self
     }
@@ -120,7 +120,7 @@ impl Give for Unique {
     }
 }
 
-/// Results without tensors.
+/// Results that contain no tensors.
 macro_rules! nothing {
     ($($t:ty)*) => {$(impl Give for $t {
         fn give(self) -> Vec<Tensor> {

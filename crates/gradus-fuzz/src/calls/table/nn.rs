@@ -29,7 +29,7 @@ fn run<L: Forward>(
     layer.forward(&x)
 }
 
-/// Usually `[n, features]`.
+/// A float tensor, usually of shape `[batch, n]` or `[n]`.
 fn features(d: &mut Draw, n: usize) -> Result<Tensor> {
     if n > 64 {
         return d.float();

@@ -11,9 +11,9 @@ const TABLE: &[Row] = rows! { SHORT;
     };
     // Allocates more than the allocator's limit without `try_reserve`.
     planted::abort |d| { let n = 1 + d.below(2); Ok::<_, Error>(vec![1u8; n << 30]) };
-    // Fails only where memory is short.
+    // Fails only when memory is short.
     planted::short |d| { let n = 3 + d.below(2); Ok::<_, Error>(vec![1u8; n << 20]) };
-    // Above the budget, but below the allocator's limit.
+    // Takes more than the budget, but less than the allocator's limit.
     planted::memory |d| { let n = 150 + d.below(50); Ok::<_, Error>(vec![1u8; n << 20]) };
     planted::leak |d| { std::mem::forget(Tensor::zeros([3], DType::F32, &d.device)?); Ok::<_, Error>(()) };
     planted::hang |d| { std::thread::sleep(std::time::Duration::from_secs(1000)); d.any() };
@@ -23,9 +23,9 @@ const TABLE: &[Row] = rows! { SHORT;
         }
         Ok::<_, Error>(deeper(1_000_000 + d.below(2)))
     };
-    // A function passed by path has no caller's line, so its error has none.
+    // The caller's line is lost when a function is passed by path, so the error has none.
     planted::lineless |d| Some(d.any()?).map(|x| x.to_dtype(DType::I64)).transpose()?.as_ref().map(Tensor::with_grad).transpose();
-    // A correct error.
+    // Always returns a correct error, so it never has a result.
     planted::nothing |d| d.any()?.reshape([usize::MAX, usize::MAX]);
 };
 

@@ -23,7 +23,7 @@ fn right(d: &mut Draw, x: &Tensor) -> Result<Tensor> {
     d.sized(&dims, x.dtype())
 }
 
-/// Three matrices with `batch` leading axes that usually fit `x + a @ b`.
+/// Three matrices `x`, `a` and `b` with `batch` leading axes. Their shapes usually fit `x + a @ b`.
 fn triple(d: &mut Draw, batch: usize) -> Result<[Tensor; 3]> {
     let dtype = d.dtype();
     let [b, m, k, n] = [2, d.below(5), d.below(5), d.below(5)];
@@ -31,7 +31,7 @@ fn triple(d: &mut Draw, batch: usize) -> Result<[Tensor; 3]> {
     Ok([make([m, n])?, make([m, k])?, make([k, n])?])
 }
 
-/// A term of an einsum equation, usually valid.
+/// An einsum equation for operands of these ranks, usually valid.
 fn equation(d: &mut Draw, ranks: &[usize]) -> String {
     let mut letters = |n: usize| (0..n).map(|_| d.of(&['i', 'j', 'k', 'l', 'm'])).collect::<String>();
     let mut terms: Vec<String> = ranks.iter().map(|&r| letters(r)).collect();
@@ -85,12 +85,12 @@ fn attend(d: &mut Draw, lse: bool) -> Result<Vec<Tensor>> {
     Ok(vec![q.scaled_dot_product_attention(&k, &v, options)?])
 }
 
-/// Usually the trailing axes of `x`, as layer norm takes them.
+/// Usually the sizes of some trailing axes of `x`, as layer norm takes them.
 fn last(d: &mut Draw, x: &Tensor) -> Vec<usize> {
     if d.once_in(10) { d.shape() } else { x.shape()[x.rank() - d.below(x.rank() + 1)..].to_vec() }
 }
 
-/// One value per channel of `x`, or nothing.
+/// One value per channel of `x`, or `None`.
 fn channels(d: &mut Draw, x: &Tensor) -> Result<Option<Tensor>> {
     let c = x.shape().get(1).copied().unwrap_or(1);
     d.maybe(|d| d.sized(&[c], x.dtype()))

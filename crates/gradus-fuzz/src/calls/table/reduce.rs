@@ -2,7 +2,7 @@
 
 use super::{LONG, Row, SHORT, rows};
 
-/// Rows for methods that take axes and `keepdim`, no arguments, or one axis.
+/// Rows for methods that take axes and `keepdim`, no arguments, one axis, or one axis and `keepdim`.
 macro_rules! reductions {
     (axes: $($axes:ident)*; whole: $($whole:ident)*; axis: $($axis:ident)*; kept: $($kept:ident)*) => {
         rows! { SHORT any;

@@ -8,7 +8,7 @@ use gradus::{Indexing, PadMode, Scalar};
 use super::{LONG, Row, SHORT, rows};
 use crate::calls::Draw;
 
-/// Usually a shape with the same number of elements.
+/// Usually a shape with the same number of elements as `dims`.
 fn regrouped(d: &mut Draw, dims: &[usize]) -> Vec<usize> {
     let mut dims = dims.to_vec();
     for _ in 0..d.below(3) {
@@ -27,7 +27,7 @@ fn regrouped(d: &mut Draw, dims: &[usize]) -> Vec<usize> {
     if d.once_in(12) { d.shape() } else { dims }
 }
 
-/// Shapes that broadcast to others.
+/// A shape that a tensor of shape `dims` broadcasts to.
 fn stretched(d: &mut Draw, dims: &[usize]) -> Vec<usize> {
     let mut dims = dims.to_vec();
     for _ in 0..d.below(3) {

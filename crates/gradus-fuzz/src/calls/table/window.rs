@@ -6,7 +6,7 @@ use gradus::tensor::{GridPadding, GridSample, Interpolate, Interpolation, Resize
 use super::{Row, SHORT, rows};
 use crate::calls::Draw;
 
-/// Usually `[n, c, spatial..]` with `n` spatial axes.
+/// A float tensor, usually of shape `[n, c, spatial..]` with `axes` spatial axes.
 pub(super) fn images(d: &mut Draw, c: usize, axes: usize) -> Result<Tensor> {
     let mut dims = vec![if d.once_in(10) { 0 } else { 1 + d.below(2) }, c];
     dims.extend((0..axes).map(|_| if d.once_in(12) { d.below(2) } else { 3 + d.below(5) }));
@@ -33,8 +33,8 @@ fn conv_options<const N: usize>(d: &mut Draw, groups: usize) -> ConvOptions<N> {
     options
 }
 
-/// An input, a weight and a bias, usually of matching shapes; for a transposed convolution the weight's first two axes
-/// are exchanged.
+/// An input, a weight and a bias, usually of matching shapes. For a transposed convolution, the first two axes of the
+/// weight are exchanged.
 fn conv<const N: usize>(d: &mut Draw, turned: bool) -> Result<(Tensor, Tensor, Option<Tensor>, ConvOptions<N>)> {
     let groups = d.of(&[1, 1, 2]);
     let [c, k] = [groups * (1 + d.below(3)), groups * (1 + d.below(3))];
@@ -61,7 +61,7 @@ fn pool_options<const N: usize>(d: &mut Draw) -> PoolOptions<N> {
     options.ceil_mode(d.flag())
 }
 
-/// The rows of an operation with 1, 2 and 3 spatial axes.
+/// One row for each convolution, given its method, its number of spatial axes, and whether it is transposed.
 macro_rules! convolutions {
     ($($name:ident $n:literal $turned:literal)*) => {
         rows! { SHORT; $($name |d| { let (x, w, b, options) = conv::<$n>(d, $turned)?; x.$name(&w, b.as_ref(), options) };)* }
