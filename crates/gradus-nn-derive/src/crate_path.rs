@@ -1,5 +1,5 @@
-//! Finds the path of the trait as seen from the crate being compiled: `::gradus_nn`, or `::gradus::nn` through the
-//! facade.
+//! Finds the path to the crate of `Module` as seen from the crate being compiled: `::gradus_nn`, or `::gradus::nn` if
+//! that crate depends on the facade `gradus`.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
@@ -22,7 +22,7 @@ fn path(name: &str, facade: bool) -> TokenStream {
     if facade { quote!(::#name::nn) } else { quote!(::#name) }
 }
 
-/// The name under which a manifest's package depends on the trait's crate, and whether that crate is the facade.
+/// The name under which the manifest lists the crate that provides `Module`, and whether that crate is the facade.
 fn choose(manifest: &str) -> (String, bool) {
     let found = dependencies(manifest);
     for development in [false, true] {
@@ -85,7 +85,7 @@ fn dependencies(manifest: &str) -> Vec<Dependency> {
     found
 }
 
-/// A key or string without its spaces and quotes.
+/// A key or string without surrounding spaces and quotes.
 fn bare(text: &str) -> &str {
     text.trim().trim_matches(['"', '\''])
 }

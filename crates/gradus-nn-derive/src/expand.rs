@@ -1,4 +1,4 @@
-//! Generates the implementations.
+//! Generates the implementations of `Module` and `Display`.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -17,7 +17,7 @@ struct Field<'a> {
 /// The fields of a struct or variant.
 struct Visited<'a> {
     fields: Vec<Field<'a>>,
-    /// The only field, unnamed: its contents are visited without a name of their own.
+    /// Whether there is only one field, and it is unnamed: such a field is visited without a name of its own.
     transparent: bool,
 }
 
@@ -116,7 +116,7 @@ fn visited(fields: &Fields) -> Result<Visited<'_>> {
     Ok(Visited { fields: found, transparent })
 }
 
-/// The variable bound to field `i`; compile errors about it point at `place`.
+/// The variable bound to field `i`. Compile errors about it point at `place`.
 fn binding(i: usize, place: Span) -> Ident {
     format_ident!("field_{}", i, span = Span::mixed_site().located_at(place))
 }
@@ -128,7 +128,7 @@ fn pattern(visited: &Visited<'_>, constructor: TokenStream) -> TokenStream {
     quote!(#constructor { #(#members: #bindings,)* .. })
 }
 
-/// The bodies of `visit` and `visit_mut`, over the bindings of [`pattern`].
+/// The bodies of `visit` and `visit_mut`, which use the variables that [`pattern`] binds.
 fn bodies(visited: &Visited<'_>, kind: &str) -> [TokenStream; 2] {
     if let ([field], true) = (&visited.fields[..], visited.transparent) {
         let (f, span) = (binding(0, field.ty.span()), field.ty.span());

@@ -21,14 +21,14 @@ use proc_macro::TokenStream;
 /// * An enum visits the fields of its current variant, without the variant's name: a value has one variant at a time,
 ///   so names cannot clash.
 ///
-/// On a field, `#[module(skip)]` leaves it out (for types of other crates), and `#[module(rename = "running")]` names
-/// it. On the type, `#[module(no_display)]` omits `Display`, and `#[module(crate = path)]` gives the path of
-/// `gradus_nn`.
+/// A field with `#[module(skip)]` is left out, which is meant for types of other crates.
+/// `#[module(rename = "running")]` gives a field another name. On the type, `#[module(no_display)]` omits the `Display`
+/// implementation, and `#[module(crate = path)]` sets the path of `gradus_nn`.
 ///
-/// Without `crate = path`, the manifest of the crate being compiled decides: `::gradus_nn` if it depends on
-/// `gradus-nn`, `::gradus::nn` if it depends only on the facade `gradus`. Renamed dependencies in that manifest are
-/// followed. A rename (`package = ".."`) that is inherited from the workspace's manifest with `workspace = true` is not
-/// seen, and needs `#[module(crate = path)]`.
+/// Without `crate = path`, the path follows from the manifest of the crate being compiled: `::gradus_nn` if it depends
+/// on `gradus-nn`, or `::gradus::nn` if it depends only on the facade `gradus`. Dependencies renamed in that manifest
+/// are recognised. A rename (`package = ".."`) inherited from the workspace's manifest with `workspace = true` is not,
+/// and needs `#[module(crate = path)]`.
 #[proc_macro_derive(Module, attributes(module))]
 pub fn derive_module(input: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);

@@ -1,8 +1,9 @@
-//! [`Init`]: where new parameters live and how their first values are drawn.
+//! [`Init`]: dtype, device and initial values of new parameters.
 //!
-//! Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks" (2010), for `xavier`;
-//! He et al., "Delving deep into rectifiers" (2015), for `kaiming`. Fans are PyTorch's: of a weight `[out, in, ..]` with
-//! `k` elements in the trailing axes, `fan_in = in * k` and `fan_out = out * k`.
+//! The `xavier` methods follow Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
+//! networks" (2010); the `kaiming` methods follow He et al., "Delving deep into rectifiers" (2015). Fans are computed
+//! as in PyTorch: for a weight `[out, in, ..]` whose trailing axes have `k` elements in total, `fan_in = in * k` and
+//! `fan_out = out * k`.
 
 use gradus_tensor::backend::params::Distribution;
 use gradus_tensor::backend::{HostVec, bf16_from_f64, f16_from_f64};
@@ -10,8 +11,8 @@ use gradus_tensor::{DType, Device, Error, Generator, Result, Shape, Tensor};
 
 use crate::normal_quantile::{normal_cdf, normal_quantile};
 
-/// The dtype, the device and the random numbers of new parameters. The constructors of layers with parameters take one;
-/// [`Dropout`](crate::Dropout), which has none, takes a [`Generator`].
+/// The dtype, device and random number generator for new parameters. Constructors of layers with parameters take an
+/// `Init`; [`Dropout`](crate::Dropout), which has no parameters, takes a [`Generator`].
 ///
 /// If one of its methods fails, the generator is restored.
 ///
@@ -27,15 +28,15 @@ use crate::normal_quantile::{normal_cdf, normal_quantile};
 /// ```
 #[derive(Debug)]
 pub struct Init<'a> {
-    /// The dtype of new parameters, a float.
+    /// The dtype of new parameters; must be a float dtype.
     pub dtype: DType,
-    /// Where new parameters live.
+    /// The device of new parameters.
     pub device: &'a Device,
     /// The source of random numbers; each draw advances it.
     pub generator: &'a mut Generator,
 }
 
-/// Which pass keeps its variance: forward (`In`) or backward (`Out`).
+/// The pass in which the variance is preserved: the forward pass (`In`) or the backward pass (`Out`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub enum Fan {
@@ -44,7 +45,7 @@ pub enum Fan {
     Out,
 }
 
-/// The factor that compensates for the nonlinearity that follows.
+/// The factor that compensates for the nonlinearity after the layer.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Gain {
     /// 1, for linear layers and sigmoid.
@@ -56,12 +57,12 @@ pub enum Gain {
     LeakyRelu(f64),
     /// `5 / 3`
     Tanh,
-    /// Any factor.
+    /// A custom factor.
     Factor(f64),
 }
 
 impl Gain {
-    /// The factor.
+    /// The factor as a number.
     pub fn factor(self) -> f64 {
         match self {
             Gain::Linear => 1.0,
@@ -84,49 +85,50 @@ fn fans(shape: &[usize]) -> Result<(f64, f64)> {
     Ok((shape[1] as f64 * field, shape[0] as f64 * field))
 }
 
-/// `factor / sqrt(fan)`, 0 for an empty fan.
+/// `factor / sqrt(fan)`, or 0 if the fan is 0.
 fn over_root(factor: f64, fan: f64) -> f64 {
     if fan > 0.0 { factor / fan.sqrt() } else { 0.0 }
 }
 
 impl<'a> Init<'a> {
-    /// New parameters of `dtype` on `device`, drawn from `generator`.
+    /// Creates an `Init` for parameters of `dtype` on `device`, with random values drawn from `generator`.
     pub fn new(dtype: DType, device: &'a Device, generator: &'a mut Generator) -> Self {
         Init { dtype, device, generator }
     }
 
-    /// All `value`.
+    /// A tensor filled with `value`.
     #[track_caller]
     pub fn constant(&self, shape: impl AsRef<[usize]>, value: f64) -> Result<Tensor> {
         Tensor::full(shape, value, self.dtype, self.device)
     }
 
-    /// All zeros.
+    /// A tensor of zeros.
     #[track_caller]
     pub fn zeros(&self, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         self.constant(shape, 0.0)
     }
 
-    /// All ones.
+    /// A tensor of ones.
     #[track_caller]
     pub fn ones(&self, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         self.constant(shape, 1.0)
     }
 
-    /// Uniform in `[lo, hi)`.
+    /// Uniform random values in `[lo, hi)`.
     #[track_caller]
     pub fn uniform(&mut self, shape: impl AsRef<[usize]>, lo: f64, hi: f64) -> Result<Tensor> {
         Tensor::random(Distribution::Uniform { lo, hi }, shape, self.dtype, self.device, self.generator)
     }
 
-    /// Normal.
+    /// Normally distributed random values.
     #[track_caller]
     pub fn normal(&mut self, shape: impl AsRef<[usize]>, mean: f64, std: f64) -> Result<Tensor> {
         Tensor::random(Distribution::Normal { mean, std }, shape, self.dtype, self.device, self.generator)
     }
 
-    /// Normal, redrawn until it lies in `lo..=hi` (absolute values, not standard deviations). Computed in f64 as
-    /// `mean + std * Q(u)` with the normal quantile function `Q` and a uniform `u` between the ends' probabilities.
+    /// Normally distributed random values, truncated to `lo..=hi`. The bounds are absolute values, not multiples of the
+    /// standard deviation. Computed in f64 as `mean + std * Q(u)`, where `Q` is the normal quantile function and `u` is
+    /// uniform between the cumulative probabilities of `lo` and `hi`.
     #[track_caller]
     pub fn truncated_normal(
         &mut self,
@@ -137,7 +139,7 @@ impl<'a> Init<'a> {
         hi: f64,
     ) -> Result<Tensor> {
         let ok = mean.is_finite() && std.is_finite() && std > 0.0 && lo < hi;
-        // The tail of the lower end, so that windows far out keep their precision.
+        // A window above the mean is mirrored to the lower tail, where the probabilities keep their precision.
         let (mut a, mut b) = ((lo - mean) / std, (hi - mean) / std);
         let mirrored = a > 0.0;
         if mirrored {
@@ -157,7 +159,7 @@ impl<'a> Init<'a> {
         Ok(y)
     }
 
-    /// Uniform in `±gain * sqrt(6 / (fan_in + fan_out))`.
+    /// Uniform random values in `±gain * sqrt(6 / (fan_in + fan_out))`.
     #[track_caller]
     pub fn xavier_uniform(&mut self, shape: impl AsRef<[usize]>, gain: Gain) -> Result<Tensor> {
         let (fan_in, fan_out) = fans(shape.as_ref())?;
@@ -165,7 +167,7 @@ impl<'a> Init<'a> {
         self.uniform(shape, -bound, bound)
     }
 
-    /// Normal with standard deviation `gain * sqrt(2 / (fan_in + fan_out))`.
+    /// Normally distributed random values with standard deviation `gain * sqrt(2 / (fan_in + fan_out))`.
     #[track_caller]
     pub fn xavier_normal(&mut self, shape: impl AsRef<[usize]>, gain: Gain) -> Result<Tensor> {
         let (fan_in, fan_out) = fans(shape.as_ref())?;
@@ -173,7 +175,7 @@ impl<'a> Init<'a> {
         self.normal(shape, 0.0, std)
     }
 
-    /// Uniform in `±gain * sqrt(3 / fan)`.
+    /// Uniform random values in `±gain * sqrt(3 / fan)`.
     #[track_caller]
     pub fn kaiming_uniform(&mut self, shape: impl AsRef<[usize]>, fan: Fan, gain: Gain) -> Result<Tensor> {
         let (fan_in, fan_out) = fans(shape.as_ref())?;
@@ -182,7 +184,7 @@ impl<'a> Init<'a> {
         self.uniform(shape, -bound, bound)
     }
 
-    /// Normal with standard deviation `gain / sqrt(fan)`.
+    /// Normally distributed random values with standard deviation `gain / sqrt(fan)`.
     #[track_caller]
     pub fn kaiming_normal(&mut self, shape: impl AsRef<[usize]>, fan: Fan, gain: Gain) -> Result<Tensor> {
         let (fan_in, fan_out) = fans(shape.as_ref())?;
@@ -190,8 +192,8 @@ impl<'a> Init<'a> {
         self.normal(shape, 0.0, std)
     }
 
-    /// A (semi-)orthogonal matrix times `gain`; trailing axes are flattened into the columns. Of a tall matrix the
-    /// columns are orthonormal, of a wide one the rows (Saxe et al., 2013). Computed in f64 on the host.
+    /// A random (semi-)orthogonal matrix times `gain` (Saxe et al., 2013). Trailing axes are flattened into the
+    /// columns. A tall matrix has orthonormal columns; a wide one has orthonormal rows. Computed in f64 on the host.
     #[track_caller]
     pub fn orthogonal(&mut self, shape: impl AsRef<[usize]>, gain: Gain) -> Result<Tensor> {
         let dims = Shape::new(shape.as_ref())?;
@@ -204,11 +206,11 @@ impl<'a> Init<'a> {
         for i in 0..count {
             let (done, rest) = basis.split_at_mut(i * length);
             let v = &mut rest[..length];
-            // A draw inside the span of the others is drawn again.
+            // Draw again if the vector lies in the span of the previous ones.
             let mut norm = 0.0;
             while norm <= 1e-6 {
                 v.fill_with(|| normal_quantile(uniform(&mut moved)));
-                // Twice: the second pass removes what rounding left of the first.
+                // Two passes: the second removes the rounding errors of the first.
                 for b in done.chunks_exact(length).chain(done.chunks_exact(length)) {
                     let overlap = dot(v, b);
                     v.iter_mut().zip(b).for_each(|(x, y)| *x -= overlap * y);
@@ -225,7 +227,7 @@ impl<'a> Init<'a> {
         Ok(y)
     }
 
-    /// Values computed on the host one after the other, in the dtype and on the device of this.
+    /// A tensor of this dtype on this device, whose values `next` computes one after the other on the host.
     #[track_caller]
     fn place(&self, shape: &[usize], mut next: impl FnMut() -> f64) -> Result<Tensor> {
         if !self.dtype.is_float() {
@@ -246,7 +248,7 @@ impl<'a> Init<'a> {
     }
 }
 
-/// Uniform in `(0, 1)`.
+/// A uniform random value in `(0, 1)`.
 fn uniform(generator: &mut Generator) -> f64 {
     ((generator.next_u64() >> 11) as f64 + 0.5) / 9_007_199_254_740_992.0
 }

@@ -1,6 +1,7 @@
 //! Modules, layers, losses, initialisers, optimisers and schedules.
 //!
-//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//! A part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`, which makes the stability promises; this
+//! crate may change between releases.
 //!
 //! ```
 //! use gradus_nn::{AdamConfig, AdamW, Forward, Init, Linear, Module, Optimizer};
@@ -35,16 +36,17 @@
 //! # Ok::<(), gradus_tensor::Error>(())
 //! ```
 //!
-//! A model is a struct of layers. [`Module`] gives names to what it holds (`fc1.weight`), the same names that PyTorch
-//! gives; [`Forward`] computes. Nothing is global or hidden: random numbers come from a [`Generator`] that the caller
-//! passes, gradients are returned by `backward` and handed to [`Optimizer::step`], a learning rate is a function of the
-//! step ([`Schedule`]).
+//! A model is a struct of layers. [`Module`] names its parameters (`fc1.weight`) as PyTorch does, and [`Forward`]
+//! computes its output. Nothing is global or hidden: random numbers come from a [`Generator`] that the caller passes,
+//! `backward` returns the gradients that [`Optimizer::step`] takes, and the learning rate is a function of the step
+//! ([`Schedule`]).
 //!
 //! [`Generator`]: gradus_tensor::Generator
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-// The derive macro's code names this crate from outside; the layers here use it too.
+// The code that the derive macro generates refers to this crate as `::gradus_nn`. This alias makes that path work for
+// the layers in here as well.
 extern crate self as gradus_nn;
 
 mod failed_layer;

@@ -1,29 +1,29 @@
-//! [`LoadReport`]: what loading a state into a module or an optimiser did.
+//! [`LoadReport`]: the outcome of loading a state into a module or an optimiser.
 
 use std::fmt;
 
 use gradus_tensor::Error;
 
-/// Whether names and shapes have to agree exactly.
+/// Whether loading requires names, shapes and dtypes to match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strict {
-    /// Anything that does not fit is an error, and nothing is loaded.
+    /// Any mismatch is an error, and nothing is loaded.
     Yes,
-    /// What fits is loaded, the rest is reported.
+    /// What fits is loaded, and the rest is reported.
     No,
 }
 
-/// What [`Module::load_state_dict`](crate::Module::load_state_dict) or
-/// [`Optimizer::load_state_dict`](crate::Optimizer::load_state_dict) did. Printed, it lists what did not fit.
+/// The outcome of [`Module::load_state_dict`](crate::Module::load_state_dict) or
+/// [`Optimizer::load_state_dict`](crate::Optimizer::load_state_dict). When printed, it lists what did not fit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadReport {
     /// Names that were loaded.
     pub loaded: Vec<String>,
-    /// Names that the state lacks.
+    /// Names that the module or optimiser expects and the state lacks.
     pub missing: Vec<String>,
-    /// Names of the state that the module, or the optimiser, lacks.
+    /// Names in the state that the module or optimiser does not have.
     pub unexpected: Vec<String>,
-    /// Names with another shape or dtype, each with what was found and what was expected.
+    /// Descriptions of the tensors that do not match, with what was found and what was expected.
     pub mismatched: Vec<String>,
     /// Names that were not loaded and keep their old values.
     pub kept: Vec<String>,
@@ -32,7 +32,7 @@ pub struct LoadReport {
 /// How many names of each kind a report prints.
 const LISTED: usize = 20;
 
-/// The first of some names, and how many more there are.
+/// The first names, joined by `separator`, and the number of names left out.
 pub(crate) fn listed(names: &[String], separator: &str) -> String {
     let more =
         if names.len() > LISTED { format!("{separator}and {} more", names.len() - LISTED) } else { String::new() };
@@ -40,12 +40,12 @@ pub(crate) fn listed(names: &[String], separator: &str) -> String {
 }
 
 impl LoadReport {
-    /// Whether everything fits.
+    /// Whether everything fitted.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.unexpected.is_empty() && self.mismatched.is_empty()
     }
 
-    /// What did not fit, a line for each kind of it.
+    /// What did not fit: one line for each kind of problem.
     fn lines(&self) -> impl Iterator<Item = String> {
         let kinds = [
             ("missing", &self.missing, ", "),
@@ -58,7 +58,7 @@ impl LoadReport {
         kinds.into_iter().filter_map(line)
     }
 
-    /// One error with everything that does not fit `target`.
+    /// A single error that lists everything that does not fit `target`.
     #[track_caller]
     pub(crate) fn error(&self, op: &str, target: &str) -> Error {
         let e = Error::argument(op, format!("the state does not fit the {target}; nothing was loaded"));

@@ -1,10 +1,10 @@
-//! The losses of a tensor as functions, for call sites that choose one by value. Each is the method of
-//! [`Tensor`] of the same family, without its rarer arguments; like these they broadcast nothing.
+//! Loss functions, for code that selects a loss by value. Each calls the [`Tensor`] method named in its documentation
+//! and leaves the less common arguments at their defaults. As with those methods, the operands are not broadcast.
 
 use gradus_tensor::ops::{Reduction, Target};
 use gradus_tensor::{Result, Tensor};
 
-/// Binary cross-entropy of logits and probabilities: see [`Tensor::bce_with_logits`].
+/// Binary cross-entropy between logits and target probabilities: see [`Tensor::bce_with_logits`].
 ///
 /// ```
 /// # use gradus_nn::loss; use gradus_tensor::{*, ops::Reduction};
@@ -26,13 +26,14 @@ pub fn l1(input: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tenso
     input.l1_loss(target, reduction)
 }
 
-/// Quadratic within `delta` and linear outside: see [`Tensor::huber_loss`].
+/// Quadratic where the error is at most `delta`, linear beyond: see [`Tensor::huber_loss`].
 #[track_caller]
 pub fn huber(input: &Tensor, target: &Tensor, delta: f64, reduction: Reduction) -> Result<Tensor> {
     input.huber_loss(target, delta, reduction)
 }
 
-/// Cross-entropy of logits `[n, c, ..]` and probabilities of that shape: see [`Tensor::cross_entropy_with`].
+/// Cross-entropy between logits `[n, c, ..]` and target probabilities of the same shape: see
+/// [`Tensor::cross_entropy_with`].
 #[track_caller]
 pub fn soft_cross_entropy(logits: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     logits.cross_entropy_with(Target::Probabilities(target), None, None, 0.0, reduction)

@@ -1,4 +1,4 @@
-//! [`Module`]: named parameters, buffers and submodules; [`Forward`]: what computes.
+//! [`Module`]: a tree of named parameters, buffers and submodules; [`Forward`]: a module that computes an output.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -12,15 +12,17 @@ use crate::item::Sink;
 use crate::route::Route;
 use crate::{Buffer, Item, LoadReport, Mode, Parameter, RandomState, StateDict, Strict, Tree};
 
-/// Anything with parameters and other state at named places.
+/// A type that holds parameters, buffers and other state, each under a name.
 ///
-/// Derive it: `#[derive(Module)]` visits each field under its name, and the field's type says what it is. Layers,
-/// [`Parameter`], [`Buffer`], [`RandomState`], [`Mode`] and structs that derive it are modules; so are `Vec`, arrays,
-/// tuples, `Option`, `Box` and `BTreeMap<String, _>` of modules; numbers, strings and the like are modules without state,
-/// which are only printed. A field of another type is left out with `#[module(skip)]`.
+/// Implement it with `#[derive(Module)]`, which visits each field under the field's name. Every field must itself be a
+/// module. Layers, [`Parameter`], [`Buffer`], [`RandomState`], [`Mode`] and structs that derive `Module` are modules,
+/// and so are `Vec`, arrays, tuples, `Option`, `Box` and `BTreeMap<String, _>` of modules. Numbers, strings and other
+/// plain values are modules without state, which are only printed. Leave out a field of any other type with
+/// `#[module(skip)]`.
 ///
-/// Names are joined with dots as in PyTorch: `conv1.weight`, `layers.0.bias`. `Option` and `Box` add no name; a single
-/// unnamed field adds none either. An enum visits the fields of its current variant, without the variant's name.
+/// Names are joined with dots as in PyTorch: `conv1.weight`, `layers.0.bias`. `Option` and `Box` add nothing to the
+/// name; neither does the only field of a tuple struct or tuple variant. An enum visits the fields of its current
+/// variant, without the variant's name.
 ///
 /// ```
 /// use gradus_nn::{Forward, Init, Linear, Module};
@@ -48,7 +50,7 @@ use crate::{Buffer, Item, LoadReport, Mode, Parameter, RandomState, StateDict, S
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// A field that is none of these does not compile:
+/// A field whose type is not a module does not compile:
 /// ```compile_fail
 /// #[derive(gradus_nn::Module)]
 /// struct Wrong {
@@ -56,8 +58,8 @@ use crate::{Buffer, Item, LoadReport, Mode, Parameter, RandomState, StateDict, S
 /// }
 /// ```
 ///
-/// Methods that change the model take `&mut self`, though parameters are shared handles: a clone of a model is the same
-/// model, not a copy.
+/// Methods that change the model take `&mut self`, although parameters are shared handles: a clone of a model shares
+/// its parameters, so it is the same model and not a copy.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a module",
     label = "not a module",
@@ -69,10 +71,10 @@ pub trait Module: Send + Sync {
     /// Registers each field with `visitor` under its name, by [`Visitor::child`].
     fn visit<'m>(&'m self, visitor: &mut Visitor<'m>);
 
-    /// Like [`visit`](Module::visit), for change: the same fields under the same names.
+    /// Like [`visit`](Module::visit), but with mutable access: the same fields under the same names.
     fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>);
 
-    /// The parameters with their names, in the order of the fields. A shared parameter comes once, under its first name.
+    /// The parameters with their names, in field order. A shared parameter appears once, under its first name.
     fn named_parameters(&self) -> Vec<(String, Parameter)> {
         let mut seen = HashSet::new();
         collected(self, |path, item| match item {
@@ -81,7 +83,7 @@ pub trait Module: Send + Sync {
         })
     }
 
-    /// The parameters in the order of the fields; a shared parameter comes once.
+    /// The parameters in field order. A shared parameter appears once.
     fn parameters(&self) -> Vec<Parameter> {
         let mut seen = HashSet::new();
         collected(self, |_, item| match item {
@@ -90,33 +92,33 @@ pub trait Module: Send + Sync {
         })
     }
 
-    /// The buffers with their names, in the order of the fields.
+    /// The buffers with their names, in field order.
     fn named_buffers(&self) -> Vec<(String, Buffer)> {
         collected(self, |path, item| if let Item::Buffer(b) = item { Some((path.to_owned(), b.clone())) } else { None })
     }
 
-    /// The random states with their names: what a checkpoint of a training run stores besides the state dict, so that a
-    /// resumed run draws the same numbers.
+    /// The random states with their names. A checkpoint of a training run stores them along with the state dict, so
+    /// that a resumed run draws the same numbers.
     fn named_random_states(&self) -> Vec<(String, RandomState)> {
         collected(self, |path, item| if let Item::Random(r) = item { Some((path.to_owned(), r.clone())) } else { None })
     }
 
-    /// Number of elements of all parameters; shared ones count once.
+    /// Total number of elements of all parameters. A shared parameter counts once.
     fn num_parameters(&self) -> usize {
         self.parameters().iter().map(|p| p.numel()).sum()
     }
 
-    /// Sets [`Mode::Train`] everywhere.
+    /// Sets every [`Mode`] in the module to [`Mode::Train`].
     fn train(&mut self) {
         set_mode(self, Mode::Train);
     }
 
-    /// Sets [`Mode::Eval`] everywhere.
+    /// Sets every [`Mode`] in the module to [`Mode::Eval`].
     fn eval(&mut self) {
         set_mode(self, Mode::Eval);
     }
 
-    /// Freezes every parameter: it gets no gradient, and no optimiser steps it.
+    /// Freezes every parameter: no gradient is computed for it, and no optimiser updates it.
     fn freeze(&mut self) {
         self.parameters().iter().for_each(Parameter::freeze);
     }
@@ -126,48 +128,50 @@ pub trait Module: Send + Sync {
         self.parameters().iter().for_each(Parameter::unfreeze);
     }
 
-    /// Freezes the parameters at and below a name: `"encoder"` for `encoder.weight` and `encoder.layers.0.bias`, not for
-    /// `encoder2.weight`. Errors if there are none.
+    /// Freezes the parameter called `name` and all parameters below that name: `"encoder"` freezes `encoder.weight` and
+    /// `encoder.layers.0.bias`, but not `encoder2.weight`. Errors if there are none.
     #[track_caller]
     fn freeze_under(&mut self, name: &str) -> Result<()> {
         under(self, name)?.iter().for_each(Parameter::freeze);
         Ok(())
     }
 
-    /// Unfreezes the parameters at and below a name. Errors if there are none.
+    /// Unfreezes the parameter called `name` and all parameters below that name. Errors if there are none.
     #[track_caller]
     fn unfreeze_under(&mut self, name: &str) -> Result<()> {
         under(self, name)?.iter().for_each(Parameter::unfreeze);
         Ok(())
     }
 
-    /// A copy of every parameter and buffer under each of its names. Further training does not change it.
+    /// Returns a copy of every parameter and buffer under each of its names. Later training does not change the copy.
     ///
     /// # Errors
-    /// Two tensors with the same name. That happens only if a field is renamed to a name with a dot, or a map key contains
-    /// one.
+    /// Fails if two tensors have the same name. That happens only if a field is renamed to a name that contains a dot,
+    /// or if a map key contains one.
     #[track_caller]
     fn state_dict(&self) -> Result<StateDict> {
         StateDict::view_of(&items(self), "state_dict")?.copied()
     }
 
-    /// Replaces parameters and buffers by those of `state`. Float values are converted to the module's float dtype.
+    /// Overwrites parameters and buffers with the values in `state`. Float values are converted to the module's float
+    /// dtype.
     ///
-    /// Everything is checked before the first write: after an error nothing has changed, unless a device failed in the
-    /// middle; the error says so. A shared parameter needs only one of its names; if several are given, their values must
-    /// agree.
+    /// Everything is checked before the first write, so that an error leaves the module unchanged. The one exception is
+    /// a device that fails halfway through; the error then says so. A shared parameter needs only one of its names in
+    /// `state`; if `state` contains several of them, their values must agree.
     ///
     /// # Errors
-    /// With [`Strict::Yes`]: names that are missing, unexpected, or of another shape or dtype. One error counts all kinds
-    /// and lists the first 20 names of each. [`Strict::No`] loads what fits; its report has every name. With either: two
-    /// tensors of the module with the same name.
+    /// With [`Strict::Yes`], fails if names are missing or unexpected, or if a tensor has the wrong shape or dtype. A
+    /// single error counts the problems of each kind and lists the first 20 names of each. With [`Strict::No`],
+    /// whatever fits is loaded, and the report lists every name. In both modes, two tensors of the module with the same
+    /// name are an error.
     #[track_caller]
     fn load_state_dict(&mut self, state: &StateDict, strict: Strict) -> Result<LoadReport> {
         state.load_into(&items(self), strict)
     }
 
-    /// Writes the state to a safetensors file, which PyTorch reads too. The file appears when it is complete: it is
-    /// written beside `path` and renamed.
+    /// Writes the state to a safetensors file, which PyTorch can read. The data is written to a temporary file beside
+    /// `path` and then renamed, so that an incomplete file never appears.
     #[track_caller]
     fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()>
     where
@@ -176,8 +180,8 @@ pub trait Module: Send + Sync {
         StateDict::view_of(&items(self), "save_safetensors")?.save_safetensors(path)
     }
 
-    /// Loads a safetensors file as [`load_state_dict`](Module::load_state_dict) does. `device` is the device of the module;
-    /// the file is read onto it.
+    /// Loads a safetensors file as [`load_state_dict`](Module::load_state_dict) does. The file is read onto `device`,
+    /// which should be the module's own device.
     #[track_caller]
     fn load_safetensors(&mut self, path: impl AsRef<Path>, device: &Device, strict: Strict) -> Result<LoadReport>
     where
@@ -188,8 +192,8 @@ pub trait Module: Send + Sync {
         state.load_into(&items(self), strict).map_err(|e| e.note(format!("file: {}", path.display())))
     }
 
-    /// Replaces each float parameter and buffer by one of another float dtype. Shared ones stay shared. An optimiser that
-    /// was made before still steps the old ones; call its [`rebind`](crate::Optimizer::rebind).
+    /// Converts every float parameter and buffer to another float dtype by replacing it. Shared ones stay shared. An
+    /// optimiser made earlier still updates the old parameters; call its [`rebind`](crate::Optimizer::rebind).
     #[track_caller]
     fn cast_parameters(&mut self, dtype: DType) -> Result<()> {
         if !dtype.is_float() {
@@ -198,8 +202,8 @@ pub trait Module: Send + Sync {
         replace(self, &|t| if t.dtype().is_float() { t.to_dtype(dtype) } else { Ok(t.clone()) })
     }
 
-    /// Replaces each parameter and buffer by one on `device`; after an error, none is replaced. Shared ones stay shared,
-    /// frozen ones frozen. An optimiser that was made before still steps the old ones; call its
+    /// Moves every parameter and buffer to `device` by replacing it. After an error, none is replaced. Shared ones stay
+    /// shared, and frozen ones stay frozen. An optimiser made earlier still updates the old parameters; call its
     /// [`rebind`](crate::Optimizer::rebind):
     ///
     /// ```
@@ -219,20 +223,21 @@ pub trait Module: Send + Sync {
         replace(self, &|t| t.to_device(device))
     }
 
-    /// The tree of modules, for printing.
+    /// The tree of submodules, for printing.
     fn tree(&self) -> Tree {
         Tree::of(&items(self))
     }
 
-    /// Identifies this module as long as it is not moved: errors of forward passes look up its name by it.
+    /// Identifies this module for as long as it is not moved. An error from a forward pass is matched to the module's
+    /// name by it.
     #[doc(hidden)]
     fn place(&self) -> Place {
         (std::ptr::from_ref(self).addr(), std::any::type_name::<Self>())
     }
 }
 
-/// A module that maps one tensor to another. Implement [`compute`](Forward::compute) and call [`forward`](Forward::forward),
-/// as in PyTorch you implement `forward` and call the module:
+/// A module that maps one tensor to another. Implement [`compute`](Forward::compute) and call
+/// [`forward`](Forward::forward), just as in PyTorch you implement `forward` and call the module:
 ///
 /// ```
 /// # use gradus_nn::{Dropout, Forward, Linear, Module}; use gradus_tensor::*;
@@ -250,24 +255,26 @@ pub trait Module: Send + Sync {
 /// ```
 ///
 /// # A pass that fails changes nothing
-/// If `forward` fails, in any layer and for any reason, all buffers (running statistics) and generators (the random numbers
-/// of dropout) inside are restored. The same holds after a panic.
+/// If `forward` fails, in any layer and for any reason, every buffer (running statistics) and every generator (the
+/// random numbers of dropout) inside it is restored. The same holds after a panic.
 ///
-/// To make a function of your own over several modules such a unit, run it in
-/// [`all_or_nothing`](gradus_tensor::all_or_nothing), which can also include what follows the pass: loss, backward pass and
-/// step. A `Trainer` does that for each step, and [`Optimizer::step`](crate::Optimizer::step) is all or nothing by itself.
-/// `all_or_nothing` lists what is not restored: tensors that the model writes in place, what it does on other threads, and
-/// layers that another thread used at the same time.
+/// To get the same guarantee for your own function over several modules, run it in
+/// [`all_or_nothing`](gradus_tensor::all_or_nothing). It can also cover what follows the forward pass: loss, backward
+/// pass and optimiser step. A `Trainer` does that for each step, and [`Optimizer::step`](crate::Optimizer::step) is all
+/// or nothing by itself. The documentation of `all_or_nothing` lists what is not restored: tensors that the model
+/// writes in place, what it does on other threads, and layers that another thread used at the same time.
 pub trait Forward: Module {
-    /// What the module computes. Call [`forward`](Forward::forward) instead: it restores the state if this fails.
-    // No `#[track_caller]`, which would hide the lines inside of a user's module; layers of Gradus have it.
+    /// Computes the output of the module. Call [`forward`](Forward::forward) instead, which restores the state if this
+    /// fails.
+    // Not `#[track_caller]`, which would hide the lines inside a user's module. The layers of Gradus do have it.
     fn compute(&self, input: &Tensor) -> Result<Tensor>;
 
     /// Computes the output.
     ///
     /// # Errors
-    /// Those of [`compute`](Forward::compute), and one for modules whose calls are nested more than 128 deep; buffers and
-    /// generators are restored. The error says [which layer](Error::layer) failed, by its path in this module.
+    /// Every error of [`compute`](Forward::compute), and an error if calls of modules are nested more than 128 deep. In
+    /// each case buffers and generators are restored. The error says [which layer](Error::layer) failed, by its path in
+    /// this module.
     #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let attempt = Attempt::forward()?;
@@ -277,7 +284,7 @@ pub trait Forward: Module {
         }
     }
 
-    /// The layers, if this is a [`Sequential`](crate::Sequential): nested ones are computed in one loop.
+    /// The layers, if this is a [`Sequential`](crate::Sequential). With them, nested `Sequential`s run in one loop.
     #[doc(hidden)]
     fn sequential_layers(&self) -> Option<&[Box<dyn Forward>]> {
         None
@@ -297,18 +304,18 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
     }
 }
 
-/// An error on its way out of the forward pass of `module`.
+/// Adds the path of the failed layer to an error that leaves the forward pass of `module`.
 #[cold]
 pub(crate) fn out_of_forward<M: Module + ?Sized>(module: &M, e: Error) -> Error {
     on_the_way_out(module.place(), e, |place| find(module, place))
 }
 
-/// The walk over the items of a module.
+/// A function that walks over the items of a module.
 fn items<M: Module + ?Sized>(module: &M) -> impl Fn(&mut Sink<'_>) {
     move |sink| Visitor::walk(module, sink)
 }
 
-/// The results of `pick` for the items of a module, without `None`.
+/// Calls `pick` for every item of a module and collects the values that are not `None`.
 fn collected<M: Module + ?Sized, T>(module: &M, mut pick: impl FnMut(&str, Item<'_>) -> Option<T>) -> Vec<T> {
     let mut found = Vec::new();
     Visitor::walk(module, &mut |path, item| found.extend(pick(path, item)));
@@ -323,7 +330,7 @@ fn set_mode<M: Module + ?Sized>(module: &mut M, mode: Mode) {
     });
 }
 
-/// The parameters at and below a name.
+/// The parameter called `name` and all parameters below that name.
 #[track_caller]
 fn under<M: Module + ?Sized>(module: &M, name: &str) -> Result<Vec<Parameter>> {
     let mut found = Vec::new();
@@ -346,7 +353,8 @@ fn under<M: Module + ?Sized>(module: &M, name: &str) -> Result<Vec<Parameter>> {
     Ok(found)
 }
 
-/// Replaces every parameter and buffer by what `f` makes of its values; all are made before the first is replaced.
+/// Replaces every parameter and buffer by the result of `f` on its values. All results are computed before the first
+/// one is replaced.
 #[track_caller]
 fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<()> {
     let mut parameters: HashMap<usize, Parameter> = HashMap::new();
@@ -397,7 +405,7 @@ fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Ten
     Ok(())
 }
 
-/// What a walk for change meets.
+/// An item that a mutable walk passes to its sink.
 #[non_exhaustive]
 pub enum ItemMut<'a> {
     /// A parameter.
@@ -408,24 +416,25 @@ pub enum ItemMut<'a> {
     Random(&'a mut RandomState),
     /// Training or evaluation.
     Mode(&'a mut Mode),
-    /// The layers of a [`Sequential`](crate::Sequential). Those that the sink leaves in it are visited next.
+    /// The layers of a [`Sequential`](crate::Sequential). The walk then visits whichever layers the sink leaves in the
+    /// vector.
     Layers(&'a mut Vec<Box<dyn Forward>>),
 }
 
-/// A walk over a module: keeps the name of the current place and hands each item to a function.
+/// A walk over a module. It keeps track of the current name and passes each item to a function.
 pub struct Visitor<'m> {
     route: Route<'m, &'m dyn Module>,
     sink: &'m mut dyn FnMut(&str, Item<'_>),
 }
 
-/// A walk over a module for change.
+/// A mutable walk over a module.
 pub struct VisitorMut<'m> {
     route: Route<'m, &'m mut dyn Module>,
     sink: &'m mut dyn FnMut(&str, ItemMut<'_>),
 }
 
 impl<'m> Visitor<'m> {
-    /// Hands the name and value of each item in `module` to `sink`, in the order of the fields.
+    /// Passes the name and value of each item in `module` to `sink`, in field order.
     pub fn walk<M: Module + ?Sized>(module: &'m M, sink: &'m mut dyn FnMut(&str, Item<'_>)) {
         let mut visitor = Visitor { route: Route::new(), sink };
         module.visit(&mut visitor);
@@ -434,29 +443,29 @@ impl<'m> Visitor<'m> {
         }
     }
 
-    /// Registers a field under its name. It is visited after the module that registers it, and before the fields registered
-    /// later.
+    /// Registers a field under its name. The walk visits it after the module that registers it, and before any field
+    /// registered later.
     pub fn child(&mut self, name: impl Into<Cow<'m, str>>, module: &'m dyn Module) {
         self.route.show(Some(name.into()), module);
     }
 
-    /// Registers a field without a name of its own: what a wrapper wraps.
+    /// Registers the inner module of a wrapper, which has no name of its own.
     pub fn wrapped(&mut self, module: &'m dyn Module) {
         self.route.show(None, module);
     }
 
-    /// Says what type of module the fields that follow belong to.
+    /// Sets the type name of the module to which the following fields belong.
     pub fn kind(&mut self, kind: &str) {
         self.item(Item::Kind(kind));
     }
 
-    /// Hands an item at the current path to the sink.
+    /// Passes an item at the current path to the sink.
     pub fn item(&mut self, item: Item<'_>) {
         (self.sink)(&self.route.path, item);
     }
 }
 
-/// Looks for the module at `place` inside of `module`.
+/// Looks for the module at `place` inside `module`.
 fn find<M: Module + ?Sized>(module: &M, place: Place) -> Found {
     let mut visitor = Visitor { route: Route::new(), sink: &mut |_, _| {} };
     module.visit(&mut visitor);
@@ -465,7 +474,7 @@ fn find<M: Module + ?Sized>(module: &M, place: Place) -> Found {
         if module.place() == place {
             found = match found {
                 Found::None => Found::One(visitor.route.path.clone()),
-                // What a wrapper wraps has the wrapper's path.
+                // A wrapper and the module inside it have the same path.
                 Found::One(path) if path == visitor.route.path => Found::One(path),
                 _ => return Found::Several,
             };
@@ -476,7 +485,7 @@ fn find<M: Module + ?Sized>(module: &M, place: Place) -> Found {
 }
 
 impl<'m> VisitorMut<'m> {
-    /// Hands the name and value of each item in `module` to `sink`, in the order of the fields.
+    /// Passes the name and value of each item in `module` to `sink`, in field order.
     pub fn walk<M: Module + ?Sized>(module: &'m mut M, sink: &'m mut dyn FnMut(&str, ItemMut<'_>)) {
         let mut visitor = VisitorMut { route: Route::new(), sink };
         module.visit_mut(&mut visitor);
@@ -485,18 +494,18 @@ impl<'m> VisitorMut<'m> {
         }
     }
 
-    /// Registers a field under its name. It is visited after the module that registers it, and before the fields registered
-    /// later.
+    /// Registers a field under its name. The walk visits it after the module that registers it, and before any field
+    /// registered later.
     pub fn child(&mut self, name: impl Into<Cow<'m, str>>, module: &'m mut dyn Module) {
         self.route.show(Some(name.into()), module);
     }
 
-    /// Registers a field without a name of its own: what a wrapper wraps.
+    /// Registers the inner module of a wrapper, which has no name of its own.
     pub fn wrapped(&mut self, module: &'m mut dyn Module) {
         self.route.show(None, module);
     }
 
-    /// Hands an item at the current path to the sink.
+    /// Passes an item at the current path to the sink.
     pub fn item(&mut self, item: ItemMut<'_>) {
         (self.sink)(&self.route.path, item);
     }

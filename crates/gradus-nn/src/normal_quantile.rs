@@ -1,11 +1,11 @@
-//! The standard normal distribution function and its inverse.
+//! The cumulative distribution function of the standard normal distribution, and its inverse.
 
-/// The probability of a value of at most `x`.
+/// The probability that a standard normal variable is at most `x`.
 pub(crate) fn normal_cdf(x: f64) -> f64 {
     0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)
 }
 
-/// The value that is not exceeded with probability `p`; relative error about 1e-16.
+/// The value that a standard normal variable does not exceed with probability `p`. The relative error is about 1e-16.
 ///
 /// Wichura, "Algorithm AS 241: the percentage points of the normal distribution" (Applied Statistics 37, 1988).
 pub(crate) fn normal_quantile(p: f64) -> f64 {
@@ -25,7 +25,7 @@ fn ratio(r: f64, [numerator, denominator]: &[[f64; 8]; 2]) -> f64 {
     horner(numerator) / horner(denominator)
 }
 
-/// Coefficients, the highest power first.
+/// Polynomial coefficients of numerator and denominator, highest power first.
 const CENTRE: [[f64; 8]; 2] = [
     [
         2509.0809287301227,

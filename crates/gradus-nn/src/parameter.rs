@@ -1,4 +1,4 @@
-//! What modules hold: [`Parameter`], [`Buffer`], [`RandomState`] and [`Mode`].
+//! The state that modules hold: [`Parameter`], [`Buffer`], [`RandomState`] and [`Mode`].
 
 use std::fmt;
 use std::ops::Deref;
@@ -10,10 +10,11 @@ use gradus_tensor::{
     no_grad_guard, operators,
 };
 
-/// A trainable tensor of a module: a leaf whose gradient is computed, unless it is frozen.
+/// A trainable tensor of a module: a leaf that receives a gradient unless it is frozen.
 ///
-/// A clone is the same parameter: to tie two weights, clone one. Freezing a parameter freezes its clones, and an
-/// optimiser steps it once. It is used as the [`Tensor`] that it dereferences to, also beside operators: `&weight * x`.
+/// A clone is the same parameter: to tie two weights, clone one of them. Freezing a parameter freezes its clones, and
+/// an optimiser updates it once per step, however many clones there are. It dereferences to a [`Tensor`] and works with
+/// operators as well: `&weight * x`.
 ///
 /// ```
 /// # use gradus_nn::Parameter; use gradus_tensor::*;
@@ -31,15 +32,16 @@ use gradus_tensor::{
 pub struct Parameter(Arc<Inner>);
 
 struct Inner {
-    /// The leaf that computations use.
+    /// The leaf, which computations use unless the parameter is frozen.
     leaf: Tensor,
-    /// The same storage outside of the graph: what computations use while the parameter is frozen.
+    /// A tensor outside the graph with the same storage, which computations use while the parameter is frozen.
     values: Tensor,
     frozen: AtomicBool,
 }
 
 impl Parameter {
-    /// A parameter with these values, of a float dtype. Shares the storage of `tensor` if that is contiguous.
+    /// Creates a parameter with the values of `tensor`, which must have a float dtype. The parameter shares the
+    /// tensor's storage if the tensor is contiguous.
     #[track_caller]
     pub fn new(tensor: Tensor) -> Result<Self> {
         if !tensor.dtype().is_float() {
@@ -50,17 +52,18 @@ impl Parameter {
         Ok(Parameter(Arc::new(Inner { leaf: values.with_grad()?, values, frozen: AtomicBool::new(false) })))
     }
 
-    /// The tensor to compute with. Gradients are found under it: `gradients.get(parameter.tensor())`.
+    /// The tensor to compute with. It is also the key for looking up the gradient: `gradients.get(parameter.tensor())`.
     pub fn tensor(&self) -> &Tensor {
         if self.is_frozen() { &self.0.values } else { &self.0.leaf }
     }
 
-    /// The values outside of the graph, frozen or not. Shares the storage.
+    /// The values outside the graph, whether the parameter is frozen or not. The returned tensor shares the storage.
     pub fn values(&self) -> &Tensor {
         &self.0.values
     }
 
-    /// Replaces the values in place by those of `source`: the same shape, any float dtype, the same device.
+    /// Overwrites the values in place with those of `source`, which must have the same shape and device and any float
+    /// dtype.
     #[track_caller]
     pub fn set(&self, source: &Tensor) -> Result<()> {
         check_assign("parameter", &self.0.values, source)?;
@@ -68,27 +71,27 @@ impl Parameter {
         self.0.values.copy_(source)
     }
 
-    /// Freezes the parameter and its clones: no gradient is computed for it, and no optimiser steps it.
+    /// Freezes the parameter and its clones: no gradient is computed for it, and no optimiser updates it.
     pub fn freeze(&self) {
         self.0.frozen.store(true, Ordering::Relaxed);
     }
 
-    /// Computes gradients again, and lets optimisers step it.
+    /// Unfreezes the parameter and its clones: gradients are computed for it again, and optimisers update it.
     pub fn unfreeze(&self) {
         self.0.frozen.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it is frozen.
+    /// Whether the parameter is frozen.
     pub fn is_frozen(&self) -> bool {
         self.0.frozen.load(Ordering::Relaxed)
     }
 
-    /// Whether `other` is the same parameter: a clone.
+    /// Whether `other` is the same parameter, that is, a clone of this one.
     pub fn is_same(&self, other: &Parameter) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// An identity: equal for clones, different for other parameters that are alive.
+    /// An identity: equal for clones, and different for any other living parameter.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0) as usize
     }
@@ -116,10 +119,10 @@ impl fmt::Debug for Parameter {
     }
 }
 
-/// A tensor that belongs to a module's state but is not trained, such as a running mean. A clone is the same buffer.
+/// A tensor that is part of a module's state but is not trained, such as a running mean. A clone is the same buffer.
 ///
-/// Change it with [`set`](Buffer::set); if a forward pass fails, the old values are restored (see
-/// [`all_or_nothing`](gradus_tensor::all_or_nothing)). A layer that updates a statistic:
+/// Change it with [`set`](Buffer::set). If a forward pass fails, the old values are restored (see
+/// [`all_or_nothing`](gradus_tensor::all_or_nothing)). This layer updates a statistic:
 /// ```
 /// # use gradus_nn::{Buffer, Forward, Module}; use gradus_tensor::*;
 /// #[derive(Module)]
@@ -144,19 +147,22 @@ impl fmt::Debug for Parameter {
 pub struct Buffer(State<Tensor>);
 
 impl Buffer {
-    /// A buffer with these values, of any dtype. Shares the storage of `tensor` if that is contiguous.
+    /// Creates a buffer with the values of `tensor`, of any dtype. The buffer shares the tensor's storage if the tensor
+    /// is contiguous.
     #[track_caller]
     pub fn new(tensor: Tensor) -> Result<Self> {
         Ok(Buffer(State::new(tensor.detach().contiguous()?)))
     }
 
-    /// The current values. A later [`set`](Buffer::set) does not change this tensor: it gives the buffer another one.
+    /// The current values. A later [`set`](Buffer::set) puts another tensor into the buffer and does not change this
+    /// one.
     pub fn tensor(&self) -> Tensor {
         self.0.get()
     }
 
-    /// Replaces the values by a copy of those of `source`: the same shape and device, and the same dtype or both float. It
-    /// runs [`once`](gradus_tensor::autograd::once): the recomputation of a checkpoint skips it.
+    /// Replaces the values by a copy of `source`, which must have the same shape and device. The dtypes must be equal,
+    /// or both must be float. Inside a checkpoint it runs only [`once`](gradus_tensor::autograd::once): the
+    /// recomputation skips it.
     #[track_caller]
     pub fn set(&self, source: &Tensor) -> Result<()> {
         let old = self.tensor();
@@ -170,23 +176,23 @@ impl Buffer {
         })
     }
 
-    /// Makes this tensor, of the same shape, dtype and device, the values.
+    /// Stores `new` as the values. It must have the same shape, dtype and device.
     pub(crate) fn put(&self, new: Tensor) {
         self.0.set(new);
     }
 
-    /// The values, and the token that [`replace`](Buffer::replace) takes.
+    /// The values and the version token to pass to [`replace`](Buffer::replace).
     pub(crate) fn versioned(&self) -> (Tensor, u64) {
         self.0.versioned()
     }
 
-    /// Takes new values of the same shape, dtype and device, unless the buffer was changed since
-    /// [`versioned`](Buffer::versioned); says whether it took them.
+    /// Stores new values of the same shape, dtype and device, unless the buffer has changed since the call of
+    /// [`versioned`](Buffer::versioned) that returned `seen`. Returns whether they were stored.
     pub(crate) fn replace(&self, new: Tensor, seen: u64) -> bool {
         self.0.replace(new, seen)
     }
 
-    /// An identity: equal for clones, different for other buffers that are alive.
+    /// An identity: equal for clones, and different for any other living buffer.
     pub(crate) fn id(&self) -> usize {
         self.0.id()
     }
@@ -204,7 +210,7 @@ pub(crate) fn converts(from: DType, to: DType) -> bool {
     from == to || (from.is_float() && to.is_float())
 }
 
-/// Refuses values that cannot take the place of those of `target`.
+/// Refuses a `source` whose values cannot replace those of `target`.
 #[track_caller]
 fn check_assign(op: &str, target: &Tensor, source: &Tensor) -> Result<()> {
     let refuse = |kind, message: &str| {
@@ -227,34 +233,34 @@ fn check_assign(op: &str, target: &Tensor, source: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The random numbers of a module that draws while it computes, such as dropout: an explicit generator whose position can be
-/// read and set, to continue a run with the same numbers. A clone is the same state. If a forward pass fails, the position
-/// is restored (see [`all_or_nothing`](gradus_tensor::all_or_nothing)).
+/// The random numbers of a module that draws while it computes, such as dropout. It holds an explicit generator whose
+/// position can be read and set, so that a resumed run continues with the same numbers. A clone is the same state. If a
+/// forward pass fails, the position is restored (see [`all_or_nothing`](gradus_tensor::all_or_nothing)).
 #[derive(Clone)]
 pub struct RandomState(State<Generator>);
 
 impl RandomState {
-    /// Draws from this position on.
+    /// Creates a state that draws from the current position of `generator`.
     pub fn new(generator: Generator) -> Self {
         RandomState(State::new(generator))
     }
 
-    /// The current position.
+    /// A copy of the generator at its current position.
     pub fn get(&self) -> Generator {
         self.0.get()
     }
 
-    /// Continues from this position.
+    /// Continues from the position of `generator`.
     pub fn set(&self, generator: Generator) {
         self.0.set(generator);
     }
 
-    /// The generator, locked.
+    /// Locks the generator.
     pub(crate) fn lock(&self) -> StateGuard<'_, Generator> {
         self.0.lock()
     }
 
-    /// Draws with `f` under the lock, so that no other thread gets the same numbers.
+    /// Calls `f` with the generator locked, so that no other thread draws the same numbers.
     pub fn draw<R>(&self, f: impl FnOnce(&mut Generator) -> R) -> R {
         f(&mut self.lock())
     }
@@ -267,14 +273,15 @@ impl fmt::Debug for RandomState {
     }
 }
 
-/// What a module is used for: as a field of a module it is set by [`Module::train`](crate::Module::train) and
-/// [`Module::eval`](crate::Module::eval).
+/// Whether a module is training or evaluating. As a field of a module, it is set by
+/// [`Module::train`](crate::Module::train) and [`Module::eval`](crate::Module::eval).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Training: dropout drops, batch normalisation uses and updates statistics.
+    /// Training: dropout drops elements, and batch normalisation uses the batch's statistics and updates the running
+    /// ones.
     #[default]
     Train,
-    /// Evaluation.
+    /// Evaluation: dropout does nothing, and batch normalisation uses the running statistics.
     Eval,
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use gradus_tensor::{Storage, Tensor};
 
-/// Whether two tensors are the same elements of the same storage.
+/// Whether two tensors view the same elements of the same storage with the same dtype.
 pub(crate) fn same_place(a: &Tensor, b: &Tensor) -> bool {
     Arc::ptr_eq(a.storage(), b.storage()) && a.layout() == b.layout() && a.dtype() == b.dtype()
 }
 
-/// A map from tensors to values. Tensors with the same elements of the same storage are one key.
+/// A map from tensors to values. Tensors that view the same elements of the same storage are one key.
 pub(crate) struct Places<T>(HashMap<(*const Storage, usize), Vec<(Tensor, T)>>);
 
 impl<T> Default for Places<T> {
@@ -19,7 +19,7 @@ impl<T> Default for Places<T> {
     }
 }
 
-/// Storage and first element: few different keys share both.
+/// The hash key: storage and offset of the first element. Few different tensors share both.
 fn start(tensor: &Tensor) -> (*const Storage, usize) {
     (Arc::as_ptr(tensor.storage()), tensor.layout().offset())
 }

@@ -1,16 +1,17 @@
 //! [`Route`]: the modules that a walk still has to visit.
 //!
-//! A module only registers its fields; the walk visits them after the module has returned. So a walk is a loop without
-//! recursion, and modules may be nested as deep as memory allows.
+//! A module only registers its fields; the walk visits them after the module has returned. The walk is therefore a
+//! loop, not a recursion, and modules may be nested as deep as memory allows.
 
 use std::borrow::Cow;
 
 /// The current path of a walk, and the modules that it still has to visit.
 pub(crate) struct Route<'m, M> {
     pub(crate) path: String,
-    /// Length of the path of the parent, name and module; the next one last.
+    /// For each waiting module: the length of its parent's path, its name, and the module. The next one to visit is
+    /// last.
     waiting: Vec<(usize, Option<Cow<'m, str>>, M)>,
-    /// From this index on: the fields of the module visited last, in their order.
+    /// The entries from this index on are the fields of the module visited last, in field order.
     shown: usize,
 }
 
@@ -23,7 +24,7 @@ impl<'m, M> Route<'m, M> {
         self.waiting.push((self.path.len(), name, module));
     }
 
-    /// Goes to the next module, depth first: all of the first field comes before the second.
+    /// Moves on to the next module, depth first: everything inside the first field comes before the second field.
     pub(crate) fn next(&mut self) -> Option<M> {
         self.waiting[self.shown..].reverse();
         let (parent, name, module) = self.waiting.pop()?;

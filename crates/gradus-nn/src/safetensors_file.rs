@@ -1,5 +1,5 @@
-//! The safetensors format: eight bytes with the length of a JSON header (little endian), the header with name, dtype,
-//! shape and place of each tensor, and the tensors, row-major and little endian, without gaps.
+//! The safetensors format: eight bytes with the length of the header (little endian), a JSON header with the name,
+//! dtype, shape and position of each tensor, then the tensors, row-major and little endian, without gaps.
 
 mod header;
 
@@ -17,14 +17,14 @@ use crate::places::Places;
 
 const SAVE: &str = "save_safetensors";
 
-/// The metadata key of tied tensors: a JSON object from each name that is not stored to the stored name of the same
-/// memory. Other metadata is only text, whatever it says.
+/// The metadata key for tied tensors. Its value is a JSON object that maps each name that is not stored to the stored
+/// name of the same tensor. All other metadata is plain text and is never interpreted.
 const TIED: &str = "gradus.tied";
 
 const HELP_FORMAT: &str = "give a complete safetensors file: is it cut off, or of another format? (what torch.save wrote is \
                            converted in Python, with safetensors.torch.save_file)";
 
-/// An error about a file that is read, with what to do.
+/// Turns an I/O error from reading a file into an error with advice.
 #[track_caller]
 fn not_read(path: &Path, e: std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
@@ -43,37 +43,37 @@ fn not_read(path: &Path, e: std::io::Error) -> Error {
 }
 
 impl StateDict {
-    /// Writes a safetensors file. Tensors that are the same memory are stored once, under the first of their names;
-    /// the metadata `gradus.tied`, a JSON object, maps the other names to it. The file appears when it is complete: it is
-    /// written beside `path` and renamed, so that a crash leaves the old file or the new one.
+    /// Writes a safetensors file. Names that share one tensor store it once, under the first of them; the metadata
+    /// `gradus.tied`, a JSON object, maps the other names to that one. The data is written to a temporary file beside
+    /// `path` and then renamed, so that a crash leaves either the old file or the new one.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be written, and
-    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) for metadata with the name `gradus.tied` or
-    /// that of a tensor, and for a tensor named `__metadata__`.
+    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if the file cannot be written.
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) if metadata is named `gradus.tied` or
+    /// has the name of a tensor, or if a tensor is named `__metadata__`.
     #[track_caller]
     pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
         save(self, path.as_ref())
     }
 
-    /// Writes to `out` the contents of the file that [`save_safetensors`](StateDict::save_safetensors) makes.
+    /// Writes to `out` the bytes that [`save_safetensors`](StateDict::save_safetensors) writes to a file.
     ///
     /// # Errors
-    /// The same; those of `out` are [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io).
+    /// The same as for `save_safetensors`. Errors from `out` are [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io).
     #[track_caller]
     pub fn write_safetensors(&self, out: &mut dyn Write) -> Result<()> {
         write(self, out)
     }
 
-    /// Reads a safetensors file onto `device` in pieces of at most half a MiB on the host. Names that `gradus.tied` ties
-    /// share one tensor; other metadata is plain text.
+    /// Reads a safetensors file onto `device`, in pieces of at most half a MiB of host memory. Names tied by
+    /// `gradus.tied` share one tensor; all other metadata is plain text.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be read,
-    /// [`ErrorKind::Format`](gradus_tensor::ErrorKind::Format), with the file and what is wrong with it, if it is truncated,
-    /// damaged, not a safetensors file, or has a dtype that Gradus lacks, and
-    /// [`ErrorKind::OutOfMemory`](gradus_tensor::ErrorKind::OutOfMemory), before a tensor is read, if the tensors do not fit
-    /// into memory together. Each error says what to do.
+    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if the file cannot be read.
+    /// [`ErrorKind::Format`](gradus_tensor::ErrorKind::Format) if the file is truncated, damaged, not a safetensors
+    /// file, or contains a dtype that Gradus does not have; the error names the file and the fault.
+    /// [`ErrorKind::OutOfMemory`](gradus_tensor::ErrorKind::OutOfMemory), before any tensor is read, if the tensors
+    /// together do not fit into memory. Each error says what to do.
     #[track_caller]
     pub fn load_safetensors(path: impl AsRef<Path>, device: &Device) -> Result<StateDict> {
         load(path.as_ref(), device)
@@ -113,13 +113,13 @@ fn save(state: &StateDict, path: &Path) -> Result<()> {
     gradus_file::write(SAVE, path, true, |out| contents.write(out, |e| gradus_file::failed(SAVE, path, e)))
 }
 
-/// Writes the contents of the file that [`save`] makes.
+/// Writes the bytes of a safetensors file to `out`.
 #[track_caller]
 fn write(state: &StateDict, out: &mut dyn Write) -> Result<()> {
     Contents::of(state)?.write(out, |e| Error::io(SAVE, "the writer", e))
 }
 
-/// The contents of a file: the header, and the tensors in their order.
+/// The contents of a file: the header and the tensors in file order.
 struct Contents<'a> {
     header: Vec<u8>,
     stored: Vec<(&'a str, &'a Tensor)>,
@@ -147,7 +147,8 @@ impl<'a> Contents<'a> {
         }
         let tied = if tied.is_empty() { None } else { Some(object(&tied)?) };
         metadata.extend(tied.as_deref().map(|text| (TIED, text)));
-        // The widest first, so that each tensor is aligned; then by name.
+        // Widest dtypes first, so that each tensor is aligned. The sort is stable, so tensors of equal width stay
+        // sorted by name.
         stored.sort_by_key(|(_, t)| std::cmp::Reverse(t.dtype().size()));
         Ok(Contents { header: header(&stored, &metadata)?, stored })
     }
@@ -170,14 +171,14 @@ fn json(text: &str) -> Result<String> {
     serde_json::to_string(text).map_err(|e| Error::new(ErrorKind::Format, SAVE, format!("{text:?}: {e}"))).here()
 }
 
-/// A JSON object.
+/// Formats the pairs as a JSON object.
 #[track_caller]
 fn object(pairs: &BTreeMap<&str, &str>) -> Result<String> {
     let pairs = pairs.iter().map(|(k, v)| Ok(format!("{}:{}", json(k)?, json(v)?)));
     Ok(format!("{{{}}}", pairs.collect::<Result<Vec<_>>>().here()?.join(",")))
 }
 
-/// The header, padded with spaces to a multiple of 8.
+/// The JSON header, padded with spaces to a multiple of 8 bytes.
 #[track_caller]
 fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result<Vec<u8>> {
     let mut entries = Vec::with_capacity(stored.len() + 1);
@@ -203,7 +204,7 @@ fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result
         start = end;
     }
     let mut header = format!("{{{}}}", entries.join(",")).into_bytes();
-    // At most 7 bytes more.
+    // Adds at most 7 bytes.
     header.resize(header.len().next_multiple_of(8), b' ');
     if header.len() as u64 > MAX_HEADER {
         let e = Error::argument(SAVE, format!("the header of {} bytes is too long", header.len()));
@@ -216,7 +217,7 @@ fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result
 fn load(path: &Path, device: &Device) -> Result<StateDict> {
     let failed = |e| not_read(path, e);
     let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display())).help(HELP_FORMAT);
-    // Before it is opened: opening a pipe waits for its writer.
+    // Check the metadata before opening the file, because opening a pipe waits for its writer.
     let found = std::fs::metadata(path).map_err(failed).here()?;
     gradus_file::check_regular(LOAD, path, &found).map_err(|e| e.help("give the path of a safetensors file"))?;
     let file = File::open(path).map_err(failed).here()?;
@@ -231,7 +232,7 @@ fn load(path: &Path, device: &Device) -> Result<StateDict> {
         .here()?;
 
     let mut state = StateDict::new();
-    // In the order of the data, so that the file is read once from front to back.
+    // In order of their data, so that the file is read once from front to back.
     for name in header.offset_keys() {
         let Some(info) = header.info(&name) else { continue };
         let Some(&(dtype, ..)) = DTYPES.iter().find(|(_, d, _)| *d == info.dtype) else {
@@ -248,7 +249,7 @@ fn load(path: &Path, device: &Device) -> Result<StateDict> {
         });
         let tensor = tensor
             .map_err(|e| match e.kind() {
-                // These errors name the file already.
+                // These errors already name the file.
                 ErrorKind::Io | ErrorKind::Format => e,
                 _ => e.note(format!("file: {}", path.display())).note(format!("tensor: {name:?}")),
             })

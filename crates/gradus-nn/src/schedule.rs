@@ -6,9 +6,9 @@ use gradus_tensor::{Error, Result};
 
 use crate::Optimizer;
 
-/// A factor on the learning rates of an optimiser for each step, counted from 0.
+/// A factor on the learning rates of an optimiser, as a function of the step. Steps are counted from 0.
 ///
-/// A pure function without state: to resume a run, apply it at the step where the run resumes.
+/// A schedule is a pure function without state: to resume a run, apply it at the step at which the run resumes.
 ///
 /// ```
 /// # use gradus_nn::Schedule; use gradus_tensor::Result;
@@ -41,7 +41,7 @@ fn check_factor(name: &str, value: f64) -> Result<f64> {
     Err(Error::argument("schedule", format!("{name} is {value}; it is finite and at least 0")))
 }
 
-/// `gamma^n`, for any n.
+/// `gamma^n`. `powf` accepts any `n`, which `powi` does not.
 fn power(gamma: f64, n: u64) -> f64 {
     gamma.powf(n as f64)
 }
@@ -51,12 +51,12 @@ impl Schedule {
         Schedule { warmup: 0, shape }
     }
 
-    /// Always 1.
+    /// A factor of 1 at every step.
     pub fn constant() -> Self {
         Self::new(Shape::Constant)
     }
 
-    /// `gamma^(step / every)`, rounded down: times `gamma` every `every` steps. Errors if `every` is 0.
+    /// Multiplies by `gamma` every `every` steps: `gamma^floor(step / every)`. Errors if `every` is 0.
     #[track_caller]
     pub fn step(every: u64, gamma: f64) -> Result<Self> {
         if every == 0 {
@@ -65,7 +65,7 @@ impl Schedule {
         Ok(Self::new(Shape::Step { every, gamma: check_factor("gamma", gamma)? }))
     }
 
-    /// Multiplied by `gamma` at each of `milestones`, which must increase.
+    /// Multiplies by `gamma` at each of the `milestones`, which must be in ascending order.
     #[track_caller]
     pub fn multi_step(milestones: impl Into<Vec<u64>>, gamma: f64) -> Result<Self> {
         let milestones = milestones.into();
@@ -75,15 +75,15 @@ impl Schedule {
         Ok(Self::new(Shape::MultiStep { milestones, gamma: check_factor("gamma", gamma)? }))
     }
 
-    /// `gamma^step`
+    /// Multiplies by `gamma` at every step: `gamma^step`.
     #[track_caller]
     pub fn exponential(gamma: f64) -> Result<Self> {
         Ok(Self::new(Shape::Exponential { gamma: check_factor("gamma", gamma)? }))
     }
 
-    /// Half a cosine from 1 down to `min_factor` in `steps` steps (at least 1), and `min_factor` from then on:
-    /// `min + (1 - min) (1 + cos(pi step / steps)) / 2` (Loshchilov and Hutter, 2017). For a lowest rate, divide it by
-    /// the learning rate.
+    /// Falls from 1 to `min_factor` along half a cosine in `steps` steps (at least 1), and stays at `min_factor` from
+    /// then on: `min + (1 - min) (1 + cos(pi step / steps)) / 2` (Loshchilov and Hutter, 2017). To reach a given lowest
+    /// learning rate, divide it by the optimiser's learning rate.
     #[track_caller]
     pub fn cosine(steps: u64, min_factor: f64) -> Result<Self> {
         if steps == 0 {
@@ -92,15 +92,15 @@ impl Schedule {
         Ok(Self::new(Shape::Cosine { steps, min_factor: check_factor("min_factor", min_factor)? }))
     }
 
-    /// This schedule after `steps` steps of linear warm-up: `(step + 1) / (steps + 1)` of its first factor, then the
-    /// schedule from its beginning.
+    /// Adds `steps` steps of linear warm-up before the schedule, which then starts from its beginning. The factor
+    /// during warm-up is `(step + 1) / (steps + 1)` times the first factor of the schedule.
     #[must_use]
     pub fn after_warmup(mut self, steps: u64) -> Self {
         self.warmup = steps;
         self
     }
 
-    /// The factor at a step, counted from 0.
+    /// The factor at `step`, counted from 0.
     pub fn factor(&self, step: u64) -> f64 {
         if step < self.warmup {
             return self.shape.factor(0) * ((step as f64 + 1.0) / (self.warmup as f64 + 1.0));
@@ -108,7 +108,7 @@ impl Schedule {
         self.shape.factor(step - self.warmup)
     }
 
-    /// Sets the optimiser's factor for a step: call it before [`Optimizer::step`].
+    /// Sets the optimiser's learning-rate factor for `step`. Call it before [`Optimizer::step`].
     #[track_caller]
     pub fn apply(&self, step: u64, optimizer: &mut dyn Optimizer) -> Result<()> {
         optimizer.set_lr_factor(self.factor(step))

@@ -1,4 +1,4 @@
-//! [`StateDict`]: named tensors, taken from a module and loaded into one.
+//! [`StateDict`]: named tensors, copied from a module or to be loaded into one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::parameter::converts;
 use crate::places::{Places, same_place};
 use crate::{Buffer, Item, LoadReport, Strict};
 
-/// Named tensors, and named texts (metadata).
+/// Named tensors, along with named texts (metadata).
 ///
 /// ```
 /// # use gradus_nn::StateDict; use gradus_tensor::*;
@@ -34,16 +34,16 @@ pub struct StateDict {
     metadata: BTreeMap<String, String>,
 }
 
-/// A tensor of a module, with all of its names.
+/// A tensor of a module with all of its names.
 struct Slot {
     names: Vec<String>,
     tensor: Tensor,
-    /// The buffers that hold it. Loading gives a buffer a new tensor, and writes a parameter in place.
+    /// The buffers that hold the tensor. Loading puts a new tensor into a buffer, but writes a parameter in place.
     buffers: Vec<Buffer>,
     is_parameter: bool,
 }
 
-/// The parameters and buffers of a module, in the order of its fields; each tensor once. Two tensors with the same name are
+/// The parameters and buffers of a module in field order, each tensor once. If two tensors have the same name, returns
 /// an error of `op`.
 #[track_caller]
 fn slots(walk: Walk<'_>, op: &str) -> Result<Vec<Slot>> {
@@ -82,22 +82,22 @@ fn slots(walk: Walk<'_>, op: &str) -> Result<Vec<Slot>> {
 }
 
 impl StateDict {
-    /// No tensors.
+    /// Creates an empty state dict.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a tensor, detached from its graph, or replaces the one of this name.
+    /// Adds a tensor, detached from its graph. It replaces any tensor already stored under this name.
     pub fn insert(&mut self, name: impl Into<String>, tensor: Tensor) {
         self.tensors.insert(name.into(), tensor.detach());
     }
 
-    /// The tensor of this name.
+    /// The tensor stored under `name`.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.tensors.get(name)
     }
 
-    /// Removes the tensor of this name and returns it.
+    /// Removes the tensor stored under `name` and returns it.
     pub fn remove(&mut self, name: &str) -> Option<Tensor> {
         self.tensors.remove(name)
     }
@@ -117,12 +117,12 @@ impl StateDict {
         self.tensors.is_empty()
     }
 
-    /// The text of this name.
+    /// The text stored under `name`.
     pub fn metadata(&self, name: &str) -> Option<&str> {
         self.metadata.get(name).map(String::as_str)
     }
 
-    /// Sets the text of a name. Files contain it too.
+    /// Stores a text under `name`. It is saved to files as well.
     pub fn set_metadata(&mut self, name: impl Into<String>, text: impl Into<String>) {
         self.metadata.insert(name.into(), text.into());
     }
@@ -132,20 +132,20 @@ impl StateDict {
         self.metadata.iter().map(|(name, text)| (name.as_str(), text.as_str()))
     }
 
-    /// The same names with every tensor on `device`. Names that share a tensor share its copy; a tensor that is on `device`
-    /// already is not copied.
+    /// Returns the same names with every tensor moved to `device`. Names that share a tensor share the moved one. A
+    /// tensor already on `device` is not copied.
     #[track_caller]
     pub fn to_device(&self, device: &Device) -> Result<StateDict> {
         self.mapped(|t| t.to_device(device))
     }
 
-    /// The same names with a copy of every tensor. Names that share one tensor share one copy.
+    /// Returns the same names with a copy of every tensor. Names that share a tensor share its copy.
     #[track_caller]
     pub(crate) fn copied(&self) -> Result<StateDict> {
         self.mapped(Tensor::copy)
     }
 
-    /// The same names with what `f` makes of the tensors, each once.
+    /// Returns the same names with the result of `f` for every tensor. `f` is called once per distinct tensor.
     #[track_caller]
     fn mapped(&self, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<StateDict> {
         let _guard = no_grad_guard();
@@ -165,7 +165,7 @@ impl StateDict {
         Ok(state)
     }
 
-    /// The tensors of a module themselves, not copies.
+    /// Collects the tensors of a module without copying them.
     #[track_caller]
     pub(crate) fn view_of(walk: Walk<'_>, op: &str) -> Result<StateDict> {
         let mut state = StateDict::new();
@@ -244,7 +244,8 @@ fn same_values(a: &Tensor, b: &Tensor) -> bool {
     same_place(a, b) || (a.dtype() == b.dtype() && matches!((a.to_bytes(), b.to_bytes()), (Ok(a), Ok(b)) if a == b))
 }
 
-/// A tensor on `device` in `dtype`: converted there, or here if `device` lacks its dtype.
+/// Moves a tensor to `device` and converts it to `dtype`. The conversion happens there, or before the move if `device`
+/// does not support the tensor's dtype.
 #[track_caller]
 pub(crate) fn moved(t: &Tensor, device: &Device, dtype: DType) -> Result<Tensor> {
     if device.backend().supports(t.dtype()) {
@@ -254,8 +255,9 @@ pub(crate) fn moved(t: &Tensor, device: &Device, dtype: DType) -> Result<Tensor>
     }
 }
 
-/// The source in the dtype and on the device of the target's slot, made before the first write, so that a failure changes
-/// nothing. It is copied if its memory will be `written`, so that two layers can be swapped, or if a buffer will hold it.
+/// Converts `source` to the dtype and device of the slot's tensor. This happens before the first write, so that a
+/// failure changes nothing. The result is a copy if its storage is among those to be `written`, so that two layers can
+/// be swapped, or if a buffer would otherwise share its storage with `source`.
 #[track_caller]
 fn prepared(source: &Tensor, slot: &Slot, written: &HashSet<*const Storage>) -> Result<Tensor> {
     let moved = moved(source, slot.tensor.device(), slot.tensor.dtype())?;
@@ -278,7 +280,7 @@ impl<S: Into<String>> FromIterator<(S, Tensor)> for StateDict {
     }
 }
 
-/// Names, shapes and dtypes, one a line.
+/// Names, shapes and dtypes, one entry per line in the `{:#?}` form.
 impl fmt::Debug for StateDict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.tensors.iter().map(|(name, t)| (name, spec(t)))).finish()

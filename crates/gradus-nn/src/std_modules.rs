@@ -1,5 +1,5 @@
-//! [`Module`] for this crate's leaves and for types of the standard library: containers visit their contents, plain values
-//! are only printed.
+//! [`Module`] implementations for parameters, buffers and random states, and for types of the standard library.
+//! Containers visit their contents; plain values are only printed.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::item::{Item, Walk};
 use crate::parameter::Mode;
 
-/// The tree of a module's submodules with their settings, 64 deep at most; printing it looks like PyTorch's:
+/// The tree of a module's submodules with their settings, at most 64 levels deep. It prints in PyTorch's style:
 /// ```text
 /// Mlp(
 ///   (fc1): Linear(in_features=784, out_features=128)
@@ -15,26 +15,26 @@ use crate::parameter::Mode;
 #[derive(Debug, Default)]
 pub struct Tree {
     kind: Option<String>,
-    /// Plain values at this path itself.
+    /// The plain values at exactly this path.
     values: Vec<String>,
     children: Vec<(String, Tree)>,
-    /// Whether there are more modules than shown, deeper down.
+    /// Whether modules below this one were left out because they are too deep.
     deeper: bool,
 }
 
-/// How many values of a list are printed.
+/// Number of values of a list that are printed.
 const SHOWN: usize = 8;
 
-/// How many levels are printed.
+/// Number of levels that are printed.
 const DEPTH: usize = 64;
 
 impl Tree {
-    /// The tree of the module that `walk` goes over.
+    /// Builds the tree of the module that `walk` visits.
     pub(crate) fn of(walk: Walk<'_>) -> Tree {
         let mut root = Tree::default();
         walk(&mut |path, item| {
             match item {
-                // A wrapper that adds no name is shown as what it wraps.
+                // A wrapper adds no name, so the kind of the module inside it overwrites the wrapper's.
                 Item::Kind(kind) => root.at(path, |node| node.kind = Some(kind.to_owned())),
                 Item::Setting(value) => root.at(path, |node| node.values.push(format!("{value:?}"))),
                 Item::Mode(Mode::Train | Mode::Eval) | Item::Parameter(_) | Item::Buffer(_) | Item::Random(_) => {}
@@ -43,8 +43,8 @@ impl Tree {
         root
     }
 
-    /// Applies `f` to the node of a path, unless it is too deep. Paths come in the order of the fields, so a node is
-    /// either the last child of its parent or new.
+    /// Applies `f` to the node at `path`, unless that is too deep. Paths arrive in field order, so a node is either the
+    /// last child of its parent or a new one.
     fn at(&mut self, path: &str, f: impl FnOnce(&mut Tree)) {
         let mut node = self;
         for (depth, name) in path.split('.').filter(|n| !n.is_empty()).enumerate() {
@@ -61,12 +61,12 @@ impl Tree {
         f(node);
     }
 
-    /// Whether this is or contains a module, which gets lines of its own.
+    /// Whether this node is or contains a module. Modules are printed on lines of their own.
     fn is_module(&self) -> bool {
         self.kind.is_some() || self.children.iter().any(|(_, c)| c.is_module())
     }
 
-    /// A plain value, or a list of them.
+    /// Writes a plain value or a list of plain values.
     fn write_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.children.is_empty() {
             return f.write_str(self.values.first().map_or("()", String::as_str));

@@ -1,4 +1,4 @@
-//! Deeply nested modules: handled in time linear in the depth, and without overflowing the stack.
+//! Deeply nested modules are handled in time linear in the depth, without overflowing the stack.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -21,7 +21,7 @@ impl Forward for Scale {
     }
 }
 
-/// A user's struct around a module.
+/// A user's struct that contains a module.
 #[derive(Module)]
 struct Around {
     inside: Sequential,
@@ -33,7 +33,7 @@ impl Forward for Around {
     }
 }
 
-/// Nested `Sequential`s, with a parameter in the innermost.
+/// Nested `Sequential`s with a parameter in the innermost one.
 fn nest(depth: usize, device: &Device) -> Sequential {
     let innermost = Sequential::new().add(Scale { scale: parameter(&[3.0], device) });
     (0..depth).fold(innermost, |inside, _| Sequential::new().add(inside))
@@ -66,18 +66,18 @@ fn structs_around_sequentials_are_dropped_however_deep() {
     let around = |inside: Around| Around { inside: Sequential::new().add(Relu).add(Box::new(inside)) };
     let model = (0..DEEP).fold(innermost, |inside, _| around(inside));
     assert_eq!(model.named_parameters().len(), 1);
-    // Each forward pass of a struct is a call of user code: too many nested ones are a typed error, long before the
-    // stack overflows.
+    // The forward pass of a struct calls user code, so too many nested ones are an error long before the stack
+    // overflows.
     let e = model.forward(&values(&[1], &device)).unwrap_err().to_string();
     assert!(e.contains("modules are nested more than 128 deep"), "{e}");
     drop(model);
 }
 
-/// A list, each element inside the one before.
+/// A linked list, in which each element contains the rest.
 #[derive(Module)]
 struct List(Option<Box<List>>, f64);
 
-/// A wrapper without a name of its own around any module.
+/// A wrapper around any module, which adds no name.
 #[derive(Module)]
 #[module(no_display)]
 struct Wrapper(Box<dyn Module>);
@@ -91,7 +91,7 @@ fn a_walk_over_types_of_a_user_is_a_loop() {
     let mut longest = 0;
     Visitor::walk(&list, &mut |path, _| longest = longest.max(path.len()));
     assert_eq!(longest, 2 * DEEP + 1);
-    // Dropping it in a loop is up to the type.
+    // The type does not drop itself in a loop, so the test does.
     let mut rest = list.0.take();
     while let Some(mut next) = rest {
         rest = next.0.take();
@@ -109,7 +109,7 @@ fn a_walk_over_types_of_a_user_is_a_loop() {
     std::mem::forget(wrapper);
 }
 
-/// A module that computes itself.
+/// A module whose `compute` calls itself.
 #[derive(Module)]
 struct Endless;
 

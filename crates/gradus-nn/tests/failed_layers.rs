@@ -1,4 +1,4 @@
-//! An error of a forward pass names the layer that failed, by its path in the model, and the user's line.
+//! The error of a forward pass names the layer that failed, by its path in the model, and the user's line.
 
 #![allow(clippy::unwrap_used)]
 
@@ -69,7 +69,7 @@ fn failed<T>(result: Result<T>) -> (Error, String) {
     (e, layer)
 }
 
-/// The text of the line that the error names.
+/// The text of the source line that the error names.
 fn line_of(e: &Error) -> &'static str {
     let line = e.location().unwrap().line() as usize;
     include_str!("failed_layers.rs").lines().nth(line - 1).unwrap().trim()
@@ -129,7 +129,7 @@ fn a_layer_that_gradus_calls_has_the_line_that_called_gradus() {
 #[test]
 fn a_layer_without_fields_is_known_by_its_number_in_a_sequence() {
     let d = device();
-    // Booleans have no exponential.
+    // A `Linear` accepts no booleans.
     let x = values(&[2], &d).gt(0.0).unwrap();
     let model = Sequential::new().add(gradus_nn::Identity).add(gradus_nn::Identity).add(linear(3, 3, &d));
     assert_eq!(failed(model.forward(&x)).1, "2 (Linear)");

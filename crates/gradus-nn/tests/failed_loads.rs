@@ -1,4 +1,4 @@
-//! If loading or moving fails, nothing changes, whichever device call fails.
+//! If loading or moving fails, nothing changes, whichever device call failed.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -25,8 +25,8 @@ fn bits(state: &StateDict) -> Vec<(String, Vec<u8>)> {
     tensors.chain(state.iter_metadata().map(|(name, text)| (name.to_owned(), text.into()))).collect()
 }
 
-/// Whichever call of `change` fails, either `now` returns what it did before, or the error contains `told`. Returns how
-/// often the latter happened.
+/// Lets every call of `change` fail in turn, and checks that either `now` returns the same as before, or the error
+/// contains `told`. Returns how often the error contained it.
 fn check<T>(
     backend: &Failing,
     target: &mut T,
@@ -120,7 +120,7 @@ fn a_tensor_that_a_buffer_gave_stays_as_it_is() {
     model.load_state_dict(&saved, Strict::Yes).unwrap();
     assert_eq!(mean.to_vec::<f32>().unwrap(), [0.0; 3]);
     assert_eq!(model.1.running_mean.tensor().to_vec::<f32>().unwrap(), [1.0; 3]);
-    // The state is no part of the module either.
+    // The module does not share memory with the loaded state either.
     let given = Tensor::zeros([3], DType::F32, &device).unwrap();
     saved.insert("1.running_mean", given.clone());
     model.load_state_dict(&saved, Strict::Yes).unwrap();

@@ -1,4 +1,4 @@
-//! If a forward pass or a step fails, nothing changes, whichever device call fails.
+//! If a forward pass or a step fails, nothing changes, whichever device call failed.
 #![allow(clippy::unwrap_used)]
 
 #[path = "common/failing.rs"]
@@ -13,7 +13,7 @@ use gradus_nn::{
 };
 use gradus_tensor::{DType, Device, Error, Generator, Result, Tensor, all_or_nothing, checkpoint, no_grad_guard};
 
-/// Statistics, then random numbers, then a layer that may fail.
+/// A layer with statistics, then one with random numbers, then one that may fail.
 #[derive(Module)]
 struct Net {
     first: Linear,
@@ -47,7 +47,7 @@ fn batch(device: &Device) -> Tensor {
     Tensor::rand([5, 3], DType::F32, device, &mut Generator::new(1)).unwrap()
 }
 
-/// Every bit of a module that a pass or a step may change.
+/// Every bit of a module that a forward pass or a step may change.
 fn bits(module: &impl Module) -> Vec<(String, Vec<u8>)> {
     let tensors = module.state_dict().unwrap();
     let tensors = tensors.iter().map(|(name, t)| (name.to_owned(), t.to_bytes().unwrap()));
@@ -55,8 +55,8 @@ fn bits(module: &impl Module) -> Vec<(String, Vec<u8>)> {
     tensors.chain(random.map(|(name, r)| (name, format!("{r:?}").into_bytes()))).collect()
 }
 
-/// Whichever call of `pass` fails, `module` is unchanged; if none fails, it has changed. Returns the names of the
-/// calls.
+/// Lets every call of `pass` fail in turn, and checks that `module` is unchanged after each failure, and changed if
+/// none fails. Returns the names of the calls.
 fn check<M: Module, R>(backend: &Failing, module: &M, pass: impl Fn(&M) -> Result<R>) -> Vec<&'static str> {
     let (before, mut names) = (bits(module), Vec::new());
     for n in 1.. {
@@ -118,8 +118,8 @@ fn attention_that_fails_after_dropout_drops_the_same_next_time() {
     check(&backend, &attention, |a| a.attend(&x, &x, &x, None, gradus_tensor::Causal::No));
 }
 
-/// A whole training step, in which every call fails once. A device that fails in the middle of the optimiser's step
-/// leaves it unfinished, which is reported until the saved state is loaded; nothing else leaves a trace.
+/// Runs a whole training step in which every call fails once. A device that fails in the middle of the optimiser's step
+/// leaves the step unfinished, which is reported until the saved state is loaded. No other failure leaves a trace.
 fn check_step<O: Optimizer>(dtype: DType, make: impl Fn(Vec<(String, gradus_nn::Parameter)>) -> O) {
     let (backend, device) = Failing::device();
     let new = || {
@@ -164,7 +164,7 @@ fn check_step<O: Optimizer>(dtype: DType, make: impl Fn(Vec<(String, gradus_nn::
             }
             assert_eq!(all(&net, &optimizer), before, "round {round}, call {n}, {name}: {text}");
         }
-        // One kernel per parameter, and one more if it is rounded from a copy in f32.
+        // One kernel per parameter, and another one if the parameter is rounded from an f32 copy.
         assert_eq!(unfinished, 6 * if dtype == DType::F32 { 1 } else { 2 });
         assert!(calls > 50);
         step(&reference, &mut reference_optimizer).unwrap();
@@ -180,7 +180,7 @@ fn a_whole_step_that_fails_at_any_call_changes_nothing_or_says_that_it_is_unfini
     }
 }
 
-/// A layer that fails if asked to, after what is inside of it.
+/// A layer that fails if `how` says so, after the layer inside it has run.
 #[derive(Module)]
 struct Fails<M> {
     inside: M,
@@ -198,7 +198,7 @@ impl<M: Forward> Forward for Fails<M> {
     }
 }
 
-/// Tries another way if the first fails.
+/// Runs the second module if the first one fails.
 #[derive(Module)]
 struct Either<A, B>(A, B);
 
@@ -246,7 +246,7 @@ fn passes_on_several_threads_go_back_each_for_itself() {
             });
         }
     });
-    // Every successful pass of a model counts.
+    // Every successful forward pass of a model counts.
     let net = Net::new(&device);
     std::thread::scope(|s| {
         for _ in 0..4 {

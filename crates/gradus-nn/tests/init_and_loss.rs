@@ -64,7 +64,7 @@ fn truncated_normal_stays_inside_also_far_out() {
         let v = t.to_vec::<f64>().unwrap();
         assert!(v.iter().all(|x| (-1.0..=3.0).contains(x)));
         let (mean, std, _) = moments(&t);
-        // A normal distribution truncated at one standard deviation has a standard deviation of 0.53956.
+        // A standard normal distribution truncated at one standard deviation has a standard deviation of 0.53956.
         assert!((mean - 1.0).abs() < 0.03 && (std - 2.0 * 0.53956).abs() < 0.02, "{mean} {std}");
         for (lo, hi) in [(20.0, 21.0), (-21.0, -20.0), (20.0, f64::INFINITY)] {
             let v = init.truncated_normal([1000], 0.0, 1.0, lo, hi).unwrap().to_vec::<f64>().unwrap();

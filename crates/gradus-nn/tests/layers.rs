@@ -117,7 +117,7 @@ fn batch_norm_has_gradients_in_both_modes() {
     let gradients = norm.forward(&x).unwrap().square().unwrap().sum_all().unwrap().backward().unwrap();
     let g = gradients.get(norm.weight.as_ref().unwrap()).unwrap();
     assert!(numbers(g).iter().all(|g| *g != 0.0));
-    // Running statistics are updated outside of the graph, also if gradients are off.
+    // Running statistics are updated outside the graph, even if gradients are disabled.
     norm.train();
     let _guard = no_grad_guard();
     let _ = norm.forward(&x).unwrap();
@@ -188,7 +188,7 @@ fn dropout_depends_on_its_seed_only_and_continues_from_a_saved_state() {
     assert_eq!(run(&layer), second);
 }
 
-/// A block that captures its layers, with their generators.
+/// The checkpointed block captures its layers, including their generators.
 #[test]
 fn dropout_inside_a_checkpoint_drops_the_same_elements_again() {
     let device = device();
@@ -211,7 +211,7 @@ fn dropout_inside_a_checkpoint_drops_the_same_elements_again() {
     let y = autograd::checkpoint(move |x| first(&x[0]), &[&x]).unwrap();
     assert_eq!(numbers(&y), numbers(&plain));
     assert_eq!(states(), after);
-    // The layers' generators have advanced when the block runs again.
+    // The layers' generators have advanced by the time the block runs again.
     let _ = second(&x).unwrap();
     let before = states();
     assert_ne!(before, after);
@@ -241,7 +241,7 @@ fn batch_norm_inside_a_checkpoint_moves_its_running_statistics_once() {
     let (plain, again) = (made(), made());
     let f = {
         let (inside, block) = (again.clone(), block);
-        // Two calls of one layer, the second in a region of its own.
+        // Two calls of one layer, the second one in a nested region.
         move |x: &[Tensor]| {
             let inside = inside.clone();
             let y = block(&inside, &x[0])?.narrow(1, 0, 2)?;
@@ -331,7 +331,7 @@ fn impossible_layers_are_refused() {
     assert!(AvgPool2d::new([2, 2], [0, 1], [0, 0], true).is_err());
 }
 
-/// The source files of the lines recorded by the operations behind a tensor.
+/// The source files of the lines that are recorded in the graph of a tensor.
 fn files(y: &Tensor) -> BTreeSet<&'static str> {
     let (mut files, mut stack) = (BTreeSet::new(), vec![y.grad_fn().unwrap().clone()]);
     while let Some(node) = stack.pop() {

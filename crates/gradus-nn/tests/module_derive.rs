@@ -1,4 +1,4 @@
-//! The derive macro and what every module can do.
+//! The derive macro, and what every module can do.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -253,7 +253,7 @@ fn integers_are_buffers_not_parameters() {
     let buffer = Buffer::new(ids).unwrap();
     assert!(buffer.set(&values(&[2], &device)).is_err());
     assert!(parameter(&device).set(&values(&[3], &device)).is_err());
-    // An expanded tensor becomes a parameter with memory of its own.
+    // A broadcast tensor becomes a parameter with its own memory.
     let wide = Tensor::ones([1], DType::F64, &device).unwrap().expand([4]).unwrap();
     Parameter::new(wide).unwrap().set(&values(&[4], &device)).unwrap();
 }

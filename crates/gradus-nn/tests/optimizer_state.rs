@@ -1,4 +1,4 @@
-//! Saving and loading the state of optimisers: what fits, what does not, and what happens then.
+//! Saving and loading the state of optimisers: what fits, what does not, and what happens in each case.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -60,7 +60,7 @@ fn two_parameters_of_one_name_are_refused_by_rebind() {
     assert!(sgd.parameters()[0].is_same(&p));
 }
 
-/// Tensors and metadata, to the bit.
+/// The tensors and metadata of the state, to the bit.
 fn bits(optimizer: &impl Optimizer) -> Vec<(String, Vec<u8>)> {
     let state = optimizer.state_dict().unwrap();
     let tensors = state.iter().map(|(name, t)| (name.to_owned(), t.to_bytes().unwrap()));
@@ -116,8 +116,7 @@ fn a_state_that_does_not_fit_is_refused_as_a_whole() {
     });
 }
 
-/// Loads the state of parameters `a` and `b` into an optimiser of `b` and `c`; returns the report, and the optimiser's
-/// state before and after.
+/// Loads the state of an optimiser of `a` and `b` into an optimiser of `b` and `c`. Returns the report.
 fn across<O: Optimizer>(make: impl Fn(Vec<(String, Parameter)>) -> O, device: &Device) -> LoadReport {
     let [a, b, c] = [1.0, 2.0, 3.0].map(|v| parameter(&[v], device));
     let mut saved = make(named(&[("a", &a), ("b", &b)]));

@@ -66,7 +66,7 @@ fn a_step_over_a_value_that_a_graph_insists_on_changes_nothing() {
     let numbers = |p: &Parameter| p.values().to_vec::<f64>().unwrap();
     assert_eq!((numbers(&a), numbers(&b)), (vec![1.0, 2.0], vec![3.0]));
     drop(y);
-    // If writes copy kept values, the step is made and the gradient is that of the old values.
+    // If writes copy saved values first, the step succeeds, and the gradient is still that of the old values.
     let y = gradus_tensor::autograd::allow_mutation_on_saved_tensors(|| b.square().unwrap());
     adam.step(&g).unwrap();
     assert!(numbers(&a)[0] < 1.0 && numbers(&b)[0] < 3.0);
@@ -87,7 +87,7 @@ fn a_step_that_cannot_be_made_changes_nothing() {
     let before = snapshot(&adam);
     // The gradient of the second parameter is on another device.
     let mut moved = gradients(&[(&a, &[1.0, 1.0]), (&b, &[1.0])], &device);
-    // Refused when it is set, or else by the step.
+    // It is refused either when it is set or by the step.
     if moved.set(&b, Tensor::ones([1], DType::F64, &common::device()).unwrap()).is_ok() {
         assert_eq!(adam.step(&moved).unwrap_err().kind(), &ErrorKind::DeviceMismatch);
     }
@@ -115,7 +115,7 @@ fn missing_gradients_frozen_and_shared_parameters() {
     sgd.step(&gradients(&[(&a, &[1.0])], &device)).unwrap();
     assert_close(&a, &[0.5]);
     assert_close(&b, &[1.0]);
-    // Frozen between the backward pass and the step.
+    // The parameter is frozen between the backward pass and the step.
     let late = gradients(&[(&a, &[1.0]), (&b, &[1.0])], &device);
     b.freeze();
     sgd.step(&late).unwrap();
@@ -167,14 +167,14 @@ fn half_precision_parameters_step_in_f32() {
     let p = Parameter::new(Tensor::ones([1], DType::BF16, &device).unwrap()).unwrap();
     let mut sgd = Sgd::new(named(&[("p", &p)]), SgdConfig { lr: 1.0, ..Default::default() }).unwrap();
     let step = |sgd: &mut Sgd| sgd.step(&gradients(&[(&p, &[0.001])], &device)).unwrap();
-    // Each step alone is below half a unit of bf16 at 1.
+    // Each step alone is smaller than half the spacing of bf16 at 1.
     (0..5).for_each(|_| step(&mut sgd));
     let saved = sgd.state_dict().unwrap();
     let mut sgd = Sgd::new(named(&[("p", &p)]), SgdConfig { lr: 1.0, ..Default::default() }).unwrap();
     sgd.load_state_dict(&saved, Strict::Yes).unwrap();
     (0..5).for_each(|_| step(&mut sgd));
     assert!((p.item().unwrap() - 0.99).abs() < 0.003, "{}", p.item().unwrap());
-    // Values written by someone else are what the next step starts from.
+    // If something else writes the values, the next step starts from the new values.
     p.set(&Tensor::full([1], 3.0, DType::F32, &device).unwrap()).unwrap();
     step(&mut sgd);
     assert_eq!(p.item().unwrap(), 3.0);
@@ -186,7 +186,7 @@ fn the_norm_is_found_whatever_its_size() -> Result<()> {
     for scale in [1e-200, 1.0, 1e200] {
         let (a, b) = (parameter(&[0.0], &device), parameter(&[0.0, 0.0], &device));
         let make = || gradients(&[(&a, &[2.0 * scale]), (&b, &[-3.0 * scale, 6.0 * scale])], &device);
-        // A shared parameter counts once, and one without a gradient not at all.
+        // A shared parameter counts once, and a parameter without a gradient does not count.
         let list = [a.clone(), a.clone(), b.clone(), parameter(&[1.0], &device)];
         let mut found = make();
         let norm = clip_grad_norm(&mut found, &list, 3.5 * scale)?;
@@ -199,7 +199,7 @@ fn the_norm_is_found_whatever_its_size() -> Result<()> {
         clip_grad_norm(&mut found, &list, 8.0 * scale.max(1.0))?;
         assert_close(found.get(&a).unwrap(), &[2.0 * scale]);
     }
-    // f16 squares overflow at 256.
+    // In f16, squares overflow from 256 on.
     let p = Parameter::new(Tensor::full([4], 1000.0, DType::F16, &device)?)?;
     let mut found = p.square()?.mul(0.5)?.sum_all()?.backward()?;
     assert_eq!(clip_grad_norm(&mut found, std::slice::from_ref(&p), 1.0)?, 2000.0);
@@ -223,7 +223,7 @@ fn clipping_refuses_what_is_not_finite_and_changes_nothing() {
     assert_close(found.get(&b).unwrap(), &[-0.5]);
 }
 
-/// Whatever allocation fails, a step of half-precision parameters is done for all of them or for none.
+/// Whichever allocation fails, a step of half-precision parameters is done for all of them or for none.
 #[test]
 fn a_half_precision_step_without_memory_changes_nothing() {
     const N: usize = 1 << 14;
@@ -258,18 +258,18 @@ fn a_half_precision_step_without_memory_changes_nothing() {
         assert!(after.iter().zip(&before).all(|(a, b)| a < b), "{after:?}");
         before = after;
     }
-    // New state needs memory; a later step needs none, so it was never refused.
+    // Only new state needs memory. A later step needs none, so it was never refused.
     assert_eq!(refused, 3 * 3 * N * 4 / N);
 }
 
-/// The f32 copy is rounded as a conversion rounds it, with infinities and the sign of zeros.
+/// The f32 copy is rounded like a conversion, including infinities and the sign of zeros.
 #[test]
 fn half_precision_values_are_the_rounded_f32_copy() {
     let device = device();
     let wanted = [1.0f32, -0.0, 0.0, 0.1, -3.337, 1e-7, 70000.0, -1e30, f32::INFINITY];
     for dtype in [DType::F16, DType::BF16] {
         let p = Parameter::new(Tensor::zeros([wanted.len()], dtype, &device).unwrap()).unwrap();
-        // p - 1 * g with p = 0 is -g.
+        // With p = 0, p - 1 * g is -g.
         let g: Vec<f32> = wanted.iter().map(|w| -w).collect();
         let g = Tensor::from_vec(g, [wanted.len()], &device).unwrap();
         let mut gradients = p.to_dtype(DType::F32).unwrap().sum_all().unwrap().backward().unwrap();
@@ -277,7 +277,7 @@ fn half_precision_values_are_the_rounded_f32_copy() {
         let half = Tensor::from_vec(wanted, [wanted.len()], &device).unwrap().to_dtype(dtype).unwrap();
         Sgd::new(named(&[("p", &p)]), SgdConfig { lr: 1.0, ..Default::default() }).unwrap().step(&gradients).unwrap();
         let (mut got, mut want) = (p.to_bytes().unwrap(), half.to_bytes().unwrap());
-        // 0 - 0 is +0, whichever zero was subtracted: element 1 is not compared.
+        // 0 - 0 is +0, whichever zero was subtracted, so element 1 is not compared.
         got.drain(2..4);
         want.drain(2..4);
         assert_eq!(got, want, "{dtype}");

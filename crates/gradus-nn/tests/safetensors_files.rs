@@ -1,4 +1,4 @@
-//! Files: what is written, and the errors for damaged files.
+//! Safetensors files: what is written, and the errors for damaged files.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +9,7 @@ use common::{device, values, with_init};
 use gradus_nn::{Linear, Module, StateDict, Strict};
 use gradus_tensor::{DType, Device, ErrorKind, Result, Tensor, bf16};
 
-/// A file of a header and data.
+/// A file with this header and these data.
 fn file(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
 }
@@ -45,19 +45,19 @@ fn every_dtype_and_shape_survives_a_file() {
         assert_eq!(loaded.get(name).unwrap().to_bytes().unwrap(), t.to_bytes().unwrap(), "{name}");
     }
     assert_eq!(loaded.metadata("note"), Some("line\nbreak"));
-    // The reference implementation agrees, and the folder contains nothing else.
+    // The reference implementation reads the same, and the folder contains nothing else.
     let bytes = std::fs::read(&path).unwrap();
     let reference = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     assert_eq!(reference.len(), state.len());
     assert_eq!(reference.tensor("scalar").unwrap().data(), 0x4020u16.to_le_bytes());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    // A writer receives the same bytes as a file; a failing writer is an error.
+    // A writer receives the same bytes as a file. A writer that fails is an error.
     let mut written = Vec::new();
     state.write_safetensors(&mut written).unwrap();
     assert_eq!(written, bytes);
     let e = state.write_safetensors(&mut &mut [0; 20][..]).unwrap_err();
     assert_eq!(e.kind(), &ErrorKind::Io);
-    // The same state gives the same file.
+    // Saving the loaded state writes the same bytes.
     let again = folder.path().join("again.safetensors");
     loaded.save_safetensors(&again).unwrap();
     assert_eq!(std::fs::read(again).unwrap(), bytes);
@@ -150,7 +150,7 @@ fn files_that_cannot_be_read_or_written_are_io_errors() {
     assert!(state.save_safetensors(Path::new("/")).is_err());
     let reserved: StateDict = [("__metadata__", values(&[2], &device))].into_iter().collect();
     assert!(reserved.save_safetensors(folder.path().join("x")).is_err());
-    // A directory is in the way: the write fails, and no temporary file is left.
+    // If a directory is in the way, the write fails and leaves no temporary file behind.
     let blocked = folder.path().join("blocked");
     std::fs::create_dir(&blocked).unwrap();
     std::fs::write(blocked.join("inside"), "x").unwrap();
@@ -265,7 +265,7 @@ fn pipes_and_devices_are_neither_waited_for_nor_replaced() {
     }
 }
 
-/// A file with this header, which claims `claimed` bytes of data and has none of them on disk.
+/// A file with this header that claims `claimed` bytes of data, none of which are on disk.
 fn sparse(header: &str, claimed: u64) -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sparse.safetensors");
@@ -290,13 +290,13 @@ fn a_file_that_claims_more_than_there_is_memory_for_is_an_error() {
     };
     let one = r#"{"a":{"dtype":"F32","shape":[250000000000],"data_offsets":[0,1000000000000]}}"#;
     refused(one, 1_000_000_000_000, 1_000_000_000_000);
-    // Each of them fits alone.
+    // Each tensor alone would fit.
     let entry = |i: usize| {
         format!(r#""{i}":{{"dtype":"U8","shape":[500000],"data_offsets":[{},{}]}}"#, i * 500_000, (i + 1) * 500_000)
     };
     let many: Vec<String> = (0..3).map(entry).collect();
     refused(&format!("{{{}}}", many.join(",")), 1_500_000, 1_500_000);
-    // A header long enough for this many entries.
+    // A header so long that parsing it could exceed the memory.
     refused(&" ".repeat(1 << 18), 0, 8 << 18);
     device.backend().set_memory_budget(None).unwrap();
 }
@@ -313,7 +313,7 @@ fn loading_takes_the_memory_of_the_tensors_and_little_more() {
     device.backend().set_memory_budget(Some(bytes + (64 << 10))).unwrap();
     let loaded = StateDict::load_safetensors(&path, &device).unwrap();
     assert!(loaded.get("x").unwrap().to_dtype(DType::F32).unwrap().min_all().unwrap().item().unwrap() == 1.0);
-    // Writing needs a copy of the largest tensor: an error, and no file.
+    // Writing needs a copy of the largest tensor, for which there is no memory. It fails and leaves no file.
     let again = folder.path().join("again.safetensors");
     let e = loaded.save_safetensors(&again).unwrap_err();
     assert!(matches!(e.kind(), ErrorKind::OutOfMemory { .. }), "{e}");

@@ -1,4 +1,4 @@
-//! Saving and loading state: round trips, strictness, tying.
+//! Saving and loading state: round trips, strictness and tied parameters.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -162,7 +162,7 @@ fn a_tied_weight_is_stored_once_and_stays_tied() {
     model.load_safetensors(&path, &device, Strict::Yes).unwrap();
     assert_eq!(model[1].weight.to_vec::<f64>().unwrap(), before);
     assert!(model[0].weight.is_same(&model[1].weight));
-    // The file fits a model in which the two are apart.
+    // The file also fits a model in which the two weights are not tied.
     let mut apart = with_init(&device, |init| {
         vec![Linear::without_bias(2, 2, init).unwrap(), Linear::without_bias(2, 2, init).unwrap()]
     });
@@ -201,7 +201,7 @@ fn one_name_for_two_tensors_is_an_error() {
         assert!(error.to_string().contains("two tensors of the module have one name: 0.x.y.z"), "{error}");
     }
     assert!(!path.exists());
-    // The same tensor under one name is found twice, and kept once.
+    // A tensor found twice under the same name is stored once.
     let p = make();
     let mut same = BTreeMap::from([("x.y".to_owned(), nested("z", p.clone())), ("x".to_owned(), nested("y.z", p))]);
     let state = same.state_dict().unwrap();

@@ -1,4 +1,5 @@
-//! Convolutions, pools, norms and attention as layers: shapes, names of parameters, first values and PyTorch's numbers.
+//! Convolutions, pooling, normalisation and attention as layers: shapes, parameter names, initial values, and PyTorch's
+//! results.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -25,7 +26,7 @@ fn named(list: &[(&str, &[usize])]) -> Vec<(String, Vec<usize>)> {
     list.iter().map(|(n, s)| ((*n).to_owned(), s.to_vec())).collect()
 }
 
-/// `sin(a i + b)`
+/// `sin(a i + b)` for element `i`.
 fn sines(shape: &[usize], a: f64, b: f64, device: &Device) -> Tensor {
     let n: usize = shape.iter().product();
     Tensor::from_vec((0..n).map(|i| (i as f64 * a + b).sin()).collect::<Vec<_>>(), shape, device).unwrap()
@@ -54,7 +55,7 @@ fn convolutions_have_pytorchs_shapes_and_first_values() {
     });
 }
 
-/// The step that these make in bytes is beyond an `isize`, and nothing takes it.
+/// Measured in bytes, these steps exceed an `isize`, but no element is that far away.
 #[test]
 fn a_stride_or_dilation_that_no_tap_takes_may_have_any_size() {
     let d = device();
@@ -74,7 +75,7 @@ fn transposed_convolutions_store_the_weight_from_in_to_out() {
         let config = ConvTransposeConfig { stride: [2], output_padding: [1], groups: 2, ..Default::default() };
         let layer = ConvTranspose1d::new(4, 6, [3], config, init).unwrap();
         assert_eq!(parameters(&layer), named(&[("weight", &[4, 3, 3]), ("bias", &[6])]));
-        let bound = 1.0 / 9f64.sqrt(); // as PyTorch: of axis 1 of the weight
+        let bound = 1.0 / 9f64.sqrt(); // as in PyTorch: fan_in is computed from axis 1
         assert!(numbers(layer.bias.as_deref().unwrap()).iter().all(|v| v.abs() <= bound));
         let x = values(&[2, 4, 5], &d);
         let options = ConvOptions::new().stride([2]).output_padding([1]).groups(2);
@@ -225,7 +226,7 @@ fn attention_has_pytorchs_parameters_and_numbers() {
     ];
     assert_close(&layer.attend(&x, &memory, &memory, None, Causal::No).unwrap(), &other);
 
-    // A mask for each sample, and one that lets each query see earlier keys.
+    // A mask for each sample, and a causal mask, which lets each query see only earlier keys.
     let keep = Tensor::from_vec(vec![true, true, true, false], [2, 1, 1, 2], &d).unwrap();
     let y = layer.attend(&x, &memory, &memory, Some(&keep), Causal::No).unwrap();
     assert_close(&y.narrow(0, 0, 1).unwrap(), &other[..12]);

@@ -1,5 +1,5 @@
-//! What a small operation costs, whether that depends on the size of the graph, and what the check of a kept value costs:
-//! `cargo bench -p gradus-tensor`. Prints the median of repeated runs, in nanoseconds.
+//! Measures what a small operation costs, whether that depends on the size of the graph, and what it costs to check a
+//! saved value: `cargo bench -p gradus-tensor`. Prints the median of repeated runs, in nanoseconds.
 #![allow(clippy::print_stdout)]
 
 use std::hint::black_box;
@@ -13,7 +13,7 @@ use gradus_tensor::{BackwardOptions, CustomOp, Device, Result, Tensor, apply_cus
 const CHAIN: usize = 1000;
 const ROUNDS: usize = 300;
 
-/// The medians of the stages of a job that gives their times, each divided by `parts`.
+/// Runs a job that returns the times of its stages, and returns the median of each stage, divided by `parts`.
 fn medians<const N: usize>(rounds: usize, parts: usize, mut job: impl FnMut() -> Result<[f64; N]>) -> Result<[f64; N]> {
     let mut times: [Vec<f64>; N] = std::array::from_fn(|_| vec![]);
     for _ in 0..rounds {
@@ -27,7 +27,7 @@ fn medians<const N: usize>(rounds: usize, parts: usize, mut job: impl FnMut() ->
     }))
 }
 
-/// Nanoseconds, and what `f` gives.
+/// Returns the nanoseconds that `f` took, and its result.
 fn timed<T>(f: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
     let start = Instant::now();
     let found = f()?;
@@ -46,7 +46,7 @@ fn chain(x: &Tensor, b: &Tensor, op: Binary, length: usize) -> Result<Tensor> {
     Ok(y)
 }
 
-/// Without gradients, and the stages of one step with them.
+/// Measures operations without gradients, and then the stages of one step with gradients.
 fn small_operations(a: &Tensor, b: &Tensor) -> Result<()> {
     let w = a.with_grad()?;
     println!("nanoseconds an operation on {} elements, in a chain of {CHAIN}", a.numel());
@@ -73,10 +73,10 @@ fn small_operations(a: &Tensor, b: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Chains of several lengths: time is linear in them if a node costs the same.
+/// Measures chains of several lengths. If a node always costs the same, the time is linear in the length.
 ///
-/// *Drop* is that of a whole graph that no pass has run; *backward* frees the graph on its way; *grad* asks for the gradient
-/// of the leaf alone.
+/// *Drop* is the time to drop a whole graph over which no backward pass has run. *Backward* includes freeing the graph
+/// along the way. *Grad* computes only the gradient of the leaf.
 fn large_graphs(a: &Tensor, b: &Tensor) -> Result<()> {
     let w = a.with_grad()?;
     println!("\nnanoseconds a node, in graphs of several sizes");
@@ -104,10 +104,10 @@ fn large_graphs(a: &Tensor, b: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The identity, whose gradient reads its kept input over and over and notes how long that took.
+/// The identity. Its backward rule reads the saved input over and over, and notes how long that took.
 #[derive(Default)]
 struct Reads {
-    /// Nanoseconds of [`CHAIN`] reads, and of as many copies of the handle that a read gives.
+    /// Nanoseconds of [`CHAIN`] reads, and of the same number of clones of the handle that a read returns.
     times: Mutex<[f64; 2]>,
 }
 
@@ -138,11 +138,11 @@ impl CustomOp for Reads {
     }
 }
 
-/// What it costs that a kept value is checked when a gradient reads it.
+/// Measures what it costs to check a saved value when a backward rule reads it.
 ///
-/// A read finds the value, compares the version of its storage with the one it had, and hands out a handle. Copying the
-/// handle would be the same work without the check, so the difference is that of finding and checking. If the storage was
-/// written beside the value, the versions differ and the log of writes is asked.
+/// A read finds the value, compares the current version of its storage with the version at saving, and returns a
+/// handle. Cloning the handle alone skips finding and checking, so the difference is their cost. If other parts of the
+/// storage have been written, the versions differ, and the log of writes must be searched.
 fn checks(a: &Tensor) -> Result<()> {
     println!("\nnanoseconds to read a value that was kept");
     for beside in [false, true] {

@@ -1,4 +1,4 @@
-//! Attention, compared with PyTorch and with its decomposition, and its gradients with finite differences.
+//! Attention: results compared with PyTorch and with its single steps, gradients compared with finite differences.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -29,12 +29,12 @@ fn values_are_pytorchs() {
     assert_like_pytorch("sdpa", &q.scaled_dot_product_attention(&k, &v, options()).unwrap());
     let mask = sines(&[3, 5], 0.77, 0.3);
     assert_like_pytorch("sdpam", &q.scaled_dot_product_attention(&k, &v, options().mask(&mask).scale(-0.7)).unwrap());
-    // PyTorch aligns the mask at the top left.
+    // PyTorch aligns the causal mask at the top left.
     let o = options().causal(Causal::TopLeft);
     assert_like_pytorch("sdpac", &q.scaled_dot_product_attention(&k, &v, o).unwrap());
     let o = options().causal(Causal::BottomRight);
     assert_like_pytorch("sdpabr", &q.scaled_dot_product_attention(&k, &v, o).unwrap());
-    // Both at once, with a bool mask and a float mask that hide nothing.
+    // A causal mask together with a bool or float mask that hides nothing.
     for mask in [bools(&[1; 15], &[3, 5]), Tensor::zeros([3, 5], DType::F64, &cpu()).unwrap()] {
         let o = options().causal(Causal::TopLeft).mask(&mask);
         assert_like_pytorch("sdpac", &q.scaled_dot_product_attention(&k, &v, o).unwrap());
@@ -43,7 +43,7 @@ fn values_are_pytorchs() {
     }
 }
 
-// CONTRACT mistake 13: prose that divides by the scale where code multiplies.
+// Mistake 13 of `gradus/tests/mistakes.rs`: documentation that divides by the scale where the code multiplies.
 #[test]
 fn the_scale_multiplies() {
     let (q, k, v) = (f64s(&[1.0], &[1, 1]), f64s(&[0.0, 1.0], &[2, 1]), f64s(&[0.0, 1.0], &[2, 1]));
@@ -56,7 +56,7 @@ fn the_scale_multiplies() {
     assert!(q.scaled_dot_product_attention(&k, &v, options().scale(f64::INFINITY)).is_err());
 }
 
-// CONTRACT mistake 13: fully masked rows give 0 with zero gradient.
+// Mistake 13 of `gradus/tests/mistakes.rs`: fully masked rows must be 0, with a gradient of zero.
 #[test]
 fn fully_masked_rows_give_zero_with_zero_gradient() {
     let inf = f64::NEG_INFINITY;
@@ -73,12 +73,12 @@ fn fully_masked_rows_give_zero_with_zero_gradient() {
         assert!(leaves.iter().all(|l| f(g.get(l).unwrap()).iter().all(|v| v.is_finite())));
         both(|x| x[0].scaled_dot_product_attention(&x[1], &x[2], options().mask(mask)), &inputs);
     }
-    // More queries than keys: the first queries see none.
+    // More queries than keys: the first query sees no key.
     let inputs = [randn(&[1, 3, 2], 1), randn(&[1, 2, 2], 2), randn(&[1, 2, 2], 3)];
     let o = || options().causal(Causal::BottomRight);
     assert_eq!(f(&inputs[0].scaled_dot_product_attention(&inputs[1], &inputs[2], o()).unwrap())[..2], [0.0; 2]);
     both(|x| x[0].scaled_dot_product_attention(&x[1], &x[2], o()), &inputs);
-    // No keys at all.
+    // There are no keys at all.
     let inputs = [randn(&[2, 3, 2], 1), randn(&[2, 0, 2], 2), randn(&[2, 0, 4], 3)];
     let (y, lse) = inputs[0].attention_with_lse(&inputs[1], &inputs[2], options()).unwrap();
     assert_eq!((f(&y), f(&lse)), (vec![0.0; 24], vec![inf; 6]));
@@ -102,7 +102,7 @@ fn gradients_of_any_order_with_grouped_heads_in_every_layout() {
     }
 }
 
-// CONTRACT mistake 9: a mask argument that is ignored.
+// Mistake 9 of `gradus/tests/mistakes.rs`: a mask argument that is ignored.
 #[test]
 fn a_float_mask_has_gradients_of_its_own_shape() {
     for shape in [&[3][..], &[2, 3], &[1, 3], &[2, 1, 1], &[2, 1, 2, 3]] {
@@ -135,7 +135,8 @@ fn the_log_sum_exp_is_differentiable() {
 
 #[test]
 fn heads_and_leading_axes_are_what_they_say() {
-    // Grouped heads are repeated heads; leading axes are samples; no head axis is one head.
+    // A key head shared by several query heads acts like repeated key heads. Leading axes are batch axes. Without a
+    // head axis there is one head.
     let [q, k, v] = grouped();
     let y = q.scaled_dot_product_attention(&k, &v, options()).unwrap();
     let repeat = |t: &Tensor| t.index_select(1, &common::i64s(&[0, 0, 1, 1], &[4])).unwrap();
@@ -197,7 +198,7 @@ fn dropout_drops_weights_and_has_gradients() {
     let plain = inputs[0].scaled_dot_product_attention(&inputs[1], &inputs[2], options().causal(Causal::BottomRight));
     assert_eq!(f(&at(0.0, &inputs, &mut generator).unwrap()), f(&plain.unwrap()));
     assert_eq!(generator.offset(), 0);
-    // The mean over many masks is the attention without them.
+    // Averaged over many dropout masks, the result is that of attention without dropout.
     let (q, k, v) = (randn(&[1, 1, 2], 1), randn(&[1, 4, 2], 2), randn(&[1, 4, 1], 3));
     let many = |t: &Tensor| t.expand([&[4096], &t.shape()[1..]].concat()).unwrap();
     let dropped = many(&q).scaled_dot_product_attention(&many(&k), &many(&v), options().dropout(0.5, &mut generator));
@@ -223,7 +224,7 @@ fn half_precision_computes_in_f32() {
         let g = y.sum_all().unwrap().backward().unwrap();
         assert_eq!(g.get(&leaf).unwrap().dtype(), dtype);
     }
-    // Scores far above the range of f16.
+    // The scores are far above the range of f16.
     let q = Tensor::full([1, 2, 64], 60.0, DType::F16, &cpu()).unwrap();
     let y = q.scaled_dot_product_attention(&q, &q, options().scale(1.0)).unwrap();
     assert_eq!(f(&y), [60.0; 128]);
@@ -254,7 +255,7 @@ fn masked_softmax_keeps_what_it_is_told() {
     let y = leaf.masked_softmax(&mask, -1).unwrap().square().unwrap().sum_all().unwrap();
     let g = f(y.backward().unwrap().get(&leaf).unwrap());
     assert!(g.iter().all(|g| g.is_finite()) && g[2..] == [0.0; 7], "{g:?}");
-    // Returning NaN is correct here.
+    // NaN is the correct result here, because this mask keeps the NaN.
     assert!(f(&x.masked_softmax(&bools(&[0, 1, 1], &[3]), 1).unwrap())[1].is_nan());
     for x in layouts(&[3, 4], 1) {
         let mask = bools(&[1, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0], &[3, 4]);
@@ -291,7 +292,7 @@ fn impossible_attention_is_refused_with_its_operands() {
     refused(i.scaled_dot_product_attention(&i, &i, o()), "i64");
 }
 
-/// The class of each gradient: NaN, infinite, 0 or another number.
+/// The class of each gradient: NaN (`N`), infinite (`+` or `-`), 0, or any other number (`.`).
 fn kinds(t: &Tensor) -> String {
     let kind = |v: f64| match v {
         v if v.is_nan() => 'N',

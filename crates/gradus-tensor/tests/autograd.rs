@@ -1,4 +1,4 @@
-//! Life cycle of a graph: versions, order, freeing, depth, modes.
+//! The life cycle of a graph: versions, order, freeing, depth and modes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -52,7 +52,7 @@ fn overwritten_value_is_an_error_that_names_both_operations_and_the_line_of_the_
 #[test]
 fn a_write_elsewhere_or_to_a_value_that_no_gradient_needs_is_no_error() {
     let x = f32s(&[1.0, 2.0], &[2]).with_grad().unwrap();
-    // The gradient of add needs no value.
+    // The backward pass of `add` needs no saved value.
     let w = f32s(&[3.0, 4.0], &[2]);
     let y = x.add(&w).unwrap();
     w.fill_(0.0).unwrap();
@@ -89,7 +89,7 @@ fn every_kept_output_is_checked_too() {
     assert!(e.contains("softmax") && e.contains("mul_"), "{e}");
 }
 
-/// Its gradient would be that of the old values.
+/// An overwritten result cannot be used as an operand, because its gradient would still be that of the old values.
 #[test]
 fn a_computed_tensor_that_was_overwritten_is_not_computed_with() {
     let w = randn(&[2, 3], 1).with_grad().unwrap();
@@ -101,7 +101,7 @@ fn a_computed_tensor_that_was_overwritten_is_not_computed_with() {
         assert!(e.contains("fill_ overwrote") && e.contains(" computed it at "), "{e}");
     }
     assert!(x.backward_with(BackwardOptions::new()).is_err());
-    // What was not written is unchanged, and so are the detached values.
+    // A view made earlier counts as overwritten as a whole, even its unwritten part. Detached values may be used.
     let rest = view.narrow(0, 1, 2);
     assert!(rest.is_err(), "a view of all of it");
     assert!(x.detach().add(1.0).is_ok());
@@ -109,7 +109,7 @@ fn a_computed_tensor_that_was_overwritten_is_not_computed_with() {
     assert!(x.add(1.0).is_ok());
 }
 
-/// An optimiser writes into leaves; they and their views equal whatever the storage holds.
+/// An optimiser writes into leaves, so a leaf and its views always have the values that the storage holds.
 #[test]
 fn a_leaf_that_was_written_has_the_new_value_and_so_have_its_views() {
     let w = f32s(&[1.0, 2.0], &[2]).with_grad().unwrap();
@@ -175,7 +175,7 @@ fn gradients_of_intermediates_of_shared_values_and_of_nothing() {
     assert_eq!(g[0].as_ref().unwrap().item().unwrap(), 19.0);
     assert_eq!(g[1].as_ref().unwrap().item().unwrap(), 19.0 * 6.0);
     assert!(g[2].is_none());
-    // The gradient of a tensor for itself.
+    // The gradient of a tensor with respect to itself.
     assert_eq!(grad(&[&u], &[&u], None, BackwardOptions::new()).unwrap()[0].as_ref().unwrap().item().unwrap(), 1.0);
 }
 
@@ -239,7 +239,8 @@ fn crossed_writes_from_two_threads_finish() {
             s.spawn(move || {
                 for _ in 0..2000 {
                     a.add_(b).unwrap();
-                    // However the writes interleave, a sum is at most three times the larger operand: nothing grows.
+                    // However the writes interleave, a sum is at most three times the larger operand, so the values
+                    // cannot grow.
                     a.mul_(0.25).unwrap();
                 }
             });
@@ -341,7 +342,7 @@ fn an_ignored_row_has_no_gradient_whatever_its_logits_are() {
         let g = grad(&[&loss], &[&x], None, options).unwrap()[0].as_ref().unwrap().to_vec::<f64>().unwrap();
         assert!(g[0].abs() > 0.1 && g[2..] == [0.0, 0.0], "{g:?}");
     }
-    // An ignored index that the targets' dtype cannot hold matches nothing.
+    // An ignored index that the targets' dtype cannot hold matches no target.
     let target = i64s(&[0, 1], &[2]).to_dtype(DType::U32).unwrap();
     let x = f64s(&[1.0, 2.0, 0.0, 1.0], &[2, 2]);
     assert!(

@@ -60,7 +60,7 @@ fn both_orders_with_captured_parameters_and_nested_regions() {
 
 #[test]
 fn what_is_captured_is_counted_once_however_it_is_used() {
-    // b depends on a; both are captured, and a is passed too. y = a * b * x with x = a, b = a^2: y = a^4.
+    // `b = a^2` depends on `a`. Both are captured, and `a` is also the input `x`, so y = a * b * x = a^4.
     let a = f64s(&[3.0], &[1]).with_grad().unwrap();
     let b = a.square().unwrap();
     let (ca, cb) = (a.clone(), b.clone());
@@ -88,7 +88,7 @@ fn several_outputs_integers_and_outputs_without_gradient() {
     assert_eq!(values(&y[1]), [3.0, 4.0]);
     let g = y[0].add(&y[2]).unwrap().sum_all().unwrap().backward().unwrap();
     assert_eq!(values(g.get(&x).unwrap()), [5.0, 8.0]);
-    // Nothing tracked: nothing recorded.
+    // If no input is tracked, nothing is recorded.
     assert!(!checkpoint(|x| x[0].exp(), &[&x.detach()]).unwrap().requires_grad());
     let _guard = no_grad_guard();
     assert!(!checkpoint(|x| x[0].exp(), &[&x]).unwrap().requires_grad());
@@ -137,7 +137,8 @@ fn the_region_runs_once_forward_and_once_backward() {
 
 #[test]
 fn whatever_the_region_read_is_checked_before_it_is_run_again() {
-    // An input, a captured parameter, a captured constant, a constant that is only added, and one read on the host.
+    // In turn, overwrite an input, a captured parameter, a captured constant, a constant that is only added, and a
+    // constant that is read on the host.
     let place = |k: usize| {
         let x = f64s(&[2.0], &[1]).with_grad().unwrap();
         let w = f64s(&[3.0], &[1]).with_grad().unwrap();
@@ -169,7 +170,7 @@ fn writes_that_would_happen_twice_are_refused() {
     };
     let e = checkpoint(f, &[&x]).unwrap_err().to_string();
     assert!(e.contains("add_") && e.contains("outlives") && e.contains("checkpoint.rs"), "{e}");
-    // Writes into its own tensors are allowed.
+    // A region may write into tensors that it made itself.
     let f = |x: &[Tensor]| {
         let own = Tensor::zeros([1], DType::F64, &cpu())?;
         own.add_(3.0)?;
@@ -193,7 +194,7 @@ fn a_region_that_changes_is_an_error() {
     assert!(run(|x, _| x.sum_all()).contains("other shapes"));
     assert!(run(|x, w| x.mul(w)).contains("had not used before"));
     assert!(run(|x, _| x.reshape([7])).contains("reshape"));
-    // An error in the first run is returned.
+    // An error in the first run is returned to the caller.
     assert_eq!(checkpoint(|x| x[0].reshape([7]), &[&x]).unwrap_err().op(), "reshape");
 }
 
@@ -220,13 +221,13 @@ fn a_long_chain_of_regions_runs_and_drops() {
     let mut y = x.clone();
     for _ in 0..20_000 {
         let before = y.clone();
-        // Each captures the one before.
+        // Each function captures the previous result.
         y = checkpoint(move |_| before.mul(1.0), &[]).unwrap();
     }
     assert_eq!(y.backward_with(BackwardOptions::new()).unwrap().get(&x).unwrap().item().unwrap(), 1.0);
 }
 
-/// The gradient of the sum of `y`.
+/// Checks that the backward pass of `y` fails with an error that contains `why`.
 fn refused(y: &Tensor, x: &Tensor, why: &str) {
     let e = gradient(y, x).unwrap_err();
     assert_eq!(e.kind(), &ErrorKind::Autograd);
@@ -239,7 +240,7 @@ fn a_generator_hidden_in_the_function_draws_the_same_again_and_stays_where_it_is
     let x = randn(&[64], 1).with_grad().unwrap();
     let generator = Arc::new(Mutex::new(Generator::new(1)));
     let hidden = generator.clone();
-    // Draws of several kinds and sizes, in a nested region, and some from a generator of its own.
+    // Draws of several kinds and sizes inside a nested region, some of them from a generator made there.
     let inner = move |x: &[Tensor]| {
         let mut g = hidden.lock().unwrap();
         let order: Vec<i64> = g.permutation(64)?.into_iter().map(|i| i as i64).collect();
@@ -281,14 +282,14 @@ fn other_random_numbers_in_the_second_run_are_an_error() {
         let (runs, generator) = (AtomicUsize::new(0), Mutex::new(Generator::new(1)));
         let f = move |x: &[Tensor]| {
             let mut g = generator.lock().unwrap();
-            // One draw in the first run; none, or two, in the second.
+            // One draw in the first run, but none or two in the second.
             let draws = if runs.fetch_add(1, Ordering::Relaxed) == 0 { 1 } else { more };
             let drawn: Vec<u64> = (0..draws).map(|_| g.next_u64()).collect();
             if drawn.len() < 9 { x[0].square() } else { x[0].exp() }
         };
         refused(&checkpoint(f, &[&x]).unwrap(), &x, "drew other random numbers");
     }
-    // Draws on another thread are not recorded; the mask shows it.
+    // Draws on another thread are not recorded, but the changed output gives them away.
     let generator = Mutex::new(Generator::new(1));
     let f = move |x: &[Tensor]| {
         let drawn = std::thread::scope(|s| s.spawn(|| generator.lock().unwrap().next_u64()).join()).unwrap();
@@ -300,25 +301,25 @@ fn other_random_numbers_in_the_second_run_are_an_error() {
 #[test]
 fn a_function_that_is_another_in_its_second_run_is_an_error() {
     let x = f64s(&[3.0, f64::NAN], &[2]).with_grad().unwrap();
-    // A counter.
+    // A counter changes the values.
     let n = AtomicUsize::new(0);
     let f = move |x: &[Tensor]| x[0].mul(n.fetch_add(1, Ordering::Relaxed) as f64 + 1.0);
     refused(&checkpoint(f, &[&x]).unwrap(), &x, "gave other values in output 0");
-    // The same numbers, not tracked.
+    // The second run computes the same numbers, but its result is not tracked.
     let n = AtomicUsize::new(0);
     let f = move |x: &[Tensor]| {
         let y = x[0].square()?;
         Ok(if n.fetch_add(1, Ordering::Relaxed) == 0 { y } else { y.detach() })
     };
     refused(&checkpoint(f, &[&x]).unwrap(), &x, "tracked output 0");
-    // A parameter that is frozen between the two runs.
+    // A parameter is frozen between the two runs.
     let (w, n) = (f64s(&[2.0], &[1]).with_grad().unwrap(), AtomicUsize::new(0));
     let f = move |x: &[Tensor]| {
         let frozen = n.fetch_add(1, Ordering::Relaxed) > 0;
         if frozen { x[0].mul(w.detach()) } else { x[0].mul(&w) }
     };
     refused(&checkpoint(f, &[&x]).unwrap(), &x, "did not use tracked tensors");
-    // NaN counts as unchanged.
+    // NaN in both runs counts as unchanged.
     let y = checkpoint(|x| x[0].sqrt()?.mul(2.0), &[&x]).unwrap();
     assert_eq!(gradient(&y, &x).unwrap()[0], 1.0 / 3.0f64.sqrt());
 }
@@ -326,25 +327,25 @@ fn a_function_that_is_another_in_its_second_run_is_an_error() {
 #[test]
 fn other_tensors_in_the_second_run_are_an_error() {
     let x = f64s(&[3.0], &[1]).with_grad().unwrap();
-    // Replaced by a tensor with the same values.
+    // A captured tensor is replaced by another one with the same values.
     let held = Arc::new(Mutex::new(f64s(&[2.0], &[1])));
     let inside = held.clone();
     let y = checkpoint(move |x| x[0].mul(&*inside.lock().unwrap()), &[&x]).unwrap();
     assert_eq!(gradient(&y, &x).unwrap(), [2.0]);
     *held.lock().unwrap() = f64s(&[2.0], &[1]);
     refused(&y, &x, "read a tensor");
-    // Replaced by another part of the same tensor.
+    // The second run reads another part of the same tensor.
     let (rows, n) = (f64s(&[2.0, 2.0], &[2]), AtomicUsize::new(0));
     let f = move |x: &[Tensor]| x[0].mul(&rows.narrow(0, n.fetch_add(1, Ordering::Relaxed).min(1), 1)?);
     refused(&checkpoint(f, &[&x]).unwrap(), &x, "read a tensor");
-    // Made on another thread, where its origin is not recorded.
+    // The tensor is made on another thread, where its origin is not recorded.
     let c = f64s(&[2.0], &[1]);
     let shared = c.clone();
     let f = move |x: &[Tensor]| x[0].mul(&std::thread::scope(|s| s.spawn(|| shared.copy()).join()).unwrap()?);
     let y = checkpoint(f, &[&x]).unwrap();
     c.fill_(100.0).unwrap();
     refused(&y, &x, "read a tensor");
-    // A second run that writes.
+    // The second run writes to a captured tensor.
     let (c, n) = (f64s(&[2.0], &[1]), AtomicUsize::new(0));
     let f = move |x: &[Tensor]| {
         let y = x[0].mul(&c)?;
@@ -366,11 +367,11 @@ fn an_output_that_is_a_view_of_something_older_may_be_overwritten() {
     let [y, row] = checkpoint(f, &[&x]).unwrap();
     w.detach().fill_(9.0).unwrap();
     assert_eq!(gradient(&y, &x).unwrap(), [4.0, 6.0]);
-    // But it may not be another row with the same values.
+    // But the second run may not return another row, even if its values are the same.
     n.store(1, Ordering::Relaxed);
     refused(&y, &x, "gave other values in output 1");
     drop(row);
-    // If made on another thread, it is new in each run.
+    // A tensor computed on another thread counts as new in each run.
     let c = f64s(&[2.0, 2.0], &[2]);
     let shared = c.clone();
     let f = move |x: &[Tensor]| std::thread::scope(|s| s.spawn(|| x[0].mul(&shared)).join()).unwrap();
@@ -396,7 +397,7 @@ fn a_value_that_the_first_run_made_and_kept_is_read_again_if_it_is_as_it_was() {
     let y = checkpoint(f, &[&x]).unwrap();
     let plain = y.detach();
     assert_eq!(gradient(&y, &x).unwrap(), [96.0]);
-    // The region's outputs may be overwritten: they are recomputed.
+    // The region's outputs may be overwritten, because they are recomputed.
     plain.fill_(0.0).unwrap();
     assert_eq!(
         gradient(&checkpoint(|x| Ok([x[0].square()?, x[0].square()?.detach()]), &[&x]).unwrap()[0], &x).unwrap(),
@@ -408,7 +409,7 @@ fn a_value_that_the_first_run_made_and_kept_is_read_again_if_it_is_as_it_was() {
 
 #[test]
 fn a_long_region_notes_no_more_than_lives() {
-    // One value at a time, in a storage that usually has the same address.
+    // Only one value is alive at a time, and its storage usually has the same address as the last one.
     let x = f64s(&[1.0], &[1]).with_grad().unwrap();
     let c = f64s(&[2.0], &[1]);
     let shared = c.clone();

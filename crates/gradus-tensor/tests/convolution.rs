@@ -1,4 +1,5 @@
-//! Convolutions, their adjoints, unfold and fold, compared with PyTorch, each other and finite differences.
+//! Convolutions, transposed convolutions, unfold and fold, compared with PyTorch, with each other and with finite
+//! differences.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -30,7 +31,7 @@ fn transposed_convolutions_give_pytorchs_numbers() {
     let o = ConvOptions::new();
     let a = o.stride([1, 2]).padding([0, 1]).output_padding([1, 0]).dilation([2, 3]);
     assert_like_pytorch("ct2", &x.conv_transpose2d(&w, None, a).unwrap());
-    // More output padding than the stride: zeros that no element reaches.
+    // The output padding exceeds the stride, so some elements of the result are reached by no input and stay 0.
     let b = o.output_padding([2, 0]).dilation([3, 1]);
     assert_like_pytorch("ct2b", &x.conv_transpose2d(&w, None, b).unwrap());
     let c = o.padding([1, 0]).output_padding([2, 1]).dilation([3, 2]);
@@ -40,7 +41,7 @@ fn transposed_convolutions_give_pytorchs_numbers() {
     assert_like_pytorch("ct3", &x.conv_transpose3d(&w, None, o).unwrap());
 }
 
-// CONTRACT mistake 16: a transposed convolution without gradients.
+// Mistake 16 of `gradus/tests/mistakes.rs`: a transposed convolution without gradients.
 #[test]
 fn transposed_convolutions_have_gradients_of_any_order() {
     let o = ConvOptions::new();
@@ -79,14 +80,15 @@ fn a_transposed_convolution_is_the_adjoint() {
     let (x, w) = (randn(&[2, 4, 6, 7], 1), randn(&[6, 2, 3, 2], 2));
     let y = x.conv2d(&w, None, o).unwrap();
     let g = randn(y.shape(), 3);
-    // The output padding that restores the sizes 6 and 7.
+    // This output padding restores the sizes 6 and 7.
     let back = g.conv_transpose2d(&w, None, o.output_padding([0, 2])).unwrap();
     assert_eq!(back.shape(), x.shape());
     let dot = |a: &Tensor, b: &Tensor| a.mul(b).unwrap().sum_all().unwrap().item().unwrap();
     assert!((dot(&y, &g) - dot(&x, &back)).abs() < 1e-10);
 }
 
-// CONTRACT mistake 4: one-sample kernels looped over the batch, output sizes trusted from the caller.
+// Mistake 4 of `gradus/tests/mistakes.rs`: one-sample kernels looped over the batch, and output sizes trusted from the
+// caller.
 #[test]
 fn a_convolution_is_the_product_with_unfolded_columns() {
     let o = ConvOptions::new().stride([2, 1]).padding_sides([(1, 0), (2, 1)]).dilation([1, 2]);
@@ -124,12 +126,12 @@ fn o1() -> ConvOptions<1> {
 
 #[test]
 fn half_precision_sums_in_f32() {
-    // 4096 products of 1 and 0.01: a sum in f16 would lose terms.
+    // A sum of 4096 ones: an f16 accumulator would stop at 2048.
     let half = |v: f64, shape: &[usize]| Tensor::full(shape, v, DType::F16, &cpu()).unwrap();
     let y = half(1.0, &[1, 4096, 2]).conv1d(&half(1.0, &[1, 4096, 1]), None, o1()).unwrap();
     assert_eq!(f(&y), [4096.0; 2]);
     let y = half(1.0, &[1, 4096, 2]).conv_transpose1d(&half(1.0, &[4096, 1, 1]), Some(&half(2.0, &[1])), o1()).unwrap();
-    assert_eq!((y.dtype(), f(&y)), (DType::F16, vec![4096.0; 2])); // 4098 rounded
+    assert_eq!((y.dtype(), f(&y)), (DType::F16, vec![4096.0; 2])); // 4098, rounded to f16
     let y = half(1.0, &[1, 4096, 1]).fold([1], [4096], o1().padding([4095])).unwrap_err();
     assert!(y.to_string().contains("positions"), "{y}");
     let y = half(1.0, &[1, 3, 3]).mul(1024.0).unwrap().fold([3], [3], o1().padding([1])).unwrap();
@@ -213,7 +215,7 @@ fn impossible_convolutions_are_refused_with_their_operands() {
     refused(randn(&[6, 4], 1).fold([7], [3], o), "[6, 4]");
 }
 
-/// `conv_transpose` as a loop over all pairs of an element and a tap: the oracle.
+/// The reference for `conv_transpose1d`: a loop over all pairs of an input element and a kernel element.
 fn spread_1d(x: &[f64], w: &[f64], stride: usize, pad: usize) -> Vec<f64> {
     let size = (x.len() - 1) * stride + w.len() - 2 * pad;
     let mut y = vec![0.0; size];
@@ -236,7 +238,8 @@ fn an_infinite_weight_reaches_only_what_uses_it() {
             w[tap] = value;
             let want = spread_1d(&x, &w, stride, pad);
             assert!(want.iter().any(|v| v.is_finite()) || (pad, stride) != (0, 1));
-            // One channel, and as many as the fast paths need: the additional ones have finite weights and inputs of 0.
+            // With one channel, and with enough channels for the fast paths. The additional channels have finite
+            // weights and inputs of 0.
             for channels in [1, 24] {
                 for dtype in [DType::F64, DType::F32, DType::BF16] {
                     let (mut all_x, mut all_w) = (vec![0.0; channels * 7], vec![1.0; channels * channels * 3]);

@@ -1,4 +1,5 @@
-//! `ctc_loss`, compared with PyTorch and with the sum over all alignments; gradients, edge cases, refusals.
+//! `ctc_loss`, compared with PyTorch and with the sum over all alignments; also gradients, edge cases and refused
+//! arguments.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,7 +9,7 @@ use gradus_tensor::{DType, ErrorKind, Reduction, Result, Tensor};
 
 use Reduction::{Mean, None as Each, Sum};
 
-/// `1.5 sin(a i + b)`, as in the script that made the expected values.
+/// `1.5 sin(a i + b)` for element `i`, as in the script that computed the expected values.
 fn wave(shape: &[usize], a: f64, b: f64) -> Tensor {
     let n: usize = shape.iter().product();
     f64s(&(0..n).map(|i| 1.5 * (i as f64 * a + b).sin()).collect::<Vec<_>>(), shape)
@@ -19,7 +20,7 @@ fn same(got: Result<Tensor>, want: &[f64]) {
     assert_close(&got.unwrap().to_vec::<f64>().unwrap(), want, 1e-10);
 }
 
-/// Logits `[6, 3, 4]` and targets both padded and concatenated.
+/// Logits `[6, 3, 4]`, the targets both padded and concatenated, the input lengths and the target lengths.
 fn sequences() -> (Tensor, Tensor, Tensor, [usize; 3], [usize; 3]) {
     let padded = i64s(&[1, 1, 3, 2, 1, 3, 3, 2, 0], &[3, 3]);
     (wave(&[6, 3, 4], 1.3, 0.2), padded, i64s(&[1, 1, 3, 2, 1, 3, 3, 2], &[8]), [6, 4, 5], [3, 3, 2])
@@ -82,7 +83,7 @@ fn ctc_is_the_sum_over_all_alignments() {
 fn gradients_of_ctc() {
     let (_, padded, _, steps, lengths) = sequences();
     for x in layouts(&[6, 3, 4], 2) {
-        // Arbitrary log-probabilities: the formula holds without a softmax too.
+        // Arbitrary log-probabilities: the formula also holds without a softmax.
         both(|v| v[0].ctc_loss(&padded, &steps, &lengths, 0, true, Mean), std::slice::from_ref(&x));
     }
     let f = |v: &[Tensor]| v[0].log_softmax(2)?.ctc_loss(&padded, &steps, &lengths, 0, false, Each);
@@ -95,7 +96,8 @@ fn ctc_of_what_cannot_be_and_of_nothing() {
     let leaf = z.log_softmax(2).unwrap().with_grad().unwrap();
     let t = i64s(&[1, 1, 1], &[3]);
     for (zero, want) in [(false, f64::INFINITY), (true, 0.0)] {
-        // The second cannot produce a label three times in two steps; the third has no steps and an empty target.
+        // The second sample cannot produce a label three times in two steps. The third sample has no steps and an empty
+        // target.
         let loss = leaf.ctc_loss(&t, &[6, 2, 0], &[0, 3, 0], 0, zero, Each).unwrap();
         let values = loss.to_vec::<f64>().unwrap();
         assert_close(&values, &[10.083616632201, want, 0.0], 1e-10);
@@ -103,7 +105,7 @@ fn ctc_of_what_cannot_be_and_of_nothing() {
         let g = g.get(&leaf).unwrap().narrow(1, 1, 2).unwrap().to_vec::<f64>().unwrap();
         assert!(g.iter().all(|&v| v == 0.0), "{g:?}");
     }
-    // Impossible classes: the loss and its slopes are finite.
+    // A class with probability 0: the loss and its gradient are finite.
     let z = wave(&[3, 1, 3], 1.3, 0.2);
     let masked = f64s(&[f64::NEG_INFINITY, 0.0, 0.0], &[3]).add(&z).unwrap().log_softmax(2).unwrap();
     let leaf = masked.with_grad().unwrap();
@@ -126,7 +128,7 @@ fn ctc_gradients_of_a_long_sequence_sum_to_nothing() {
     let target = i64s(&(0..n * 40).map(|i| 1 + (i as i64 * 7) % 29).collect::<Vec<_>>(), &[n, 40]);
     let loss = leaf.log_softmax(2).unwrap().ctc_loss(&target, &[steps; 4], &[40; 4], 0, false, Mean).unwrap();
     let g = loss.backward().unwrap();
-    // The posterior of each step sums to 1, so that its gradient through a softmax sums to 0.
+    // The posterior of each step sums to 1, so the gradient through a softmax sums to 0.
     let sums = g.get(&leaf).unwrap().sum(&[2], false).unwrap().abs().unwrap().max_all().unwrap();
     assert!(sums.item().unwrap() < 1e-5, "{sums}");
 }

@@ -1,4 +1,4 @@
-//! Users' operations: gradients of first and second order, kept values, and what is refused.
+//! Custom operations: gradients of first and second order, saved values, and refused uses.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -74,7 +74,7 @@ fn it_is_recorded_only_where_a_gradient_is_wanted() {
     let node = y[0].grad_fn().unwrap();
     assert_eq!((node.name(), node.location().file()), ("several", file!()));
     assert_eq!(node.saved().len(), 1, "b needs none, so a is not kept");
-    // Hooks distinguish the outputs of one node.
+    // A hook is registered on one output of a node with several outputs.
     let _hook = y[1].register_hook(|g| Ok(Some(g.mul(7.0)?))).unwrap();
     let sum = y[0].mul(0.0).unwrap().add(&y[1]).unwrap().sum_all().unwrap();
     assert_eq!(sum.backward().unwrap().get(&a).unwrap().to_vec::<f64>().unwrap(), [7.0, 7.0]);
@@ -107,7 +107,7 @@ impl CustomOp for HostSin {
         "host_sin"
     }
     fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
-        // Its output is written in place: this is a new version, not a stale value.
+        // Writing the output in place makes a new version of it, not a stale value.
         let y = Tensor::zeros(x[0].shape(), x[0].dtype(), x[0].device())?;
         y.copy_(&x[0].sin()?)?;
         Ok(vec![y])
@@ -138,7 +138,7 @@ fn numbers_from_outside_the_graph_are_differentiated_once_and_never_wrongly() {
         let y = f(std::slice::from_ref(&x)).unwrap();
         let first = grad(&[&y], &[&x], None, BackwardOptions::new().create_graph());
         if !once {
-            // Without the declaration the second derivative would come out as zero.
+            // Without `once_differentiable`, the second derivative would come out as zero.
             let e = first.unwrap_err();
             assert_eq!(e.kind(), &ErrorKind::Autograd);
             let text = e.to_string();
@@ -151,7 +151,7 @@ fn numbers_from_outside_the_graph_are_differentiated_once_and_never_wrongly() {
         let e = grad(&[&g], &[&x], None, BackwardOptions::new()).unwrap_err();
         assert!(e.to_string().contains("host_sin is not differentiable again"), "{e}");
         assert!(gradgradcheck(f, &[randn(&[3], 1)]).is_err());
-        // Other paths to the same leaf do not pass it.
+        // Another path to the same leaf, which avoids this operation, can still be differentiated.
         let z = x.square().unwrap();
         let both = g
             .detach()
@@ -163,7 +163,8 @@ fn numbers_from_outside_the_graph_are_differentiated_once_and_never_wrongly() {
     }
 }
 
-/// `x^3` with a right gradient that cannot be differentiated as it is computed; several variants, by number.
+/// `x^3` with a correct gradient. The number selects how the gradient is computed: 0 to 3 cut the graph, so that the
+/// gradient cannot be differentiated again; any other number keeps it.
 struct CutCube(u8);
 
 impl CustomOp for CutCube {
@@ -178,10 +179,10 @@ impl CustomOp for CutCube {
         let x = ctx.input(0)?;
         let slope = x.square()?.mul(3.0)?;
         Ok(vec![Some(match self.0 {
-            // A slope computed on the host, which would be a constant.
+            // The slope is computed on the host, so it would be a constant.
             0 => g.mul(&Tensor::from_vec(slope.to_vec::<f64>()?, x.shape(), x.device())?)?,
             1 => g.mul(slope.item()?)?,
-            // The path to the incoming gradient is cut; the one to the input is not.
+            // This cuts the path to the incoming gradient, but not the path to the input.
             2 => slope.mul(g.detach())?,
             3 => no_grad(|| slope.mul(g))?,
             _ => slope.mul(g)?,
@@ -203,12 +204,12 @@ fn a_gradient_that_leaves_the_graph_on_its_way_is_differentiated_once() {
             continue;
         }
         let first = first.unwrap()[0].clone().unwrap();
-        // x^6 twice: 30 x^4.
+        // The second derivative of x^6 is 30 x^4.
         assert_eq!(grad(&[&first], &[&x], None, keep).unwrap()[0].as_ref().unwrap().item().unwrap(), 480.0);
     }
 }
 
-/// The mistakes, by number.
+/// An operation that makes the mistake of this number.
 struct Wrong(u8);
 
 impl CustomOp for Wrong {
@@ -283,7 +284,8 @@ fn any_number_of_inputs_of_any_dtype() {
     assert_eq!(y[0].backward().unwrap().get(&x).unwrap().item().unwrap(), 69.0);
 }
 
-/// `x * w` for a `w` that the operation holds: directly, as a view, as numbers, or not at all.
+/// `x * w` for a `w` that the operation holds. `how` selects how `w` is read: directly, through a view, as a number, or
+/// not at all.
 struct Held {
     w: Tensor,
     how: u8,
@@ -295,7 +297,7 @@ impl CustomOp for Held {
         "held"
     }
     fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
-        // A tensor that forward leaves for backward is a kept value too.
+        // A tensor that `forward` leaves for `backward` is a saved value as well.
         self.scratch.copy_(&x[0])?;
         Ok(vec![match self.how {
             0 => x[0].mul(&self.w)?,
@@ -332,29 +334,29 @@ fn a_captured_tensor_is_a_constant_that_stays_as_it_was() {
         assert!(e.kind() == &ErrorKind::Autograd && text.contains("held") && text.contains(why), "{text}");
     };
     for how in 0..3 {
-        // One that is tracked would get no gradient, silently.
+        // A captured tensor that is tracked would silently get no gradient.
         let leaf = f64s(&[2.0], &[1]).with_grad().unwrap();
         for w in [leaf.clone(), leaf.mul(1.0).unwrap(), leaf.reshape([1]).unwrap()] {
             caught(run(&op(&w, how)).unwrap_err(), "pass it as an input");
             assert_eq!(gradient(&run(&op(&w.detach(), how)).unwrap()).unwrap(), 2.0);
         }
-        // Also if no input is tracked, but not if nothing is recorded.
+        // The same holds if no input is tracked, but not if nothing is recorded.
         let plain = x.detach();
         caught(apply_custom(&op(&leaf, how), &[&plain]).unwrap_err(), "[1] f64");
         assert!(no_grad(|| run(&op(&leaf, how))).is_ok());
-        // Nor may a constant change in between.
+        // A captured constant must not change before the backward pass.
         let w = f64s(&[2.0], &[1]);
         let y = run(&op(&w, how)).unwrap();
         assert_eq!(gradient(&y).unwrap(), 2.0);
         w.fill_(100.0).unwrap();
         caught(gradient(&y).unwrap_err(), "fill_");
     }
-    // Values that backward does not read may change.
+    // Values that `backward` does not read may change.
     let w = f64s(&[2.0], &[1]);
     let y = run(&op(&w, 3)).unwrap();
     w.fill_(100.0).unwrap();
     assert_eq!(gradient(&y).unwrap(), 2.0);
-    // The next forward overwrites what this one left.
+    // The next forward pass overwrites the tensor that this one left for `backward`.
     let scratch = op(&w, 4);
     let y = run(&scratch).unwrap();
     assert_eq!(gradient(&y).unwrap(), 3.0);

@@ -1,4 +1,4 @@
-//! The difference between no gradient and a gradient of zero, and the reasons given.
+//! The difference between no gradient and a gradient of zero, and the reasons that `explain_grad` reports.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,7 +14,7 @@ use gradus_tensor::{
 
 #[test]
 fn a_slope_of_zero_gives_zeros_as_in_pytorch() {
-    // torch.floor, ceil, round, trunc, sign: each gives tensor([0., 0., 0.]).
+    // In PyTorch, the gradient of floor, ceil, round, trunc and sign is tensor([0., 0., 0.]).
     let x = leaf(&[0.5, -1.5, 2.0]);
     type Op = fn(&Tensor) -> Result<Tensor>;
     let ops: [(&str, Op); 5] = [
@@ -33,16 +33,16 @@ fn a_slope_of_zero_gives_zeros_as_in_pytorch() {
             assert_eq!((g.to_vec::<f64>().unwrap(), g.requires_grad()), (vec![0.0; 3], false), "{name}");
         }
     }
-    // (w * floor(x)).sum(): x.grad is 0, w.grad is [0, -2, 2].
+    // PyTorch's gradients of (w * floor(x)).sum(): 0 for x, and [0, -2, 2] for w.
     let w = leaf(&[1.0; 3]);
     let g = w.mul(x.floor().unwrap()).unwrap().sum_all().unwrap().backward().unwrap();
     assert_eq!(g.get(&x).unwrap().to_vec::<f64>().unwrap(), [0.0; 3]);
     assert_eq!(g.get(&w).unwrap().to_vec::<f64>().unwrap(), [0.0, -2.0, 2.0]);
-    // torch.fmod(x, w): [1, 1, 1] and [-0, 1, -2].
+    // PyTorch's gradients of torch.fmod(x, w): [1, 1, 1] for x, and [-0, 1, -2] for w.
     let g = x.fmod(&w).unwrap().sum_all().unwrap().backward().unwrap();
     assert_eq!(g.get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0; 3]);
     assert_eq!(g.get(&w).unwrap().to_vec::<f64>().unwrap(), [0.0, 1.0, -2.0]);
-    // torch.where(x > 0, x, 0 * x): [1, 0, 1]; the comparison has no part in it.
+    // PyTorch's gradient of torch.where(x > 0, x, 0 * x): [1, 0, 1]. The comparison does not contribute to it.
     let y = x.gt(0.0).unwrap().where_(&x, x.mul(0.0).unwrap()).unwrap().sum_all().unwrap();
     assert_eq!(y.backward().unwrap().get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0, 0.0, 1.0]);
 }
@@ -51,7 +51,7 @@ fn a_slope_of_zero_gives_zeros_as_in_pytorch() {
 fn zero_joins_what_comes_by_other_ways() {
     let x = leaf(&[0.5, -1.5]);
     let u = x.mul(3.0).unwrap();
-    // One use of u has slope zero, the other does not; gradients of intermediates are requested too.
+    // One use of `u` has slope zero and the other does not. The gradient of the intermediate `u` is requested as well.
     let y = u.floor().unwrap().add(&u).unwrap().sum_all().unwrap();
     let g = grad(&[&y], &[&x, &u], None, BackwardOptions::new()).unwrap();
     assert_eq!(g[0].as_ref().unwrap().to_vec::<f64>().unwrap(), [3.0; 2]);
@@ -60,7 +60,7 @@ fn zero_joins_what_comes_by_other_ways() {
     let g = grad(&[&y], &[&x, &u], None, BackwardOptions::new()).unwrap();
     assert_eq!(g[0].as_ref().unwrap().to_vec::<f64>().unwrap(), [0.0; 2]);
     assert_eq!(g[1].as_ref().unwrap().to_vec::<f64>().unwrap(), [0.0; 2]);
-    // The graph behind a slope of zero is freed like the rest.
+    // The part of the graph behind a slope of zero is freed like the rest.
     assert!(y.backward().unwrap_err().to_string().contains("freed"));
     let h = hessian(|x| x.floor()?.mul(x)?.sum_all(), &f64s(&[0.5, 1.5], &[2])).unwrap();
     assert_eq!(h.to_vec::<f64>().unwrap(), [0.0; 4]);
@@ -95,7 +95,7 @@ fn no_influence_is_none() {
     assert!(y.backward().unwrap().get(&z).is_none());
 }
 
-/// Where the path ends, and why.
+/// The operation and the line where the path to `x` ends, and the reason.
 fn undefined(x: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> (String, u32, String) {
     match explain_grad(x, step).unwrap() {
         Dependence::Undefined { op, location, reason } => {
@@ -122,7 +122,7 @@ fn integers_comparisons_and_truth_values_end_the_way() {
     assert_eq!(explain_grad(&x, || x.sort(0, false)?.0.sum_all()).unwrap(), Dependence::Gradient);
     let (op, ..) = undefined(&x, || x.to_dtype(DType::I32)?.to_dtype(DType::F64)?.sum_all());
     assert_eq!(op, "to_dtype[i32]");
-    // Next to a path that carries something else.
+    // The result has a gradient for `w`, but none for `x`.
     let w = leaf(&[5.0]);
     let (op, ..) = undefined(&x, || w.mul(&x.argmin(0, true)?)?.sum_all());
     assert_eq!(op, "argmin { op: Min, axis: 0 }");
@@ -143,7 +143,7 @@ fn detached_and_unrecorded_ways_are_told() {
     assert!(op == "exp" && why.contains("no_grad()"), "{op}: {why}");
     let (op, _, why) = undefined(&x, || inference(|| x.exp()));
     assert!(op == "exp" && why.contains("inference()"), "{op}: {why}");
-    // Through a write in place, and through a second leaf over the same values.
+    // The path ends at an in-place write, or at a second leaf with the same values.
     let (op, ..) = undefined(&x, || {
         let y = Tensor::zeros([2], DType::F64, x.device())?;
         let _guard = no_grad_guard();
@@ -155,7 +155,7 @@ fn detached_and_unrecorded_ways_are_told() {
     assert_eq!(op, "exp");
 }
 
-/// `x`, computed by operations that are not recorded themselves.
+/// The identity, computed by two operations that are not recorded themselves.
 struct Same;
 
 impl CustomOp for Same {
@@ -191,7 +191,7 @@ fn ways_that_go_through_ways_of_zero_and_no_ways() {
     assert_eq!(explain_grad(&z, || x.exp()).unwrap(), Dependence::Unused);
     let read_out = explain_grad(&x, || Tensor::from_vec(x.exp()?.to_vec::<f64>()?, [2], x.device()));
     assert_eq!(read_out.unwrap(), Dependence::Unused);
-    // What a step needs, and what it reports.
+    // The tensor must require a gradient. Errors of the step are returned. Computing with `x` still works afterwards.
     assert!(explain_grad(&x.detach(), || x.exp()).unwrap_err().to_string().contains("with_grad"));
     assert!(explain_grad(&x, || x.reshape([3])).is_err());
     assert_close(&[x.exp().unwrap().sum_all().unwrap().item().unwrap()], &[1f64.exp() + 3f64.exp()], 1e-12);
@@ -203,16 +203,16 @@ fn of_a_slope_of_zero_and_a_cut_the_cut_is_told() {
     let (op, at, why) = undefined(&x, || x.floor()?.add(x.detach())?.sum_all());
     assert_eq!((op.as_str(), at), ("add", line!() - 1));
     assert_eq!(why, "it was given a detached tensor; the slope of every other way is zero");
-    // Farther from the result, and before the slope of zero.
+    // The cut may be several operations away from the result.
     let (op, ..) = undefined(&x, || x.floor()?.mul(&x.detach().exp()?)?.mul(2.0)?.exp()?.sum_all());
     assert_eq!(op, "exp");
     let (op, _, why) = undefined(&x, || x.floor()?.add(&x.argmax(0, true)?)?.sum_all());
     assert!(op.starts_with("argmax") && why.starts_with("it gives i64") && why.ends_with("is zero"), "{op}: {why}");
-    // A path with a slope gives a gradient, whatever is cut next to it; constants cut nothing.
+    // If one path has a slope, there is a gradient, whatever is cut elsewhere. Constants cut nothing.
     assert_eq!(explain_grad(&x, || x.add(x.detach())?.sum_all()).unwrap(), Dependence::Gradient);
     let constant = f64s(&[1.0, 2.0], &[2]);
     assert!(matches!(explain_grad(&x, || x.floor()?.mul(&constant)?.sum_all()).unwrap(), Dependence::Zero { .. }));
-    // Paths that the step does not compute are not followed.
+    // Paths through values computed before the step are not followed.
     let y = x.exp().unwrap();
     let before = explain_grad(&x, || y.detach().sum_all()).unwrap();
     assert_eq!(before, Dependence::Unused);
@@ -232,14 +232,14 @@ fn a_gradient_of_integers_is_refused_with_the_reason() {
 fn parts_of_one_tensor_are_told_apart() {
     let x = leaf(&[1.0, 2.0, 3.0, 4.0]);
     let parts = x.split(2, 0).unwrap();
-    // The gradient says so too.
+    // `grad` agrees that there is no gradient.
     let other = parts[1].square().unwrap().sum_all().unwrap();
     assert!(grad(&[&other], &[&parts[0]], None, BackwardOptions::new()).unwrap()[0].is_none());
     assert_eq!(explain_grad(&parts[0], || parts[1].square()?.sum_all()).unwrap(), Dependence::Unused);
     assert_eq!(explain_grad(&parts[1], || parts[1].square()?.sum_all()).unwrap(), Dependence::Gradient);
     assert_eq!(explain_grad(&parts[0], || parts[0].add(&parts[1])?.sum_all()).unwrap(), Dependence::Gradient);
     assert_eq!(undefined(&parts[0], || parts[0].detach().add(&parts[1])?.sum_all()).0, "add");
-    // Interleaved parts.
+    // The parts may interleave in memory.
     let columns = x.reshape([2, 2]).unwrap().unbind(1).unwrap();
     assert_eq!(explain_grad(&columns[0], || columns[1].square()?.sum_all()).unwrap(), Dependence::Unused);
     assert_eq!(explain_grad(&columns[0], || columns[1].detach().square()?.sum_all()).unwrap(), Dependence::Unused);
@@ -274,7 +274,7 @@ fn a_write_over_all_of_it_ends_the_way() {
         c.square()?.sum_all()
     };
     assert_eq!(explain_grad(&x, copied).unwrap(), Dependence::Unused);
-    // Of a detached handle too, read before or after it.
+    // A write through a detached handle ends the path as well, except for values that were read before the write.
     let handle = |read_first: bool| {
         let c = x.exp()?.detach();
         let read = c.mul(2.0)?;
@@ -289,14 +289,14 @@ fn a_write_over_all_of_it_ends_the_way() {
         Ok(c)
     };
     assert_eq!(explain_grad(&x, whole).unwrap(), Dependence::Unused);
-    // A leaf equals what is written into it.
+    // Overwriting a leaf does not end the path, because a leaf has whatever values are written into it.
     let into_leaf = || {
         let _guard = no_grad_guard();
         x.fill_(2.0)?;
         x.detach().square()?.sum_all()
     };
     assert_eq!(undefined(&x, into_leaf).0, "square");
-    // Adding to it keeps the path.
+    // Adding in place keeps the path.
     let added = || {
         let c = x.detach().mul(2.0)?;
         c.add_(1.0)?;

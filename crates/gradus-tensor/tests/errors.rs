@@ -1,4 +1,4 @@
-//! What errors report, as data and in words: the line of the call, its operands, and why there is no gradient.
+//! The contents of errors, as data and as text: the line of the call, its operands, and why there is no gradient.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,7 +11,7 @@ use gradus_tensor::{
     inference, no_grad, ops, vmap,
 };
 
-/// The line of this call.
+/// The line of the call of this function.
 #[track_caller]
 fn line() -> u32 {
     Location::caller().line()
@@ -29,7 +29,8 @@ fn check<T>(line: u32, result: Result<T>) -> Error {
 #[test]
 fn an_error_has_the_line_of_the_call() {
     let (x, i) = (f64s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3]), Tensor::zeros([2], DType::I64, &cpu()).unwrap());
-    // Checked by the method, by the operation, in a closure, by the device, and in a composite.
+    // The arguments are checked by the method, by the operation, in a closure, by the device, or in a composite
+    // operation.
     check(line(), x.with_grad().and(i.with_grad()));
     check(line(), x.matmul(&x));
     check(line(), x.sum(&[2], false));
@@ -60,7 +61,7 @@ fn the_line_is_the_innermost_of_the_users() {
     let f = |x: &[Tensor]| x[0].reshape([3]);
     check(inside, checkpoint(f, &[&x]));
     check(inside, vmap(|x| f(x), &[&x.unsqueeze(0).unwrap()], &[Some(0)], &[0]));
-    // A backward rule has no line of its own: the pass does.
+    // A backward rule has no line in the user's code, so the error has the line of the backward pass.
     let y = x.exp().unwrap();
     let loss = y.mul(&y).unwrap().sum_all().unwrap();
     no_grad(|| y.detach().zero_()).unwrap();
@@ -129,7 +130,7 @@ fn a_second_pass_names_the_line_of_the_first_and_no_operation_that_was_not_calle
     assert!(text.contains("retain_graph()") && !text.contains("reshape"), "{text}");
 }
 
-/// The error for a gradient that does not exist.
+/// The error text of a backward pass from a tensor that has no gradient.
 #[track_caller]
 fn untracked(y: &Tensor) -> String {
     let e = y.sum_all().unwrap().backward().unwrap_err();
@@ -141,21 +142,21 @@ fn untracked(y: &Tensor) -> String {
 fn a_loss_without_a_gradient_says_why() {
     let x = leaf(&[1.0, 2.0]);
     let has = |text: String, words: &[&str]| words.iter().for_each(|w| assert!(text.contains(w), "{w} in {text}"));
-    // A second derivative.
+    // A second derivative, although the first gradient was computed without a graph.
     let y = x.pow(3.0).unwrap().sum_all().unwrap();
     let g = y.backward().unwrap().get(&x).unwrap().clone();
     has(untracked(&g.square().unwrap().mul(2.0).unwrap()), &["without create_graph", "help:", "create_graph()"]);
-    // Views of it, and mixtures with constants.
+    // Views of that gradient, and sums of it with constants.
     has(untracked(&g.narrow(0, 0, 1).unwrap().add(f64s(&[1.0], &[1])).unwrap()), &["without create_graph"]);
-    // Gradients switched off.
+    // Results computed while gradients are switched off.
     has(untracked(&no_grad(|| x.exp()).unwrap()), &["no_grad or inference", "help: compute it outside"]);
     has(untracked(&inference(|| x.reshape([1, 2])).unwrap().copy().unwrap()), &["no_grad or inference"]);
-    // Detached.
+    // Results computed from a detached tensor.
     has(untracked(&x.detach().exp().unwrap()), &["a detached one", "leave out detach()"]);
-    // Through an operation without a derivative.
+    // Results of an operation without a derivative.
     let sign = x.gt(0.0).unwrap().to_dtype(DType::F64).unwrap();
     has(untracked(&sign), &["no derivative, such as a comparison"]);
-    // Nothing at all.
+    // Results computed from constants only.
     has(untracked(&f64s(&[1.0, 2.0], &[2]).exp().unwrap()), &["nothing that the tensor", "with_grad()?"]);
     let integers = Tensor::zeros([], DType::I64, &cpu()).unwrap();
     has(integers.backward().unwrap_err().to_string(), &["integers and truth values have no derivative"]);

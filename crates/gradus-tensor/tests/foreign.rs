@@ -1,4 +1,4 @@
-//! Users' code inside a backward pass: hooks, rules and threads that hold gradients while it runs.
+//! User code inside a backward pass: hooks, backward rules, and threads that hold gradients while the pass runs.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,7 +17,7 @@ fn keep() -> BackwardOptions {
     BackwardOptions::new().create_graph()
 }
 
-/// x² and 2x; the gradient of the first reads the second, which has no gradient itself.
+/// Returns x² and 2x. The gradient of the first output reads the second output, which has no gradient itself.
 #[derive(Debug)]
 struct SquareWithSlope;
 
@@ -52,14 +52,14 @@ fn a_gradient_that_reads_an_output_without_one_is_refused_where_it_must_be_diffe
 #[test]
 fn a_hook_that_writes_over_a_neighbour_is_told() {
     let x = leaf(&[1.0, 2.0]);
-    // A seed that waits in the same node.
+    // The hook overwrites a seed that is still waiting in the same node.
     let parts = x.chunk(2, 0).unwrap();
     let (first, second) = (f64s(&[1.0], &[1]), f64s(&[1.0], &[1]));
     let seed = first.clone();
     let _hook = parts[1].register_hook(move |_| seed.fill_(100.0).map(|_| None)).unwrap();
     let e = grad(&[&parts[0], &parts[1]], &[&x], Some(&[&first, &second]), BackwardOptions::new()).unwrap_err();
     assert!(e.message().contains("fill_ overwrote a gradient"), "{e}");
-    // A gradient that another hook kept.
+    // The hook overwrites a gradient that another hook kept.
     let kept = Kept::default();
     let parts = x.chunk(2, 0).unwrap();
     let keeps = kept.clone();
@@ -146,7 +146,7 @@ fn guards_dropped_in_any_order_leave_the_others() {
     assert!(is_grad_enabled());
 }
 
-/// Panics in its gradient, or when it is dropped.
+/// Panics in its backward rule, or when it is dropped.
 #[derive(Debug)]
 struct Panics {
     dropped: bool,

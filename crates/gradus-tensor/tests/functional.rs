@@ -1,4 +1,5 @@
-//! Derivatives of functions: values known by hand, composition, captured parameters, errors.
+//! Function transforms (`vjp`, `jvp`, `jacobian`, `hessian`, `hvp`): values derived by hand, composition, captured
+//! parameters and errors.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +10,7 @@ use gradus_tensor::{
     BackwardOptions, ErrorKind, Result, Tensor, grad, hessian, hvp, jacobian, jvp, no_grad_guard, vjp,
 };
 
-/// Two outputs of two inputs: `sin(a) b` and `sum(a b^2)`.
+/// Maps two inputs to two outputs: `sin(a) b` and `sum(a b^2)`.
 fn two(x: &[Tensor]) -> Result<[Tensor; 2]> {
     Ok([x[0].sin()?.mul(&x[1])?, x[0].mul(&x[1].square()?)?.sum_all()?])
 }
@@ -57,7 +58,7 @@ fn jvp_of_what_does_not_depend_on_the_input_is_zero() {
 
 #[test]
 fn jacobian_has_the_axes_of_output_and_input() {
-    // y = W x: dy/dx = W; in the derivative of y_i by W, row i is x and the other rows are 0.
+    // y = W x, so dy/dx = W. In the derivative of y_i with respect to W, row i is x and the other rows are 0.
     let (w, x) = (randn(&[2, 3], 1), randn(&[3], 2));
     let j = jacobian(|p| p[0].matmul(&p[1]), &[&w, &x]).unwrap();
     assert_eq!((j[0].shape(), j[1].shape()), (&[2, 2, 3][..], &[2, 3][..]));
@@ -67,7 +68,7 @@ fn jacobian_has_the_axes_of_output_and_input() {
     want[..3].copy_from_slice(&x);
     want[9..].copy_from_slice(&x);
     assert_eq!(values(&j[0]), want);
-    // Empty outputs and empty inputs.
+    // Empty outputs and empty inputs are allowed.
     let none = jacobian(|p| p[0].narrow(0, 0, 0), &[&f64s(&[1.0, 2.0], &[2])]).unwrap();
     assert_eq!(none[0].shape(), [0, 2]);
     let none = jacobian(|p| p[0].sum_all(), &[&f64s(&[], &[0])]).unwrap();
@@ -93,14 +94,14 @@ fn hessian_and_its_products_agree_with_the_formula() {
     let (value, hv) = hvp(|x| f(&x[0]), &[&x], &[&v]).unwrap();
     assert_close(&values(&value), &values(&q.square().unwrap()), 1e-13);
     assert_close(&values(&hv[0]), &values(&want.matmul(&v).unwrap()), 1e-12);
-    // The Hessian of a linear function is zeros.
+    // The Hessian of a linear function is zero.
     assert_eq!(values(&hessian(|x| x.sum_all(), &x).unwrap()), [0.0; 9]);
     assert_eq!(values(&hvp(|x| x[0].sum_all(), &[&x], &[&v]).unwrap().1[0]), [0.0; 3]);
 }
 
 #[test]
 fn they_compose_to_the_third_order_and_beyond() {
-    // d^k/dx^k sin, by every composition of two derivatives.
+    // Higher derivatives of sin, by every composition of `vjp` and `jvp`, and by nested Hessians.
     let x = f64s(&[0.7], &[1]);
     let one = f64s(&[1.0], &[1]);
     let by_jvp = |x: &Tensor| Ok(jvp(|x| x[0].sin(), &[x], &[&one])?.1);
@@ -125,13 +126,13 @@ fn they_compose_to_the_third_order_and_beyond() {
 fn derivatives_are_recorded_for_tracked_points_and_captured_parameters() {
     let w = f64s(&[3.0], &[1]).with_grad().unwrap();
     let x = f64s(&[2.0], &[1]);
-    // d/dx (w^2 x^3) = 3 w^2 x^2 depends on w: 6 w x^2 = 72.
+    // d/dx (w^2 x^3) = 3 w^2 x^2 depends on w. Its derivative with respect to w is 6 w x^2 = 72.
     let f = |x: &[Tensor]| w.square()?.mul(&x[0].mul(&x[0])?.mul(&x[0])?);
     let (_, g) = vjp(f, &[&x], &[&f64s(&[1.0], &[1])]).unwrap();
     assert_eq!(g[0].backward().unwrap().get(&w).unwrap().item().unwrap(), 72.0);
     let j = jacobian(f, &[&x]).unwrap();
     assert_eq!(j[0].backward().unwrap().get(&w).unwrap().item().unwrap(), 72.0);
-    // The derivative along a tracked direction.
+    // The direction of a `jvp` may be tracked.
     let t = f64s(&[1.5], &[1]).with_grad().unwrap();
     let along = jvp(|x| x[0].square(), &[&x], &[&t]).unwrap().1;
     assert_eq!(along.backward().unwrap().get(&t).unwrap().item().unwrap(), 4.0);
@@ -140,7 +141,7 @@ fn derivatives_are_recorded_for_tracked_points_and_captured_parameters() {
     let (_, g) = vjp(|x| x[0].square(), &[&u], &[&f64s(&[1.0], &[1])]).unwrap();
     let dw = grad(&[&g[0]], &[&w], None, BackwardOptions::new()).unwrap();
     assert_eq!(dw[0].as_ref().unwrap().item().unwrap(), 12.0);
-    // Inside no_grad the results are untracked, and still right.
+    // Inside `no_grad` the results are untracked, but still correct.
     let _guard = no_grad_guard();
     let (y, g) = vjp(f, &[&x], &[&f64s(&[1.0], &[1])]).unwrap();
     assert!(!g[0].requires_grad() && !y.requires_grad());
@@ -183,7 +184,7 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(kind(jacobian(square, &[&i64s(&[1], &[1])]).map(drop)), ErrorKind::UnsupportedDType);
     let deep = randn(&[1; 5], 1);
     assert!(jacobian(square, &[&deep]).is_err());
-    // The caller's error is returned.
+    // An error of the function is returned to the caller.
     let e = vjp(|x| x[0].reshape([5]), &[&x], &[&x]).unwrap_err();
     assert_eq!(e.op(), "reshape");
 }

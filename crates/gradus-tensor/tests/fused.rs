@@ -1,4 +1,4 @@
-//! Fused expressions and gated products, compared with their unfused steps, to second order.
+//! Fused expressions and gated products, compared with the same computation in single steps, up to second order.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use common::{assert_close, both, f32s, f64s, i64s, layouts, randn};
 use gradus_tensor::{BackwardOptions, DType, ErrorKind, Result, Tensor, fused, grad};
 
-/// Value, gradients and second derivatives of `f` at `x`.
+/// The value of `f` at `x`, its gradients, and the gradients of the sum of their squares.
 fn orders(f: &dyn Fn(&[Tensor]) -> Result<Tensor>, x: &[Tensor]) -> Vec<f64> {
     let x: Vec<Tensor> = x.iter().map(|t| t.with_grad().unwrap()).collect();
     let refs: Vec<&Tensor> = x.iter().collect();
@@ -45,7 +45,7 @@ fn fused_takes_numbers_and_chooses_by_condition() {
     assert!((got[2] - 1.954_499_736).abs() < 1e-8 && got[3].is_nan());
     let function = fused!(|x| 1.0 - x.square().sqrt());
     assert_eq!(function(&x).unwrap().to_vec::<f64>().unwrap()[..3], [-0.5, 0.75, -1.0]);
-    // Two call sites are two kernels, and integers become floats.
+    // Each call site is a kernel of its own. Integers are converted to floats.
     let whole = i64s(&[1, 2], &[2]);
     assert_eq!(fused!(|a| a / 2.0)(&whole).unwrap().to_vec::<f32>().unwrap(), [0.5, 1.0]);
     assert_eq!(fused!(|a| a * 2.0)(&whole).unwrap().to_vec::<f32>().unwrap(), [2.0, 4.0]);
@@ -97,7 +97,7 @@ fn gated() -> [Gated; 5] {
     ]
 }
 
-// CONTRACT mistake 15
+// Mistake 15 of `gradus/tests/mistakes.rs`.
 #[test]
 fn hessian_of_a_gated_product_is_there() {
     let x = [f64s(&[0.7], &[1]), f64s(&[1.3], &[1])];
@@ -118,7 +118,7 @@ fn hessian_of_a_gated_product_is_there() {
     assert_close(&hessian, &[0.509, 0.823, 0.823, 0.0], 5e-4);
 }
 
-// CONTRACT mistake 15
+// Mistake 15 of `gradus/tests/mistakes.rs`.
 #[test]
 fn slopes_of_gated_products_are_finite_and_exact_far_out() {
     let far = [10.06, 12.0, 100.0, 1e4, f64::INFINITY, -12.0, -1e4, f64::NEG_INFINITY];
@@ -129,7 +129,7 @@ fn slopes_of_gated_products_are_finite_and_exact_far_out() {
             let g = one(&a, &b).unwrap().sum_all().unwrap().backward().unwrap();
             let g = g.get(&a).unwrap().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
             let above = if name == "sigmoid" { 0.0 } else { 1.0 };
-            // silu(x) is x (1 - e^-x), so its slope at 10 is 1 + 4e-4.
+            // For large x, silu(x) is about x (1 - e^-x), so its slope at 10 is about 1 + 4e-4.
             assert!(g[..5].iter().all(|v| (v - above).abs() < 1e-3), "{name} {dtype} {g:?}");
             assert!(g[5..].iter().all(|v| v.abs() < 1e-3), "{name} {dtype} {g:?}");
         }
@@ -140,7 +140,7 @@ fn slopes_of_gated_products_are_finite_and_exact_far_out() {
     }
 }
 
-// CONTRACT mistake 15
+// Mistake 15 of `gradus/tests/mistakes.rs`.
 #[test]
 fn gated_products_broadcast_and_skip_the_frozen_side() {
     for (_, one, act) in gated() {
@@ -153,7 +153,7 @@ fn gated_products_broadcast_and_skip_the_frozen_side() {
 
         let leaf = b.with_grad().unwrap();
         let y = one(&a, &leaf).unwrap();
-        // The gradient for b reads only a, and only b gets one.
+        // Only `b` gets a gradient, and computing it needs only `a`.
         let node = y.grad_fn().unwrap().clone();
         assert_eq!(node.saved().len(), 1);
         let g = y.sum_all().unwrap().backward().unwrap();

@@ -1,4 +1,4 @@
-//! `gradcheck` and `gradgradcheck`: what passes, what fails, and their messages.
+//! `gradcheck` and `gradgradcheck`: what passes, what fails, and the error messages.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +12,7 @@ use gradus_tensor::autograd::{
 };
 use gradus_tensor::{CustomOp, ErrorKind, Result, Tensor, apply_custom, inference_guard, no_grad_guard};
 
-/// `x^3` with a gradient that is multiplied by `factor` and shifted by `offset`.
+/// `x^3`, whose gradient uses the slope `3 x^2` multiplied by `factor` and shifted by `more`.
 struct Cube {
     factor: f64,
     more: f64,
@@ -59,7 +59,7 @@ fn a_wrong_gradient_names_input_element_and_what_it_looks_like() {
     assert!(says(&|x| x[0].detach().exp(), std::slice::from_ref(&x)).contains("explain_grad"));
     let text = says(&|x| x[0].floor()?.add(x[0].detach()), std::slice::from_ref(&x));
     assert!(text.contains("leaves out a way"), "{text}");
-    // A kink, a point outside of the domain, and an infinite slope.
+    // A kink, and a point outside the domain.
     let text = says(&|x| x[0].relu(), &[f64s(&[1.0, 0.0], &[2])]);
     assert!(text.contains("element [1]") && text.contains("kink"), "{text}");
     assert!(says(&|x| x[0].log(), &[f64s(&[-1.0], &[1])]).contains("domain"));
@@ -75,12 +75,12 @@ fn options_change_what_passes() {
     assert!(gradcheck(&slightly, std::slice::from_ref(&x)).is_err());
     gradcheck_with(&slightly, std::slice::from_ref(&x), GradcheckOptions::new().atol(1e-3)).unwrap();
     gradcheck_with(&slightly, std::slice::from_ref(&x), GradcheckOptions::new().rtol(1e-3)).unwrap();
-    // A step of 0.1 gives an error of 0.01 for a cube.
+    // For a cube, a step of 0.1 makes the finite difference wrong by 0.01.
     let coarse = GradcheckOptions::new().eps(0.1);
     assert!(gradcheck_with(cube(1.0, 0.0), std::slice::from_ref(&x), coarse).is_err());
     gradcheck_with(cube(1.0, 0.0), std::slice::from_ref(&x), coarse.atol(0.02)).unwrap();
     gradgradcheck_with(cube(1.0, 0.0), std::slice::from_ref(&x), coarse.atol(0.2)).unwrap();
-    // With other weights: the same verdict, with different numbers.
+    // Another seed means other weights: the verdict is the same, but the numbers differ.
     let text = |seed| {
         let options = GradcheckOptions::new().seed(seed);
         gradcheck_with(cube(2.0, 0.0), std::slice::from_ref(&x), options).unwrap_err().to_string()
@@ -101,7 +101,7 @@ fn options_change_what_passes() {
 #[test]
 fn what_cannot_be_checked_is_refused() {
     assert_eq!(gradcheck(|x| x[0].exp(), &[f32s(&[1.0], &[1])]).unwrap_err().kind(), &ErrorKind::UnsupportedDType);
-    // A function that changes from call to call.
+    // A function whose result changes from call to call.
     let calls = Cell::new(0.0);
     let e = gradcheck(
         |x| {
@@ -115,11 +115,11 @@ fn what_cannot_be_checked_is_refused() {
     assert_eq!(gradcheck(|x| x[0].reshape([7]), &[randn(&[2], 1)]).unwrap_err().op(), "reshape");
     gradcheck(|x| x[0].exp(), &[randn(&[0, 3], 1)]).unwrap();
     gradgradcheck(|x| x[0].exp(), &[randn(&[0, 3], 1)]).unwrap();
-    // Several inputs, on one of which nothing depends.
+    // Several inputs, one of which does not affect the result.
     gradcheck(|x| x[0].mul(&x[1]), &[randn(&[3], 1), randn(&[3], 2), randn(&[2], 3)]).unwrap();
 }
 
-/// The sine with the given slopes.
+/// The sine, with a backward rule that claims these slopes.
 struct Slopes(Vec<f64>);
 
 impl CustomOp for Slopes {
@@ -145,7 +145,7 @@ fn an_entry_that_is_not_finite_fails_and_excuses_no_other() {
         let e = gradcheck(|x| Ok(apply_custom(&op, &[&x[0]])?.swap_remove(0)), std::slice::from_ref(&x)).unwrap_err();
         assert!(e.to_string().contains(element) && e.to_string().contains(hint), "{e}");
     }
-    // A finite slope next to an infinite difference.
+    // The claimed slope is finite, but the finite difference is infinite.
     let jump = |x: &[Tensor]| x[0].recip()?.mul(0.5);
     let op = Arc::new(Slopes(vec![1.0]));
     let wrong = |x: &[Tensor]| jump(x)?.detach().add(&apply_custom(&op, &[&x[0]])?[0]);
@@ -196,12 +196,13 @@ fn the_modes_of_the_thread_do_not_decide() {
     assert!(once.to_string().contains("inference()"), "{once}");
 }
 
-/// The product, whose gradients for the first and the second operand claim to have these slopes for both.
+/// The product of two inputs. Its two gradients are correct, but row `i` of `wired` gives the claimed slopes of
+/// gradient `i` with respect to both inputs.
 struct Product {
     wired: [[f64; 2]; 2],
 }
 
-/// The first operand, with slopes for the two others.
+/// Returns its first input, and claims these slopes for the two other inputs.
 struct Claims {
     slopes: [f64; 2],
 }
@@ -252,7 +253,7 @@ fn opposite_mistakes_of_two_inputs_do_not_cancel() {
 #[test]
 fn a_gradient_that_forgets_what_it_was_computed_from_is_found() {
     let x = f64s(&[0.5, -1.0], &[2]);
-    // The numbers are right, but the exponential's dependence on the incoming gradient is cut.
+    // The numbers are right, but the gradient's dependence on the incoming gradient is cut.
     let cut = |x: &[Tensor]| {
         let y = x[0].exp()?.mul(1.0)?;
         if y.requires_grad() {
@@ -269,7 +270,7 @@ fn a_gradient_that_forgets_what_it_was_computed_from_is_found() {
 
 #[test]
 fn every_element_of_a_large_result_counts() {
-    // It does not matter which one is wrong: the tolerance is far below every weight.
+    // It does not matter which element is wrong, because the tolerance is far below the weight of every element.
     for wrong in [0, 677, 4878, 9999] {
         let x = f64s(&[0.5], &[1]);
         let one = |x: &[Tensor]| {

@@ -36,7 +36,7 @@ fn gradients_are_summed_in_the_memory_of_one() {
     let parts: Vec<Tensor> = (1..6).map(|i| x.mul(i).unwrap().sum_all().unwrap()).collect();
     let loss = parts[1..].iter().fold(parts[0].clone(), |sum, part| sum.add(part).unwrap());
     let backend = device.backend();
-    // The sum, and an incoming gradient.
+    // The budget allows for the sum and one incoming gradient.
     backend.set_memory_budget(Some(backend.memory_stats().in_use + 2 * BUFFER + 4096)).unwrap();
     let gradients = loss.backward().unwrap();
     backend.set_memory_budget(None).unwrap();
@@ -56,7 +56,7 @@ fn what_somebody_holds_is_not_taken() {
     let n = 5;
     for options in [BackwardOptions::new(), BackwardOptions::new().retain_graph()] {
         let (x, z) = (leaf(&[1.0; 5]), leaf(&[1.0; 5]));
-        // A sum passes the same gradient to both inputs; each then goes through its own kernels.
+        // A sum passes the same gradient on to both inputs, and each copy then goes through its own kernels.
         let a = x.mul(3.0).unwrap();
         let b = z.mul(5.0).unwrap();
         let c = a.add(&b).unwrap();
@@ -87,7 +87,7 @@ fn what_somebody_holds_is_not_taken() {
 
 #[test]
 fn a_value_that_the_graph_keeps_is_not_taken() {
-    // The gradient of the first product is read again by the second pass.
+    // The second pass reads the values again that the graph keeps.
     let x = leaf(&[2.0, 3.0]);
     let loss = x.exp().unwrap().mul(&x).unwrap().sum_all().unwrap();
     let keep = BackwardOptions::new().retain_graph();
@@ -98,7 +98,7 @@ fn a_value_that_the_graph_keeps_is_not_taken() {
         let g = values(g.get(&x).unwrap());
         assert!(g.iter().zip(&want).all(|(g, w)| (g - w).abs() < 1e-13), "{g:?} {want:?}");
     }
-    // And so is one that is differentiated.
+    // A recorded gradient that is differentiated again reads them as well.
     let dx = grad(&[&loss], &[&x], None, BackwardOptions::new().create_graph()).unwrap().remove(0).unwrap();
     let again = dx.sum_all().unwrap().backward().unwrap();
     let want: Vec<f64> = [2.0f64, 3.0].iter().map(|x| x.exp() * (2.0 + x)).collect();

@@ -9,7 +9,7 @@ use gradus_tensor::autograd::{gradcheck, gradgradcheck};
 use gradus_tensor::ops::table::{Entry, TABLE};
 use gradus_tensor::{ConvOptions, Error, Generator, PoolOptions, Reduction, Result, Tensor};
 
-/// One operation of one input, in every layout of `shape`.
+/// Checks an operation with one input, in every layout of `shape`.
 fn unary(shape: &[usize], f: impl Fn(&Tensor) -> Result<Tensor>) {
     for x in layouts(shape, 1) {
         both(|x| f(&x[0]), &[x]);
@@ -30,8 +30,8 @@ fn every_elementwise_operation_at_its_smooth_points() {
         let mask = Tensor::from_vec((0..n * n).map(|i| i % 3 == 0).collect::<Vec<_>>(), [n, n], &cpu()).unwrap();
         let condition = entry.condition.then_some(&mask);
         let tensors = entry.tensors - usize::from(entry.condition);
-        // A column with a row: all pairs of points, and broadcasting, at once. The row is shifted, so that no pair is a
-        // tie.
+        // A column and a row together test all pairs of points, and broadcasting. The row is shifted so that no pair is
+        // a tie.
         let column = f64s(s, &[n, 1]);
         let row = f64s(&s.iter().map(|v| v * 1.07 + 0.013).collect::<Vec<_>>(), &[n]);
         let inputs: Vec<Tensor> = if tensors == 1 {
@@ -86,7 +86,7 @@ fn reductions() {
     unary(&[3, 2, 4], |x| x.sum(&[0, 2], false));
     unary(&[3, 2, 4], |x| x.mean(&[1], true));
     unary(&[3, 2, 4], |x| x.sum_all());
-    // Without the broadcast layout, in which all elements tie.
+    // All layouts except the broadcast one, in which all elements tie.
     for x in &layouts(&[3, 4], 1)[..4] {
         both(|x| x[0].max(&[1], false), std::slice::from_ref(x));
         both(|x| x[0].min(&[0], true), std::slice::from_ref(x));
@@ -231,7 +231,7 @@ fn tensors_of_no_elements() {
 
 #[test]
 fn a_wrong_gradient_is_found() {
-    // Detaching one factor halves the gradient of the square: the check must notice.
+    // Detaching one factor halves the gradient of the square, and the check must notice it.
     let f = |x: &[Tensor]| x[0].mul(x[0].detach());
     let e: Error = gradcheck(f, &[randn(&[3], 1)]).unwrap_err();
     assert!(e.to_string().contains("finite differences"), "{e}");

@@ -1,5 +1,5 @@
-//! Life cycle of a graph: what keeps it alive, what a pass leaves, several roots and outputs, threads, and graphs of a
-//! hundred thousand nodes.
+//! The life cycle of a graph: what keeps it alive, what a backward pass leaves behind, several roots and outputs,
+//! threads, and graphs of a hundred thousand nodes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -43,20 +43,20 @@ fn several_roots_add_up_whatever_they_have_to_do_with_each_other() {
     let a = x.square().unwrap();
     let b = x.mul(5.0).unwrap();
     assert_eq!(items(grad(&[&a, &b], &[&x], None, keep()).unwrap()), [Some(11.0)]);
-    // The same root twice counts twice.
+    // A root that is passed twice counts twice.
     assert_eq!(items(grad(&[&a, &a], &[&x], None, keep()).unwrap()), [Some(12.0)]);
-    // One is an ancestor of the other: c = a^2, so da/dx + dc/dx = 6 + 108.
+    // One root may be an ancestor of the other: c = a^2, so da/dx + dc/dx = 6 + 108.
     let c = a.square().unwrap();
     assert_eq!(items(grad(&[&a, &c], &[&x, &a], None, keep()).unwrap()), [Some(114.0), Some(19.0)]);
     assert_eq!(items(grad(&[&c, &a], &[&x, &a], None, keep()).unwrap()), [Some(114.0), Some(19.0)]);
-    // A root as an input, and a leaf as a root.
+    // A root may be an input as well, and a leaf may be a root.
     assert_eq!(items(grad(&[&c], &[&c, &x], None, keep()).unwrap()), [Some(1.0), Some(108.0)]);
     assert_eq!(items(grad(&[&x], &[&x], None, keep()).unwrap()), [Some(1.0)]);
     assert_eq!(items(grad(&[&x, &a], &[&x], None, keep()).unwrap()), [Some(7.0)]);
     assert_eq!(x.backward().unwrap().get(&x).unwrap().item().unwrap(), 1.0);
-    // An input requested twice, by two handles.
+    // An input may be requested twice, through two handles.
     assert_eq!(items(grad(&[&a], &[&x, &x.clone()], None, keep()).unwrap()), [Some(6.0); 2]);
-    // None at all.
+    // There may be no roots, or no inputs.
     assert_eq!(items(grad(&[], &[&x], None, keep()).unwrap()), [None]);
     assert!(grad(&[&a], &[], None, keep()).unwrap().is_empty());
 }
@@ -69,7 +69,7 @@ fn seeds_weigh_roots_that_are_no_scalars() {
     let (s, t) = (f64s(&[1.0, 0.0, -1.0], &[3]), f64s(&[10.0], &[]));
     let g = grad(&[&y, &z], &[&x], Some(&[&s, &t]), keep()).unwrap();
     assert_eq!(g[0].as_ref().unwrap().to_vec::<f64>().unwrap(), [22.0, 20.0, 14.0]);
-    // A seed in any layout, and a seed that is tracked: the gradient is linear in it.
+    // A seed may have any layout, and it may be tracked: the gradient is linear in the seed.
     let s = f64s(&[1.0, 9.0, 0.0, 9.0, -1.0], &[5]).slice(0, 0, 5, 2).unwrap();
     let g = grad(&[&y], &[&x], Some(&[&s]), keep()).unwrap();
     assert_eq!(g[0].as_ref().unwrap().to_vec::<f64>().unwrap(), [2.0, 0.0, -6.0]);
@@ -93,17 +93,18 @@ fn a_graph_is_freed_by_the_pass_that_uses_it_and_only_there() {
     let (x, w) = (leaf(&[2.0]), leaf(&[3.0]));
     let trunk = x.mul(&w).unwrap();
     let (a, b) = (trunk.exp().unwrap(), trunk.mul(&w).unwrap());
-    // A gradient for w only: everything on the path to it is freed, including what is shared.
+    // Only the gradient for `w` is requested. Everything on the path to `w` is freed, including what another root
+    // shares.
     let freed = grad(&[&b], &[&w], None, BackwardOptions::new()).unwrap();
     assert_eq!(items(freed), [Some(12.0)]);
     let e = a.backward().unwrap_err();
     assert!(e.to_string().contains("the graph was freed by an earlier backward pass"), "{e}");
     assert!(e.to_string().contains("retain_graph"), "{e}");
-    // What the pass did not reach is intact.
+    // Nodes that the pass did not reach are intact.
     let (u, v) = (x.exp().unwrap(), x.sin().unwrap());
     let _ = u.backward().unwrap();
     assert!(v.backward().is_ok());
-    // The graph can be retained any number of times; create_graph retains it.
+    // A graph can be retained any number of times. `create_graph` retains it as well.
     let y = x.mul(&w).unwrap().exp().unwrap();
     for _ in 0..3 {
         let _ = y.backward_with(keep()).unwrap();
@@ -111,7 +112,7 @@ fn a_graph_is_freed_by_the_pass_that_uses_it_and_only_there() {
     let _ = y.backward_with(BackwardOptions::new().create_graph()).unwrap();
     let _ = y.backward().unwrap();
     assert!(y.backward().is_err());
-    // The gradients of a freed graph live on.
+    // The gradients outlive a freed graph.
     let y = x.mul(&w).unwrap();
     let g = y.backward().unwrap();
     drop(y);
@@ -148,7 +149,7 @@ fn outputs_of_one_node_are_told_apart() {
     let product = both[0].mul(&both[1]).unwrap();
     assert_eq!(items(grad(&[&product], &[&x, &w], None, keep()).unwrap()), [Some(4.0), Some(-6.0)]);
     assert_eq!(items(grad(&[&product], &[&both[0], &both[1]], None, keep()).unwrap()), [Some(-1.0), Some(5.0)]);
-    // Nothing depends on one of them.
+    // The result does not depend on the second output.
     assert_eq!(
         items(grad(&[&both[0].square().unwrap()], &[&both[0], &both[1]], None, keep()).unwrap()),
         [Some(10.0), None]
@@ -173,12 +174,12 @@ fn hooks_run_in_the_order_of_the_pass_every_time() {
     for _ in 0..20 {
         seen.lock().unwrap().clear();
         let _ = y.backward_with(keep()).unwrap();
-        // The last recorded comes first; leaves are ordered by creation.
+        // The node recorded last comes first. Leaves are ordered the same way, by their creation.
         assert_eq!(*seen.lock().unwrap(), ["y", "b", "a1", "a2", "w", "x"]);
     }
 }
 
-/// `x` with a gradient that fails while `fail` is not 0.
+/// The identity, with a backward rule that fails while the counter is not 0.
 struct Fails(AtomicUsize);
 
 impl CustomOp for Fails {
@@ -202,10 +203,10 @@ fn a_pass_that_fails_says_so_when_the_graph_is_used_again() {
     let op = Arc::new(Fails(AtomicUsize::new(1)));
     let u = x.exp().unwrap();
     let y = apply_custom(&op, &[&u]).unwrap()[0].square().unwrap();
-    // Kept: the failure changes nothing.
+    // With `retain_graph`, the failure changes nothing.
     assert_eq!(y.backward_with(keep()).unwrap_err().message(), "not today");
     assert!(!y.grad_fn().unwrap().saved().is_empty());
-    // Not kept: the nodes that ran are freed. The next error says that a failed pass freed them.
+    // Without it, the nodes that ran are freed. The next error says that a failed pass freed them.
     assert_eq!(y.backward().unwrap_err().message(), "not today");
     op.0.store(0, Ordering::Relaxed);
     let e = y.backward().unwrap_err();
@@ -213,7 +214,7 @@ fn a_pass_that_fails_says_so_when_the_graph_is_used_again() {
     assert_eq!(e.kind(), &ErrorKind::Autograd);
     assert!(text.contains("freed in part by a backward pass that failed"), "{text}");
     assert!(text.contains("fails: not today") && text.contains("retain_graph"), "{text}");
-    // What it did not reach is intact.
+    // Nodes that the pass did not reach are intact.
     assert_eq!(u.backward().unwrap().get(&x).unwrap().item().unwrap(), 2f64.exp());
     // A pass that fails on nodes freed by an earlier pass is not blamed for freeing them.
     for _ in 0..2 {
@@ -235,15 +236,15 @@ fn running_out_of_memory_gives_no_gradients_and_keeps_a_retained_graph() {
     let want = loss.backward_with(keep()).unwrap().get(&x).unwrap().to_vec::<f32>().unwrap();
     device.backend().trim().unwrap();
     let used = device.backend().memory_stats().in_use;
-    // There is memory for two gradients: the third, of the second product, does not fit.
+    // There is memory for two gradients. The third one, the gradient of the second product, does not fit.
     device.backend().set_memory_budget(Some(used + 9 * n)).unwrap();
     let e = loss.backward_with(keep()).unwrap_err();
     assert!(matches!(e.kind(), ErrorKind::OutOfMemory { .. }), "{e}");
     device.backend().set_memory_budget(None).unwrap();
     assert_eq!(device.backend().memory_stats().in_use, used, "nothing of the pass is left");
     assert_eq!(loss.backward_with(keep()).unwrap().get(&x).unwrap().to_vec::<f32>().unwrap(), want);
-    // A graph that is not kept needs less memory, since it is freed on the way; with too little memory the pass reports
-    // the failure.
+    // A graph that is not retained needs less memory, because it is freed along the way. With too little memory even
+    // for that, the pass reports the failure.
     device.backend().set_memory_budget(Some(used + n)).unwrap();
     assert!(loss.backward().is_err());
     device.backend().set_memory_budget(None).unwrap();
@@ -261,7 +262,7 @@ fn a_panic_in_a_hook_leaves_modes_and_graph_as_they_were() {
     assert_eq!(y.backward().unwrap().get(&x).unwrap().item().unwrap(), 2f64.exp());
 }
 
-/// A small network on a device with this many threads, with parameters that are used several times.
+/// A small network whose parameters are used several times, on a device with this many threads.
 fn step(threads: usize) -> Vec<u32> {
     let device = Device::from_backend(Arc::new(CpuBackend::with_threads(threads).unwrap()));
     let mut generator = Generator::new(7);
@@ -307,7 +308,7 @@ fn threads_may_run_disjoint_graphs_over_shared_leaves_and_one_kept_graph_at_once
             });
         }
     });
-    // Of several passes that do not keep the graph, at most one succeeds; the others report that it is freed.
+    // Of several passes that do not retain the graph, at most one succeeds. The others report that the graph is freed.
     let barrier = Barrier::new(4);
     let results: Vec<Result<Gradients>> = std::thread::scope(|s| {
         let run = || {
@@ -344,7 +345,7 @@ fn diamonds_twenty_thousand_deep_are_walked_once() {
     let mut y = x.clone();
     let calls = Arc::new(AtomicUsize::new(0));
     for _ in 0..20_000 {
-        // Two paths at each level, 2^20000 in all: each node must run only once.
+        // Two paths at each level make 2^20000 paths in all, so each node must run only once.
         y = y.mul(0.5).unwrap().add(y.mul(0.5).unwrap()).unwrap();
     }
     let count = calls.clone();
@@ -385,7 +386,7 @@ fn inference_records_nothing_whatever_runs_inside() {
     {
         let _guard = inference_guard();
         assert!(is_inference() && !is_grad_enabled());
-        // This also forbids what no_grad allows.
+        // Inference mode cannot be lifted by `enable_grad`, unlike `no_grad`.
         let again = enable_grad_guard();
         assert!(!is_grad_enabled() && !x.exp().unwrap().requires_grad());
         drop(again);
@@ -404,24 +405,24 @@ fn inference_records_nothing_whatever_runs_inside() {
             assert_eq!(e.kind(), &ErrorKind::Autograd);
             assert!(e.to_string().contains("inference()"), "{e}");
         }
-        // On this thread only.
+        // The mode applies to this thread only.
         let x = x.clone();
         assert!(std::thread::spawn(move || x.exp().unwrap().requires_grad()).join().unwrap());
     }
     assert!(is_grad_enabled() && !is_inference());
-    // Guards that are dropped out of order restore every mode correctly.
+    // Guards that are dropped out of order still restore every mode correctly.
     let plain = no_grad_guard();
     let guard = inference_guard();
     drop(plain);
     assert!(!is_grad_enabled());
     drop(guard);
     assert!(is_grad_enabled());
-    // A tensor made inside is a constant outside; a leaf made inside is one.
+    // A tensor computed inside is a constant outside, but a leaf made inside is a leaf.
     let (made, parameter) = inference(|| (x.exp().unwrap(), f64s(&[3.0], &[1]).with_grad().unwrap()));
     let g = made.mul(&x).unwrap().mul(&parameter).unwrap().backward().unwrap();
     assert_close(&[g.get(&x).unwrap().item().unwrap()], &[3.0 * 2f64.exp()], 1e-14);
     assert!(g.get(&parameter).is_some());
-    // A write inside is seen by the graph outside.
+    // A graph recorded outside notices a write made inside.
     let w = f64s(&[2.0], &[1]);
     let z = x.mul(&w).unwrap();
     inference(|| w.fill_(9.0)).unwrap();

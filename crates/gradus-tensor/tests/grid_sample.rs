@@ -1,4 +1,4 @@
-//! `grid_sample` and `affine_grid`: PyTorch's numbers (2.15), edge cases, and gradients.
+//! `grid_sample` and `affine_grid`: the values of PyTorch 2.15, edge cases and gradients.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -25,7 +25,7 @@ fn every_way() -> impl Iterator<Item = GridSample> {
     GOLDEN.iter().map(|&(mode, padding, align, _)| how(mode, padding, align))
 }
 
-/// The same numbers as in the PyTorch script.
+/// The same image as in the script that computed PyTorch's values.
 fn image(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
     let values: Vec<f64> = (0..n).map(|i| ((i * 37 + 11) % 101) as f64 / 50.0 - 1.0).collect();
@@ -56,7 +56,7 @@ const POINTS: [f64; 20] = [
     -0.98,
 ];
 
-/// Mode, padding, align_corners; PyTorch's values for an image `[1, 2, 3, 4]`.
+/// Mode, padding, `align_corners`, and PyTorch's values for an image `[1, 2, 3, 4]`.
 type Case = (&'static str, &'static str, bool, &'static [f64]);
 #[rustfmt::skip]
 const GOLDEN: &[Case] = &[
@@ -111,8 +111,8 @@ fn every_mode_and_padding_gives_pytorchs_numbers() {
         let y = x.grid_sample(&grid, how(mode, padding, align)).unwrap();
         assert_eq!(y.shape(), [1, 2, 2, 5]);
         let mut got = y.to_vec::<f64>().unwrap();
-        // For a NaN point PyTorch returns NaN or the border, depending on the padding; Gradus returns NaN, except in
-        // nearest mode.
+        // At a NaN point, PyTorch returns NaN or the border value, depending on the padding. Gradus returns NaN, except
+        // in nearest mode.
         let mut want = want.to_vec();
         if mode != "nearest" {
             assert!(got[8].is_nan() && got[18].is_nan(), "{mode} {padding}");
@@ -150,10 +150,10 @@ fn a_nan_pixel_is_not_seen_from_outside() {
 
 #[test]
 fn gradients_of_image_and_points_to_second_order() {
-    // Away from the points where pieces meet: half pixels, whole pixels and borders.
+    // The points avoid half pixels, whole pixels and borders, where the pieces of the interpolation meet.
     let points = [-0.83, -0.71, 0.37, 0.21, 1.53, -0.13, 0.11, 1.37, -1.57, 0.57, 0.67, -1.83];
     let grid = f64s(&points, &[2, 3, 1, 2]);
-    // One layout each, chosen so that both values of `align_corners` are tested with all of them.
+    // Each combination is tested with one layout, chosen so that both values of `align_corners` meet every layout.
     let all = layouts(&[2, 2, 3, 4], 3);
     for (i, how) in every_way().enumerate() {
         let x = &all[(i + i / 2) % 4];
@@ -194,7 +194,7 @@ fn affine_grids_are_pytorchs() {
     }
     let thin = theta.affine_grid(1, 2, true).unwrap();
     assert_close(&thin.to_vec::<f64>().unwrap(), &[-1.4, -0.3, 0.8, 0.5], 1e-12);
-    // The identity gives the image back.
+    // The identity transform reproduces the image.
     let same = f64s(&[1.0, 0.0, 0.0, 0.0, 1.0, 0.0], &[1, 2, 3]).affine_grid(3, 4, false).unwrap();
     let x = image(&[1, 1, 3, 4]);
     let y = x.grid_sample(&same, GridSample::default()).unwrap();

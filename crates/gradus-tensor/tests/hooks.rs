@@ -36,7 +36,7 @@ fn hooks_see_complete_gradients_and_run_in_the_order_of_registration() {
     let y = u.mul(&u).unwrap().add(&u).unwrap();
     assert_eq!(gradient(&y, &x), 19.0 * 10.0 * 6.0 * 0.5);
     assert_eq!(*seen.lock().unwrap(), [("a", 19.0), ("b", 190.0), ("c", 1140.0)]);
-    // A requested gradient is the one that the hooks returned.
+    // A requested gradient is the one after the hooks have run.
     let g = grad(&[&y], &[&u], None, BackwardOptions::new().retain_graph()).unwrap();
     assert_eq!(g[0].as_ref().unwrap().item().unwrap(), 190.0);
     // Removed hooks no longer run, and the others keep their order.
@@ -82,14 +82,14 @@ fn an_error_in_a_hook_ends_the_pass_and_changes_nothing() {
             _ => Err(Error::argument("guard", "too large")),
         })
         .unwrap();
-    // mul and exp have run when it fails; the second pass finds their values.
+    // When the hook fails, mul and exp have already run. The second pass still finds their saved values.
     let e = y.backward().unwrap_err();
     assert_eq!((e.op(), e.message()), ("guard", "too large"));
     assert!(!y.grad_fn().unwrap().saved().is_empty());
     fails.store(0, Ordering::Relaxed);
     let g = y.backward().unwrap();
     assert_close(&[g.get(&x).unwrap().item().unwrap()], &[4.0 * 4.0f64.exp() * 5.0], 1e-14);
-    // That one succeeded, so the graph is freed.
+    // The second pass succeeded, so the graph is freed.
     assert!(y.backward().unwrap_err().to_string().contains("freed"));
 }
 
@@ -146,14 +146,14 @@ fn node_hooks_see_and_replace_what_goes_in_and_out() {
     assert_eq!(g.get(&w).unwrap().item().unwrap(), 0.0, "its gradient was replaced by None, which is zero");
     after.remove();
     assert_eq!(gradient(&y, &w), 6.0);
-    // A wrong number of gradients, and a gradient that was not requested.
+    // A hook that returns the wrong number of gradients, and one that returns a gradient that was not requested.
     let wrong = node.register_hook(|_, _| Ok(Some(vec![]))).unwrap();
     assert!(y.backward().unwrap_err().to_string().contains("0 gradients for 2"));
     wrong.remove();
     let z = x.mul(f64s(&[2.0], &[1])).unwrap();
     let _more = z.grad_fn().unwrap().register_hook(|_, g| Ok(Some(vec![g[0].clone(), g[0].clone()]))).unwrap();
     assert!(z.backward().unwrap_err().to_string().contains("not wanted"));
-    // A leaf's node runs nothing.
+    // The node of a leaf runs nothing, so it accepts no hooks.
     let leaf = node.inputs().next().flatten().unwrap().clone();
     assert!(leaf.is_leaf() && leaf.register_hook(|_, _| Ok(None)).is_err());
     assert!(leaf.register_prehook(|_| Ok(None)).is_err());

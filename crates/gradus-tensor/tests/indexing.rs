@@ -1,4 +1,5 @@
-//! Indexing, scattering and masks: PyTorch's and NumPy's values, refused input, and gradients to second order.
+//! Indexing, scattering and masks: the values of PyTorch and NumPy, refused arguments, and gradients up to second
+//! order.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -56,7 +57,7 @@ fn positions_ranges_and_new_axes() {
     picks((0usize, 1..3, ..2), &[2, 2], &[4, 5, 8, 9]);
     picks((0i64, 2.., ..=1usize), &[1, 2], &[8, 9]);
     picks((.., -1, -2..-1isize), &[2, 1], &[10, 22]);
-    // Variables, because Clippy considers a literal `1..=-1` a mistake.
+    // These are variables because Clippy considers a literal `1..=-1` a mistake.
     let (one, last) = (1, -1);
     picks((.., 0, one..=last), &[2, 3], &[1, 2, 3, 13, 14, 15]);
     picks((.., 0, one..last), &[2, 2], &[1, 2, 13, 14]);
@@ -74,11 +75,11 @@ fn positions_ranges_and_new_axes() {
     picks((1, 0, by(Some(3), Some(-1), -1)), &[0], &[]);
     picks([0, 1], &[4], &[4, 5, 6, 7]);
     picks(vec![Index::from(1), Index::from(2..3)], &[1, 4], &[20, 21, 22, 23]);
-    // A view: nothing is copied.
+    // The result is a view, so nothing is copied.
     let x = arange(&[2, 3]);
     let y = x.index((.., 1)).unwrap();
     assert!(std::sync::Arc::ptr_eq(y.storage(), x.storage()));
-    // A new axis at the highest rank, where a position makes room for it.
+    // At the highest rank, a new axis fits if an integer index removes another axis.
     let x = arange(&[1, 1, 1, 1, 1, 1, 2, 2]);
     assert_eq!(x.index((NewAxis, Ellipsis, 1)).unwrap().shape(), [1, 1, 1, 1, 1, 1, 1, 2]);
 }
@@ -193,7 +194,7 @@ fn scatter_lets_the_last_one_win_and_keeps_the_rest() {
     let y = x.scatter_add(0, &index, &src).unwrap().to_vec::<f64>().unwrap();
     assert_close(&y, &[-0.0, 21.0, f64::NAN, 3.0, 44.0, 5.0], 0.0);
     assert!(y[0].is_sign_negative());
-    // An index smaller than the tensor, and a source larger than the index.
+    // The index may be smaller than the tensor, and the source larger than the index.
     let z = Tensor::zeros([3, 3], DType::I64, &cpu()).unwrap();
     let small = i64s(&[1, 0], &[1, 2]);
     assert_eq!(ints(z.scatter(0, &small, arange(&[3, 3]).add(1).unwrap())), [0, 2, 0, 1, 0, 0, 0, 0, 0]);
@@ -206,7 +207,7 @@ fn scatter_lets_the_last_one_win_and_keeps_the_rest() {
         assert_eq!(y.dtype(), dtype);
     }
     assert_eq!(ints(z.scatter(0, &i64s(&[], &[0, 3]), i64s(&[], &[0, 3]))), [0; 9]);
-    // Half precision adds in f32 and rounds once: 2048 + 1 + 1 would stay 2048.
+    // Half precision is summed in f32 and rounded once. In f16, 2048 + 1 + 1 would stay 2048.
     let half = Tensor::full([1], 2048, DType::F16, &cpu()).unwrap();
     let ones = Tensor::ones([2], DType::F16, &cpu()).unwrap();
     assert_eq!(half.scatter_add(0, &i64s(&[0, 0], &[2]), &ones).unwrap().item().unwrap(), 2050.0);
@@ -264,7 +265,7 @@ fn gradients_of_scatters() {
     both(|x| x[0].index_add(1, &rows, &x[1]), &[randn(&[2, 3], 1), randn(&[2, 3], 2)]);
     both(|x| x[0].index_copy(1, &rows, &x[1]), &[randn(&[2, 3], 1), randn(&[2, 3], 2)]);
     unary(&[2, 3], |x| x.index_fill(1, &rows, 0.5));
-    // Of two elements written to one place, the first does not affect the result.
+    // If two elements are written to the same place, the first one does not affect the result.
     let src = f64s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     let y = f64s(&[0.0], &[1]).scatter(0, &i64s(&[0, 0], &[2]), &src).unwrap();
     let g = y.sum_all().unwrap().backward().unwrap();
@@ -295,7 +296,7 @@ fn reductions_into_places() {
         [1.0, 1.0, 2.0, 2.0, 4.0, 5.0, 6.0, 6.0],
     );
     check(Sum, false, [5.0, -1.0, 7.0, 5.0, nan, 8.0], alone, [1.0, 1.0, 2.0, 2.0, 4.0, 5.0, 6.0, 6.0]);
-    // The gradient of the factor that is NaN is the product of the others: finite.
+    // The gradient of the factor that is NaN is the product of the other factors, which is finite.
     check(
         Prod,
         true,
@@ -379,11 +380,11 @@ fn gradients_of_reductions_into_places() {
             both(|x| x[0].scatter_reduce(1, &small, &x[1], reduce, own), &[randn(&[2, 4], 1), randn(&[2, 3], 2)]);
         }
     }
-    // Factors of zero need no special treatment.
+    // The gradients are also correct if factors are zero.
     let src = f64s(&[0.0, 2.0, 3.0, 0.0, 0.0], &[5]);
     let index = i64s(&[0, 0, 1, 1, 1], &[5]);
     both(|x| x[0].scatter_reduce(0, &index, &x[1], ScatterReduction::Prod, true), &[randn(&[2], 1), src]);
-    // Neighbours of an element do not affect its gradient.
+    // An element's gradient is not affected by its neighbours.
     let src = f64s(&[2.0, f64::INFINITY], &[2]).with_grad().unwrap();
     let y =
         f64s(&[1.0, 1.0], &[2]).scatter_reduce(0, &i64s(&[0, 1], &[2]), &src, ScatterReduction::Prod, true).unwrap();

@@ -1,5 +1,5 @@
-//! Writes in place: each is refused if it would have to be recorded, otherwise counted and named, and there is no other
-//! way to write bytes.
+//! In-place writes. Each is refused if it would have to be recorded; otherwise it is counted and named. There is no
+//! other way to write bytes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,13 +17,13 @@ static AVERAGE: UpdateFn = UpdateFn::new("average", |x| vec![x[2] * x[0] + (1.0 
 
 type Write = fn(&Tensor, &Tensor) -> Result<()>;
 
-/// The text of a line of this file.
+/// The source text of a line of this file.
 fn text_of(line: &Location<'_>) -> &'static str {
     assert!(line.file().ends_with("tests/inplace.rs"), "{line}");
     include_str!("inplace.rs").lines().nth(line.line() as usize - 1).unwrap()
 }
 
-/// The call made by a line of [`WRITES`].
+/// How the call of an entry of [`WRITES`] appears in the source.
 fn call_of(name: &str) -> String {
     match name {
         "gemm" => ".run_(".into(),
@@ -32,8 +32,8 @@ fn call_of(name: &str) -> String {
     }
 }
 
-/// Every method that writes into its tensor (here of three elements): its name, a call that writes all elements (with
-/// an operand), whether the operand is read, and the recorded form.
+/// Every method that writes into its tensor (here of three elements): its name, a call that writes all elements and may
+/// use an operand, whether the operand is read, and the recorded form that the error suggests.
 const WRITES: [(&str, Write, bool, &str); 19] = [
     ("copy_", |x, y| x.copy_(y), true, "index_assign"),
     ("fill_", |x, _| x.fill_(7.0), false, "full_like"),
@@ -114,7 +114,7 @@ fn every_write_changes_values_counts_and_is_named_with_its_line() {
         let reference = start();
         write(&reference, &operand()).unwrap();
         assert_ne!(values(&reference), values(&start()), "{name}");
-        // A leaf, an operand with a graph, views on both sides, inside no_grad.
+        // Inside `no_grad`, the target may be a leaf or a view, and the operand may have a graph.
         let x = leaf();
         let twice = f64s(&[0.0, 1.0, 2.0, 3.0], &[4]);
         for target in [x.clone(), twice.narrow(0, 1, 3).unwrap()] {
@@ -152,12 +152,13 @@ fn every_write_over_a_needed_value_is_an_error_and_beside_it_is_none() {
         let y = x.mul(w.narrow(0, 3, 3).unwrap()).unwrap();
         write(&w.narrow(0, 0, 3).unwrap(), &operand()).unwrap();
         assert_eq!(values(&gradient(&y, &x).unwrap()), [4.0, 5.0, 6.0], "{name}");
-        // Without a graph of its own, as data of a leaf or a detached tensor is.
+        // This write overlaps the needed values. Its target has no graph, just like the data of a leaf or a detached
+        // tensor.
         write(&w.narrow(0, 2, 3).unwrap(), &operand()).unwrap();
         let e = gradient(&y, &x).unwrap_err();
         assert_says(&e, &ErrorKind::Autograd, &["mul needs its input 1", name, "tests/inplace.rs"]);
     }
-    // Tensors that share the storage of a leaf are checked like the leaf.
+    // Tensors that share the storage of a leaf are checked like the leaf itself.
     let x = leaf();
     let y = x.square().unwrap();
     x.detach().mul_(2.0).unwrap();
@@ -232,7 +233,7 @@ fn the_table_above_has_every_method_that_writes() {
         for line in text.lines() {
             let Some(rest) = line.trim_start().strip_prefix("pub fn ") else { continue };
             let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            // `where_` is `where`, which Rust reserves; `run_` is gemm.
+            // `where_` is `where`, which is a keyword in Rust. `run_` is listed as gemm.
             if name.ends_with('_') && name != "where_" {
                 let name = if name == "run_" { "gemm" } else { &name };
                 assert!(WRITES.iter().any(|w| w.0 == name), "{name} in {}", file.display());
@@ -241,7 +242,7 @@ fn the_table_above_has_every_method_that_writes() {
     }
 }
 
-/// The files of this crate in which a pattern occurs, one entry per line that contains it.
+/// The files of this crate that contain a pattern outside comments, one entry for each matching line.
 fn find(pattern: &str) -> Vec<String> {
     let mut found = vec![];
     for file in sources() {
@@ -254,11 +255,11 @@ fn find(pattern: &str) -> Vec<String> {
     found
 }
 
-/// Writable bytes are only available in ways that count writes: `Storage::write` is called only by `Locks::write`, and
-/// buffers are otherwise written before they belong to a storage, or while nobody else has the storage (`is_spare`).
+/// Bytes can only be written in ways that count the write. `Storage::write` is called only by `Locks::write`. Otherwise
+/// a buffer is written only before it belongs to a storage, or while nobody else has the storage (`is_spare`).
 #[test]
 fn no_write_escapes_the_version() {
-    // The definition of the guard, its fields and impls; and the one place that creates it.
+    // `storage.rs` defines the write guard and creates it, and only `locks.rs` requests one.
     assert_eq!(find("buffer.write()"), ["src/storage.rs"; 2]);
     assert_eq!(find(".rewrite()"), ["src/ops/bind.rs"]);
     assert_eq!(find(" map_over("), ["src/autograd/pass/queue.rs", "src/ops/map.rs", "src/ops/map.rs"]);
@@ -266,15 +267,15 @@ fn no_write_escapes_the_version() {
     assert_eq!(find(".storage().write("), ["src/locks.rs"]);
     assert!(find("WriteGuard").iter().all(|f| f == "src/storage.rs" || f == "src/locks.rs"));
     assert!(find("storage.write(").is_empty());
-    // All other buffers that are written are fresh: made by `alloc` in the same function.
+    // All other buffers that are written are fresh: `alloc` made them in the same function.
     assert_eq!(find("&mut buffer"), ["src/create.rs", "src/ops/bind.rs"]);
     assert_eq!(find("&mut allocated"), ["src/ops/bind.rs"]);
     assert_eq!(find("&mut Buffer"), ["src/create.rs", "src/storage.rs"]);
     assert!(find("unsafe ").is_empty());
 }
 
-/// One line runs kernels: that of `bind`. Elsewhere tensors ask a backend only for memory, its amount, and what it
-/// supports.
+/// A single line runs kernels, the one in `bind`. Everywhere else, tensors ask a backend only for memory, for memory
+/// statistics, and for what it supports.
 #[test]
 fn one_line_runs_kernels() {
     assert_eq!(find(".forward(device.backend()"), ["src/ops/bind.rs"]);
@@ -330,7 +331,7 @@ fn gradients_that_are_given_out_share_no_memory() {
     let options = [BackwardOptions::new().retain_graph(), BackwardOptions::new().create_graph()];
     let y = a.add(&b).unwrap();
     for options in options {
-        // The sum passes its gradient on to both; y's own is the seed.
+        // The sum passes its gradient on to both operands. The gradient of `y` itself is the seed.
         let g = grad(&[&y], &[&a, &b, &y, &a], Some(&[&seed]), options).unwrap();
         let g: Vec<Tensor> = g.into_iter().flatten().collect();
         let _guard = no_grad_guard();
@@ -353,7 +354,7 @@ fn gradients_that_are_given_out_share_no_memory() {
 #[test]
 fn hooks_that_overwrite_gradients_are_caught() {
     let hook = "tests/inplace.rs";
-    // The gradient that it is shown, which others may share.
+    // The hook overwrites the gradient that it is shown, which other nodes may share.
     let (a, b) = (leaf(), leaf());
     let u = a.add(&b).unwrap();
     let guard = u.register_hook(|g| {
@@ -374,7 +375,7 @@ fn hooks_that_overwrite_gradients_are_caught() {
         assert_says(&result.unwrap_err(), &ErrorKind::Autograd, &["fill_ overwrote a gradient that a hook", hook]);
         drop(guard);
     }
-    // A seed that is still pending.
+    // The hook overwrites a seed that is still pending.
     let (y, z) = (a.square().unwrap(), a.exp().unwrap());
     let seeds = [f64s(&[1.0; 3], &[3]), f64s(&[1.0; 3], &[3])];
     let waiting = seeds[0].clone();
@@ -382,7 +383,7 @@ fn hooks_that_overwrite_gradients_are_caught() {
     let result = grad(&[&y, &z], &[&a], Some(&[&seeds[0], &seeds[1]]), BackwardOptions::new().retain_graph());
     let e = result.unwrap_err();
     assert_says(&e, &ErrorKind::Autograd, &["fill_ overwrote the gradient of output 0 of square", hook]);
-    // One that was already found and is kept to the end.
+    // The hook overwrites a gradient that has already been computed and is kept until the end.
     let early = a.mul(3.0).unwrap();
     let seen = std::sync::Arc::new(std::sync::Mutex::new(None::<Tensor>));
     let (store, take) = (seen.clone(), seen);
@@ -412,7 +413,7 @@ fn gradients_that_wait_beside_writers_on_other_threads_are_right_or_errors() {
             }
         });
         for _ in 0..2000 {
-            // The gradients are the seed and twice the seed, both from the same moment.
+            // Both gradients, the seed and twice the seed, must come from the same moment.
             let z = x.mul(2.0).unwrap();
             if let Ok(g) = grad(&[&z], &[&x, &z], Some(&[&seed]), BackwardOptions::new()) {
                 let (gx, gz) = (values(g[0].as_ref().unwrap()), values(g[1].as_ref().unwrap()));

@@ -1,4 +1,4 @@
-//! Looking at graphs.
+//! Inspecting graphs.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +12,7 @@ use gradus_tensor::{BackwardOptions, CustomOp, DType, Result, Tensor, apply_cust
 #[test]
 fn stats_count_nodes_and_each_kept_storage_once() {
     let x = f64s(&[1.0, 2.0], &[2]).with_grad().unwrap();
-    // Both products keep x; the second also keeps the first.
+    // Both products keep `x`. The second one also keeps the result of the first.
     let y = x.mul(&x).unwrap().mul(&x).unwrap().sum_all().unwrap();
     let stats = y.graph_stats();
     assert_eq!((stats.nodes, stats.leaves, stats.by_op.len()), (5, 1, 3));
@@ -99,7 +99,7 @@ fn a_node_prints_its_parameters_operands_and_kept_values() {
         let part = format!("keeps input 1: [2] f64, version 0; fill_ wrote over it at {}:{}:", file!(), line!() - 4);
         assert!(text.contains(&part), "{text}");
     }
-    // A write elsewhere makes nothing stale.
+    // A write to other elements makes nothing stale.
     let both = f64s(&[1.0; 4], &[4]);
     let z = x.mul(both.narrow(0, 0, 2).unwrap()).unwrap();
     both.narrow(0, 2, 2).unwrap().fill_(0.0).unwrap();
@@ -110,7 +110,7 @@ fn a_node_prints_its_parameters_operands_and_kept_values() {
     );
 }
 
-/// Where `.mul` stands in the line above.
+/// The column of `.mul` in the line that the test above checks.
 fn column_of_mul() -> usize {
     "    let y = x.clamp(0.0, 1.5).unwrap().".len() + 1
 }
@@ -139,7 +139,7 @@ fn a_leaf_shows_the_line_that_made_it() {
     assert!(y.to_dot().contains(&here) && !y.to_dot().contains("tensor.rs"), "{}", y.to_dot());
 }
 
-/// The identity, by any name.
+/// The identity, under any name.
 struct Named(&'static str);
 
 impl CustomOp for Named {
@@ -182,6 +182,6 @@ fn what_a_recorded_pass_computes_has_the_line_of_the_operation_whose_gradient_it
         nodes.extend(node.inputs().flatten().cloned());
     }
     assert!(seen > 4);
-    // What the user records afterwards has the user's line again.
+    // A node that the user records afterwards has the user's line again.
     assert!(g.exp().unwrap().grad_fn().unwrap().location().line() > lines[1]);
 }

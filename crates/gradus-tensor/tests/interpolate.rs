@@ -1,4 +1,4 @@
-//! `interpolate`: PyTorch's numbers (2.15), edge cases, and gradients.
+//! `interpolate`: the values of PyTorch 2.15, edge cases and gradients.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,7 +7,7 @@ use common::{assert_close, cpu, f32s, f64s, layouts};
 use gradus_tensor::autograd::{gradcheck, gradgradcheck};
 use gradus_tensor::{DType, ErrorKind, Interpolate, Interpolation, Resized, Tensor, f16};
 
-/// The mode with PyTorch's name.
+/// The mode that has this name in PyTorch.
 fn mode(name: &str) -> Interpolation {
     match name {
         "nearest" => Interpolation::Nearest,
@@ -27,14 +27,14 @@ fn how(name: &str, align_corners: bool, antialias: bool) -> Interpolate {
     if antialias { how.antialias() } else { how }
 }
 
-/// The same numbers as in the PyTorch script.
+/// The same image as in the script that computed PyTorch's values.
 fn image(spatial: &[usize]) -> Tensor {
     let n: usize = spatial.iter().product();
     let values: Vec<f64> = (0..n).map(|i| ((i * 37 + 11) % 101) as f64 / 50.0 - 1.0).collect();
     f64s(&values, &[&[1, 1], spatial].concat())
 }
 
-/// Mode, spatial shape, align_corners, antialias; shape and values of PyTorch's result.
+/// Mode, spatial shape, `align_corners`, antialias; then the shape and values of PyTorch's result.
 type BySize = (&'static str, &'static [usize], bool, bool, &'static [usize], &'static [f64]);
 #[rustfmt::skip]
 const BY_SIZE: &[BySize] = &[
@@ -106,7 +106,7 @@ const BY_SIZE: &[BySize] = &[
     ("bicubic", &[3, 3], true, true, &[1, 1, 1, 1], &[-0.8975]),
 ];
 
-/// Mode, spatial shape, scale factors, antialias; shape and values of PyTorch's result.
+/// Mode, spatial shape, scale factors, antialias; then the shape and values of PyTorch's result.
 type Scaled = (&'static str, &'static [usize], &'static [f64], bool, &'static [usize], &'static [f64]);
 #[rustfmt::skip]
 const BY_FACTOR: &[Scaled] = &[
@@ -142,7 +142,7 @@ fn factors_give_pytorchs_numbers() {
 
 #[test]
 fn an_axis_whose_size_stays_is_copied_by_linear_and_antialiased_modes() {
-    // PyTorch's numbers for twelve pixels in a row, and a factor that still results in twelve.
+    // PyTorch's values for a row of twelve pixels, with a scale factor that still results in twelve.
     let x = f64s(&(0..12).map(f64::from).collect::<Vec<_>>(), &[1, 1, 12, 1]).expand([1, 1, 12, 12]).unwrap();
     let column = |how: Interpolate| {
         let y = x.interpolate(Resized::By(&[1.08, 1.08]), how).unwrap();
@@ -162,7 +162,7 @@ fn a_bad_pixel_reaches_its_neighbours_only() {
     let mut values = vec![1.0; 9];
     (values[0], values[8]) = (f64::NAN, f64::INFINITY);
     let y = f64s(&values, &[1, 1, 3, 3]).interpolate(Resized::To(&[2, 2]), how("bilinear", false, true)).unwrap();
-    // As PyTorch gives it.
+    // PyTorch returns the same.
     assert_close(&y.to_vec::<f64>().unwrap(), &[f64::NAN, 1.0, 1.0, f64::INFINITY], 1e-12);
     let wide = f32s(&[f32::INFINITY, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], &[1, 1, 1, 7]);
     let y = wide.interpolate(Resized::To(&[1, 3]), how("bilinear", false, true)).unwrap().to_vec::<f32>().unwrap();
@@ -179,19 +179,19 @@ fn dtypes_and_batches() {
     let bytes = Tensor::from_vec(vec![1u8, 2, 3, 4], [2, 1, 1, 2], &cpu()).unwrap();
     let y = bytes.interpolate(Resized::By(&[1.0, 0.5]), Interpolation::NearestExact).unwrap();
     assert_eq!((y.shape(), y.to_vec::<u8>().unwrap()), (&[2, 1, 1, 1][..], vec![2, 4]));
-    // Half precision is rounded once.
+    // Half precision is computed in f32 and rounded once.
     let x = image(&[6, 5]);
     let half = x.to_dtype(DType::F16).unwrap();
     let y = half.interpolate(Resized::To(&[4, 9]), Interpolation::Bicubic).unwrap();
     let wide = half.to_dtype(DType::F32).unwrap().interpolate(Resized::To(&[4, 9]), Interpolation::Bicubic).unwrap();
     assert_eq!(y.to_vec::<f16>().unwrap(), wide.to_dtype(DType::F16).unwrap().to_vec::<f16>().unwrap());
-    // No images, no channels.
+    // There may be no images or no channels.
     for shape in [[0, 3, 4, 4], [2, 0, 4, 4]] {
         let none = Tensor::zeros(shape, DType::F32, &cpu()).unwrap();
         let y = none.interpolate(Resized::To(&[2, 8]), Interpolation::Bilinear).unwrap();
         assert_eq!(y.shape(), [shape[0], shape[1], 2, 8]);
     }
-    // A constant image is unchanged, including -0 in nearest mode.
+    // A constant image is unchanged. In nearest mode, this includes -0.
     for name in ["bilinear", "bicubic"] {
         let y = f64s(&[0.3; 77], &[1, 1, 7, 11]).interpolate(Resized::To(&[3, 2]), how(name, false, true)).unwrap();
         assert_close(&y.to_vec::<f64>().unwrap(), &[0.3; 6], 1e-14);
@@ -213,7 +213,7 @@ fn gradients_of_every_mode_to_second_order() {
         ("area", false, false),
     ] {
         for x in layouts(&[2, 2, 3, 4], 5) {
-            // Squared, so that the second derivative is not zero.
+            // The result is squared so that the second derivative is not zero.
             let f = |x: &[Tensor]| x[0].interpolate(Resized::To(&[2, 5]), how(name, align, antialias))?.square();
             gradcheck(f, std::slice::from_ref(&x)).unwrap_or_else(|e| panic!("{name}: {e}"));
             gradgradcheck(f, &[x]).unwrap_or_else(|e| panic!("{name}: {e}"));

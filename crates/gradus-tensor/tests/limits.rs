@@ -1,4 +1,4 @@
-//! Arguments at the limits: the highest rank, lists of mismatched lengths, sizes beyond any memory.
+//! Arguments at the limits: the highest rank, lists of mismatched lengths, and sizes beyond any memory.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use common::cpu;
 use gradus_tensor::{DType, ErrorKind, Generator, Result, Tensor, checkpoint, vmap};
 
-/// A tensor of ones with this many axes of size 1.
+/// A tensor with `rank` axes of size 1, filled with ones.
 fn of_rank(rank: usize) -> Tensor {
     Tensor::ones(vec![1; rank], DType::F32, &cpu()).unwrap()
 }
@@ -48,7 +48,7 @@ fn what_adds_an_axis_is_refused_at_the_highest_rank() {
     }
 }
 
-/// A device with a budget of one mebibyte, and on it one element broadcast to `n`.
+/// One element, broadcast to `n`, on a device with a memory budget of one MiB.
 fn stretched(n: usize) -> Tensor {
     let device = common::another_cpu();
     device.backend().set_memory_budget(Some(1 << 20)).unwrap();
@@ -57,7 +57,7 @@ fn stretched(n: usize) -> Tensor {
 
 #[test]
 fn what_the_host_has_no_room_for_is_an_error_and_leaves_nothing_behind() {
-    // Beyond any memory, and within memory but above the budget.
+    // One size is beyond any memory; the other fits into memory, but exceeds the budget.
     for n in [1 << 40, 1 << 22] {
         let x = stretched(n);
         let (t, device) = (x.clone(), x.device().clone());
@@ -98,7 +98,7 @@ fn what_the_host_has_no_room_for_is_an_error_and_leaves_nothing_behind() {
             }
             assert_eq!(device.memory_stats().in_use, in_use, "{name} keeps memory");
         }
-        // A huge view still prints its two ends.
+        // A huge view can still be printed, because only its two ends are shown.
         assert!(t.to_string().contains("..."), "{t}");
     }
 }

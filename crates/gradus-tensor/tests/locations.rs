@@ -1,5 +1,5 @@
-//! Nodes carry a line of the user's code, including those that autograd records itself.
-//! `gradus/tests/golden/locations.rs` checks those of every operation.
+//! Every node has a line of the user's code, including the nodes that autograd records itself.
+//! `gradus/tests/golden/locations.rs` checks the lines of every operation.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Losses: values compared with PyTorch, gradients with finite differences to second order; edge cases, refusals.
+//! Losses: values compared with PyTorch, gradients compared with finite differences up to second order, edge cases and
+//! refused arguments.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +10,7 @@ use gradus_tensor::{DType, ErrorKind, Reduction, Result, Tensor};
 
 use Reduction::{Mean, None as Each, Sum};
 
-/// `1.5 sin(a i + b)`, as in the script that made the expected values.
+/// `1.5 sin(a i + b)` for element `i`, as in the script that computed the expected values.
 fn wave(shape: &[usize], a: f64, b: f64) -> Tensor {
     let n: usize = shape.iter().product();
     f64s(&(0..n).map(|i| 1.5 * (i as f64 * a + b).sin()).collect::<Vec<_>>(), shape)
@@ -20,7 +21,7 @@ fn same(got: Result<Tensor>, want: &[f64]) {
     assert_close(&got.unwrap().to_vec::<f64>().unwrap(), want, 1e-10);
 }
 
-/// [`both`] with the first input in every layout.
+/// Runs [`both`] with the first input in every layout.
 fn every_layout(shape: &[usize], others: &[Tensor], f: impl Fn(&[Tensor]) -> Result<Tensor>) {
     for x in layouts(shape, 7) {
         let inputs: Vec<Tensor> = std::iter::once(x).chain(others.iter().cloned()).collect();
@@ -28,7 +29,7 @@ fn every_layout(shape: &[usize], others: &[Tensor], f: impl Fn(&[Tensor]) -> Res
     }
 }
 
-/// `x [2, 3, 4]`, class weights, targets `[2, 4]`.
+/// Logits `[2, 3, 4]`, class weights, and targets `[2, 4]`.
 fn classes() -> (Tensor, Tensor, Tensor) {
     let target = i64s(&[0, 2, -100, 1, 1, 1, 0, -100], &[2, 4]);
     (wave(&[2, 3, 4], 1.7, 0.3), f64s(&[0.5, 2.0, 1.25], &[3]), target)
@@ -55,7 +56,7 @@ fn cross_entropy_with_weights_smoothing_and_ignored_rows() {
     same(log.nll_loss(&t, Some(&w), Some(-100), Each), &NLL);
     same(log.nll_loss(&t, Some(&w), Some(-100), Mean), &[1.388549388553]);
     same(log.nll_loss(&t, None, Some(-100), Mean), &[ce(None, 0.0, Mean).unwrap().item().unwrap()]);
-    // Weights of 1 change nothing, and targets of every index dtype are the same.
+    // Weights of 1 change nothing, and targets of every index dtype give the same loss.
     let ones = w.ones_like().unwrap();
     same(ce(Some(&ones), 0.2, Mean), &[1.456426769558]);
     let narrow = t.to_dtype(DType::I32).unwrap();
@@ -79,7 +80,7 @@ fn cross_entropy_of_probabilities() {
     let soft = |p: &Tensor, r| x.cross_entropy_with(Target::Probabilities(p), Some(&w), None, 0.1, r);
     same(soft(&p, Each), &rows);
     same(soft(&p, Mean), &[1.391269842832]);
-    // A one-hot row equals the class, even if another class is impossible.
+    // A one-hot row gives the same loss as the class index, even if another class is impossible.
     let x = f64s(&[1.0, f64::NEG_INFINITY, 2.0], &[1, 3]).with_grad().unwrap();
     let hard = x.cross_entropy(&i64s(&[2], &[1])).unwrap().item().unwrap();
     let one_hot = f64s(&[0.0, 0.0, 1.0], &[1, 3]);
@@ -121,7 +122,7 @@ fn rows_that_do_not_count_are_nothing_whatever_is_in_them() {
             assert!(g[0].abs() > 0.1 && g[2..] == [0.0, 0.0], "{g:?}");
         }
     }
-    // Class 0's weight is read for an ignored row, and must not affect the result.
+    // The weight of class 0 is read for an ignored row, but must not affect the result.
     let ignored = x.detach().cross_entropy_with(&i64s(&[1, -100], &[2]), Some(&w), Some(-100), 0.0, Sum).unwrap();
     assert!(ignored.item().unwrap().is_finite());
     let none = i64s(&[-100, -100], &[2]);
@@ -190,7 +191,7 @@ fn binary_losses() {
         huge.bce_with_logits(&f32s(&[0.0, 1.0], &[2]), None, None, Each).unwrap().to_vec::<f32>().unwrap(),
         [1000.0, 1000.0]
     );
-    // A weight may not broadcast the losses.
+    // A weight must not broadcast the losses to a larger shape.
     let wide = f64s(&[1.0; 12], &[2, 2, 3]);
     assert!(a.bce_with_logits(&a, Some(&wide), None, Mean).is_err());
     assert!(a.bce_with_logits(&a, None, Some(&wide), Mean).unwrap_err().to_string().contains("pos_weight"));
@@ -217,7 +218,7 @@ fn distances() {
         every_layout(&[2, 3], &other, |v| v[0].smooth_l1_loss(&v[1], 0.5, reduction));
         every_layout(&[2, 3], &other, |v| v[0].huber_loss(&v[1], 0.5, reduction));
     }
-    // The second derivative at equality is 1, not the 0 of |d|; an infinite error has slope delta.
+    // The second derivative at equality is 1, not 0 as for |d|. An infinite error has slope `delta`.
     both(|v| v[0].huber_loss(&v[1], 0.5, Sum), &[a.clone(), a.clone()]);
     let x = f64s(&[f64::INFINITY, f64::NEG_INFINITY, f64::NAN], &[3]).with_grad().unwrap();
     let loss = x.huber_loss(&f64s(&[0.0; 3], &[3]), 2.0, Sum).unwrap();
@@ -240,7 +241,7 @@ fn likelihoods() {
     same(la.kl_div(&qb.log().unwrap(), true, Mean), &[0.111643961153]);
     same(la.kl_div_batch_mean(&qb, false), &[0.33493188346]);
     same(la.kl_div_batch_mean(&qb.log().unwrap(), true), &[0.33493188346]);
-    // 0 ln(0 / 0) is 0, with finite slopes.
+    // 0 ln(0 / 0) counts as 0, with finite slopes.
     let low = f64s(&[f64::NEG_INFINITY, -1.0], &[2]).with_grad().unwrap();
     for (target, log) in [([0.0, 1.0], false), ([f64::NEG_INFINITY, 0.0], true)] {
         let loss = low.kl_div(&f64s(&target, &[2]), log, Sum).unwrap();
@@ -303,13 +304,13 @@ fn margins() {
         &[1.1935307301, 0.3, 1.453628205184, 0.05864010508, 2.893338446535, 0.0],
     );
     let other = [randn(&[2, 3], 5)];
-    // Away from the origin, where the cosine changes too fast for finite differences.
+    // Stay away from the origin, where the cosine changes too fast for finite differences.
     let y = f64s(&[1.0, -1.0], &[2]);
     every_layout(&[2, 3], &other, |v| v[0].add(2.0)?.cosine_embedding_loss(&v[1], &y, -0.99, Mean));
     every_layout(&[2, 3], &other, |v| v[0].margin_ranking_loss(&v[1], &signs(), 0.3, Sum));
     every_layout(&[2, 3], &other, |v| v[0].hinge_embedding_loss(&signs(), 0.8, Sum));
     every_layout(&[2, 3], &[b.clone(), c.clone()], |v| v[0].triplet_margin_loss(&v[1], &v[2], 9.0, 2.0, true, Sum));
-    // Lengths whose product overflows, and points at distance 0.
+    // Vectors whose product of lengths overflows, and points at distance 0.
     let far = f32s(&[1e15, 0.0], &[1, 2]);
     assert!(far.cosine_embedding_loss(&far, &f32s(&[1.0], &[1]), 0.0, Sum).unwrap().item().unwrap().abs() < 1e-6);
     let x = f64s(&[0.0, 0.0], &[1, 2]).with_grad().unwrap();
@@ -354,7 +355,7 @@ fn losses_broadcast_nothing_and_keep_to_one_device() {
 fn losses_in_half_precision_compute_in_f32() {
     let half = |v: &[f32], shape: &[usize]| f32s(v, shape).to_dtype(DType::F16).unwrap();
     let (x, y) = (half(&[300.0, -2.0], &[2]), half(&[0.0, 1.0], &[2]));
-    // 300^2 is above the largest f16; the Huber loss is not.
+    // 300^2 is above the largest f16, but the Huber loss is not.
     assert_eq!(x.huber_loss(&y, 1.0, Sum).unwrap().item().unwrap(), 302.0);
     let logits = half(&[4.0, 0.0, 1.0, 1.0], &[2, 2]);
     let t = i64s(&[0, 1], &[2]);

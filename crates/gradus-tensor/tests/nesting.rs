@@ -1,4 +1,4 @@
-//! Users' functions nested in each other, up to a limit; everything else at any length, without one.
+//! User functions may be nested in each other up to a limit. Everything else may be of any length.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -23,7 +23,7 @@ fn on_a_thread(f: impl FnOnce() + Send + 'static) {
     std::thread::Builder::new().stack_size(2 << 20).spawn(f).unwrap().join().unwrap();
 }
 
-/// The error for nesting too deep; nothing is left behind.
+/// Checks that nesting too deep is an error, and that it leaves nothing behind.
 fn too_deep<T>(result: Result<T>) {
     let e = result.err().unwrap();
     assert_eq!(*e.kind(), ErrorKind::Autograd, "{e}");
@@ -33,7 +33,7 @@ fn too_deep<T>(result: Result<T>) {
     assert_eq!(values(x.square().unwrap().backward().unwrap().get(&x).unwrap()), [4.0]);
 }
 
-/// `depth` regions, one inside the other.
+/// `depth` checkpointed regions, each inside the other.
 fn regions(x: &Tensor, depth: usize) -> Result<Tensor> {
     match depth {
         0 => x.square(),
@@ -74,8 +74,8 @@ fn a_hook_that_takes_the_gradients_of_its_own_graph() {
     });
 }
 
-/// The square of its input through `.0` nested operations of its kind; `.1` says whether its gradient goes through them
-/// too.
+/// The square of its input, through `.0` nested operations of this kind. They are nested in the forward pass, or in the
+/// backward pass if `.1` is true.
 struct Deep(usize, bool);
 
 impl CustomOp for Deep {
@@ -152,7 +152,7 @@ fn functions_of_functions_inside_each_other() {
     }
     on_a_thread(|| {
         let x = leaf(&[3.0]);
-        // Explaining a gradient runs a nested pass.
+        // `explain_grad` runs a nested backward pass, so its limit is one lower.
         for (f, limit) in
             [(batches as fn(&Tensor, usize) -> Result<Tensor>, 100), (explained, 99), (looked_at, 100), (effects, 100)]
         {
@@ -160,7 +160,7 @@ fn functions_of_functions_inside_each_other() {
             too_deep(f(&x, MAX_NESTING + 1));
             too_deep(f(&x, 20_000));
         }
-        // Each level of these multiplies the time, so the last level is not tested.
+        // Each level of these multiplies the time, so the deepest allowed nesting is not tested.
         too_deep(checked(&x.detach()));
         too_deep(products(&x));
     });
@@ -216,7 +216,7 @@ fn a_formula_that_applies_itself() {
     });
 }
 
-/// Fails if the time of `f` grows with the square of its number of steps.
+/// Fails if `f` takes a minute, as it would if its time grew with the square of the number of steps.
 fn is_quick(what: &str, f: impl FnOnce()) {
     let began = Instant::now();
     f();
@@ -245,7 +245,7 @@ fn any_number_of_guards_ends_in_any_order() {
                 (0..MANY).map(|i| if i % 3 == 0 { enable_grad_guard() } else { no_grad_guard() }).collect();
             assert!(!is_grad_enabled());
             let mut guards = guards.into_iter();
-            // In order of creation, then in reverse.
+            // Drop half of the guards in order of creation, then the rest in reverse.
             guards.by_ref().take(MANY / 2).for_each(drop);
             assert!(!is_grad_enabled());
             let last = guards.next_back();
@@ -292,13 +292,13 @@ fn any_number_of_hooks_is_registered_and_removed() {
 
 #[test]
 fn a_formula_is_as_long_as_a_kernel_can_be() {
-    /// `x + 0 x + 1 x + ...` with this many terms.
+    /// `x + 0 x + 1 x + ...` with `TERMS` terms after the first.
     fn sum<'k, const TERMS: usize>(x: &[Expr<'k>]) -> Vec<Expr<'k>> {
         vec![(0..TERMS).fold(x[0], |sum, i| sum + x[0] * (i as f64))]
     }
     on_a_thread(|| {
         is_quick("a formula", || {
-            // Three instructions per term.
+            // Each term takes three instructions.
             static FITS: Elementwise = Elementwise::new("fits", Class::Float, 1, sum::<20_000>);
             let x = leaf(&[1.0]);
             let y = FITS.apply(&[Operand::Tensor(&x)]).unwrap();

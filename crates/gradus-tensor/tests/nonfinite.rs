@@ -24,7 +24,7 @@ fn a_forward_operation_is_named_with_its_line_and_ranges() {
         let y = x.mul(1.0)?;
         line = line!() + 1;
         let y = y.log()?;
-        // This would be NaN, but is not reached.
+        // This would make a NaN, but it is not reached.
         y.mul(0.0)?.sum_all()?.backward()
     });
     assert_eq!((r.op.as_str(), r.origin), ("log", Origin::Operation));
@@ -51,17 +51,17 @@ fn a_gradient_is_named_with_the_line_that_recorded_it() {
     let y = x.sqrt().unwrap();
     let line = line!() - 1;
     let loss = y.sum_all().unwrap();
-    // The graph may be older than the search.
+    // The graph may have been recorded before the search.
     let r = found(|| loss.backward_with(BackwardOptions::new().retain_graph()));
     assert_eq!((r.op.as_str(), r.origin, r.location.line()), ("sqrt", Origin::Gradient, line));
     assert_eq!(r.outputs[0].name, "gradient of input 0");
     assert_eq!((r.outputs[0].infinite, r.outputs[0].max), (1, Some(0.25)));
     let names: Vec<&str> = r.inputs.iter().map(|i| i.name.as_str()).collect();
     assert_eq!(names, ["input 0", "gradient of output 0"]);
-    // With create_graph as well.
+    // The result is the same with `create_graph`.
     let r = found(|| grad(&[&loss], &[&x], None, BackwardOptions::new().create_graph()));
     assert_eq!((r.op.as_str(), r.origin), ("sqrt", Origin::Gradient));
-    // The search changes nothing: the graph is still whole, and gives what it gave.
+    // The search changes nothing: the graph is still whole, and its gradient is the same.
     assert_eq!(loss.backward().unwrap().get(&x).unwrap().to_vec::<f64>().unwrap(), [0.25, f64::INFINITY]);
 }
 
@@ -88,7 +88,7 @@ fn a_finite_step_gives_nothing_and_other_errors_pass_through() {
     assert_eq!(find_nonfinite(|| x.exp()?.sum_all()?.backward()).unwrap(), None);
     let e = find_nonfinite(|| x.add(f64s(&[1.0; 3], &[3]))).unwrap_err();
     assert_eq!(e.kind(), &ErrorKind::Broadcast);
-    // Afterwards nothing is checked.
+    // After the search, nothing is checked any more.
     assert!(x.mul(0.0).unwrap().log().unwrap().sum_all().unwrap().backward().is_ok());
 }
 
@@ -99,7 +99,7 @@ fn the_step_ends_with_the_operation_that_is_found() {
     let mut error = None;
     let r = found(|| {
         error = x.log().err();
-        // A step that ignores the error gets no further.
+        // A step that ignores the error cannot compute anything further.
         reached = x.exp().and_then(|y| y.log()?.recip()).is_ok();
         Ok(())
     });
@@ -122,11 +122,11 @@ fn what_was_given_is_told_apart_from_what_was_made() {
     let r = found(|| f64s(&[1.0, 2.0], &[2]).exp()?.mul(&bad));
     assert_eq!((r.op.as_str(), r.origin, r.inputs[0].nan, r.inputs[1].nan), ("mul", Origin::Given, 0, 1));
     assert!(r.to_string().contains("no operation of this step made it"), "{r}");
-    // A parameter of the operation.
+    // The NaN is a parameter of the operation.
     let r = found(|| f64s(&[1.0], &[1]).mul(f64::NAN));
     assert_eq!((r.op.as_str(), r.origin), ("mul[NaN]", Origin::Given));
     assert!(r.to_string().starts_with("mul[NaN] was given a number that is not finite, at "), "{r}");
-    // A seed.
+    // The NaN is in a seed.
     let x = leaf(&[1.0, 2.0]);
     let y = x.exp().unwrap();
     let r = found(|| grad(&[&y], &[&x], Some(&[&bad]), BackwardOptions::new()));
@@ -142,15 +142,15 @@ fn the_infinities_of_a_mask_are_no_mistake_but_one_that_reaches_the_loss_is() {
     let hide = mask.ne(0.0).unwrap();
     let by_number = || x.masked_fill(&hide, f64::NEG_INFINITY)?.softmax(1)?.square()?.sum_all()?.backward();
     assert_eq!(find_nonfinite(by_number).unwrap(), None);
-    // Without the softmax it spreads: the first operation that read it is reported, even if others read another
-    // infinity.
+    // Without the softmax the infinity spreads. The report names the first operation that read it, even if other
+    // operations read another infinity.
     let other = f64s(&[1.0, f64::INFINITY], &[2]);
     let r = found(|| {
         let _ = x.add(&mask)?.softmax(1)?;
         other.mul(2.0)?.square()?.sum_all()
     });
     assert_eq!((r.op.as_str(), r.origin, r.inputs[0].infinite), ("mul[2.0]", Origin::Given, 1));
-    // A row that is masked completely: the softmax makes the NaN.
+    // In a row that is masked completely, the softmax itself makes the NaN.
     let all = f64s(&[f64::NEG_INFINITY; 4], &[2, 2]);
     let r = found(|| step(&all));
     assert!(r.op.contains("oftmax") && r.origin == Origin::Operation && r.outputs[0].nan == 4, "{r}");
@@ -175,7 +175,7 @@ fn writes_in_place_and_steps_of_optimisers_are_looked_at() {
     });
     assert_eq!((r.op.as_str(), r.origin, r.location.line()), ("mul_", Origin::Write, line));
     assert_eq!((r.inputs[0].infinite, r.outputs[0].infinite), (0, 1));
-    // Later writes belong to the same optimiser step; nothing else runs.
+    // Later writes still happen, because they belong to the same optimiser step, but nothing else runs.
     let x = f32s(&[3e38], &[1]);
     let y = f32s(&[1.0], &[1]);
     let mut ran = false;
@@ -196,10 +196,10 @@ fn writes_in_place_and_steps_of_optimisers_are_looked_at() {
     parameter.fill_(1.0).unwrap();
     let r = found(|| step(f32::NAN, 0.1));
     assert_eq!((r.op.as_str(), r.origin, r.inputs[0].nan), ("step", Origin::Given, 1));
-    // Filling with a mask is not a mistake.
+    // Filling a mask with an infinity is not a mistake.
     let mask = f32s(&[0.0; 2], &[2]);
     assert_eq!(find_nonfinite(|| mask.fill_(f32::NEG_INFINITY)).unwrap(), None);
-    // Nor is an infinity that is written to places, or created on purpose.
+    // An infinity that is written to given places or created on purpose is not a mistake either.
     let (scores, i) = (f32s(&[1.0, 2.0, 3.0], &[3]), i64s(&[1], &[1]));
     let hidden = scores.gt(1.5).unwrap();
     let none = |step: &dyn Fn() -> Result<Tensor>| {
@@ -233,11 +233,11 @@ fn regions_of_checkpoints_are_looked_at_in_both_runs() {
     let r = found(|| checkpoint(|x| x[0].sqrt(), &[&x])?.sum_all()?.backward());
     assert_eq!((r.op.as_str(), r.origin, r.location.file()), ("sqrt", Origin::Gradient, file!()));
     assert!(r.inside.as_ref().unwrap().contains("checkpoint"), "{r}");
-    // The second run is checked as it would be without the search.
+    // The search does not disturb the comparison of the second run with the first.
     assert_eq!(find_nonfinite(|| checkpoint(|x| x[0].exp(), &[&x])?.sum_all()?.backward()).unwrap(), None);
 }
 
-/// `x` with a gradient that divides by it.
+/// The identity, with a gradient that divides by `x`.
 struct Divides;
 
 impl CustomOp for Divides {
@@ -272,7 +272,7 @@ fn without_recording_on_integers_and_in_half_precision() {
     assert_eq!(find_nonfinite(|| i64s(&[i64::MAX], &[1]).mul(2)).unwrap(), None);
     let r = found(|| f32s(&[70_000.0], &[1]).to_dtype(DType::F16));
     assert_eq!((r.origin, r.outputs[0].dtype), (Origin::Operation, DType::F16));
-    // Neither layouts nor empty tensors matter.
+    // The layout of a tensor does not matter, and empty tensors are no problem.
     let x = f64s(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], &[2, 3]).t().unwrap();
     let r = found(|| x.flip(0)?.log());
     assert_eq!(r.outputs[0].first.as_deref(), Some(&[2, 0][..]));
@@ -298,7 +298,7 @@ const INF: f64 = f64::INFINITY;
 
 #[test]
 fn an_infinity_that_was_given_hides_none_that_was_made_beside_it() {
-    // A masked softmax without subtracting the maximum: the exponential overflows, the mask is not to blame.
+    // A masked softmax that does not subtract the maximum: the exponential overflows, and the mask is not to blame.
     let s = f32s(&[1.0, 100.0, 2.0], &[3]);
     let mask = Tensor::from_vec(vec![false, false, true], [3], &cpu()).unwrap();
     let mut line = 0;
@@ -309,7 +309,7 @@ fn an_infinity_that_was_given_hides_none_that_was_made_beside_it() {
         e.div(&e.sum_all()?)
     });
     assert_eq!((r.op.as_str(), r.origin, r.location.line()), ("exp", Origin::Operation, line));
-    // Element by element.
+    // The check works element by element.
     let r = found(|| f64s(&[INF, 0.0, 1.0], &[3]).recip()?.sum_all());
     assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("recip", Origin::Operation, Some((0, vec![1]))));
     let r = found(|| f64s(&[-INF, 1e308, 1e308, 1.0], &[2, 2]).mul(f64s(&[1.0, 10.0], &[2, 1])));
@@ -317,11 +317,11 @@ fn an_infinity_that_was_given_hides_none_that_was_made_beside_it() {
     let text = r.to_string();
     assert!(text.starts_with("mul made 1 infinity (the first at [1, 0]), at "), "{text}");
     assert_eq!(found(|| f64s(&[INF, 0.0], &[2]).recip()).origin, Origin::Operation);
-    // The gradient of a square root at 0, and at infinity.
+    // The gradient of a square root at 0 and at infinity.
     let x = leaf(&[INF, 0.0, 1.0]);
     let r = found(|| x.sqrt()?.narrow(0, 1, 2)?.sum_all()?.backward());
     assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("sqrt", Origin::Gradient, Some((0, vec![1]))));
-    // Sums over axes, and sums of gradients of broadcast operands.
+    // Sums over axes, and sums of the gradients of broadcast operands.
     let x = f64s(&[INF, 1.0, 1e308, 1e308], &[2, 2]);
     let r = found(|| x.sum(&[1], false));
     assert!(r.op.starts_with("sum {"), "{r}");
@@ -330,7 +330,7 @@ fn an_infinity_that_was_given_hides_none_that_was_made_beside_it() {
     let (x, y) = (f64s(&[1.0, 1.0], &[2, 1]).with_grad().unwrap(), f64s(&[INF, 1.0, 1e308, 1e308], &[2, 2]));
     let r = found(|| grad(&[&x.mul(&y)?], &[&x], Some(&[&f64s(&[0.5; 4], &[2, 2]).mul(4.0)?]), BackwardOptions::new()));
     assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("mul", Origin::Gradient, Some((0, vec![1, 0]))));
-    // The NaN comes from infinities, not from another NaN.
+    // This NaN comes from an infinity times 0, not from the other NaN.
     let r = found(|| f64s(&[INF, f64::NAN], &[2]).mul(f64s(&[0.0, 1.0], &[2])));
     assert_eq!((r.origin, r.made_at.clone()), (Origin::Operation, Some((0, vec![0]))));
     assert!(r.to_string().starts_with("mul made 1 NaN (the first at [0]), at "), "{r}");
@@ -343,7 +343,7 @@ fn writes_are_judged_element_by_element() {
     assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("mul_", Origin::Write, Some((0, vec![1]))));
     let x = f64s(&[-INF, 1.0], &[2]);
     assert_eq!(find_nonfinite(|| x.mul_(10.0)).unwrap(), None);
-    // The old contents are not the source of the new ones.
+    // The old contents of a tensor are not the source of the new ones.
     let x = f64s(&[1.0, 2.0], &[2]);
     let r = found(|| {
         let y = x.add(f64s(&[INF, 0.0], &[2]))?;
@@ -383,13 +383,13 @@ fn of_what_mixes_its_elements_it_is_not_known() {
         "{r}"
     );
     assert!(!text.contains("no operation of this step"), "{r}");
-    // Where an operand came from, if an operation has read it before.
+    // The report says where an operand came from, if an operation has read it before.
     let r = found(|| a.mul(2.0)?.matmul(&b)?.matmul(&b)?.mul(3.0)?.sum_all());
     let source = r.source.clone().unwrap();
     assert_eq!((r.op.as_str(), r.inputs[0].max, r.origin), ("matmul", Some(2e200), Origin::MadeOrSpread));
     assert_eq!((source.op.as_str(), source.origin), ("mul[2.0]", Origin::Given));
     assert!(r.to_string().contains("\nmul[2.0] was given 1 infinity, at "), "{r}");
-    // With finite operands it is.
+    // With finite operands, matmul itself made the infinity.
     let r = found(|| b.matmul(&b));
     assert_eq!((r.op.as_str(), r.origin), ("matmul", Origin::Operation));
     // An operation that only moves a value did not make it.
@@ -445,7 +445,7 @@ fn an_infinite_number_excuses_only_itself() {
     let capped = gradus_tensor::fused!(|a, b| a.exp().min(b));
     let r = found(|| capped(&x, INF));
     assert_eq!((r.origin, r.made_at.clone()), (Origin::Operation, Some((0, vec![0]))), "{r}");
-    // Selections and single instructions report the number itself.
+    // Selections and single instructions merely return the infinite number, so they are not reported.
     let mask = Tensor::from_vec(vec![false, true], [2], &cpu()).unwrap();
     assert_eq!(find_nonfinite(|| x.masked_fill(&mask, -INF)).unwrap(), None);
     assert_eq!(find_nonfinite(|| mask.where_(&x, INF)).unwrap(), None);
@@ -468,7 +468,7 @@ fn a_write_by_an_index_goes_by_its_name_and_line() {
     assert_eq!((r.location.file(), r.location.line()), (file!(), line));
     // Nothing was written.
     assert_eq!(x.to_vec::<f64>().unwrap(), [f64::MAX; 2]);
-    // Operations after it have their own names.
+    // Operations after the write are reported by their own names.
     let r = found(|| {
         x.index_add_(0, &index, &most.neg()?)?;
         x.log()

@@ -50,7 +50,8 @@ fn gradients_of_any_order_in_every_layout() {
     both(|x| x[0].normalize(2.0, 1, 100.0), &[randn(&[3, 4], 1)]);
 }
 
-// CONTRACT mistake 5: a batch norm whose evaluation has no gradients, and a running variance from the biased estimate.
+// Mistake 5 of `gradus/tests/mistakes.rs`: a batch norm without gradients in evaluation, and a running variance from
+// the biased estimate.
 #[test]
 fn batch_norm_has_gradients_in_evaluation_and_the_unbiased_variance() {
     let x = randn(&[4, 3, 2], 1);
@@ -66,7 +67,7 @@ fn batch_norm_has_gradients_in_evaluation_and_the_unbiased_variance() {
     assert_close(&f(&batch.var), &f(&x.var(&[0, 2], 1, false).unwrap()), 1e-12);
 }
 
-// CONTRACT mistake 16: a layer-norm backward that drops the shape [B, S, D].
+// Mistake 16 of `gradus/tests/mistakes.rs`: a layer-norm backward pass that drops the shape [B, S, D].
 #[test]
 fn gradients_have_the_shape_and_dtype_of_their_inputs() {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
@@ -111,7 +112,7 @@ fn the_zero_vector_has_length_0_and_a_finite_gradient() {
         let g = y.sum_all().unwrap().backward().unwrap();
         assert!(f(g.get(&x).unwrap()).iter().all(|g| g.is_finite()), "{p}");
     }
-    // Elements that are 0 beside others, and the second derivative.
+    // Zeros next to other elements, and second derivatives.
     for p in [0.5, 1.0, 1.5, 2.0, 2.5, f64::INFINITY] {
         let x = f64s(&[0.0, 0.0, 1e-4, 0.0, 3.0, 4.0], &[3, 2]).with_grad().unwrap();
         let y = x.normalize(p, 1, 1e-12).unwrap().square().unwrap().sum_all().unwrap();

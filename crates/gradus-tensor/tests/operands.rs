@@ -18,7 +18,7 @@ fn two(y: Result<(Tensor, Tensor)>) -> Result<Vec<Tensor>> {
     Ok(vec![a, b])
 }
 
-/// A one-element index list, as a scalar.
+/// A scalar that holds the index 0.
 fn first() -> Tensor {
     i64s(&[0], &[])
 }
@@ -65,7 +65,7 @@ const ALONG: &[(&str, Along)] = &[
     ("scatter_reduce", |x, a| one(x.scatter_reduce(a, &first().reshape(x.shape())?, x, ScatterReduction::Prod, true))),
 ];
 
-/// The gradient of the sum of the float results, zeros where there is none.
+/// The gradient of the sum of the float results, or zeros if there is none.
 fn gradients(x: &Tensor, results: &[Tensor]) -> Vec<f64> {
     let tracked: Vec<&Tensor> = results.iter().filter(|y| y.requires_grad()).collect();
     if tracked.is_empty() {
@@ -149,7 +149,7 @@ fn a_scalar_names_one_place() {
     let picked = vector.gather(0, &place).unwrap();
     assert_eq!((picked.shape(), values(&picked)), (&[][..], vec![6.0]));
     assert_eq!(values(&vector.scatter(0, &place, f64s(&[9.0], &[])).unwrap()), [5.0, 9.0]);
-    // A scalar has one slice.
+    // Two slices cannot be selected from a scalar.
     let two = f64s(&[1.0], &[]).index_select(0, &i64s(&[0, 0], &[2]));
     assert_eq!(two.unwrap_err().kind(), &ErrorKind::ShapeMismatch);
     assert!(matches!(vector.gather(0, &i64s(&[2], &[])).unwrap_err().kind(), ErrorKind::IndexOutOfBounds { .. }));
@@ -207,7 +207,7 @@ fn sizes_of_1_stretch_in_tensordot_and_cross() {
 #[test]
 fn the_axes_before_the_heads_broadcast_in_attention() {
     let attend = |x: &[Tensor]| x[0].scaled_dot_product_attention(&x[1], &x[2], AttentionOptions::new());
-    // A batch of one, no batch, a head of one, no head.
+    // In turn: a batch of one, no batch axis, one head, and no head axis.
     for (q, k, v) in [
         (&[3, 2, 4, 5][..], &[1, 2, 6, 5][..], &[3, 2, 6, 7][..]),
         (&[2, 4, 5], &[3, 2, 6, 5], &[3, 1, 6, 7]),
@@ -217,7 +217,7 @@ fn the_axes_before_the_heads_broadcast_in_attention() {
     ] {
         let x = [randn(q, 1), randn(k, 2), randn(v, 3)];
         let got = attend(&x).unwrap();
-        // The composite broadcasts on its own.
+        // The same attention in single steps broadcasts by itself.
         let scores = x[0].matmul(&x[1].transpose(-2, -1).unwrap()).unwrap().mul(0.2f64.sqrt()).unwrap();
         let want = scores.softmax(-1).unwrap().matmul(&x[2]).unwrap();
         assert_eq!(got.shape(), want.shape());
@@ -234,7 +234,7 @@ fn norms_of_order_below_0() {
     for p in [-0.5, -1.0, -2.0] {
         let want = (1f64.powf(p) + 2f64.powf(p) + 4f64.powf(p)).powf(1.0 / p);
         assert_close(&values(&x.norm(p, &[1], false).unwrap()), &[want, 0.0], 1e-14);
-        // If one element is 0, the others have no slope, and neither has it.
+        // If one element is 0, all slopes are 0, including its own.
         let point = x.with_grad().unwrap();
         let y = point.norm(p, &[1], false).unwrap().sum_all().unwrap();
         let g = grad(&[&y], &[&point], None, BackwardOptions::new().create_graph()).unwrap()[0].clone().unwrap();

@@ -1,4 +1,5 @@
-//! Operators on every kind of operand: the methods' numbers, the caller's line, and errors passed on.
+//! Operators on every kind of operand: they return the numbers of the methods, record the caller's line, and pass
+//! errors on.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -22,7 +23,7 @@ fn message(result: Result<Tensor>) -> String {
     result.unwrap_err().message().to_owned()
 }
 
-/// Compares operators with a method: numbers, and the line of the recorded node.
+/// Checks that operators agree with a method: the same numbers, and a single recorded node with a line of this file.
 fn agree(want: Result<Tensor>, found: impl IntoIterator<Item = Result<Tensor>>) {
     let want = values(&want.unwrap());
     for (i, y) in found.into_iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Finite values whose squares, powers or sums overflow: results are right or not finite, never silently 0. The oracle
-//! is f64, or the same numbers scaled so that nothing overflows.
+//! Finite values whose squares, powers or sums overflow: results are correct or not finite, never silently 0. The
+//! reference is f64, or the same numbers scaled so that nothing overflows.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,7 +7,7 @@ mod common;
 use common::{assert_close, f32s, f64s};
 use gradus_tensor::{BackwardOptions, DType, Reduction, Result, Tensor, grad};
 
-/// Numbers near 1, and the same times a power of two: in f32 their squares overflow, in f64 too.
+/// Numbers near 1 that f32 can represent. Multiplied by one of the powers of two in [`LARGE`], their squares overflow.
 fn near_one(n: usize) -> Vec<f64> {
     (0..n).map(|i| f64::from(((i as f64 * 1.7 + 0.3).sin() * 1.5) as f32)).collect()
 }
@@ -22,11 +22,11 @@ fn f(t: &Tensor) -> Vec<f64> {
     t.to_dtype(DType::F64).unwrap().to_vec().unwrap()
 }
 
-/// Value, gradient, recorded gradient, and the gradient of the squares of that.
+/// The value, the gradient, the gradient computed with a graph, and the gradient of a weighted sum of the latter.
 fn derivatives(x: &Tensor, op: impl Fn(&Tensor) -> Result<Tensor>) -> [Vec<f64>; 4] {
     let x = x.with_grad().unwrap();
     let y = op(&x).unwrap();
-    // Numbers near 1, all different.
+    // The weights are near 1 and all different.
     let seed = f64s(&near_one(y.numel()), y.shape()).to_dtype(y.dtype()).unwrap();
     let gradient = |o: BackwardOptions| grad(&[&y], &[&x], Some(&[&seed]), o).unwrap()[0].clone().unwrap();
     let recorded = gradient(BackwardOptions::new().create_graph());
@@ -53,7 +53,7 @@ fn normalisations_do_not_change_with_the_size_of_their_input() {
         let near = f(&tensor(&near_one(48), dtype, &shape));
         let large: Vec<f64> = near.iter().map(|v| v * size).collect();
         for (name, op) in ops {
-            // Without an eps, which is negligible next to the large numbers.
+            // Next to the large numbers, eps is negligible. The factor of 1e6 makes it negligible here as well.
             let want = derivatives(&tensor(&near, DType::F64, &shape), |x| {
                 let small = x.mul(1e6)?;
                 op(&small)
@@ -65,7 +65,7 @@ fn normalisations_do_not_change_with_the_size_of_their_input() {
                 _ => 2e-2,
             };
             assert_close(&got[0], &want[0], tolerance);
-            // Slopes are smaller by a factor of `size`, which may be too small for a float.
+            // Slopes are smaller by a factor of `size`, which may make them too small for a float.
             if exponent < 110 {
                 let plain: Vec<f64> = got[1].iter().map(|v| v * size).collect();
                 assert_close(&plain, &want[1], tolerance * 10.0);
@@ -115,7 +115,7 @@ fn statistics_of_a_batch_that_overflow_do_not_make_zeros() {
     assert!(f(&y).iter().all(|v| v.is_nan()));
 }
 
-/// Operations that square, take powers or add 1, and their slopes: equal to f64, or not finite.
+/// Operations that square, take powers or add 1: values and slopes agree with those in f64, or are not finite.
 #[test]
 fn what_overflows_is_right_or_not_finite() {
     let lengths: Vec<(&str, Op)> = vec![
@@ -159,19 +159,20 @@ fn what_overflows_is_right_or_not_finite() {
         ("logaddexp", |x| x.logaddexp(1.0)),
     ];
     let mut wrong = vec![];
-    // Second derivatives of norms have factors that underflow long before a square overflows.
+    // The second derivatives of norms are left out: they have factors that underflow long before a square overflows.
     for (orders, name, op) in
         lengths.into_iter().map(|(name, op)| (3, name, op)).chain(others.into_iter().map(|(name, op)| (4, name, op)))
     {
         for exponent in [0, 30, 64, 75, 100, 120] {
-            // No element is small.
+            // Move every element away from 0.
             let values = near_one(12).into_iter().map(|v| f64::from((v + v.signum()) as f32) * 2f64.powi(exponent));
             let values: Vec<f64> = values.collect();
             let want = derivatives(&tensor(&values, DType::F64, &[2, 6]), op);
             let got = derivatives(&tensor(&values, DType::F32, &[2, 6]), op);
             for (order, (got, want)) in got.iter().zip(&want).enumerate().take(orders) {
                 for (i, (&got, &want)) in got.iter().zip(want).enumerate() {
-                    // Half of the digits, since gradients of norms cancel; values below the range of f32 may be 0.
+                    // Half of the digits suffice, because gradients of norms cancel. Values below the range of f32 may
+                    // be 0.
                     if got.is_finite() && (got - want).abs() > 2e-3 * want.abs().max(1e-36) {
                         wrong.push(format!("{name} 2^{exponent} order {order} [{i}]: {got:e}, not {want:e}"));
                     }

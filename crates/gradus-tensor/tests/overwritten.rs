@@ -1,4 +1,4 @@
-//! Corners of writes in place that random programs found (`cargo xtask fuzz-grad`).
+//! Corner cases of in-place writes that random programs found (`cargo xtask fuzz-grad`).
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -39,7 +39,7 @@ fn what_a_region_makes_and_writes_may_be_given_and_overwritten_later() {
     let [y, made] = checkpoint(f, &[&x]).unwrap();
     assert_eq!(values(&made), [5.0]);
     made.fill_(7.0).unwrap();
-    // The second run makes and fills another one.
+    // The second run makes and fills another tensor.
     assert_eq!(values(y.backward().unwrap().get(&x).unwrap()), [5.0]);
 }
 
@@ -94,7 +94,6 @@ fn a_hook_before_a_node_changes_what_goes_on_and_not_what_was_asked_for() {
     assert_eq!(values(both[1].as_ref().unwrap()), [120.0]);
 }
 
-/// The gradient of `y` for `x`.
 #[test]
 fn rows_of_a_buffer_are_kept_apart_however_many_are_written() {
     let x = f64s(&[2.0], &[1]).with_grad().unwrap();
@@ -108,7 +107,7 @@ fn rows_of_a_buffer_are_kept_apart_however_many_are_written() {
         }
         let sum = terms.iter().skip(1).fold(terms[0].clone(), |s, t| s.add(t).unwrap());
         assert_eq!(gradient(&sum, &x).unwrap(), [(n * (n - 1) / 2) as f64]);
-        // Only the overwritten one is refused.
+        // Only the overwritten row makes its product stale.
         buffer.narrow(0, n / 2, 1).unwrap().fill_(0.0).unwrap();
         for (i, t) in terms.iter().enumerate().skip(n / 2 - 1).take(3) {
             let kept = t.grad_fn().unwrap().stale();
@@ -203,7 +202,7 @@ fn a_column_that_is_assigned_leaves_the_others() {
     let strict = strict(|| x.mul(column(0)).unwrap());
     m.index_assign_((.., 1), 8.0).unwrap();
     assert_eq!((gradient(&y, &x).unwrap(), gradient(&strict, &x).unwrap()), (vec![1.0, 3.0], vec![1.0, 3.0]));
-    // The unwritten part of a computed tensor is still used.
+    // The unwritten part of a computed tensor can still be used.
     let z = x.expand([2, 2]).unwrap().square().unwrap();
     let first = z.narrow(1, 0, 1).unwrap();
     z.detach().narrow(1, 1, 1).unwrap().fill_(0.0).unwrap();
@@ -226,7 +225,7 @@ fn writes_by_an_index_tensor_are_those_of_its_slices() {
         |w, _, i, v| w.scatter_add_(-2, i, v),
     ];
     for (number, write) in writes.iter().enumerate() {
-        // Rows 2 and 3 of 5 are kept.
+        // The graph needs rows 2 and 3 of 5.
         for (index, meets) in [(vec![], false), (vec![0, 1], false), (vec![4, 4], false), (vec![1, 3], true)] {
             let w = f64s(&[1.0; 10], &[5, 2]);
             let y = x.mul(w.narrow(0, 2, 2).unwrap()).unwrap();
@@ -242,7 +241,7 @@ fn writes_by_an_index_tensor_are_those_of_its_slices() {
 
 #[test]
 fn views_whose_elements_interleave_are_written_and_told_apart() {
-    // Windows of 2 over three rows of 3, as six rows, every other one of which is taken: places 0 3 2 5 4 7.
+    // Windows of 2 over three rows of 3 make six rows. Every other row is taken: places 0 3 2 5 4 7.
     let x = f64s(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], &[3, 3]);
     let view = x.unfold_axis(0, 2, 1).unwrap().reshape([6, 2]).unwrap().slice(0, 0, 6, 2).unwrap();
     assert_eq!((view.shape(), view.layout().strides()), (&[3, 2][..], &[2, 3][..]));
@@ -256,7 +255,7 @@ fn views_whose_elements_interleave_are_written_and_told_apart() {
     let y = between.mul(&w).unwrap().sum_all().unwrap();
     x.slice(1, 1, 2, 1).unwrap().fill_(0.0).unwrap();
     assert!(y.backward().is_err());
-    // If elements share a place, the write is refused as before.
+    // If elements share a place, the write is refused.
     let shared = x.unfold_axis(0, 2, 1).unwrap();
     assert!(shared.mul_(10.0).unwrap_err().message().contains("share one place"));
 }
@@ -292,12 +291,13 @@ fn what_is_read_again_is_known_element_by_element() {
         for switch in [enable_grad_guard, strict_inplace_guard, allow_mutation_on_saved_tensors_guard] {
             let _switch = switch();
             let x = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 1, 2]).with_grad().unwrap();
-            // Elements 1 and 3; the write is to 0 and 2.
+            // Elements 1 and 3 are read. The write goes to elements 0 and 2.
             let y = read(&x.slice(2, 1, 2, 2).unwrap()).unwrap().sum_all().unwrap();
             x.detach().index_add_(2, &i64s(&[0], &[1]), &f64s(&[7.0, 7.0], &[2, 1, 1])).unwrap();
             let g = y.backward_with(BackwardOptions::new().retain_graph()).unwrap();
             assert_eq!(values(g.get(&x).unwrap()), [0.0, 4.0, 0.0, 8.0], "{i}");
-            // Elements that are read: the write is refused, or the gradient is, or the graph keeps a copy.
+            // After a write to elements that are read, one of three things happens: the write is refused, the gradient
+            // is refused, or the graph keeps a copy.
             let written = x.detach().slice(2, 1, 2, 1).unwrap().fill_(0.0);
             match y.backward() {
                 Ok(g) => assert_eq!(values(g.get(&x).unwrap()), [0.0, 4.0, 0.0, 8.0], "{i}"),

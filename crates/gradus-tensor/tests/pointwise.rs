@@ -1,4 +1,4 @@
-//! Elementwise operations compared with the reference, and at special points: infinities, NaN, -0 and kinks.
+//! Elementwise operations, compared with reference values and tested at special points: infinities, NaN, -0 and kinks.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -16,7 +16,7 @@ fn v(t: &Tensor) -> Vec<f64> {
     t.to_dtype(DType::F64).unwrap().to_vec().unwrap()
 }
 
-/// First and second derivative of a function at points.
+/// The first and second derivative of a function at the points `at`.
 fn slopes(f: impl Fn(&Tensor) -> Result<Tensor>, at: &[f64]) -> (Vec<f64>, Vec<f64>) {
     use gradus_tensor::{BackwardOptions, grad};
     let x = f64s(at, &[at.len()]).with_grad().unwrap();
@@ -34,7 +34,7 @@ const POINTS: [f64; 7] = [-4.0, -2.0, -0.3, 0.0, 0.4, 2.0, 7.0];
 
 #[test]
 fn activations_agree_with_the_reference() {
-    // PyTorch 2, f64; alpha and lambda as in the table's samples.
+    // Values of PyTorch 2 in f64, with alpha and lambda as in the samples of [`TABLE`].
     #[rustfmt::skip]
     let reference: &[(&str, &[f64; 7])] = &[
         ("elu", &[-0.687179053, -0.605265302, -0.181427246, 0.0, 0.4, 2.0, 7.0]),
@@ -153,7 +153,7 @@ fn whole_quotients() {
     let (i, j) = (i64s(&[7, -7, 7], &[3]), i64s(&[2, 2, -2], &[3]));
     assert_eq!(i.trunc_div(&j).unwrap().to_vec::<i64>().unwrap(), [3, -3, -3]);
     assert_eq!(i.trunc_div(0).unwrap_err().kind(), &ErrorKind::InvalidArgument);
-    // The slope of a remainder is minus the whole quotient: 9, not 10.
+    // The slope with respect to the divisor is minus the whole quotient: -9, not -10.
     let b = f64s(&[0.1], &[1]).with_grad().unwrap();
     for y in [f64s(&[1.0], &[1]).remainder(&b), f64s(&[1.0], &[1]).fmod(&b)] {
         let g = y.unwrap().sum_all().unwrap().backward().unwrap();
@@ -217,7 +217,7 @@ fn pairs_of_operands() {
 
 #[test]
 fn pairs_of_operands_have_their_slopes_on_axes_and_diagonals() {
-    // On an axis and at equal magnitudes, where the formula changes octants.
+    // Points on an axis, and points of equal magnitude, where the formula changes octants.
     let (a, b) = (f64s(&[0.0, 1.0, 2.0, -2.0, 3.0], &[5]), f64s(&[2.0, 0.0, 2.0, 2.0, -1.0], &[5]));
     both(|x| x[0].atan2(&x[1]), &[a.clone(), b.clone()]);
     both(|x| x[0].hypot(&x[1]), &[a.clone(), b.clone()]);

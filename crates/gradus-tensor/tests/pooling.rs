@@ -10,7 +10,7 @@ fn f(t: &Tensor) -> Vec<f64> {
     t.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap()
 }
 
-/// One operation of one input, in every layout of `shape`.
+/// Checks an operation with one input, in every layout of `shape`.
 fn unary(shape: &[usize], f: impl Fn(&Tensor) -> Result<Tensor>) {
     for x in layouts(shape, 1) {
         both(|x| f(&x[0]), &[x]);
@@ -50,7 +50,7 @@ fn rounded_up_one_window_may_be_larger_than_the_axis() {
     }
     both(|x| x[0].avg_pool1d([5], o, true)?.square(), std::slice::from_ref(&x));
     assert_eq!(x.max_pool1d([4], o.padding([2])).unwrap().shape(), [1, 1, 2]);
-    // A whole stride past the end there is no window, and neither without rounding up.
+    // There is no window if it would end a whole stride past the axis, or if the number of windows is rounded down.
     assert!(x.max_pool1d([6], o).is_err());
     assert!(x.max_pool1d([5], o.ceil_mode(false)).is_err());
     assert!(x.max_pool1d([2], o.dilation([usize::MAX]).stride([usize::MAX])).is_err());
@@ -72,7 +72,7 @@ fn means_are_pytorchs_and_divide_by_what_counts() {
     }
     let x = sines(&[1, 1, 3, 3, 4], 1.7, 0.3);
     assert_like_pytorch("ap3", &x.avg_pool3d([2, 2, 3], o.stride([2, 1, 2]).padding([1, 0, 1]), true).unwrap());
-    // A window that reaches beyond the padding divides by the number of elements up to the padding's end.
+    // A window that reaches beyond the padding divides by the number of its elements up to the end of the padding.
     let x = f64s(&[1.0, 2.0, 3.0, 4.0, 5.0], &[1, 1, 5]);
     let o = PoolOptions::new().stride([3]).padding([1]).ceil_mode(true);
     assert_eq!(f(&x.avg_pool1d([3], o, true).unwrap()), [1.0, 4.0]);
@@ -104,8 +104,9 @@ fn adaptive_bins_are_pytorchs() {
     assert_eq!(x.adaptive_avg_pool3d([2, 1, 3]).unwrap().shape(), [1, 2, 2, 1, 3]);
 }
 
-// CONTRACT mistake 2: overlapping windows refused, and an all-NaN window's index outside of it.
-// CONTRACT mistake 3: pooling that swallows NaN.
+// Mistake 2 of `gradus/tests/mistakes.rs`: overlapping windows are refused, and an all-NaN window has an index outside
+// it.
+// Mistake 3 of `gradus/tests/mistakes.rs`: pooling swallows NaN.
 #[test]
 fn windows_overlap_and_nan_wins_with_its_own_place() {
     let nan = f64::NAN;
@@ -116,7 +117,7 @@ fn windows_overlap_and_nan_wins_with_its_own_place() {
     let (v, i) = x.adaptive_max_pool1d_with_indices([3]).unwrap();
     assert_eq!(i.to_vec::<i64>().unwrap(), [1, 4, 5]);
     assert!(f(&v).iter().all(|v| v.is_nan()));
-    // A NaN affects only the bins that contain it; so does an infinity.
+    // A NaN affects only the windows that contain it, and so does an infinity.
     let x = f64s(&[1.0, nan, 0.0, 7.0, 2.0], &[1, 1, 5]);
     let y = f(&x.adaptive_avg_pool1d([3]).unwrap());
     assert!(y[0].is_nan() && y[1].is_nan() && y[2] == 4.5, "{y:?}");
@@ -217,7 +218,7 @@ fn impossible_pools_are_refused_with_their_input() {
     refused(x.avg_pool1d([3], o.padding([2]), true), "more than half");
     refused(i64s(&[1, 2], &[1, 1, 2]).avg_pool1d([2], o, true), "i64");
     refused(x.ne(0.0).unwrap().max_pool1d([2], o), "bool");
-    // Taps at -1 and 2 of an axis of two elements.
+    // The window would read positions -1 and 2 of an axis of two elements.
     refused(randn(&[1, 1, 2], 1).max_pool1d([2], o.padding([1]).dilation([3]).stride([1])), "padding only");
     refused(x.adaptive_avg_pool1d([0]), "at least 1");
     refused(x.adaptive_max_pool1d([0]), "at least 1");

@@ -1,4 +1,4 @@
-//! `einsum` and related products, products on flat buffers, distances.
+//! `einsum` and related products, matrix products on flat buffers, and distances.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +12,7 @@ fn v(t: &Tensor) -> Vec<f64> {
     t.to_dtype(DType::F64).unwrap().to_vec().unwrap()
 }
 
-/// The sum over every assignment of the labels, by definition; no ellipsis.
+/// `einsum` by its definition: the sum over every assignment of the labels. Does not support an ellipsis.
 fn by_definition(inputs: &[(&str, &Tensor)], output: &str) -> (Vec<usize>, Vec<f64>) {
     let mut labels: Vec<(char, usize)> = Vec::new();
     for (l, t) in inputs {
@@ -42,7 +42,7 @@ fn by_definition(inputs: &[(&str, &Tensor)], output: &str) -> (Vec<usize>, Vec<f
     (shape, out)
 }
 
-/// Labels and shape.
+/// The labels and the shape of an input.
 type Input<'a> = (&'a str, &'a [usize]);
 
 #[test]
@@ -87,7 +87,7 @@ fn einsum_of_views_and_many_operands() {
         assert_close(&v(&y), &v(&a.matmul(&b).unwrap()), 1e-12);
         both(|x| Tensor::einsum("ij,jk->ki", &[&x[0], &x[1]]), &[a, b]);
     }
-    // A chain, by dynamic programming and, at 10 operands, by the greedy order.
+    // A chain of matrices, contracted by dynamic programming and, for 10 operands, in greedy order.
     for n in [4usize, 8, 10] {
         let names: Vec<char> = ('a'..='z').take(n + 1).collect();
         let sizes: Vec<usize> = (0..=n).map(|i| i % 3 + 2).collect();
@@ -192,7 +192,7 @@ fn gemm_honours_transposes_leading_dimensions_and_scalars() {
                 let values: Vec<i64> = (0..n).map(|i| (i * by % 4) as i64).collect();
                 i64s(&values, &[n]).to_dtype(dtype).unwrap()
             };
-            // The last row is not padded.
+            // The last row has no padding.
             let a = fill((rows_a - 1) * lda + columns_a, 3);
             let b = fill((rows_b - 1) * ldb + columns_b, 5);
             let c = fill((m - 1) * ldc + n, 7);
@@ -227,7 +227,7 @@ fn gemm_reads_c_only_for_beta_and_scales_it_without_k() {
     assert_eq!(v(&Gemm::new(1, 2, 0).run(&empty, &empty, Some(&c)).unwrap()), [0.0, 0.0]);
     assert_eq!(Gemm::new(2, 0, 1).run(&a, &empty, None).unwrap().shape(), [2, 0]);
     assert!(v(&Gemm::new(1, 1, 2).run(&f64s(&[0.0, 0.0], &[2]), &f64s(&[NAN, 1.0], &[2]), None).unwrap())[0].is_nan());
-    // In place, on part of a buffer that also holds A.
+    // In place, on a part of a buffer that also holds A.
     let buffer = f64s(&[1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0], &[8]);
     let (square, place) = (buffer.narrow(0, 0, 4).unwrap(), buffer.narrow(0, 4, 4).unwrap());
     let version = buffer.storage().version();
@@ -240,7 +240,7 @@ fn gemm_reads_c_only_for_beta_and_scales_it_without_k() {
 fn batched_gemm_strides() {
     let a = f64s(&[1.0, 2.0, 3.0, 4.0], &[4]);
     let b = f64s(&[5.0, 6.0], &[2]);
-    // Two dot products against one B; C with a gap.
+    // Two dot products with the same B, and a gap in C.
     let c = f64s(&[0.0, -1.0, 1.0], &[3]);
     let gemm = Gemm::new(1, 1, 2).strided_batched(2, 2, 0, 2).beta(1);
     assert_eq!(v(&gemm.run(&a, &b, Some(&c)).unwrap()), [17.0, -1.0, 40.0]);
@@ -248,7 +248,7 @@ fn batched_gemm_strides() {
     assert_eq!((y.shape(), v(&y)), (&[2, 1, 1][..], vec![17.0, 39.0]));
     let overlapping = Gemm::new(1, 1, 2).strided_batched(2, 2, 0, 0);
     assert_eq!(overlapping.run(&a, &b, Some(&c)).unwrap_err().kind(), &ErrorKind::InvalidArgument);
-    // Matrices of C side by side in one row.
+    // The matrices of C lie side by side in one row.
     let wide = Gemm::new(2, 1, 1).strided_batched(2, 2, 1, 1).ldc(2);
     assert_eq!(v(&wide.run(&a, &b, Some(&f64s(&[0.0; 4], &[4]))).unwrap()), [5.0, 18.0, 10.0, 24.0]);
 }

@@ -1,4 +1,4 @@
-//! Draws from distributions: moments, ranges, and generators that advance by the numbers drawn.
+//! Draws from distributions: moments, ranges, and generators that advance by the numbers they draw.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -90,7 +90,7 @@ fn multinomial_draws_by_weight_and_never_weight_zero() {
     };
     near(&counts(0), [1000, 0, 3000, 0, 2000]);
     near(&counts(1), [0, 2000, 0, 2000, 2000]);
-    // Without replacement each positive weight is drawn once, the heavy one mostly first.
+    // Without replacement, each index with a positive weight is drawn once, and the heaviest usually comes first.
     let mut first = 0;
     for _ in 0..200 {
         let mut one = f64s(&[0.0, 1.0, 8.0, 1.0], &[4]).multinomial(3, false, &mut g).unwrap().to_vec::<i64>().unwrap();
@@ -137,7 +137,7 @@ fn an_index_of_weight_zero_is_never_drawn_however_small_the_others_are() {
     }
 }
 
-/// Draws numbers of shape `[64]`, or as many by another shape.
+/// Draws as many numbers as the tensor has elements, which is 64 in the test below.
 type Draw = fn(&Tensor, &mut Generator) -> Result<Tensor>;
 
 const DRAWS: [(&str, Draw); 9] = [

@@ -1,4 +1,4 @@
-//! Products, norms, log-sum-exp, extremes with indices and scans: values, special inputs and gradients.
+//! Products, norms, log-sum-exp, maxima and minima with indices, and scans: values, special inputs and gradients.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -91,7 +91,7 @@ fn norms_of_every_p() {
     assert_eq!(v(&f64s(&[], &[2, 0]).norm(2.0, &[1], false).unwrap()), [0.0, 0.0]);
     assert!(f64s(&[], &[2, 0]).norm(INF, &[1], false).is_err());
     assert!(f64s(&[1.0, NAN], &[2]).norm(2.0, &[0], false).unwrap().item().unwrap().is_nan());
-    // 300^2 overflows f16, the norm does not.
+    // 300^2 overflows f16, but the norm does not.
     let half = Tensor::full([2], 300, DType::F16, &cpu()).unwrap();
     assert_eq!(half.norm(2.0, &[0], false).unwrap().item().unwrap(), 424.25);
     assert_eq!(i64s(&[3, 4], &[2]).norm(2.0, &[0], false).unwrap().dtype(), DType::F32);
@@ -176,7 +176,7 @@ fn running_sums_and_products() {
     everywhere(&[3, 4], |x| x.cumprod(0));
     everywhere(&[3, 5], |x| x.cumprod(1));
     both(|x| x.cumprod(1), &f64s(&[2.0, 0.0, 3.0, 0.0, 0.5, 1.0, 2.0, 0.0], &[2, 4]));
-    // 2048 ones in f16: the sum runs in f32.
+    // 3000 ones in f16: a running sum in f16 would stop at 2048, but it is computed in f32.
     let ones = Tensor::ones([3000], DType::F16, &cpu()).unwrap();
     assert_eq!(v(&ones.cumsum(0).unwrap())[2999], 3000.0);
 }

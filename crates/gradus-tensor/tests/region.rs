@@ -1,5 +1,5 @@
-//! What a checkpointed region does besides returning outputs: tensors that leave it, and hooks, passes and effects
-//! inside.
+//! What a checkpointed region may do besides returning outputs: let tensors escape, register hooks, run backward
+//! passes, and have side effects.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -27,7 +27,7 @@ fn grads(y: &Tensor, of: &[&Tensor], options: BackwardOptions) -> Result<Vec<Opt
     Ok(found.iter().map(|g| g.as_ref().map(values)).collect())
 }
 
-/// A precise error from the graph.
+/// Checks for an autograd error that contains `why` and does not point into the library's own `checkpoint.rs`.
 fn refused<T>(result: Result<T>, why: &str) {
     let e = result.err().unwrap();
     assert_eq!(e.kind(), &ErrorKind::Autograd);
@@ -36,7 +36,7 @@ fn refused<T>(result: Result<T>, why: &str) {
 
 type Side = Arc<Mutex<Option<Tensor>>>;
 
-/// 3 v^2, and v^2 aside.
+/// Returns 3 v^2, and stores v^2 in `side`.
 fn aside(side: &Side) -> impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static {
     let side = side.clone();
     move |v| {
@@ -61,7 +61,7 @@ fn a_tensor_that_leaves_the_region_other_than_by_return_has_its_gradient() {
             assert_eq!(grads(&y.add(&out).unwrap(), &[&x], options).unwrap(), [Some(vec![8.0, 16.0])]);
         }
     }
-    // Also for captured tensors.
+    // The same holds for captured tensors.
     let (x, w) = (leaf(&[1.0, 2.0]), leaf(&[5.0, 7.0]));
     let (stow, inside) = (side.clone(), w.clone());
     let f = move |v: &[Tensor]| {
@@ -71,7 +71,7 @@ fn a_tensor_that_leaves_the_region_other_than_by_return_has_its_gradient() {
     };
     let y = checkpoint(f, &[&x]).unwrap().add(taken(&side)).unwrap();
     assert_eq!(grads(&y, &[&x, &w], BackwardOptions::new()).unwrap(), [Some(vec![20.0, 28.0]), Some(vec![4.0, 8.0])]);
-    // In a nested region.
+    // The same holds in a nested region.
     let stow = side.clone();
     let nested = move |v: &[Tensor]| checkpoint(aside(&stow), &[&v[0]])?.add(taken(&stow));
     for options in [BackwardOptions::new(), again()] {
@@ -103,7 +103,7 @@ fn a_gradient_for_what_is_inside_a_region_is_refused() {
     refused(h.grad_fn().unwrap().register_hook(|_, _| Ok(None)), why);
     grads(&y, &[&x], keep()).unwrap();
     refused(grads(&y, &[&taken(&side)], keep()), why);
-    // Results computed from it outside are valid too.
+    // Results computed from `h` outside the region do have gradients.
     let z = h.mul(2.0).unwrap();
     assert_eq!(grads(&z.square().unwrap(), &[&z], keep()).unwrap(), [Some(vec![4.0, 16.0])]);
 }
@@ -118,7 +118,7 @@ fn a_leaf_that_the_region_makes_and_keeps_is_one_that_it_captures() {
     for options in [keep(), again()] {
         assert_eq!(grads(&y, &[&x, w], options).unwrap(), [Some(vec![18.0, 100.0]), Some(vec![6.0, 40.0])]);
     }
-    // A new tensor in each run has no gradient, which is an error if anybody could request it.
+    // A leaf made anew in each run has no gradient, which is an error if anybody could request it.
     let (list, x) = (Arc::<Mutex<Vec<Tensor>>>::default(), leaf(&[1.0]));
     let made = list.clone();
     let each = move |v: &[Tensor]| {
@@ -151,7 +151,8 @@ fn an_input_without_influence_has_no_gradient_and_one_passed_twice_has_one() {
 fn a_hook_inside_runs_as_outside_or_is_refused() {
     for options in [keep(), again()] {
         let (x, w) = (leaf(&[1.0, 2.0]), leaf(&[1.0, 1.0]));
-        // Which tensor the hook is for.
+        // `which` selects the tensor that the hook is registered on: an input, a captured tensor, or one computed
+        // inside.
         let at = |which: usize| {
             let (hooks, w) = (Arc::<Mutex<Vec<Hook>>>::default(), w.clone());
             move |v: &[Tensor]| {
@@ -174,7 +175,7 @@ fn a_hook_inside_runs_as_outside_or_is_refused() {
             checkpoint(move |v| f(v), &[&v[0].mul(1.0)?])
         };
         refused(checkpoint(outer, &[&x]), "is run twice");
-        // After the region, hooks are registered as before.
+        // After the region, hooks can be registered as usual.
         let _hook = x.register_hook(|g| Ok(Some(g.mul(2.0)?))).unwrap();
         assert_eq!(grads(&x.square().unwrap(), &[&x], options).unwrap(), [Some(vec![4.0, 8.0])]);
     }
@@ -207,11 +208,11 @@ fn a_pass_inside_gives_what_it_gives_outside() {
         let g = grad(&[&y.sum_all().unwrap()], &[&x], None, again()).unwrap()[0].clone().unwrap();
         assert_eq!(grads(&g, &[&x], options).unwrap(), [Some(vec![18.0, 36.0])]);
     }
-    // A tensor that is not a leaf outside is not a leaf inside either.
+    // A tensor that is not a leaf outside the region is not a leaf inside it either.
     let h = x.mul(1.0).unwrap();
     assert_eq!(f(from_ref(&h)).unwrap_err().message(), "no gradient");
     assert_eq!(checkpoint(f, &[&h]).unwrap_err().message(), "no gradient");
-    // An input that is captured too: one tensor, one gradient.
+    // An input may be captured as well. It is a single tensor with a single gradient.
     let inside = x.clone();
     let f = move |v: &[Tensor]| {
         let y = v[0].mul(&inside)?.sum_all()?;
@@ -223,7 +224,7 @@ fn a_pass_inside_gives_what_it_gives_outside() {
     }
 }
 
-/// The gradient through a region that computes `first`, and `second` when it runs again, is refused.
+/// Checks that the gradient is refused if a region computes `first`, but `second` when it runs again.
 fn told_apart(x: &Tensor, first: fn(&Tensor) -> Result<Tensor>, second: fn(&Tensor) -> Result<Tensor>) {
     for nested in [false, true] {
         let runs = AtomicUsize::new(0);
@@ -257,7 +258,7 @@ fn another_function_of_the_same_values_is_told_from_the_first() {
     told_apart(&x, |v| v.exp()?.sub(&v.cos()?), |v| v.cos()?.sub(&v.exp()?));
     told_apart(&x, |v| v.sin(), |v| v.tan());
     told_apart(&x, |v| v.layer_norm(&[2], None, None, 1e-5), |v| v.layer_norm(&[2], None, None, 1e-6));
-    // Values that no output depends on make no difference.
+    // Values that no output depends on may differ.
     let runs = AtomicUsize::new(0);
     let f = move |v: &[Tensor]| {
         if runs.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -303,12 +304,12 @@ fn an_effect_that_is_done_once_is_done_by_the_first_run() {
         }
     }
     assert_eq!((values(&total), runs.load(Ordering::Relaxed)), (vec![6.0], 2));
-    // Outside of regions it has no effect; an error is returned.
+    // Outside regions, `once` simply runs its function. An error of the function is returned.
     once(|| total.add_(1.0)).unwrap();
     assert_eq!(values(&total), [7.0]);
     let e = checkpoint(|v| once(|| v[0].reshape([7]).map(|_| ())).and_then(|()| v[0].exp()), &[&x]).unwrap_err();
     assert_eq!(e.op(), "reshape");
-    // The region must not read what it has changed since.
+    // A value that the region has used must not be changed by `once` afterwards.
     let inside = total.clone();
     let y = checkpoint(
         move |v| {
@@ -354,7 +355,7 @@ fn nothing_from_inside_outlives_a_run() {
         h.mul(&h)?.mul(&c)?.mul(&w)
     };
     let y = checkpoint(f, &[&x]).unwrap();
-    // How many were made, and how many still exist.
+    // How many tensors were made, and how many of them still exist.
     let counts = || {
         let seen = seen.lock().unwrap();
         (seen.len(), seen.iter().filter(|s| s.strong_count() > 0).count())

@@ -1,4 +1,4 @@
-//! A sample's result does not depend, to the bit, on the other samples of its batch, nor on the number of threads.
+//! A sample's result is the same to the last bit, whatever the other samples of the batch and the number of threads.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use gradus_tensor::{AttentionOptions, Causal, ConvOptions, DType, Device, Genera
 
 const BATCHES: usize = 17;
 
-/// `shape` with `n` samples in front; the first sample is always the same.
+/// The first `n` samples of a fixed batch of samples of this shape.
 fn samples(n: usize, shape: &[usize], dtype: DType, device: &Device) -> Tensor {
     let all = [&[BATCHES], shape].concat();
     let x = Tensor::randn(&all, DType::F32, device, &mut Generator::new(1)).unwrap();
@@ -28,7 +28,7 @@ fn invariant(name: &str, shape: &[usize], f: impl Fn(&Tensor, DType) -> Result<T
         let whole = f(&samples(BATCHES, shape, dtype, &devices[0]), dtype).unwrap().to_bytes().unwrap();
         let size = whole.len() / BATCHES;
         for (threads, device) in [1, 2, 4].into_iter().zip(&devices) {
-            // Batch sizes around the heights of a product's tiles: 4, 6 and 14 rows.
+            // Batch sizes around the tile heights of matrix products: 4, 6 and 14 rows.
             for n in (1..=9).chain(12..=17) {
                 let part = f(&samples(n, shape, dtype, device), dtype).unwrap().to_bytes().unwrap();
                 assert_eq!(part.len(), n * size);
@@ -44,7 +44,7 @@ fn matmul() {
     for (k, n) in [(3, 5), (64, 32), (257, 33), (4099, 1), (1031, 70), (70, 1500)] {
         invariant("matmul", &[k], |x, d| x.matmul(&weights(&[k, n], 2, d, x.device())));
     }
-    // One product a sample.
+    // One product per sample.
     for (m, k, n) in [(3, 5, 2), (19, 70, 33)] {
         invariant("batched matmul", &[m, k], |x, d| x.matmul(&weights(&[k, n], 2, d, x.device())));
         invariant("batched matmul", &[m, k], |x, _| x.matmul(&x.transpose(1, 2)?));

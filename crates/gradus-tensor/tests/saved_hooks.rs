@@ -1,4 +1,5 @@
-//! Hooks that move kept values elsewhere: disk, host, half precision; memory, orders, errors, and changed values.
+//! Hooks that move saved values to disk, to the host or to half precision: memory use, higher derivatives, errors, and
+//! changed values.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,7 +15,7 @@ use gradus_tensor::autograd::{
 };
 use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Result, Tensor, grad, no_grad_guard};
 
-/// Bytes on the host, with what is needed to read them.
+/// Bytes on the host, with the shape and dtype that are needed to read them.
 type Host = (Vec<u8>, Vec<usize>, DType);
 
 fn to_host(t: &Tensor) -> Result<Host> {
@@ -57,7 +58,7 @@ fn values_on_the_host_on_disk_and_in_half_precision_give_the_gradient() {
         f()
     };
     assert_eq!(gradient(&y, &x).unwrap(), want);
-    // A missing file is an error that says so; another try works once the file is back.
+    // A missing file is reported as such. Another attempt works once the file is back.
     let moved = folder.join("gone");
     std::fs::rename(folder.join("0"), &moved).unwrap();
     let e = gradient(&y, &x).unwrap_err();
@@ -111,9 +112,9 @@ fn unpack_runs_once_in_each_pass_and_packed_values_go_with_the_graph() {
             Tensor::from_vec(v, [1], &cpu())
         },
     );
-    // One value: the second factor is the same tensor, although both are inputs of the node.
+    // exp saves a single value.
     let y = x.exp().unwrap();
-    // Neither a sum nor a view keeps anything.
+    // Neither a sum nor a view saves anything.
     let y = y.add(1.0).unwrap().reshape([1, 1]).unwrap().sum_all().unwrap();
     drop(guard);
     let z = y.mul(3.0).unwrap();
@@ -135,7 +136,7 @@ fn gradients_of_any_order_go_through_packed_values() {
         x[0].mul(&x[1])?.softmax(-1)?.mul(&x[0].tanh()?)?.matmul(&x[1].t()?)
     };
     gradgradcheck(f, &[randn(&[2, 3], 1), randn(&[2, 3], 2)]).unwrap();
-    // The gradient's own nodes are packed as well, if it is taken under the guard.
+    // The nodes of a recorded gradient are packed as well, if the gradient is computed under the guard.
     let x = leaf(&[0.7]);
     let _guard = saved_tensors_hooks_guard(to_host, from_host);
     let mut g = x.sin().unwrap();
@@ -153,7 +154,7 @@ fn pack_sees_where_a_value_comes_from_and_the_last_guard_counts() {
     let note = |name: &'static str| {
         let log = log.clone();
         move |t: &Tensor| {
-            // Values computed by a hook are neither recorded nor packed.
+            // Values that a hook computes are neither recorded nor packed.
             assert!(!t.mul(t)?.requires_grad());
             log.borrow_mut().push((name, t.is_leaf(), t.requires_grad()));
             Ok(t.detach())
@@ -174,7 +175,7 @@ fn pack_sees_where_a_value_comes_from_and_the_last_guard_counts() {
             ("outer", true, true),
             ("outer", true, true),
             ("inner", false, true),
-            // The result, which has no graph yet.
+            // The result of softmax, which has no graph yet.
             ("outer", true, false),
         ]
     );
@@ -230,7 +231,7 @@ fn hooks_that_fail_change_nothing() {
         }
         assert!(x.detach().square().is_ok(), "nothing to keep");
     }
-    // It fails for the first node recorded, after others have run; the whole graph stays.
+    // Unpacking fails at the node recorded first, after the other nodes have run. The whole graph stays intact.
     let works = Arc::new(Mutex::new(false));
     let state = works.clone();
     let y = {
@@ -248,7 +249,7 @@ fn hooks_that_fail_change_nothing() {
     assert!(z.backward().unwrap_err().to_string().contains("freed"));
 }
 
-/// Must be errors: something packed was changed.
+/// Checks for the error about a packed value that was overwritten.
 fn assert_caught(result: Result<Vec<f64>>) {
     let e = result.unwrap_err();
     let text = e.to_string();
@@ -259,7 +260,7 @@ fn assert_caught(result: Result<Vec<f64>>) {
 fn changed_packed_values_are_caught() {
     let x = leaf(&[1.0, 2.0]);
     let same = |t: &Tensor| Ok(t.clone());
-    // The same storage, written by the user.
+    // The packed value shares its storage with `w`, which the user overwrites.
     let w = f64s(&[3.0, 4.0], &[2]);
     let y = {
         let _guard = saved_tensors_hooks_guard(same, same);
@@ -268,7 +269,7 @@ fn changed_packed_values_are_caught() {
     assert_eq!(gradient(&y, &x).unwrap(), [3.0, 4.0]);
     w.fill_(0.0).unwrap();
     assert_caught(gradient(&y, &x));
-    // One scratch tensor for every value.
+    // All values are packed into the same scratch tensor.
     let scratch = f64s(&[0.0, 0.0], &[2]);
     let shared = scratch.clone();
     let y = {
@@ -285,7 +286,7 @@ fn changed_packed_values_are_caught() {
         y
     };
     assert_caught(gradient(&y, &x));
-    // Not returned, but read by unpack.
+    // `unpack` overwrites the packed value, and returns another tensor made from it.
     let y = {
         let _guard = saved_tensors_hooks_guard(
             |t| t.to_dtype(DType::F32),
@@ -296,10 +297,10 @@ fn changed_packed_values_are_caught() {
         );
         x.mul(f64s(&[5.0, 6.0], &[2])).unwrap()
     };
-    // The first pass reads what the hook itself made; the second reads what the first left.
+    // The first pass reads what its own hook wrote. The second pass reads what the first one left behind.
     assert_eq!(gradient(&y, &x).unwrap(), [0.0, 0.0]);
     assert_caught(gradient(&y, &x));
-    // A table that unpack reads may have been written before, not after.
+    // A table that `unpack` reads may have been written before the value was packed, but not after.
     let table = f64s(&[1.0], &[1]);
     table.fill_(2.0).unwrap();
     let (pack, unpack) = (table.clone(), table.clone());
@@ -323,7 +324,7 @@ fn what_unpack_gives_is_checked_whatever_else_it_reads() {
                 move |t| slot(&packs)?.copy_(t),
                 move |_: &()| {
                     if reads {
-                        // A header in the same storage.
+                        // Reads a header in the same storage.
                         unpacks.narrow(0, 0, 1)?.item()?;
                     }
                     slot(&unpacks)
@@ -335,7 +336,7 @@ fn what_unpack_gives_is_checked_whatever_else_it_reads() {
         slot(&slots).unwrap().fill_(100.0).unwrap();
         assert_caught(gradient(&y, &x));
     }
-    // Writes by the hook itself are its own business, even to tensors that it returns.
+    // Writes by the hook itself are allowed, even to tensors that it returns.
     let (scratch, packed) = (f64s(&[0.0], &[1]), f64s(&[0.0], &[1]));
     let y = {
         let (packs, unpacks) = (packed.clone(), packed.clone());
@@ -384,7 +385,7 @@ fn hooks_pack_a_checkpoint_by_its_inputs() {
     for _ in 0..2 {
         common::assert_close(&gradient(&y, &x).unwrap(), &want, 1e-12);
     }
-    // A guard of the region's own works in both runs.
+    // A guard inside the region works in both runs.
     let y = checkpoint(
         |x| {
             let _guard = saved_tensors_hooks_guard(to_host, from_host);
@@ -409,10 +410,10 @@ fn a_checkpoint_under_the_guard_packs_its_inputs_and_nothing_else() {
     );
     let y = checkpoint(|x| x[0].exp()?.square()?.exp(), &[&x]).unwrap();
     assert_eq!(packs.get(), 1);
-    // The second run, inside the guard, packs nothing.
+    // The second run takes place under the guard, but packs nothing.
     let _ = y.sum_all().unwrap().backward().unwrap();
     assert_eq!(packs.get(), 1);
-    // Packed inputs may change, as outside of a region; captured tensors may not.
+    // Packed inputs may change, as they may outside a region. Captured tensors must not.
     let (w, data) = (leaf(&[1.0]), f64s(&[3.0], &[1]));
     let y = checkpoint(|x| x[0].mul(&x[1]), &[&w, &data]).unwrap();
     let shared = data.clone();
@@ -461,7 +462,7 @@ fn a_long_chain_of_packed_graphs_drops_without_recursion() {
     let x = leaf(&[1.0]);
     let mut y = x.clone();
     for _ in 0..20_000 {
-        // Each packed value holds the graph before.
+        // Each packed value holds the graph before it.
         let _guard = saved_tensors_hooks_guard(|t| Ok(t.clone()), |t: &Tensor| Ok(t.clone()));
         y = y.cos().unwrap();
     }

@@ -1,4 +1,4 @@
-//! Sorting, picking, searching and counting.
+//! Sorting, selecting, searching and counting.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -18,7 +18,7 @@ fn floats(t: &Tensor) -> Vec<f64> {
     t.to_dtype(DType::F64).unwrap().to_vec().unwrap()
 }
 
-/// In every layout without ties.
+/// Checks the gradients of `f` in every layout without ties.
 fn smooth(shape: &[usize], f: impl Fn(&Tensor) -> Result<Tensor>) {
     for x in &layouts(shape, 1)[..4] {
         gradcheck(|x| f(&x[0]), std::slice::from_ref(x)).unwrap_or_else(|e| panic!("{:?} {e}", x.layout()));

@@ -1,4 +1,4 @@
-//! Values that a graph needs, and writes over them: strict inputs, refused writes, copies instead of errors.
+//! Writes over values that a graph needs: strict inputs, refused writes, and copies instead of errors.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -43,7 +43,7 @@ fn strict_refuses_inputs_that_no_gradient_needs() {
     assert_eq!(gradient(&y, &x).unwrap(), [1.0, 1.0]);
     let write = (shift.fill_(0.0).unwrap(), here()).1;
     assert_says(&gradient(&y, &x).unwrap_err(), &["input 1", "fill_ overwrote", line, "strict.rs", &write, "help:"]);
-    // Outside of the guard only needed values are checked.
+    // Outside the guard, only needed values are checked.
     assert_eq!(gradient(&plain, &x).unwrap(), [1.0, 1.0]);
     assert_eq!(gradient(&add(), &x).unwrap(), [1.0, 1.0]);
 }
@@ -74,7 +74,7 @@ fn strict_looks_at_bytes_and_at_every_kind_of_node() {
             "passes",
             Box::new(move |x, c| apply_custom(&custom, &[x, &c.narrow(0, 0, 2).unwrap()]).unwrap().swap_remove(0)),
         ),
-        // For a view, the bytes behind it.
+        // For a view, the bytes behind it are checked.
         ("reshape", Box::new(|x, _| x.reshape([2, 1]).unwrap())),
     ];
     for (name, of) in cases {
@@ -109,15 +109,15 @@ fn strict_inplace_makes_the_write_fail_before_a_byte_changes() {
     let e = w.add_(1.0).unwrap_err();
     assert_says(&e, &["mul", "input 1", &recorded, "help:", "copy"]);
     assert_eq!((e.op(), values(&w), w.storage().version()), ("add_", vec![3.0, 4.0], 0));
-    // Writes by other threads are checked too.
+    // Writes by other threads are checked as well.
     let other = w.clone();
     assert!(std::thread::spawn(move || other.fill_(0.0)).join().unwrap().is_err());
-    // x is not needed, since w requires no gradient.
+    // `x` is not needed, because `w` requires no gradient.
     let guard = no_grad_guard();
     x.fill_(7.0).unwrap();
     drop(guard);
     assert_eq!(gradient(&y, &x).unwrap(), [3.0, 4.0]);
-    // The graph was retained, so it still lives; then it is freed.
+    // The graph was retained, so it still protects `w`, until the next pass frees it.
     assert!(w.add_(1.0).is_err());
     let _ = y.sum_all().unwrap().backward().unwrap();
     w.add_(1.0).unwrap();
@@ -134,7 +134,7 @@ fn strict_inplace_lets_other_bytes_and_dropped_graphs_go() {
     assert_eq!(gradient(&y, &x).unwrap(), [4.0, 5.0]);
     drop(y);
     w.fill_(0.0).unwrap();
-    // What is recorded outside of the guard is not protected, but checked.
+    // A graph recorded outside the guard is not protected against writes, but the backward pass still checks for them.
     let y = x.mul(w.narrow(0, 1, 2).unwrap()).unwrap();
     w.fill_(1.0).unwrap();
     assert_says(&gradient(&y, &x).unwrap_err(), &["fill_ overwrote"]);
@@ -208,7 +208,7 @@ fn a_write_leaves_the_graph_a_copy_of_what_it_needs() {
 
 #[test]
 fn copies_go_through_every_order_and_every_kind_of_value() {
-    // x is kept as input of square, the result as output of softmax, and both inputs of mul.
+    // square saves its input x, softmax saves its output, and mul saves both inputs.
     let x0 = [0.3, -0.7, 1.1];
     let first = |x: &Tensor| {
         let y = x.square().unwrap();
@@ -248,7 +248,7 @@ fn nodes_that_keep_one_tensor_share_the_copy() {
     assert!(gradient(&total, &x).unwrap().iter().all(|v| *v != 0.0));
 }
 
-/// While its rule reads a kept value, another thread writes over it.
+/// The product. While its backward rule reads a saved value, another thread overwrites that value.
 struct Disturbed {
     kept: Tensor,
     runs: AtomicUsize,
@@ -296,7 +296,7 @@ fn what_cannot_be_copied_is_refused() {
     let y = checkpoint(move |x| x[0].mul(&inside), &[&x]).unwrap();
     assert_says(&c.fill_(0.0).unwrap_err(), &["checkpoint", "captured"]);
     assert_eq!(gradient(&y, &x).unwrap(), [4.0]);
-    // Inside a region values may be overwritten, in both runs.
+    // Inside a region, values may be overwritten, in both runs.
     let f = |x: &[Tensor]| {
         let own = x[0].detach().mul(3.0)?;
         let y = x[0].mul(&own)?;

@@ -1,4 +1,4 @@
-//! `ops::trace`: what it shows, and that its callback disturbs nothing.
+//! `ops::trace`: what it reports, and that its callback disturbs nothing.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +12,7 @@ use gradus_tensor::autograd::find_nonfinite;
 use gradus_tensor::ops::{Traced, trace};
 use gradus_tensor::{Result, Tensor, UpdateFn, checkpoint, no_grad};
 
-/// The names and lines of the operations of a step.
+/// The names and lines of the operations that a step runs.
 fn seen(step: impl FnOnce() -> Result<()>) -> Vec<(String, String)> {
     let all = Rc::new(RefCell::new(vec![]));
     let note = all.clone();
@@ -43,7 +43,7 @@ fn what_the_function_does_is_not_seen_and_disturbs_nothing() {
     let x = leaf(&[1.0, 2.0]);
     let total = f64s(&[0.0], &[1]);
     let sum = total.clone();
-    // The callback computes, writes, and makes numbers that are not finite.
+    // The callback computes, writes in place, and makes numbers that are not finite.
     let busy = move |ran: &Traced<'_>| {
         sum.add_(ran.outputs[0].detach().to_dtype(sum.dtype()).unwrap().sum_all().unwrap()).unwrap();
         assert!(f64s(&[0.0], &[1]).log().unwrap().sub(f64::NEG_INFINITY).is_ok());

@@ -6,7 +6,7 @@ mod common;
 use common::{f64s, i64s, leaf, values};
 use gradus_tensor::{DType, ErrorKind, Tensor, UpdateFn, explain_grad};
 
-/// Two values: the sum, and the first operand.
+/// Returns two values: the sum, and the first operand.
 static SUM: UpdateFn = UpdateFn::new("sum_and_first", |x| vec![x[0] + x[1], x[0]]);
 static ADD: UpdateFn = UpdateFn::new("add", |x| vec![x[0] + x[1]]);
 static COPY: UpdateFn = UpdateFn::new("copy", |x| vec![x[0]]);
@@ -17,14 +17,14 @@ fn operands_have_the_values_before_whatever_handle_they_come_by() {
     let (x, y) = (f64s(&[1.0, 2.0, 3.0], &[3]), f64s(&[10.0, 20.0, 30.0], &[3]));
     SUM.apply(&[&x, &y], &[&x, &y], &[]).unwrap();
     assert_eq!((values(&x), values(&y)), (vec![11.0, 22.0, 33.0], vec![1.0, 2.0, 3.0]));
-    // Another handle, and views over the same memory, reversed and stretched.
+    // Operands may be another handle, or reversed and broadcast views of the same memory.
     let x = f64s(&[1.0, 2.0, 3.0], &[3]);
     ADD.apply(&[&x], &[&x.clone(), &x.flip(0).unwrap()], &[]).unwrap();
     assert_eq!(values(&x), [4.0, 4.0, 4.0]);
     ADD.apply(&[&x], &[&x, &x.narrow(0, 0, 1).unwrap()], &[]).unwrap();
     assert_eq!(values(&x), [8.0, 8.0, 8.0]);
     assert_eq!(x.storage().version(), 2);
-    // A part of a tensor is written.
+    // Only a part of the tensor is written.
     let wide = f64s(&[1.0; 4], &[4]);
     ADD.apply(&[&wide.slice(0, 0, 4, 2).unwrap()], &[&wide.slice(0, 1, 4, 2).unwrap(), &f64s(&[5.0], &[])], &[])
         .unwrap();

@@ -25,7 +25,7 @@ fn elementwise_operations_agree_with_the_interpreter_of_the_ir_in_every_dtype() 
             operands.extend(entry.condition.then_some(Operand::Tensor(&mask)));
             operands.push(Operand::Tensor(&x));
             operands.extend((operands.len() < entry.tensors).then_some(Operand::Tensor(&y)));
-            // Scalars 1 and 2 suit every dtype, floats only the float class.
+            // The scalars 1 and 2 fit every dtype. Scalars that are no integers would fit float dtypes only.
             operands.extend(entry.scalars.iter().enumerate().map(|(i, _)| Operand::Scalar(Scalar::Int(i as i64 + 1))));
             let got = match entry.op.apply(&operands) {
                 Ok(got) => got,
@@ -35,7 +35,7 @@ fn elementwise_operations_agree_with_the_interpreter_of_the_ir_in_every_dtype() 
                 }
             };
             assert_eq!(got.shape(), [2, 3]);
-            // The dtype that the operands are converted to is that of the kernel's last tensor argument.
+            // Find the dtype that the operands were converted to: its kernel has the dtype of the result.
             let common = [dtype, dtype.to_float(), DType::I64]
                 .into_iter()
                 .find(|&d| entry.op.kernel(d).is_ok_and(|k| k.outputs()[0].1 == got.dtype()))
@@ -52,7 +52,7 @@ fn elementwise_operations_agree_with_the_interpreter_of_the_ir_in_every_dtype() 
                         .map(|s| if common.is_float() { s } else { Scalar::Int(s.to_i64()) })
                         .collect();
                     let y = kernel.eval(&args).unwrap()[0];
-                    // The interpreter keeps large u64 values as their two's complement.
+                    // The interpreter stores large u64 values in two's complement, as negative i64.
                     if got.dtype() == DType::U64 { y.to_i64() as u64 as f64 } else { y.to_f64() }
                 })
                 .collect();
@@ -109,7 +109,8 @@ fn nan_propagates_and_comparisons_are_exact() {
     let big = i64s(&[(1 << 53) + 1], &[1]);
     assert_eq!(big.eq((1i64 << 53) + 1).unwrap().to_vec::<bool>().unwrap(), [true]);
     assert_eq!(big.eq(1i64 << 53).unwrap().to_vec::<bool>().unwrap(), [false]);
-    // An integer compared with a float is not rounded to it, and one out of the dtype's range still gets an answer.
+    // An integer is compared with a float exactly, without being rounded. A scalar outside the dtype's range can still
+    // be compared.
     assert_eq!(i64s(&[16_777_217], &[1]).eq(16_777_216.0).unwrap().to_vec::<bool>().unwrap(), [false]);
     assert_eq!(i64s(&[i64::MAX, 2], &[2]).lt(2.5).unwrap().to_vec::<bool>().unwrap(), [false, true]);
     assert_eq!(f32s(&[16_777_216.0], &[1]).eq(16_777_217).unwrap().to_vec::<bool>().unwrap(), [false]);
@@ -155,7 +156,7 @@ fn reductions_of_nothing_and_of_small_integers() {
     assert_eq!(x.sum(&[-1], true).unwrap().shape(), [2, 1]);
     assert_eq!(x.var(&[0], 1, false).unwrap().to_vec::<f32>().unwrap(), [2.0, 2.0]);
     assert!(x.sum(&[0, -2], false).is_err() && x.sum(&[2], false).is_err());
-    // Half precision sums in f32: 65504 is the largest f16.
+    // Half precision is summed in f32. The largest f16 is 65504.
     let h = Tensor::full([4], 60000.0, DType::F16, &cpu()).unwrap();
     assert_eq!(h.mean_all().unwrap().item().unwrap(), 60000.0);
 }
@@ -246,7 +247,7 @@ fn creation() {
     assert_eq!(Tensor::arange(5, -2, -3, DType::I32, &d).unwrap().to_vec::<i32>().unwrap(), [5, 2, -1]);
     assert!(Tensor::arange(0, 300, 1, DType::U8, &d).is_err() && Tensor::arange(0, 1, 0, DType::U8, &d).is_err());
     assert!(Tensor::arange(i64::MIN, i64::MAX, 1, DType::I64, &d).is_err());
-    // A step away from the end.
+    // The step points away from the end.
     assert!(Tensor::arange(3, -2, 1, DType::I64, &d).is_err() && Tensor::arange(-2, 3, -1, DType::I64, &d).is_err());
     assert_eq!(Tensor::arange(3, 3, 1, DType::I64, &d).unwrap().shape(), [0]);
     let far = Tensor::arange(i64::MIN, i64::MAX, i64::MAX, DType::I64, &d).unwrap();
@@ -273,7 +274,7 @@ fn random_numbers_depend_on_seed_and_position_only() {
     let dice = Tensor::randint(1, 7, [1000], DType::I64, &d, &mut g).unwrap();
     assert_eq!(dice.min_all().unwrap().item().unwrap(), 1.0);
     assert_eq!(dice.max_all().unwrap().item().unwrap(), 6.0);
-    // Masks of different draws are not permutations of each other.
+    // Different draws give different masks.
     let ones = Tensor::ones([64], DType::F32, &d).unwrap();
     let masks: Vec<Vec<f32>> = (0..4).map(|_| ones.dropout(0.5, &mut g).unwrap().to_vec().unwrap()).collect();
     assert!(masks.windows(2).all(|w| w[0] != w[1]));
@@ -328,7 +329,7 @@ fn operations_on_stretched_tensors_and_wrong_numbers_of_operands() {
 
 #[test]
 fn scalars_beside_half_precision_are_not_rounded_first() {
-    // (1 + 2^-7) (1 + 2^-8) rounds up in bf16; 1 + 2^-8 rounded first would be 1.
+    // (1 + 2^-7) (1 + 2^-8) rounds up in bf16. If 1 + 2^-8 were rounded first, it would become 1.
     let x = Tensor::full([1], 1.0078125, DType::BF16, &cpu()).unwrap();
     let y = x.mul(1.00390625).unwrap();
     assert_eq!((y.item().unwrap(), y.dtype()), (1.015625, DType::BF16));
@@ -431,7 +432,7 @@ fn slopes_of_leaky_relu_are_finite_and_crossed_ends_clamp_to_the_upper() {
 
 #[test]
 fn half_precision_is_rounded_once_from_integers() {
-    // The nearest number of so many significant bits, ties to even.
+    // The nearest number with `bits` significant bits, ties to even.
     let nearest = |v: i128, bits: u32| {
         let magnitude = v.unsigned_abs();
         let drop = (128 - magnitude.leading_zeros()).saturating_sub(bits);
@@ -439,7 +440,7 @@ fn half_precision_is_rounded_once_from_integers() {
         let up = drop > 0 && (rest > half || rest == half && kept % 2 == 1);
         ((kept + u128::from(up)) << drop) as f64 * if v < 0 { -1.0 } else { 1.0 }
     };
-    // Around ties of both at every magnitude.
+    // Integers at and next to the ties of bf16 (8 bits) and f16 (11 bits), at every magnitude.
     let tie = |k: u32| [8, 11].map(|places| (1i64 << k) + (1i64 << k >> places));
     let ties = (1..62).flat_map(tie).flat_map(|v| [-1, 0, 1].map(|d| v + d)).flat_map(|v| [v, -v]);
     let values: Vec<i64> = ties.chain([0, i64::MAX, i64::MIN]).collect();

@@ -1,5 +1,5 @@
-//! `vmap`: values and derivatives of PyTorch's `torch.func.vmap`, compositions, and what it refuses; and the pieces of an
-//! axis, which it is made of.
+//! `vmap`: values and derivatives as in PyTorch's `torch.func.vmap`, compositions, and refused uses. Also the
+//! operations on which it is built, which split and join an axis.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,7 @@ fn s(shape: &[usize]) -> Tensor {
     sines(shape, 0.7, 0.3)
 }
 
-/// `torch.func.vmap` on the same numbers, in f64.
+/// Compares with `torch.func.vmap` on the same numbers, in f64.
 #[test]
 fn agrees_with_torch_func_vmap() {
     let (x, y, w) = (s(&[2, 3, 4]), s(&[3, 4]), s(&[4]));
@@ -41,7 +41,7 @@ fn agrees_with_torch_func_vmap() {
     ];
     assert_close(&b.to_vec().unwrap(), &want, 1e-11);
 
-    // One axis for all inputs, an axis for each output.
+    // A negative input axis, and an axis for each output.
     let [c, d] = vmap(|v| Ok([v[0].cumsum(0)?, v[0].sum_all()?]), &[&y], &[Some(-1)], &[-1, 0]).unwrap();
     assert_eq!((c.shape(), d.shape()), (&[3, 4][..], &[4][..]));
     assert_eq!(c.to_vec::<f64>().unwrap(), y.cumsum(0).unwrap().to_vec::<f64>().unwrap());
@@ -73,7 +73,7 @@ fn nests_and_composes_with_derivatives() {
     ];
     assert_close(&grads.to_vec().unwrap(), &want, 1e-11);
 
-    // The same by broadcasting: a parameter of its own for each sample.
+    // The same by broadcasting, with a separate parameter for each sample.
     let own = w.expand([2, 4]).unwrap().with_grad().unwrap();
     let y2 = x.matmul(&own.unsqueeze(2).unwrap()).unwrap().tanh().unwrap().sum_all().unwrap();
     let batched = y2.backward().unwrap();
@@ -148,7 +148,8 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(kind(vmap(more, &[&x], &[Some(0)], &[0]), "tensors, the first"), InvalidArgument);
 }
 
-/// The gradient of all pieces is one concatenation, and that of a concatenation one split, to any order.
+/// The gradient of all pieces is a single concatenation, and the gradient of a concatenation is a single split, to any
+/// order.
 #[test]
 fn pieces_of_an_axis_are_outputs_of_one_operation() {
     let x = randn(&[500, 3], 1).with_grad().unwrap();
@@ -179,7 +180,8 @@ fn a_piece_that_nobody_uses_has_gradient_zero() {
     assert_eq!(found.get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
 }
 
-/// A result that shares memory with something a later call overwrites is what its own call returned, or an error.
+/// If a result shares memory with something that a later call overwrites, `vmap` returns the value of the result's own
+/// call, or an error.
 #[test]
 fn results_that_share_memory_are_those_of_their_calls() {
     let x = f64s(&[1.0, 2.0, 3.0], &[3]);
@@ -195,7 +197,7 @@ fn results_that_share_memory_are_those_of_their_calls() {
     };
     let sums = vmap(total, &[&x, &f64s(&[0.0], &[])], &[Some(0), None], &[0]).unwrap();
     assert_eq!(sums.to_vec::<f64>().unwrap(), [1.0, 3.0, 6.0]);
-    // A leaf is whatever its storage holds, and cannot be both.
+    // A leaf always has the values in its storage, so it cannot have those of both calls.
     let leaf = f64s(&[0.0], &[]).with_grad().unwrap();
     let filled = |v: &[Tensor]| {
         let _guard = no_grad_guard();

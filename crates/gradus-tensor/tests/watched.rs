@@ -1,4 +1,5 @@
-//! The observer of a watched device runs outside of every lock, and outside of what the program records and checks.
+//! The observer of a watched device runs outside every lock, and outside everything that the program records and
+//! checks.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -16,7 +17,7 @@ use gradus_tensor::{
     is_grad_enabled,
 };
 
-/// Runs `f`, and fails if it blocks forever.
+/// Runs `f`, and fails if it does not end within a minute.
 fn ends(f: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -28,7 +29,8 @@ fn ends(f: impl FnOnce() + Send + 'static) {
     thread.join().unwrap();
 }
 
-/// Tensors of a device that its observer reads and writes after every call.
+/// The tensors that the device's observer reads after every call, and also writes if `writes` is set, and the names of
+/// the calls.
 #[derive(Default)]
 struct Seen {
     tensors: OnceLock<Vec<Tensor>>,
@@ -100,7 +102,7 @@ fn what_was_just_written_or_read_may_be_read_and_written() {
                 let names = seen.names.lock().unwrap();
                 let told = &names[before..];
                 assert!(told.iter().any(|n| n == name), "{name}: {told:?}");
-                // The observer's own use of the tensors is not reported.
+                // The observer's own use of the tensors is not reported to it.
                 let own = told.iter().filter(|n| *n == "mul").count();
                 assert_eq!(own, usize::from(name == "mul"), "{name}: {told:?}");
             }
@@ -108,7 +110,7 @@ fn what_was_just_written_or_read_may_be_read_and_written() {
     }
 }
 
-/// The square, with a gradient that is differentiated too.
+/// The square, with a gradient that can be differentiated again.
 struct Square;
 
 impl CustomOp for Square {
@@ -180,7 +182,7 @@ fn a_panic_of_who_watches_leaves_everything_usable_and_loses_no_call() {
             armed.store(true, Ordering::Relaxed);
             assert!(catch_unwind(AssertUnwindSafe(|| x.sort(0, false))).is_err());
         }
-        // The writes were done, each once.
+        // Every write was done exactly once.
         assert_eq!(values(&x), [4.0, 5.0]);
         assert_eq!(x.storage().version(), 3);
         let names = names.lock().unwrap().clone();
@@ -209,7 +211,7 @@ fn several_watch_one_device_or_each_other() {
         names.lock().unwrap().clear();
         let _ = x.exp().unwrap();
         assert_eq!(*names.lock().unwrap(), ["first exp", "second exp", "third fill"]);
-        // As many as there are.
+        // A device may have any number of observers.
         let count = Arc::new(AtomicUsize::new(0));
         let deep = (0..5_000).fold(another_cpu(), |device, _| {
             let count = count.clone();
@@ -240,7 +242,7 @@ fn two_that_watch_one_device_and_compute_on_it_do_not_tell_each_other_without_en
         shared.set(x.clone()).ok().unwrap();
         count.store(0, Ordering::Relaxed);
         let _ = x.exp().unwrap();
-        // Both of the operation's calls, and each observer's reads.
+        // Each observer is called for the operation, and there is one more call for each observer's own read.
         assert_eq!(count.load(Ordering::Relaxed), 4);
     });
 }
@@ -276,7 +278,7 @@ fn a_native_that_uses_what_is_bound_is_refused() {
             assert_eq!(*e.kind(), ErrorKind::InvalidArgument, "{at}: {e}");
             assert!(e.message().contains("cannot use them meanwhile"), "{at}: {e}");
         }
-        // Other tensors may be used, and after the call these too.
+        // Other tensors may be used during the call. After the call, these can be used again.
         assert_eq!((values(&free), values(&x), values(&y)), (vec![17.0], vec![1.0], vec![2.0]));
         y.copy_(&x).unwrap();
     });

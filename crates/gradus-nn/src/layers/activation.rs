@@ -1,5 +1,5 @@
-//! Activation functions as layers, for [`Sequential`](crate::Sequential) and generic models; elsewhere call the tensor's
-//! method.
+//! Activation functions as layers, for [`Sequential`](crate::Sequential) and generic models. Elsewhere, call the
+//! tensor's method.
 
 use gradus_tensor::{Result, Tensor};
 
@@ -23,9 +23,9 @@ macro_rules! activation {
 activation! {
     /// `max(x, 0)`
     Relu => relu;
-    /// `x * Phi(x)`, exact.
+    /// The exact GELU: `x * Phi(x)`, where `Phi` is the cumulative distribution function of the standard normal.
     Gelu => gelu;
-    /// GELU, approximated by tanh.
+    /// GELU, approximated with tanh.
     GeluTanh => gelu_tanh;
     /// `x * sigmoid(x)`
     Silu => silu;
@@ -37,10 +37,10 @@ activation! {
     Softplus => softplus;
 }
 
-/// `x` above 0, else `slope * x`; the default slope is 0.01.
+/// `x` above 0, and `slope * x` otherwise. The default slope is 0.01.
 #[derive(Debug, Clone, Copy, PartialEq, Module)]
 pub struct LeakyRelu {
-    /// Slope below 0.
+    /// The slope for negative inputs.
     pub slope: f64,
 }
 
@@ -57,10 +57,10 @@ impl Forward for LeakyRelu {
     }
 }
 
-/// `e^x / sum(e^x)` along an axis; negative ones count from the end.
+/// `e^x / sum(e^x)` along an axis. A negative axis counts from the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Module)]
 pub struct Softmax {
-    /// The axis that sums to 1.
+    /// The axis along which the outputs sum to 1.
     pub axis: isize,
 }
 
@@ -71,10 +71,10 @@ impl Forward for Softmax {
     }
 }
 
-/// `x - ln(sum(e^x))` along an axis; negative ones count from the end.
+/// `x - ln(sum(e^x))` along an axis. A negative axis counts from the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Module)]
 pub struct LogSoftmax {
-    /// The axis whose exponentials sum to 1.
+    /// The axis along which the exponentials of the outputs sum to 1.
     pub axis: isize,
 }
 

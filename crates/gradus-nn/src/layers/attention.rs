@@ -1,4 +1,4 @@
-//! [`MultiheadAttention`].
+//! The [`MultiheadAttention`] layer.
 
 use gradus_tensor::{Attempt, AttentionOptions, Causal, Error, Generator, Here, Result, Tensor};
 
@@ -7,16 +7,16 @@ use crate::init::Gain;
 use crate::module::out_of_forward;
 use crate::{Forward, Init, Mode, Module, Parameter, RandomState};
 
-/// Attention of several heads at once (Vaswani et al., 2017): queries `[n, lq, embed_dim]`, keys `[n, lk, kdim]` and values
-/// `[n, lk, vdim]` to `[n, lq, embed_dim]`. The batch comes first.
+/// Multi-head attention (Vaswani et al., 2017). Takes queries `[n, lq, embed_dim]`, keys `[n, lk, kdim]` and values
+/// `[n, lk, vdim]`, and returns `[n, lq, embed_dim]`. The batch axis comes first.
 ///
-/// Query, key and value are projected to `embed_dim` features, which are split among the heads; the heads' results, one
-/// after the other, go through `out_proj`. [`forward`](Forward::forward) attends from its input to itself.
+/// Queries, keys and values are projected to `embed_dim` features, which are split among the heads. The results of the
+/// heads are concatenated and passed through `out_proj`. [`forward`](Forward::forward) computes self-attention.
 ///
-/// Parameters have PyTorch's names, shapes and first values: `in_proj_weight [3 embed_dim, embed_dim]` (or
-/// `q_proj_weight`, `k_proj_weight` and `v_proj_weight`, if keys or values have other sizes), `in_proj_bias [3 embed_dim]`,
-/// `out_proj.weight` and `out_proj.bias`. Masks have the meaning that they have in
-/// [`Tensor::scaled_dot_product_attention`]: true keeps.
+/// Parameters have PyTorch's names, shapes and initial values: `in_proj_weight [3 embed_dim, embed_dim]` (or
+/// `q_proj_weight`, `k_proj_weight` and `v_proj_weight` if keys or values have another size),
+/// `in_proj_bias [3 embed_dim]`, `out_proj.weight` and `out_proj.bias`. Masks mean the same as in
+/// [`Tensor::scaled_dot_product_attention`]: true keeps a position.
 ///
 /// ```
 /// # use gradus_nn::{Forward, Init, Module, MultiheadAttention, MultiheadAttentionConfig}; use gradus_tensor::*;
@@ -34,17 +34,17 @@ pub struct MultiheadAttention {
     embed_dim: usize,
     num_heads: usize,
     dropout: f64,
-    /// `[3 embed_dim, embed_dim]`: for query, key and value.
+    /// `[3 embed_dim, embed_dim]`: the projections of query, key and value, stacked in this order.
     pub in_proj_weight: Option<Parameter>,
-    /// `[embed_dim, embed_dim]`, in the place of `in_proj_weight`.
+    /// `[embed_dim, embed_dim]`; present if `in_proj_weight` is not.
     pub q_proj_weight: Option<Parameter>,
-    /// `[embed_dim, kdim]`
+    /// `[embed_dim, kdim]`; present if `in_proj_weight` is not.
     pub k_proj_weight: Option<Parameter>,
-    /// `[embed_dim, vdim]`
+    /// `[embed_dim, vdim]`; present if `in_proj_weight` is not.
     pub v_proj_weight: Option<Parameter>,
-    /// `[3 embed_dim]`
+    /// `[3 embed_dim]`: the biases of query, key and value.
     pub in_proj_bias: Option<Parameter>,
-    /// Projects the joined results of the heads to the output.
+    /// Projects the concatenated results of the heads to the output.
     pub out_proj: Linear,
     random: RandomState,
     mode: Mode,
@@ -53,13 +53,13 @@ pub struct MultiheadAttention {
 /// Options of [`MultiheadAttention`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MultiheadAttentionConfig {
-    /// Probability that a weight is dropped in training, 0 to 1. Default 0.
+    /// Probability of dropping an attention weight in training, 0 to 1. Default 0.
     pub dropout: f64,
     /// Whether the projections have biases. Default true.
     pub bias: bool,
-    /// Features of keys, if not `embed_dim`.
+    /// Number of features of the keys, `embed_dim` by default.
     pub kdim: Option<usize>,
-    /// Features of values, if not `embed_dim`.
+    /// Number of features of the values, `embed_dim` by default.
     pub vdim: Option<usize>,
 }
 
@@ -70,7 +70,8 @@ impl Default for MultiheadAttentionConfig {
 }
 
 impl MultiheadAttention {
-    /// A layer with new parameters. Errors if `num_heads` does not divide `embed_dim`, or for an impossible probability.
+    /// Creates a layer with new parameters. Errors if `num_heads` does not divide `embed_dim`, or if the dropout
+    /// probability is outside 0 to 1.
     #[track_caller]
     pub fn new(
         embed_dim: usize,
@@ -115,11 +116,12 @@ impl MultiheadAttention {
         })
     }
 
-    /// The attention of `query [n, lq, embed_dim]` to `key [n, lk, kdim]` with values `value [n, lk, vdim]`, giving
-    /// `[n, lq, embed_dim]`.
+    /// Computes the attention of `query [n, lq, embed_dim]` to `key [n, lk, kdim]` with the values
+    /// `value [n, lk, vdim]`. The result has the shape `[n, lq, embed_dim]`.
     ///
-    /// `mask` broadcasts with the scores `[n, heads, lq, lk]`: a bool keeps where it is true, a float is added. A mask of
-    /// the keys of each sample has the shape `[n, 1, 1, lk]`. After an error the random state of dropout is restored.
+    /// `mask` broadcasts with the scores `[n, heads, lq, lk]`. A bool mask keeps the positions where it is true; a
+    /// float mask is added to the scores. To mask keys for each sample, pass the shape `[n, 1, 1, lk]`. After an error,
+    /// the random state of dropout is restored.
     #[track_caller]
     pub fn attend(
         &self,
@@ -150,7 +152,8 @@ impl MultiheadAttention {
             options = options.mask(mask);
         }
         let y = if self.mode.is_training() && self.dropout > 0.0 {
-            // No lock is held while the device works, because a function that watches it may read the state.
+            // No lock is held while the device works, because a function that watches the device may read the random
+            // state.
             let mut generator = self.random.get();
             let y = q.scaled_dot_product_attention(&k, &v, options.dropout(self.dropout, &mut generator))?;
             self.random.set(generator);
@@ -161,7 +164,8 @@ impl MultiheadAttention {
         self.out_proj.forward(&y.transpose(1, 2)?.reshape(query.shape())?)
     }
 
-    /// Projection `part` (query, key, value) of `[n, l, ..]`, as `[n, heads, l, features of a head]`.
+    /// Applies the projection number `part` (0 query, 1 key, 2 value) to `x [n, l, ..]`. The result has the shape
+    /// `[n, heads, l, features per head]`.
     #[track_caller]
     fn project(&self, x: &Tensor, part: usize, weight: &Option<Parameter>) -> Result<Tensor> {
         let e = self.embed_dim;
@@ -180,7 +184,7 @@ impl MultiheadAttention {
 }
 
 impl Forward for MultiheadAttention {
-    /// The attention of the input to itself.
+    /// Self-attention: the input is query, key and value.
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
         self.attend(input, input, input, None, Causal::No)

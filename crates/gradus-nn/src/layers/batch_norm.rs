@@ -1,17 +1,17 @@
-//! [`BatchNorm`].
+//! The [`BatchNorm`] layer.
 
 use gradus_tensor::ops::Class;
 use gradus_tensor::{DType, Elementwise, Error, Operand, Result, Tensor, autograd, no_grad_guard};
 
 use crate::{Buffer, Forward, Init, Mode, Module, Parameter};
 
-/// Normalisation of each channel over the batch: `[n, c, ..]`, images `[n, c, h, w]` as well as `[n, c]`, to the same
-/// shape (Ioffe and Szegedy, 2015).
+/// Batch normalisation (Ioffe and Szegedy, 2015): normalises each channel over the batch. The input is `[n, c, ..]`,
+/// for example images `[n, c, h, w]` or vectors `[n, c]`; the output has the same shape.
 ///
-/// Training normalises with mean and biased variance of the batch, and moves the running statistics once per call: `running
-/// = (1 - momentum) * running + momentum * batch`, with the unbiased variance. The recomputation of a
-/// [`checkpoint`](gradus_tensor::autograd::checkpoint) does not move them again. Evaluation uses the running statistics.
-/// They are kept in at least f32.
+/// In training, it normalises with the mean and the biased variance of the batch. It also updates the running
+/// statistics once per call, with the unbiased variance: `running = (1 - momentum) * running + momentum * batch`. The
+/// recomputation of a [`checkpoint`](gradus_tensor::autograd::checkpoint) does not update them again. In evaluation, it
+/// normalises with the running statistics. These are kept in f32 or wider.
 ///
 /// ```
 /// # use gradus_nn::{BatchNorm2d, BatchNormConfig, Forward, Init, Module}; use gradus_tensor::*;
@@ -31,15 +31,15 @@ pub struct BatchNorm {
     num_features: usize,
     eps: f64,
     momentum: f64,
-    /// Scale of each channel, `[c]`, 1 at first.
+    /// Scale of each channel, `[c]`, initially 1.
     pub weight: Option<Parameter>,
-    /// Shift of each channel, `[c]`, 0 at first.
+    /// Shift of each channel, `[c]`, initially 0.
     pub bias: Option<Parameter>,
-    /// Running mean of each channel, `[c]`, 0 at first.
+    /// Running mean of each channel, `[c]`, initially 0.
     pub running_mean: Buffer,
-    /// Running variance of each channel, `[c]`, 1 at first.
+    /// Running variance of each channel, `[c]`, initially 1.
     pub running_var: Buffer,
-    /// Number of training batches seen, i64.
+    /// Number of training batches seen so far, i64.
     pub num_batches_tracked: Buffer,
     mode: Mode,
 }
@@ -51,7 +51,7 @@ pub struct BatchNormConfig {
     pub eps: f64,
     /// Weight of the new batch in the running statistics, 0 to 1. Default 0.1.
     pub momentum: f64,
-    /// Whether there are weight and bias. Default true.
+    /// Whether the layer has a weight and a bias. Default true.
     pub affine: bool,
 }
 
@@ -61,12 +61,12 @@ impl Default for BatchNormConfig {
     }
 }
 
-/// Of (running, batch, momentum).
+/// The arguments are the running value, the batch value and the momentum.
 static MOVE: Elementwise =
     Elementwise::new("moving_average", Class::Float, 3, |v| vec![v[0] * (1.0 - v[2]) + v[1] * v[2]]);
 
 impl BatchNorm {
-    /// A layer for `num_features` channels.
+    /// Creates a layer for `num_features` channels.
     #[track_caller]
     pub fn new(num_features: usize, config: BatchNormConfig, init: &mut Init<'_>) -> Result<Self> {
         let BatchNormConfig { eps, momentum, affine } = config;
@@ -92,7 +92,7 @@ impl BatchNorm {
         })
     }
 
-    /// Moves the running statistics towards those of a batch.
+    /// Updates the running statistics with those of a batch.
     #[track_caller]
     fn update(&self, mean: &Tensor, var: &Tensor) -> Result<()> {
         let _guard = no_grad_guard();
@@ -106,7 +106,7 @@ impl BatchNorm {
         }
     }
 
-    /// Updates a statistic; tries again if another thread updated it in the meantime.
+    /// Updates one statistic, and tries again if another thread updated it in the meantime.
     #[track_caller]
     fn shift(&self, running: &Buffer, batch: &Tensor) -> Result<()> {
         loop {

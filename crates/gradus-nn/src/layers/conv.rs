@@ -1,22 +1,22 @@
-//! [`Conv1d`], [`Conv2d`], [`Conv3d`], and their transposes.
+//! [`Conv1d`], [`Conv2d`], [`Conv3d`], and the transposed convolutions.
 
 use gradus_tensor::{ConvOptions, Error, Here, Result, Tensor};
 
 use super::linear;
 use crate::{Forward, Init, Module, Parameter};
 
-/// Options of a convolution over `N` axes; the default is stride 1, no padding, one group, with a bias.
+/// Options of a convolution over `N` axes. The default is stride 1, no padding, dilation 1, one group, and a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvConfig<const N: usize> {
-    /// Step between windows along each axis, at least 1.
+    /// Step between neighbouring windows along each axis; at least 1.
     pub stride: [usize; N],
-    /// Zeros around the input, on both sides of each axis.
+    /// Number of zeros added on both sides of each axis of the input.
     pub padding: [usize; N],
-    /// Step between the elements of a window, at least 1.
+    /// Step between neighbouring elements of a window; at least 1.
     pub dilation: [usize; N],
-    /// Groups of channels, which do not see each other; divides both numbers of channels.
+    /// Number of groups. Channels of different groups are not connected. Must divide both channel counts.
     pub groups: usize,
-    /// Whether there is a bias.
+    /// Whether the layer has a bias.
     pub bias: bool,
 }
 
@@ -33,20 +33,21 @@ impl<const N: usize> Default for ConvConfig<N> {
     }
 }
 
-/// Options of a transposed convolution over `N` axes; the default is stride 1, no padding, one group, with a bias.
+/// Options of a transposed convolution over `N` axes. The default is stride 1, no padding, dilation 1, one group, and a
+/// bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvTransposeConfig<const N: usize> {
-    /// Step between windows of the result along each axis, at least 1.
+    /// Step between neighbouring windows of the output along each axis; at least 1.
     pub stride: [usize; N],
-    /// Elements cut off the result on both sides of each axis.
+    /// Number of elements cut off both sides of each axis of the output.
     pub padding: [usize; N],
-    /// Elements added at the end of each axis of the result, fewer than the larger of stride and dilation.
+    /// Number of elements added at the end of each axis of the output; less than the larger of stride and dilation.
     pub output_padding: [usize; N],
-    /// Step between the elements of a window, at least 1.
+    /// Step between neighbouring elements of a window; at least 1.
     pub dilation: [usize; N],
-    /// Groups of channels, which do not see each other; divides both numbers of channels.
+    /// Number of groups. Channels of different groups are not connected. Must divide both channel counts.
     pub groups: usize,
-    /// Whether there is a bias.
+    /// Whether the layer has a bias.
     pub bias: bool,
 }
 
@@ -57,7 +58,7 @@ impl<const N: usize> Default for ConvTransposeConfig<N> {
     }
 }
 
-/// Refuses options that no convolution can have.
+/// Refuses zeros in kernel, stride or dilation, and groups that do not divide both channel counts.
 #[track_caller]
 fn check<const N: usize>(
     op: &str,
@@ -78,7 +79,7 @@ fn check<const N: usize>(
     Ok(())
 }
 
-/// New parameters: `weight [first, second, kernel..]`, and a bias of `out` elements.
+/// New parameters: `weight [first, second, kernel..]` and, if `out` is given, a bias of `out` elements.
 #[track_caller]
 fn parameters(
     first: usize,
@@ -112,8 +113,8 @@ macro_rules! conv_layers {
         }
 
         impl $layer {
-            /// A layer with new parameters. Errors for an empty kernel, a stride or dilation of 0, and groups that do not
-            /// divide the channels.
+            /// Creates a layer with new parameters. Errors if kernel, stride or dilation contain a 0, or if the groups
+            /// do not divide both channel counts.
             #[track_caller]
             pub fn new(
                 in_channels: usize,
@@ -141,13 +142,14 @@ macro_rules! conv_layers {
 }
 
 conv_layers! {
-    /// Convolution of sequences: `[n, in_channels, l]` to `[n, out_channels, positions]`. As [`Conv2d`] on one axis.
+    /// Convolution over sequences: `[n, in_channels, l]` to `[n, out_channels, positions]`. Like [`Conv2d`], on one
+    /// axis.
     Conv1d, 1, conv1d;
-    /// Convolution of images: `[n, in_channels, h, w]` to `[n, out_channels, oh, ow]` with
+    /// Convolution over images: `[n, in_channels, h, w]` to `[n, out_channels, oh, ow]` with
     /// `oh = (h + 2 padding - dilation (kernel - 1) - 1) / stride + 1`, rounded down.
     ///
-    /// `weight [out_channels, in_channels / groups, kh, kw]` and `bias [out_channels]` start uniform in
-    /// `±1 / sqrt(fan_in)`, `fan_in = in_channels / groups * kh * kw`, as in PyTorch.
+    /// `weight [out_channels, in_channels / groups, kh, kw]` and `bias [out_channels]` are initialised uniformly in
+    /// `±1 / sqrt(fan_in)`, where `fan_in = in_channels / groups * kh * kw`, as in PyTorch.
     ///
     /// ```
     /// # use gradus_nn::{Conv2d, Conv2dConfig, Forward, Init}; use gradus_tensor::*;
@@ -161,7 +163,8 @@ conv_layers! {
     /// # Ok::<(), Error>(())
     /// ```
     Conv2d, 2, conv2d;
-    /// Convolution of volumes: `[n, in_channels, d, h, w]` to `[n, out_channels, od, oh, ow]`. As [`Conv2d`] on three axes.
+    /// Convolution over volumes: `[n, in_channels, d, h, w]` to `[n, out_channels, od, oh, ow]`. Like [`Conv2d`], on
+    /// three axes.
     Conv3d, 3, conv3d;
 }
 
@@ -185,8 +188,9 @@ macro_rules! conv_transpose_layers {
         }
 
         impl $layer {
-            /// A layer with new parameters. Errors for an empty kernel, a stride or dilation of 0, an output padding that
-            /// is not below the larger of the two, and groups that do not divide the channels.
+            /// Creates a layer with new parameters. Errors if kernel, stride or dilation contain a 0, if the output
+            /// padding is not below the larger of stride and dilation, or if the groups do not divide both channel
+            /// counts.
             #[track_caller]
             pub fn new(
                 in_channels: usize,
@@ -221,14 +225,14 @@ macro_rules! conv_transpose_layers {
 }
 
 conv_transpose_layers! {
-    /// Transposed convolution of sequences: `[n, in_channels, l]` to `[n, out_channels, size]`. As [`ConvTranspose2d`] on one
-    /// axis.
+    /// Transposed convolution over sequences: `[n, in_channels, l]` to `[n, out_channels, size]`. Like
+    /// [`ConvTranspose2d`], on one axis.
     ConvTranspose1d, 1, conv_transpose1d;
-    /// Transposed convolution of images, which makes them larger: `[n, in_channels, h, w]` to `[n, out_channels, oh, ow]`
-    /// with `oh = (h - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1`.
+    /// Transposed convolution over images, typically to enlarge them: `[n, in_channels, h, w]` to
+    /// `[n, out_channels, oh, ow]` with `oh = (h - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1`.
     ///
-    /// `weight [in_channels, out_channels / groups, kh, kw]` and `bias [out_channels]` start uniform in
-    /// `±1 / sqrt(fan_in)`, where PyTorch takes `fan_in = out_channels / groups * kh * kw`.
+    /// `weight [in_channels, out_channels / groups, kh, kw]` and `bias [out_channels]` are initialised uniformly in
+    /// `±1 / sqrt(fan_in)`, where, as in PyTorch, `fan_in = out_channels / groups * kh * kw`.
     ///
     /// ```
     /// # use gradus_nn::{ConvTranspose2d, ConvTransposeConfig, Forward, Init}; use gradus_tensor::*;
@@ -241,7 +245,7 @@ conv_transpose_layers! {
     /// # Ok::<(), Error>(())
     /// ```
     ConvTranspose2d, 2, conv_transpose2d;
-    /// Transposed convolution of volumes: `[n, in_channels, d, h, w]` to `[n, out_channels, od, oh, ow]`. As
-    /// [`ConvTranspose2d`] on three axes.
+    /// Transposed convolution over volumes: `[n, in_channels, d, h, w]` to `[n, out_channels, od, oh, ow]`. Like
+    /// [`ConvTranspose2d`], on three axes.
     ConvTranspose3d, 3, conv_transpose3d;
 }

@@ -1,14 +1,15 @@
-//! [`Dropout`].
+//! The [`Dropout`] layer.
 
 use gradus_tensor::{Error, Generator, Result, Tensor};
 
 use crate::{Forward, Mode, Module, RandomState};
 
-/// Zeroes each element with probability `p` while training and divides the rest by `1 - p`; does nothing in evaluation
-/// (Srivastava et al., 2014).
+/// Dropout (Srivastava et al., 2014). In training, it zeroes each element with probability `p` and divides the rest by
+/// `1 - p`. In evaluation, it returns its input.
 ///
-/// The layer has a generator of its own, so that its masks depend on its seed and on how often it ran, not on other layers.
-/// Inside [`checkpoint`](gradus_tensor::autograd::checkpoint) the recomputation drops the same elements as the first run.
+/// The layer has its own generator, so its masks depend only on its seed and on how often it has run, not on other
+/// layers. Inside [`checkpoint`](gradus_tensor::autograd::checkpoint), the recomputation drops the same elements as the
+/// first run.
 #[derive(Clone, Module)]
 pub struct Dropout {
     p: f64,
@@ -17,7 +18,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// A layer with probability `p`, 0 to 1, and a seed drawn from `generator`.
+    /// Creates a layer with drop probability `p`, 0 to 1. Its seed is drawn from `generator`.
     #[track_caller]
     pub fn new(p: f64, generator: &mut Generator) -> Result<Self> {
         if !(0.0..=1.0).contains(&p) {
@@ -33,7 +34,7 @@ impl Forward for Dropout {
         if !self.mode.is_training() {
             return Ok(input.clone());
         }
-        // No lock is held while the device works, because a function that watches it may read the state.
+        // No lock is held while the device works, because a function that watches the device may read the random state.
         let mut generator = self.random.get();
         let y = input.dropout(self.p, &mut generator)?;
         self.random.set(generator);

@@ -1,13 +1,13 @@
-//! [`Embedding`].
+//! The [`Embedding`] layer.
 
 use gradus_tensor::{Error, Result, Tensor, no_grad};
 
 use crate::{Forward, Init, Module, Parameter};
 
-/// A table of vectors: indices `[..]` (i64, i32 or u32) to `[.., embedding_dim]`.
+/// A table of vectors: looks up indices `[..]` (i64, i32 or u32) and returns `[.., embedding_dim]`.
 ///
-/// The rows start normal with mean 0 and standard deviation 1; the row `padding_idx` starts at 0 and gets no gradient. An
-/// index outside the table is an error.
+/// The rows are initialised from a normal distribution with mean 0 and standard deviation 1. The row `padding_idx` is
+/// initialised to 0 and receives no gradient. An index outside the table is an error.
 #[derive(Clone, Module)]
 pub struct Embedding {
     num_embeddings: usize,
@@ -18,7 +18,7 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// A table with new rows.
+    /// Creates a table with new rows.
     #[track_caller]
     pub fn new(
         num_embeddings: usize,

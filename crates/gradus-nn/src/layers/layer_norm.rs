@@ -1,18 +1,18 @@
-//! [`LayerNorm`].
+//! The [`LayerNorm`] layer.
 
 use gradus_tensor::{Error, Result, Tensor};
 
 use crate::{Forward, Init, Module, Parameter};
 
-/// Normalisation of the trailing axes of each sample to mean 0 and variance 1 (biased), then `* weight + bias` (Ba et al.,
-/// 2016): `[.., normalized_shape]` to the same shape.
+/// Layer normalisation (Ba et al., 2016): normalises the trailing axes of each sample to mean 0 and (biased) variance
+/// 1, then computes `* weight + bias`. The input is `[.., normalized_shape]`; the output has the same shape.
 #[derive(Clone, Module)]
 pub struct LayerNorm {
     normalized_shape: Vec<usize>,
     eps: f64,
-    /// Of the normalised shape, 1 at first.
+    /// Scale, of shape `normalized_shape`, initially 1.
     pub weight: Option<Parameter>,
-    /// Of the normalised shape, 0 at first.
+    /// Shift, of shape `normalized_shape`, initially 0.
     pub bias: Option<Parameter>,
 }
 
@@ -21,9 +21,9 @@ pub struct LayerNorm {
 pub struct LayerNormConfig {
     /// Added to the variance; above 0. Default 1e-5.
     pub eps: f64,
-    /// Whether there is a weight. Default true.
+    /// Whether the layer has a weight. Default true.
     pub weight: bool,
-    /// Whether there is a bias. Default true.
+    /// Whether the layer has a bias. Default true.
     pub bias: bool,
 }
 
@@ -34,7 +34,7 @@ impl Default for LayerNormConfig {
 }
 
 impl LayerNorm {
-    /// A layer that normalises the trailing axes of these sizes, at least one.
+    /// Creates a layer that normalises the trailing axes. `normalized_shape` holds their sizes and must not be empty.
     #[track_caller]
     pub fn new(normalized_shape: impl AsRef<[usize]>, config: LayerNormConfig, init: &mut Init<'_>) -> Result<Self> {
         let shape = normalized_shape.as_ref();

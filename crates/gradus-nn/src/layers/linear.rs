@@ -1,13 +1,14 @@
-//! [`Linear`].
+//! The [`Linear`] layer.
 
 use gradus_tensor::{Result, Tensor};
 
 use crate::init::{Fan, Gain};
 use crate::{Forward, Init, Module, Parameter};
 
-/// `y = x W^T + b`: `[.., in_features]` to `[.., out_features]`.
+/// A fully connected layer, `y = x W^T + b`: `[.., in_features]` to `[.., out_features]`.
 ///
-/// `weight [out_features, in_features]` and `bias [out_features]` start uniform in `±1 / sqrt(in_features)`, as in PyTorch.
+/// `weight [out_features, in_features]` and `bias [out_features]` are initialised uniformly in
+/// `±1 / sqrt(in_features)`, as in PyTorch.
 ///
 /// ```
 /// # use gradus_nn::{Forward, Init, Linear}; use gradus_tensor::*;
@@ -30,7 +31,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer with a bias.
+    /// Creates a layer with a bias.
     #[track_caller]
     pub fn new(in_features: usize, out_features: usize, init: &mut Init<'_>) -> Result<Self> {
         let mut layer = Self::without_bias(in_features, out_features, init)?;
@@ -38,15 +39,16 @@ impl Linear {
         Ok(layer)
     }
 
-    /// A layer without a bias.
+    /// Creates a layer without a bias.
     #[track_caller]
     pub fn without_bias(in_features: usize, out_features: usize, init: &mut Init<'_>) -> Result<Self> {
         let weight = default_weight(&[out_features, in_features], init)?;
         Ok(Linear { in_features, out_features, weight, bias: None })
     }
 
-    /// A layer of these parameters: `weight [out, in]`, `bias [out]`. A clone of another layer's weight ties the two. Errors
-    /// if the weight is not a matrix; [`forward`](Forward::forward) reports a bias that does not fit.
+    /// Creates a layer from existing parameters, `weight [out, in]` and `bias [out]`. Pass a clone of another layer's
+    /// weight to tie the two. Errors if the weight is not a matrix; a bias that does not fit is reported by
+    /// [`forward`](Forward::forward).
     #[track_caller]
     pub fn from_parameters(weight: Parameter, bias: Option<Parameter>) -> Result<Self> {
         let &[out_features, in_features] = weight.shape() else {
@@ -64,8 +66,8 @@ impl Forward for Linear {
     }
 }
 
-/// PyTorch's default for weights: `kaiming_uniform` with the gain of a leaky ReLU of slope `sqrt(5)`, which is
-/// `±1 / sqrt(fan_in)`.
+/// PyTorch's default for weights: `kaiming_uniform` with the gain of a leaky ReLU of slope `sqrt(5)`, which amounts to
+/// uniform in `±1 / sqrt(fan_in)`.
 #[track_caller]
 pub(super) fn default_weight(shape: &[usize], init: &mut Init<'_>) -> Result<Parameter> {
     Parameter::new(init.kaiming_uniform(shape, Fan::In, Gain::LeakyRelu(5f64.sqrt()))?)

@@ -1,4 +1,5 @@
-//! Layers. Each has the formula, shapes and defaults of the PyTorch layer of the same name.
+//! Layers. Each has the formula, shapes and defaults of the PyTorch layer of the same name, unless its documentation
+//! says otherwise.
 
 mod activation;
 mod attention;
@@ -32,10 +33,10 @@ pub use pool::{
 pub use sequential::Sequential;
 pub use shape::{Flatten, Identity};
 
-/// [`BatchNorm`] under the name that images know it by.
+/// [`BatchNorm`] under PyTorch's name for images.
 pub type BatchNorm2d = BatchNorm;
 
-/// `Debug` as the tree of modules, like `Display`.
+/// Implements `Debug` by printing the tree of submodules, like `Display`.
 macro_rules! debug_as_tree {
     ($($layer:ty),*) => {$(
         impl std::fmt::Debug for $layer {

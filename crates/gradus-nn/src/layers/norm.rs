@@ -1,4 +1,4 @@
-//! [`RmsNorm`], [`GroupNorm`] and [`InstanceNorm`].
+//! The normalisation layers [`RmsNorm`], [`GroupNorm`] and [`InstanceNorm`].
 
 use gradus_tensor::{Error, Result, Tensor};
 
@@ -12,7 +12,7 @@ fn check_eps(op: &str, eps: f64) -> Result<()> {
     Err(Error::argument(op, format!("eps is {eps}; it is above 0")))
 }
 
-/// Weight 1 and bias 0, if there are any.
+/// A weight of ones and a bias of zeros, if `affine` is set.
 #[track_caller]
 fn affine(size: usize, affine: bool, init: &Init<'_>) -> Result<(Option<Parameter>, Option<Parameter>)> {
     if !affine {
@@ -21,23 +21,23 @@ fn affine(size: usize, affine: bool, init: &Init<'_>) -> Result<(Option<Paramete
     Ok((Some(Parameter::new(init.ones([size])?)?), Some(Parameter::new(init.zeros([size])?)?)))
 }
 
-/// Division by the root of the mean square over the trailing axes of each sample, then `* weight` (Zhang and Sennrich,
-/// 2019): `[.., normalized_shape]` to the same shape.
+/// RMS normalisation (Zhang and Sennrich, 2019): divides the trailing axes of each sample by the root of their mean
+/// square, then multiplies by `weight`. The input is `[.., normalized_shape]`; the output has the same shape.
 #[derive(Clone, Module)]
 pub struct RmsNorm {
     normalized_shape: Vec<usize>,
     eps: f64,
-    /// Of the normalised shape, 1 at first.
+    /// Scale, of shape `normalized_shape`, initially 1.
     pub weight: Option<Parameter>,
 }
 
 /// Options of [`RmsNorm`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RmsNormConfig {
-    /// Added to the mean square; above 0. The default is the machine epsilon of f32, as in PyTorch for
-    /// f32 and half precision; for f64 PyTorch takes that of f64.
+    /// Added to the mean square; above 0. The default is the machine epsilon of f32. PyTorch has the same default for
+    /// f32 and half precision, but uses the epsilon of f64 for f64.
     pub eps: f64,
-    /// Whether there is a weight. Default true.
+    /// Whether the layer has a weight. Default true.
     pub weight: bool,
 }
 
@@ -48,7 +48,7 @@ impl Default for RmsNormConfig {
 }
 
 impl RmsNorm {
-    /// A layer that normalises the trailing axes of these sizes, at least one.
+    /// Creates a layer that normalises the trailing axes. `normalized_shape` holds their sizes and must not be empty.
     #[track_caller]
     pub fn new(normalized_shape: impl AsRef<[usize]>, config: RmsNormConfig, init: &mut Init<'_>) -> Result<Self> {
         let shape = normalized_shape.as_ref();
@@ -68,16 +68,16 @@ impl Forward for RmsNorm {
     }
 }
 
-/// Normalisation of each group of channels of each sample to mean 0 and variance 1 (biased), then `* weight + bias` (Wu and
-/// He, 2018): `[n, c, ..]` to the same shape.
+/// Group normalisation (Wu and He, 2018): normalises each group of channels of each sample to mean 0 and (biased)
+/// variance 1, then computes `* weight + bias`. The input is `[n, c, ..]`; the output has the same shape.
 #[derive(Clone, Module)]
 pub struct GroupNorm {
     num_groups: usize,
     num_channels: usize,
     eps: f64,
-    /// Scale of each channel, `[c]`, 1 at first.
+    /// Scale of each channel, `[c]`, initially 1.
     pub weight: Option<Parameter>,
-    /// Shift of each channel, `[c]`, 0 at first.
+    /// Shift of each channel, `[c]`, initially 0.
     pub bias: Option<Parameter>,
 }
 
@@ -86,7 +86,7 @@ pub struct GroupNorm {
 pub struct GroupNormConfig {
     /// Added to the variance; above 0. Default 1e-5.
     pub eps: f64,
-    /// Whether there are weight and bias. Default true.
+    /// Whether the layer has a weight and a bias. Default true.
     pub affine: bool,
 }
 
@@ -97,7 +97,7 @@ impl Default for GroupNormConfig {
 }
 
 impl GroupNorm {
-    /// A layer for `num_channels` channels in `num_groups` groups, which divide them.
+    /// Creates a layer for `num_channels` channels in `num_groups` groups. `num_groups` must divide `num_channels`.
     #[track_caller]
     pub fn new(num_groups: usize, num_channels: usize, config: GroupNormConfig, init: &mut Init<'_>) -> Result<Self> {
         check_eps("group_norm", config.eps)?;
@@ -118,15 +118,15 @@ impl Forward for GroupNorm {
     }
 }
 
-/// Normalisation of each channel of each sample to mean 0 and variance 1 (biased), in training and in evaluation (Ulyanov
-/// et al., 2016): `[n, c, spatial..]` to the same shape.
+/// Instance normalisation (Ulyanov et al., 2016): normalises each channel of each sample to mean 0 and (biased)
+/// variance 1, both in training and in evaluation. The input is `[n, c, spatial..]`; the output has the same shape.
 #[derive(Clone, Module)]
 pub struct InstanceNorm {
     num_features: usize,
     eps: f64,
-    /// Scale of each channel, `[c]`, 1 at first.
+    /// Scale of each channel, `[c]`, initially 1.
     pub weight: Option<Parameter>,
-    /// Shift of each channel, `[c]`, 0 at first.
+    /// Shift of each channel, `[c]`, initially 0.
     pub bias: Option<Parameter>,
 }
 
@@ -135,7 +135,7 @@ pub struct InstanceNorm {
 pub struct InstanceNormConfig {
     /// Added to the variance; above 0. Default 1e-5.
     pub eps: f64,
-    /// Whether there are weight and bias. Default false, as in PyTorch.
+    /// Whether the layer has a weight and a bias. Default false, as in PyTorch.
     pub affine: bool,
 }
 
@@ -146,7 +146,7 @@ impl Default for InstanceNormConfig {
 }
 
 impl InstanceNorm {
-    /// A layer for `num_features` channels.
+    /// Creates a layer for `num_features` channels.
     #[track_caller]
     pub fn new(num_features: usize, config: InstanceNormConfig, init: &mut Init<'_>) -> Result<Self> {
         check_eps("instance_norm", config.eps)?;

@@ -1,5 +1,5 @@
-//! Pooling layers: [`MaxPool2d`], [`AvgPool2d`], [`AdaptiveAvgPool2d`], [`AdaptiveMaxPool2d`], and the same over one and three
-//! axes.
+//! Pooling layers: [`MaxPool2d`], [`AvgPool2d`], [`AdaptiveAvgPool2d`], [`AdaptiveMaxPool2d`], and their counterparts
+//! over one and three axes.
 
 use gradus_tensor::{Error, PoolOptions, Result, Tensor};
 
@@ -19,7 +19,8 @@ fn check<const N: usize>(op: &str, kernel: [usize; N], stride: [usize; N], paddi
 macro_rules! pools {
     ($($n:literal $shape:literal $max:ident $max_pool:ident $avg:ident $avg_pool:ident;)*) => {$(
         #[doc = concat!("Largest element under each window of `[n, c, ", $shape, "]`. Along each axis there are")]
-        /// `(size + 2 padding - dilation (kernel - 1) - 1) / stride + 1` windows, rounded down. Padding never wins.
+        /// `(size + 2 padding - dilation (kernel - 1) - 1) / stride + 1` windows, rounded down. Padding is never the
+        /// largest element.
         #[derive(Clone, Module)]
         pub struct $max {
             kernel: [usize; $n],
@@ -30,15 +31,15 @@ macro_rules! pools {
         }
 
         impl $max {
-            /// Windows of size `kernel`, `stride` apart. Errors for a kernel or stride of 0, and padding wider than half a
-            /// window.
+            /// Creates a layer with windows of size `kernel` that are `stride` apart. Errors if kernel or stride
+            /// contain a 0, or if the padding is more than half of the kernel.
             #[track_caller]
             pub fn new(kernel: [usize; $n], stride: [usize; $n], padding: [usize; $n]) -> Result<Self> {
                 check(stringify!($max_pool), kernel, stride, padding)?;
                 Ok($max { kernel, stride, padding, dilation: [1; $n], ceil_mode: false })
             }
 
-            /// With this step between the elements of a window. Errors for 0.
+            /// Sets the step between neighbouring elements of a window. Errors if it contains a 0.
             #[track_caller]
             pub fn dilation(mut self, dilation: [usize; $n]) -> Result<Self> {
                 if dilation.contains(&0) {
@@ -49,7 +50,7 @@ macro_rules! pools {
                 Ok(self)
             }
 
-            /// Whether the number of windows is rounded up.
+            /// Sets whether the number of windows is rounded up instead of down.
             #[must_use]
             pub fn ceil_mode(mut self, ceil_mode: bool) -> Self {
                 self.ceil_mode = ceil_mode;
@@ -77,8 +78,9 @@ macro_rules! pools {
         }
 
         impl $avg {
-            /// Windows of size `kernel`, `stride` apart; `count_include_pad` counts padding as zeros, else it does not
-            /// count. Errors for a kernel or stride of 0, and padding wider than half a window.
+            /// Creates a layer with windows of size `kernel` that are `stride` apart. With `count_include_pad`, padding
+            /// counts as zeros; without it, padding does not count. Errors if kernel or stride contain a 0, or if the
+            /// padding is more than half of the kernel.
             #[track_caller]
             pub fn new(
                 kernel: [usize; $n],
@@ -90,7 +92,7 @@ macro_rules! pools {
                 Ok($avg { kernel, stride, padding, count_include_pad, ceil_mode: false })
             }
 
-            /// Whether the number of windows is rounded up.
+            /// Sets whether the number of windows is rounded up instead of down.
             #[must_use]
             pub fn ceil_mode(mut self, ceil_mode: bool) -> Self {
                 self.ceil_mode = ceil_mode;
@@ -124,7 +126,7 @@ macro_rules! adaptive_pools {
         }
 
         impl $layer {
-            /// With this spatial size of the result. Errors for a size of 0.
+            /// Creates a layer whose output has this spatial size. Errors if it contains a 0.
             #[track_caller]
             pub fn new(output: [usize; $n]) -> Result<Self> {
                 if output.contains(&0) {

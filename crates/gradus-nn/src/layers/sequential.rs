@@ -1,11 +1,11 @@
-//! [`Sequential`].
+//! The [`Sequential`] layer.
 
 use gradus_tensor::{Here, Result, Tensor};
 
 use crate::failed_layer::out_of;
 use crate::{Forward, ItemMut, Module, Visitor, VisitorMut};
 
-/// Layers one after the other, named `0`, `1`, `2`, ..
+/// Applies layers one after the other. They are named `0`, `1`, `2`, ..
 ///
 /// ```
 /// # use gradus_nn::{Forward, Init, Linear, Module, Relu, Sequential}; use gradus_tensor::*;
@@ -23,14 +23,14 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// No layers: the identity.
+    /// Creates a `Sequential` without layers, which is the identity.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With this layer at the end.
+    /// Appends a layer.
     #[must_use]
-    #[allow(clippy::should_implement_trait)] // a layer is appended, nothing is summed
+    #[allow(clippy::should_implement_trait)] // appends a layer; has nothing to do with addition
     pub fn add(mut self, layer: impl Forward + 'static) -> Self {
         self.layers.push(Box::new(layer));
         self
@@ -59,7 +59,8 @@ impl Module for Sequential {
 }
 
 impl Drop for Sequential {
-    /// A loop instead of recursion, so that any depth can be dropped: the layers of nested ones are moved out first.
+    /// Uses a loop instead of recursion, so that any depth can be dropped: the layers of nested `Sequential`s are moved
+    /// out first.
     fn drop(&mut self) {
         let mut layers = std::mem::take(&mut self.layers);
         while let Some(mut layer) = layers.pop() {
@@ -82,7 +83,7 @@ impl Forward for Sequential {
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
         let mut x = input.clone();
-        // This one and the nested ones that have begun, each with the index of its next layer.
+        // The `Sequential`s that are running, from this one to the innermost, each with the index of its next layer.
         let mut open = vec![(0, &self.layers[..])];
         while let Some((next, layers)) = open.last_mut() {
             let Some(layer) = layers.get(*next) else {

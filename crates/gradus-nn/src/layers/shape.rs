@@ -1,16 +1,16 @@
-//! [`Flatten`] and [`Identity`].
+//! The [`Flatten`] and [`Identity`] layers.
 
 use gradus_tensor::{Result, Tensor};
 
 use crate::{Forward, Module};
 
-/// Merges axes `start` to `end`, both included; negative ones count from the end. The default keeps the batch axis:
+/// Merges the axes `start` to `end`, both included. Negative axes count from the end. The default keeps the batch axis:
 /// `[n, c, h, w]` to `[n, c * h * w]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Module)]
 pub struct Flatten {
-    /// First axis that is merged.
+    /// The first axis to merge.
     pub start: isize,
-    /// Last axis that is merged.
+    /// The last axis to merge.
     pub end: isize,
 }
 
@@ -27,7 +27,7 @@ impl Forward for Flatten {
     }
 }
 
-/// Returns its input: a placeholder for a layer that is left out.
+/// Returns its input. A placeholder where a layer is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Module)]
 pub struct Identity;
 

@@ -1,4 +1,4 @@
-//! [`Adam`] and [`AdamW`].
+//! The [`Adam`] and [`AdamW`] optimisers.
 
 use gradus_tensor::{Error, Expr, Result, Tensor, UpdateFn};
 
@@ -6,27 +6,30 @@ use super::Group;
 use super::stepper::{Hyper, Rule, Stepper, at_least_zero};
 use crate::Parameter;
 
-/// Adam (Kingma and Ba, 2015) with weight decay as an L2 penalty, added to the gradient: `g += weight_decay * p`;
-/// `m = beta1 * m + (1 - beta1) * g`; `v = beta2 * v + (1 - beta2) * g^2`;
-/// `p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)`.
+/// Adam (Kingma and Ba, 2015), with weight decay as an L2 penalty added to the gradient. One step computes
+///
+/// - `g += weight_decay * p`
+/// - `m = beta1 * m + (1 - beta1) * g`
+/// - `v = beta2 * v + (1 - beta2) * g^2`
+/// - `p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)`
 pub struct Adam(Stepper<AdamRule>);
 
-/// AdamW (Loshchilov and Hutter, 2019): [`Adam`] with decoupled weight decay, `p *= 1 - lr * weight_decay` in place of the
-/// penalty.
+/// AdamW (Loshchilov and Hutter, 2019): [`Adam`] with decoupled weight decay, `p *= 1 - lr * weight_decay`, instead of
+/// the L2 penalty.
 pub struct AdamW(Stepper<AdamRule>);
 
-/// Hyper-parameters of [`Adam`] and [`AdamW`]; learning rate and weight decay may differ by [`Group`].
+/// Hyper-parameters of [`Adam`] and [`AdamW`]. A [`Group`] may override the learning rate and weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamConfig {
     /// Learning rate, default 0.001.
     pub lr: f64,
-    /// Decay of the first moment, at least 0 and below 1. Default 0.9.
+    /// Decay rate of the first moment, at least 0 and below 1. Default 0.9.
     pub beta1: f64,
-    /// Decay of the second moment, at least 0 and below 1. Default 0.999.
+    /// Decay rate of the second moment, at least 0 and below 1. Default 0.999.
     pub beta2: f64,
-    /// Added to the root of the second moment. Default 1e-8.
+    /// Added to the square root of the second moment. Default 1e-8.
     pub eps: f64,
-    /// Weight decay, default 0 (PyTorch's AdamW has 0.01).
+    /// Weight decay, default 0 (PyTorch's AdamW defaults to 0.01).
     pub weight_decay: f64,
 }
 
@@ -41,14 +44,15 @@ struct AdamRule {
     decoupled: bool,
 }
 
-// What the formulas get: p, g, m, v; beta1, 1 - beta1, beta2, 1 - beta2; lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t), eps, and
-// 1 - lr * weight_decay or weight_decay. Without decay the last is not read, and an infinite p does no harm.
+// The inputs of the formulas, in order: p, g, m, v; beta1, 1 - beta1, beta2, 1 - beta2; lr / (1 - beta1^t), 1 / sqrt(1
+// - beta2^t), eps; and finally 1 - lr * weight_decay for AdamW, or weight_decay for Adam. Without weight decay the last
+// one is not read at all, so that an infinite p cannot produce NaN by being multiplied with 0.
 
 static ADAM: UpdateFn = UpdateFn::new("adam", |x| moments(x, x[0], x[1]));
 static ADAM_L2: UpdateFn = UpdateFn::new("adam_l2", |x| moments(x, x[0], x[1] + x[11] * x[0]));
 static ADAMW: UpdateFn = UpdateFn::new("adamw", |x| moments(x, x[0] * x[11], x[1]));
 
-/// p, m and v from the decayed p and g.
+/// The new p, m and v. `p` and `g` are the parameter and gradient after weight decay.
 fn moments<'k>(x: &[Expr<'k>], p: Expr<'k>, g: Expr<'k>) -> Vec<Expr<'k>> {
     let m = x[4] * x[2] + x[5] * g;
     let v = x[6] * x[3] + x[7] * (g * g);
@@ -58,13 +62,13 @@ fn moments<'k>(x: &[Expr<'k>], p: Expr<'k>, g: Expr<'k>) -> Vec<Expr<'k>> {
 macro_rules! constructors {
     ($name:ident, $decoupled:literal) => {
         impl $name {
-            /// For these parameters, in one group.
+            /// Creates an optimiser for these parameters, in one group.
             #[track_caller]
             pub fn new(parameters: impl IntoIterator<Item = (String, Parameter)>, config: AdamConfig) -> Result<Self> {
                 Self::with_groups([Group::new(parameters)], config)
             }
 
-            /// For several groups.
+            /// Creates an optimiser for several groups of parameters.
             #[track_caller]
             pub fn with_groups(groups: impl IntoIterator<Item = Group>, config: AdamConfig) -> Result<Self> {
                 Stepper::new(AdamRule { config, decoupled: $decoupled }, groups).map($name)
@@ -103,7 +107,7 @@ impl Rule for AdamRule {
         let [m, v] = slots else { return Err(Error::argument(self.name(), "two moments are needed")) };
         let AdamConfig { beta1, beta2, eps, .. } = self.config;
         let Hyper { lr, weight_decay, step } = hyper;
-        // The numbers that depend on the step are computed here in f64, so that one kernel serves every step.
+        // The factors that depend on the step are computed here in f64, so that a single kernel serves every step.
         let correction = |beta: f64| 1.0 - libm::pow(beta, step as f64);
         let numbers = [
             beta1,
@@ -130,7 +134,8 @@ mod tests {
 
     use super::*;
 
-    /// As `map/compiled.rs` of `gradus-cpu` lists them: a third of the time of a small model is theirs.
+    /// These kernels must be among those listed in `map/compiled.rs` of `gradus-cpu`, because optimiser steps take a
+    /// third of the time of training a small model.
     #[test]
     fn steps_are_compiled_with_the_cpu_backend() -> Result<()> {
         for update in [&ADAM, &ADAMW] {

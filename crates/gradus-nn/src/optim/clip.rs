@@ -1,10 +1,10 @@
-//! Clipping of gradients.
+//! Gradient clipping.
 
 use gradus_tensor::{DType, Device, Error, Gradients, Here, Result, Tensor, no_grad_guard};
 
 use crate::Parameter;
 
-/// The values of scalar tensors, with one download per device and dtype.
+/// Downloads the values of scalar tensors, with one transfer per device and dtype.
 #[track_caller]
 pub(super) fn fetch(scalars: &[Tensor]) -> Result<Vec<f64>> {
     let mut values = vec![0.0; scalars.len()];
@@ -27,17 +27,17 @@ pub(super) fn fetch(scalars: &[Tensor]) -> Result<Vec<f64>> {
     Ok(values)
 }
 
-/// The distinct parameters that have a gradient, with it.
+/// The distinct parameters that have a gradient, each with its gradient.
 fn present<'a>(gradients: &Gradients, parameters: &'a [Parameter]) -> Vec<(&'a Parameter, Tensor)> {
     let mut seen = std::collections::HashSet::new();
     let distinct = parameters.iter().filter(|p| seen.insert(p.id()));
     distinct.filter_map(|p| Some((p, gradients.get(p.tensor())?.detach()))).collect()
 }
 
-/// The norm of all elements of `gradients` together.
+/// The norm over all elements of all `gradients`.
 ///
-/// Squares are summed in at least f32. Where they overflow or vanish, they are summed again relative to the largest
-/// element: a finite norm is found whatever its size.
+/// Squares are summed in f32 or wider. If they overflow or vanish, they are summed again relative to the largest
+/// element, so that the norm of finite gradients is correct whatever its size.
 #[track_caller]
 fn total_norm(gradients: &[(&Parameter, Tensor)]) -> Result<f64> {
     let filled = || gradients.iter().map(|(_, g)| g).filter(|g| g.numel() > 0);
@@ -64,9 +64,9 @@ fn total_norm(gradients: &[(&Parameter, Tensor)]) -> Result<f64> {
     Ok(largest * fetch(&squares)?.iter().sum::<f64>().sqrt())
 }
 
-/// Scales the gradients of `parameters` so that their norm together is at most `max_norm`, by
-/// `min(1, max_norm / (norm + 1e-6))` as PyTorch does, and gives the norm before. A shared parameter counts once;
-/// parameters without a gradient do not count.
+/// Scales the gradients of `parameters` so that their total norm is at most `max_norm`. As in PyTorch, the factor is
+/// `min(1, max_norm / (norm + 1e-6))`. Returns the norm before clipping. A shared parameter counts once; parameters
+/// without a gradient do not count.
 ///
 /// ```
 /// # use gradus_nn::{Parameter, clip_grad_norm}; use gradus_tensor::*;
@@ -80,7 +80,7 @@ fn total_norm(gradients: &[(&Parameter, Tensor)]) -> Result<f64> {
 /// ```
 ///
 /// # Errors
-/// A norm that is not finite, and a `max_norm` that is not above 0; no gradient is changed.
+/// Fails if the norm is not finite or `max_norm` is not above 0. No gradient is changed then.
 #[track_caller]
 pub fn clip_grad_norm(gradients: &mut Gradients, parameters: &[Parameter], max_norm: f64) -> Result<f64> {
     if max_norm.is_nan() || max_norm <= 0.0 {
@@ -95,7 +95,7 @@ pub fn clip_grad_norm(gradients: &mut Gradients, parameters: &[Parameter], max_n
     }
     let factor = max_norm / (norm + 1e-6);
     if factor < 1.0 {
-        // All are made before the first is replaced.
+        // All clipped gradients are computed before the first one is replaced.
         let mut new = vec![];
         for (p, g) in found {
             new.push((p, g.mul(factor)?));
@@ -105,7 +105,7 @@ pub fn clip_grad_norm(gradients: &mut Gradients, parameters: &[Parameter], max_n
     Ok(norm)
 }
 
-/// Clamps each element of the gradients of `parameters` to `-max ..= max`; NaN stays.
+/// Clamps each element of the gradients of `parameters` to `-max ..= max`. NaN stays NaN.
 #[track_caller]
 pub fn clip_grad_value(gradients: &mut Gradients, parameters: &[Parameter], max: f64) -> Result<()> {
     if max.is_nan() || max < 0.0 {

@@ -2,7 +2,7 @@
 
 use crate::Parameter;
 
-/// Parameters with a learning rate and weight decay of their own.
+/// Parameters that may have their own learning rate and weight decay.
 ///
 /// ```
 /// # use gradus_nn::{AdamConfig, AdamW, Group, Init, Linear, Module, Optimizer}; use gradus_tensor::*;
@@ -25,19 +25,19 @@ pub struct Group {
 }
 
 impl Group {
-    /// These parameters with the hyper-parameters of the optimiser.
+    /// Creates a group that uses the hyper-parameters of the optimiser.
     pub fn new(parameters: impl IntoIterator<Item = (String, Parameter)>) -> Self {
         Group { parameters: parameters.into_iter().collect(), lr: None, weight_decay: None }
     }
 
-    /// With a learning rate of its own.
+    /// Sets a learning rate for this group.
     #[must_use]
     pub fn lr(mut self, lr: f64) -> Self {
         self.lr = Some(lr);
         self
     }
 
-    /// With a weight decay of its own.
+    /// Sets a weight decay for this group.
     #[must_use]
     pub fn weight_decay(mut self, weight_decay: f64) -> Self {
         self.weight_decay = Some(weight_decay);

@@ -1,4 +1,4 @@
-//! Optimisers: [`Sgd`], [`Adam`], [`AdamW`], and clipping of gradients.
+//! Optimisers ([`Sgd`], [`Adam`], [`AdamW`]) and gradient clipping.
 
 mod adam;
 mod clip;
@@ -16,29 +16,29 @@ pub use sgd::{Sgd, SgdConfig};
 
 use crate::{LoadReport, Parameter, StateDict, Strict};
 
-/// Moves parameters along their gradients.
+/// An optimiser: updates parameters from their gradients.
 ///
-/// A step is all or nothing: shapes, dtypes, devices and hyper-parameters of all parameters are checked, and all memory is
-/// allocated, before the first write. Only a failing device, or a panic of a function that watches it, can then stop it.
-/// Because the old values are not copied, such a step remains unfinished: its error says so, and [`step`](Optimizer::step),
-/// `state_dict` and `rebind` fail until a saved state is loaded.
+/// A step is all or nothing: the shapes, dtypes, devices and hyper-parameters of all parameters are checked, and all
+/// memory is allocated, before the first write. After that only a failing device, or a panic in a function that watches
+/// the device, can stop the step. The old values are not copied, so such a step stays unfinished: its error says so,
+/// and [`step`](Optimizer::step), `state_dict` and `rebind` fail until a saved state is loaded.
 ///
-/// A parameter that is frozen or has no gradient is not changed; a shared one is stepped once. Parameters of f16 and bf16
-/// are stepped in an f32 copy and rounded once.
+/// A parameter that is frozen or has no gradient is not changed, and a shared parameter is updated once. Parameters in
+/// f16 and bf16 are updated in an f32 copy and then rounded once.
 pub trait Optimizer: Send {
-    /// Makes one step. Errors if a gradient does not fit its parameter, or if there are gradients but none for a parameter
-    /// of this optimiser.
+    /// Performs one step. Errors if a gradient does not fit its parameter, or if `gradients` is not empty but has no
+    /// gradient for any parameter of this optimiser.
     #[track_caller]
     fn step(&mut self, gradients: &Gradients) -> Result<()>;
 
-    /// The learning rate of each group as the next step uses it: the group's own times the factor.
+    /// The learning rate that the next step uses for each group: the group's learning rate times the factor.
     fn lr(&self) -> Vec<f64>;
 
-    /// Sets the learning rate of one group, without the factor.
+    /// Sets the learning rate of one group, before the factor is applied.
     #[track_caller]
     fn set_lr(&mut self, group: usize, lr: f64) -> Result<()>;
 
-    /// The factor on the learning rates of all groups, 1 at first.
+    /// The factor on the learning rates of all groups, initially 1.
     fn lr_factor(&self) -> f64;
 
     /// Sets the factor on the learning rates of all groups; see [`Schedule`](crate::Schedule).
@@ -48,27 +48,28 @@ pub trait Optimizer: Send {
     /// The parameters of all groups.
     fn parameters(&self) -> Vec<Parameter>;
 
-    /// Steps that were left out because a gradient was not finite; see [`NonFinite::Skip`].
+    /// Number of steps skipped because a gradient was not finite; see [`NonFinite::Skip`].
     fn skipped_steps(&self) -> u64;
 
-    /// A copy of the state: tensors under `{parameter}.{what}` (`fc1.weight.exp_avg`), and in the metadata the number of
-    /// steps of each parameter and learning rate and weight decay of each group.
+    /// A copy of the state. Tensors are named `{parameter}.{what}`, such as `fc1.weight.exp_avg`. The metadata holds
+    /// the step count of each parameter, and the learning rate and weight decay of each group.
     #[track_caller]
     fn state_dict(&self) -> Result<StateDict>;
 
-    /// Replaces the parameters by these, matched by name, after [`Module::to_device`](crate::Module::to_device) or
-    /// [`cast_parameters`](crate::Module::cast_parameters). The state of each is moved to the new parameter's device and
-    /// dtype. Everything is checked before anything changes.
+    /// Replaces the parameters by those of the same names in `parameters`. Call it after
+    /// [`Module::to_device`](crate::Module::to_device) or [`cast_parameters`](crate::Module::cast_parameters). Each
+    /// parameter's state is moved to the new parameter's device and dtype. Everything is checked before anything
+    /// changes.
     ///
     /// # Errors
-    /// A name that this optimiser has and `parameters` lack; a parameter of another shape than the one that it replaces;
-    /// what making an optimiser refuses. Parameters that this optimiser did not have are left out.
+    /// Fails if `parameters` lacks a name that this optimiser has, if a new parameter has another shape than the old
+    /// one, or for anything that would make the constructor fail. Extra parameters in `parameters` are ignored.
     #[track_caller]
     fn rebind(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()>;
 
-    /// Replaces the state by a saved one, with learning rates and weight decays. Everything is checked before anything
-    /// changes. The names in the report are those of parameters, whose state is loaded as a whole, and of what is in the
-    /// state: `fc1.weight`, `fc1.weight.exp_avg`, `group.0.lr`.
+    /// Replaces the state by a saved one, including learning rates and weight decays. Everything is checked before
+    /// anything changes. The report contains names of parameters, whose state is loaded as a whole (`fc1.weight`), and
+    /// of single entries of the state (`fc1.weight.exp_avg`, `group.0.lr`).
     ///
     /// ```
     /// # use gradus_nn::{AdamConfig, AdamW, Init, Linear, Module, Optimizer, Strict}; use gradus_tensor::*;
@@ -86,30 +87,30 @@ pub trait Optimizer: Send {
     /// ```
     ///
     /// # Errors
-    /// With [`Strict::Yes`]: what is missing, unexpected, or of another shape or dtype, all in one error.
-    /// [`Strict::No`] loads the parameters and groups that fit, and leaves the others as they are. In either case: the
-    /// state of another kind of optimiser, and texts that are not numbers.
+    /// With [`Strict::Yes`], fails if anything is missing, unexpected, or of the wrong shape or dtype; one error lists
+    /// it all. [`Strict::No`] loads the parameters and groups that fit and leaves the rest unchanged. In both modes,
+    /// the state of another kind of optimiser is an error, and so is metadata that should be a number but is not.
     #[track_caller]
     fn load_state_dict(&mut self, state: &StateDict, strict: Strict) -> Result<LoadReport>;
 }
 
-/// What a step does if a gradient contains a NaN or an infinity.
+/// What a step does if a gradient contains NaN or infinity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NonFinite {
-    /// Gradients are not checked, at no cost.
+    /// Gradients are not checked, which costs nothing.
     #[default]
     Unchecked,
-    /// An error that names the parameters; nothing is changed.
+    /// The step fails with an error that names the parameters, and nothing is changed.
     Error,
-    /// Nothing is changed, and [`Optimizer::skipped_steps`] counts.
+    /// The step is skipped and counted by [`Optimizer::skipped_steps`]; nothing is changed.
     Skip,
 }
 
-/// The methods of an optimiser over its stepper.
+/// Implements `Optimizer` for a type that wraps a `Stepper`.
 macro_rules! optimizer {
     ($name:ident) => {
         impl $name {
-            /// Sets the treatment of gradients that are not finite.
+            /// Sets what a step does with gradients that are not finite.
             #[must_use]
             pub fn non_finite(mut self, policy: crate::NonFinite) -> Self {
                 self.0.non_finite = policy;

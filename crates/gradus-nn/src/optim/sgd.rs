@@ -1,4 +1,4 @@
-//! [`Sgd`].
+//! The [`Sgd`] optimiser.
 
 use gradus_tensor::{Error, Expr, Result, Tensor, UpdateFn};
 
@@ -6,9 +6,9 @@ use super::Group;
 use super::stepper::{Hyper, Rule, Stepper, at_least_zero};
 use crate::Parameter;
 
-/// Stochastic gradient descent, by PyTorch's formula: `d = g + weight_decay * p`; with momentum
-/// `v = momentum * v + d` (v starts at 0), then `p -= lr * v`, or `p -= lr * (d + momentum * v)` in Nesterov's form;
-/// without momentum `p -= lr * d`.
+/// Stochastic gradient descent, as in PyTorch. With `d = g + weight_decay * p`, a step without momentum is
+/// `p -= lr * d`. With momentum, `v = momentum * v + d` (`v` starts at 0), followed by `p -= lr * v`, or by
+/// `p -= lr * (d + momentum * v)` for Nesterov momentum.
 ///
 /// ```
 /// # use gradus_nn::{Optimizer, Parameter, Sgd, SgdConfig}; use gradus_tensor::*;
@@ -21,16 +21,16 @@ use crate::Parameter;
 /// ```
 pub struct Sgd(pub(super) Stepper<SgdConfig>);
 
-/// Hyper-parameters of [`Sgd`]; learning rate and weight decay may differ by [`Group`].
+/// Hyper-parameters of [`Sgd`]. A [`Group`] may override the learning rate and weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SgdConfig {
     /// Learning rate, default 0.001.
     pub lr: f64,
-    /// Momentum, default 0: none.
+    /// Momentum, default 0 (none).
     pub momentum: f64,
-    /// Nesterov's form; needs a momentum. Default false.
+    /// Whether to use Nesterov momentum, which requires a momentum above 0. Default false.
     pub nesterov: bool,
-    /// L2 penalty, default 0.
+    /// Weight decay as an L2 penalty, default 0.
     pub weight_decay: f64,
 }
 
@@ -40,7 +40,7 @@ impl Default for SgdConfig {
     }
 }
 
-// What the formulas get: p, g, with momentum also v, then lr, weight_decay and momentum.
+// The inputs of the formulas, in order: p, g, with momentum also v, then lr, weight_decay and momentum.
 
 static SGD: UpdateFn = UpdateFn::new("sgd", |x| vec![x[0] - x[2] * x[1]]);
 static SGD_DECAY: UpdateFn = UpdateFn::new("sgd_decay", |x| vec![x[0] - x[2] * (x[1] + x[3] * x[0])]);
@@ -49,20 +49,20 @@ static MOMENTUM_DECAY: UpdateFn = UpdateFn::new("sgd_momentum_decay", |x| moment
 static NESTEROV: UpdateFn = UpdateFn::new("sgd_nesterov", |x| momentum(x, x[1], true));
 static NESTEROV_DECAY: UpdateFn = UpdateFn::new("sgd_nesterov_decay", |x| momentum(x, x[1] + x[4] * x[0], true));
 
-/// p and v from the decayed gradient.
+/// The new p and v from the gradient after weight decay.
 fn momentum<'k>(x: &[Expr<'k>], d: Expr<'k>, nesterov: bool) -> Vec<Expr<'k>> {
     let v = x[5] * x[2] + d;
     vec![x[0] - x[3] * if nesterov { d + x[5] * v } else { v }, v]
 }
 
 impl Sgd {
-    /// For these parameters, in one group.
+    /// Creates an optimiser for these parameters, in one group.
     #[track_caller]
     pub fn new(parameters: impl IntoIterator<Item = (String, Parameter)>, config: SgdConfig) -> Result<Self> {
         Self::with_groups([Group::new(parameters)], config)
     }
 
-    /// For several groups.
+    /// Creates an optimiser for several groups of parameters.
     #[track_caller]
     pub fn with_groups(groups: impl IntoIterator<Item = Group>, config: SgdConfig) -> Result<Self> {
         Stepper::new(config, groups).map(Sgd)

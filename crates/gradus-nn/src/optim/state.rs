@@ -11,10 +11,10 @@ use crate::{LoadReport, StateDict, Strict};
 
 const OP: &str = "load_state_dict";
 
-/// The prefix of the key of a parameter's number of steps. Every parameter has one, stepped or not.
+/// Prefix of the metadata key for a parameter's step count. Every parameter has one, even before its first step.
 const STEPS: &str = "steps.";
 
-/// The key of a group's number.
+/// The metadata key for a hyper-parameter of a group.
 fn group_key(group: usize, what: &str) -> String {
     format!("group.{group}.{what}")
 }
@@ -23,7 +23,7 @@ fn key(name: &str, what: &str) -> String {
     format!("{name}.{what}")
 }
 
-/// A number from the metadata.
+/// Parses a number from the metadata.
 #[track_caller]
 fn number<T: std::str::FromStr>(state: &StateDict, key: &str) -> Result<Option<T>> {
     let Some(text) = state.metadata(key) else { return Ok(None) };
@@ -34,7 +34,7 @@ fn number<T: std::str::FromStr>(state: &StateDict, key: &str) -> Result<Option<T
     Ok(Some(parsed))
 }
 
-/// A hyper-parameter from the metadata; a missing one goes into the report.
+/// Reads a hyper-parameter from the metadata. If it is missing, the report says so.
 #[track_caller]
 fn hyper(saved: &StateDict, key: String, report: &mut LoadReport) -> Result<Option<f64>> {
     match number(saved, &key)? {
@@ -51,7 +51,7 @@ fn hyper(saved: &StateDict, key: String, report: &mut LoadReport) -> Result<Opti
     }
 }
 
-/// What a saved state has for a parameter: a state, or that there is none before the first step.
+/// The saved state of a parameter, or `None` if the parameter had not been stepped when the state was saved.
 type Found = Option<State>;
 
 impl<R: Rule> Stepper<R> {
@@ -114,14 +114,14 @@ impl<R: Rule> Stepper<R> {
                 member.state = state;
             }
         }
-        // Each parameter has a state that was saved.
+        // Every parameter has been given a saved state, so an unfinished step no longer matters.
         if report.missing.is_empty() && report.mismatched.is_empty() {
             self.unfinished = None;
         }
         Ok(report)
     }
 
-    /// The state of each member of `groups`, from those of this optimiser.
+    /// The state of each member of `groups`, taken from this optimiser's members of the same names.
     #[track_caller]
     pub(super) fn carried_over(&self, op: &str, groups: &[Members]) -> Result<Vec<Found>> {
         let mut report = LoadReport::default();
@@ -132,7 +132,7 @@ impl<R: Rule> Stepper<R> {
         Err(report.error(op, &format!("{} optimiser", self.rule.name())))
     }
 
-    /// What `saved` has for each member of `groups`; `None` where it does not fit, which the report says.
+    /// The saved state for each member of `groups`, or `None` where it does not fit. The report says why.
     #[track_caller]
     fn states(&self, groups: &[Members], saved: &StateDict, report: &mut LoadReport) -> Result<Vec<Option<Found>>> {
         let _guard = no_grad_guard();
@@ -144,8 +144,8 @@ impl<R: Rule> Stepper<R> {
             names.push(member.name.clone());
             states.push(found);
         }
-        // Unexpected entries: each parameter that this optimiser does not have, reported once by name, and each tensor
-        // that belongs to no parameter at all.
+        // Unexpected entries: each parameter that this optimiser does not have is reported once, by name. Tensors that
+        // belong to no parameter at all are reported one by one.
         let metadata = saved.iter_metadata().filter(|(key, _)| !known.contains(*key));
         let strangers: HashSet<&str> = metadata.filter_map(|(key, _)| key.strip_prefix(STEPS)).collect();
         let of_stranger = |key: &str| key.rsplit_once('.').is_some_and(|(name, _)| strangers.contains(name));
@@ -156,8 +156,8 @@ impl<R: Rule> Stepper<R> {
         Ok(states)
     }
 
-    /// What `saved` has for one parameter: the state, or that there is none before the first step. `None` if it does not
-    /// fit, which the report says.
+    /// The saved state of one parameter, which may be that it has not been stepped yet. Returns `None` if the state
+    /// does not fit; the report says why.
     #[track_caller]
     fn member_state(
         &self,
@@ -174,7 +174,7 @@ impl<R: Rule> Stepper<R> {
         let (mut fits, mut any) = (true, false);
         let mut take = |slot: &str, required: bool| -> Result<Option<Tensor>> {
             let key = key(name, slot);
-            // Before the first step it has no tensors.
+            // A parameter that has not been stepped has no tensors.
             let Some(tensor) = saved.get(&key).filter(|_| step != Some(0)) else {
                 if required && step.is_some_and(|step| step > 0) {
                     report.missing.push(key);
@@ -191,13 +191,13 @@ impl<R: Rule> Stepper<R> {
                 return Ok(None);
             }
             known.insert(key);
-            // A copy, so that steps do not change the saved state.
+            // Copy the tensor, so that later steps do not change the saved state.
             let moved = moved(tensor, values.device(), dtype)?;
             let shared = Arc::ptr_eq(moved.storage(), tensor.storage());
             if shared { moved.copy().map(Some) } else { Ok(Some(moved)) }
         };
         let slots = self.rule.slots().iter().map(|slot| take(slot, true)).collect::<Result<Vec<_>>>().here()?;
-        // The copy in f32 counts only if it is what the parameter was rounded from; a parameter in f32 has none.
+        // The f32 copy is used only if it still rounds to the parameter's values. A parameter in f32 has no such copy.
         let master = match take("master", false)? {
             Some(m) if values.dtype() != dtype && m.to_dtype(values.dtype())?.to_bytes()? == values.to_bytes()? => {
                 Some(Master { values: m, version: values.storage().version() })

@@ -1,4 +1,4 @@
-//! [`Stepper`]: groups, checks and state, the same for every optimiser; a [`Rule`] does the arithmetic.
+//! [`Stepper`]: the groups, checks and state that all optimisers share. A [`Rule`] does the arithmetic.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,32 +9,32 @@ use super::clip::fetch;
 use super::{Group, NonFinite};
 use crate::Parameter;
 
-/// What distinguishes one optimiser from another.
+/// The part that differs from one optimiser to another.
 pub(super) trait Rule: Send {
     /// The optimiser's name.
     fn name(&self) -> &'static str;
 
-    /// Learning rate and weight decay of a group without its own.
+    /// The learning rate and weight decay of a group that does not set its own.
     fn defaults(&self) -> (f64, f64);
 
-    /// Refuses impossible hyper-parameters.
+    /// Returns an error for invalid hyper-parameters.
     #[track_caller]
     fn check(&self) -> Result<()>;
 
-    /// Names of the tensors that are kept for each parameter.
+    /// Names of the state tensors that are kept for each parameter.
     fn slots(&self) -> &'static [&'static str];
 
-    /// Moves `target` in place; `slots` are those of the parameter.
+    /// Updates `target` in place. `slots` are the state tensors of the parameter.
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()>;
 }
 
-/// The numbers of one step of one parameter.
+/// The hyper-parameters of one step of one parameter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hyper {
     pub(super) lr: f64,
     pub(super) weight_decay: f64,
-    /// From 1.
+    /// Number of this step, counted from 1.
     pub(super) step: u64,
 }
 
@@ -46,17 +46,17 @@ pub(super) struct Member {
     pub(super) state: Option<State>,
 }
 
-/// What is kept for a parameter.
+/// The state kept for a parameter.
 #[derive(Clone)]
 pub(super) struct State {
-    /// Steps made.
+    /// Number of steps made.
     pub(super) step: u64,
     pub(super) slots: Vec<Tensor>,
-    /// The values of a half-precision parameter in f32.
+    /// The f32 copy of a parameter in half precision.
     pub(super) master: Option<Master>,
 }
 
-/// A copy in f32, and the version that the parameter's storage had when both agreed.
+/// An f32 copy, and the version of the parameter's storage at which both had the same values.
 #[derive(Clone)]
 pub(super) struct Master {
     pub(super) values: Tensor,
@@ -75,11 +75,11 @@ pub(super) struct Stepper<R> {
     pub(super) factor: f64,
     pub(super) non_finite: NonFinite,
     pub(super) skipped: u64,
-    /// A step that a device failed in the middle of.
+    /// The message about a step that failed halfway, if there is one.
     pub(super) unfinished: Option<String>,
 }
 
-/// What one step will do to one parameter.
+/// The planned update of one parameter.
 struct Work {
     group: usize,
     member: usize,
@@ -87,10 +87,10 @@ struct Work {
     state: State,
 }
 
-/// The help of the error for an unfinished step.
+/// The help text of the error about an unfinished step.
 const UNFINISHED: &str = "load what was saved last, first into the model, then into this optimiser";
 
-/// Refuses a hyper-parameter that is not finite or below 0.
+/// Refuses a hyper-parameter that is negative or not finite.
 #[track_caller]
 pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {
     if value.is_finite() && value >= 0.0 {
@@ -99,16 +99,17 @@ pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {
     Err(Error::argument(op, format!("{name} is {value}; it is finite and at least 0")))
 }
 
-/// `source`, rounded, into a tensor of a narrower dtype. Unlike `copy_` it allocates nothing, which could fail in the middle
-/// of a step.
+/// Rounds its source into a tensor of a narrower dtype. Unlike `copy_`, it allocates nothing, because an allocation
+/// could fail in the middle of a step.
 static ROUND: UpdateFn = UpdateFn::new("round", |x| vec![x[0]]);
 
-/// The groups with their members, each parameter once.
+/// Builds the groups with their members, each parameter once.
 #[track_caller]
 fn arranged<R: Rule>(rule: &R, groups: impl IntoIterator<Item = Group>) -> Result<Vec<Members>> {
     let op = rule.name();
     let (lr, weight_decay) = rule.defaults();
-    // Name and group of each parameter seen, by identity, and what memory the parameters occupy.
+    // The group of each parameter seen so far, by identity; the names in use; and the memory that the parameters
+    // occupy.
     let mut seen: HashMap<usize, usize> = HashMap::new();
     let mut names: HashMap<String, ()> = HashMap::new();
     let mut memory: HashMap<*const Storage, Vec<(std::ops::Range<usize>, String)>> = HashMap::new();
@@ -117,7 +118,7 @@ fn arranged<R: Rule>(rule: &R, groups: impl IntoIterator<Item = Group>) -> Resul
         let mut members = Vec::with_capacity(group.parameters.len());
         for (name, parameter) in group.parameters {
             match seen.insert(parameter.id(), index) {
-                // Shared within the group: stepped once.
+                // The parameter is shared within the group and is stepped only once.
                 Some(other) if other == index => continue,
                 Some(other) => {
                     let m = format!("{name} is in group {other} and in group {index}");
@@ -230,7 +231,7 @@ impl<R: Rule> Stepper<R> {
         }
         let count = work.len();
         for (done, work) in work.into_iter().enumerate() {
-            // Set before the step, because a function that watches the device may panic.
+            // Set before the update, because a function that watches the device may panic during it.
             let m = format!("something failed in the middle of a step, after {done} of {count} parameters");
             self.unfinished = Some(m.clone());
             self.advance(work).map_err(|e| e.note(m).help(UNFINISHED))?;
@@ -239,7 +240,7 @@ impl<R: Rule> Stepper<R> {
         Ok(())
     }
 
-    /// Steps one parameter. If the device fails, the parameter and its state are partly written.
+    /// Steps one parameter. If the device fails, the parameter and its state may be partly written.
     #[track_caller]
     fn advance(&mut self, Work { group, member, gradient, mut state }: Work) -> Result<()> {
         let group = &mut self.groups[group];
@@ -259,14 +260,14 @@ impl<R: Rule> Stepper<R> {
         Ok(())
     }
 
-    /// Refuses to continue after an unfinished step.
+    /// Returns an error if an earlier step is unfinished.
     #[track_caller]
     pub(super) fn refuse_unfinished(&self) -> Result<()> {
         let Some(m) = &self.unfinished else { return Ok(()) };
         Err(Error::argument(self.rule.name(), format!("{m}: the values are those of no step")).help(UNFINISHED))
     }
 
-    /// Checks everything and allocates what is new; changes nothing.
+    /// Checks everything and allocates what is needed, without changing anything.
     #[track_caller]
     fn plan(&self, gradients: &Gradients) -> Result<Vec<Work>> {
         let op = self.rule.name();
@@ -292,9 +293,9 @@ impl<R: Rule> Stepper<R> {
                 if gradient.device() != values.device() {
                     return refuse(ErrorKind::DeviceMismatch, "the gradient is on another device").here();
                 }
-                // A graph may still need the old values; fail before the first parameter is stepped, not after some.
+                // A graph may still need the old values. Fail before any parameter is stepped rather than halfway.
                 values.prepare_write(op)?;
-                // A gradient in the memory of a parameter would change while parameters are stepped.
+                // A gradient that shares memory with a parameter would change while parameters are stepped.
                 let aliased = storages.contains_key(&Arc::as_ptr(gradient.storage()));
                 let gradient = if aliased { gradient.detach().copy()? } else { gradient.detach() };
                 work.push(Work { group: g, member: m, gradient, state: self.state_of(member)? });
@@ -309,7 +310,7 @@ impl<R: Rule> Stepper<R> {
         Ok(work)
     }
 
-    /// The state to step with: new at first, and with an f32 copy that agrees with the parameter.
+    /// The state to step with. It is created before the first step, and its f32 copy agrees with the parameter.
     #[track_caller]
     fn state_of(&self, member: &Member) -> Result<State> {
         let values = member.parameter.values();
@@ -325,13 +326,13 @@ impl<R: Rule> Stepper<R> {
         let version = values.storage().version();
         let current = state.master.as_ref().is_some_and(|m| m.version == version);
         if values.dtype() != dtype && !current {
-            // The first step, or the parameter was written by someone else: loaded, for example.
+            // Either this is the first step, or something else wrote to the parameter, such as loading a checkpoint.
             state.master = Some(Master { values: values.to_dtype(dtype)?, version });
         }
         Ok(state)
     }
 
-    /// Whether the policy on gradients that are not finite lets the step continue.
+    /// Whether the step may continue under the policy for gradients that are not finite.
     #[track_caller]
     fn finite(&self, work: &[Work]) -> Result<bool> {
         if self.non_finite == NonFinite::Unchecked {

@@ -13,10 +13,10 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// What errors name as the operation.
+/// The operation that errors name.
 pub(super) const LOAD: &str = "load_safetensors";
 
-/// The longest header, as in the reference implementation.
+/// The longest header that is accepted, as in the reference implementation.
 pub(super) const MAX_HEADER: u64 = 100_000_000;
 
 pub(super) enum HeaderError {
@@ -25,15 +25,15 @@ pub(super) enum HeaderError {
     Memory(Error),
 }
 
-/// About how many bytes of host memory a byte of the header takes when it is parsed, as names and lists in many small
-/// allocations. Metadata with very short texts takes more.
+/// Approximate host memory, in bytes, that each byte of the header takes once parsed, because names and lists become
+/// many small allocations. Metadata with very short texts takes more.
 const PARSED: usize = 8;
 
-/// Characters of a name that an error shows.
+/// How many characters of a name an error shows.
 const SHOWN: usize = 100;
 
-/// Reads and checks the header of a file of `length` bytes, and whether there is memory for what it describes. Nothing is
-/// allocated before these checks, because a sparse file may be far longer than its disk.
+/// Reads and checks the header of a file of `length` bytes, and checks that the tensors it describes fit into memory.
+/// Nothing is allocated before these checks, because a sparse file may claim to be far longer than its disk.
 #[track_caller]
 pub(super) fn read_header(reader: &mut impl Read, length: u64, device: &Device) -> Result<Metadata, HeaderError> {
     let backend = device.backend();
@@ -64,15 +64,15 @@ pub(super) fn read_header(reader: &mut impl Read, length: u64, device: &Device) 
     if described as u64 != present {
         return wrong(format!("the header describes {described} bytes of tensors, but {present} follow"));
     }
-    // Memory of the host: all of it together, before the first tensor takes some.
+    // On the CPU the tensors take host memory. Check that all of them fit together, before the first one is allocated.
     if backend.info().kind == BackendKind::Cpu {
         check_room(backend, LOAD, described, 1).map_err(HeaderError::Memory)?;
     }
     Ok(metadata)
 }
 
-/// The header, read entry by entry. (The crate safetensors buffers all entries.) A duplicate name, or a shape of too many
-/// axes, is an error before it takes memory.
+/// The header, parsed entry by entry, whereas the crate `safetensors` buffers all entries first. A duplicate name or a
+/// shape with too many axes is rejected before it takes memory.
 struct Header(Metadata);
 
 impl<'de> Deserialize<'de> for Header {
@@ -118,7 +118,7 @@ impl<'de> Visitor<'de> for Entries {
     }
 }
 
-/// A tensor of the header.
+/// The header's entry for one tensor.
 #[derive(Deserialize)]
 struct Entry {
     dtype: Dtype,
@@ -126,7 +126,7 @@ struct Entry {
     data_offsets: (usize, usize),
 }
 
-/// A shape; `None` if it has more than the highest number of axes.
+/// A shape, or `None` if it has more than [`MAX_RANK`] axes.
 struct Dims(Option<Vec<usize>>);
 
 impl<'de> Deserialize<'de> for Dims {

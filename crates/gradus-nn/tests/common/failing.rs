@@ -8,12 +8,12 @@ use gradus_cpu::CpuBackend;
 use gradus_tensor::backend::{Backend, BackendInfo, MemoryStats, backend_methods};
 use gradus_tensor::{DType, Device, Error, ErrorKind, Result};
 
-/// A CPU on which one call fails before it has done anything. Composites use their default bodies, so that each
-/// primitive can be the one that fails.
+/// A CPU backend on which one call fails before it has done anything. Composite operations use their default bodies, so
+/// that every primitive can be the one that fails.
 #[derive(Debug)]
 pub struct Failing {
     cpu: CpuBackend,
-    /// Number of calls up to the one that fails; 0 for none.
+    /// How many calls are left, counting the one that fails. 0 if none is to fail.
     left: AtomicUsize,
     /// The name of the call that failed.
     failed: Mutex<Option<&'static str>>,
@@ -26,8 +26,8 @@ impl Failing {
         (backend.clone(), Device::from_backend(backend))
     }
 
-    /// Runs `f` with call number `n`, from 1, failing; returns its result, and the name of that call if there were that
-    /// many.
+    /// Runs `f` while call number `n`, counted from 1, fails. Returns the result of `f`, and the name of the failed
+    /// call if there were that many calls.
     pub fn at<R>(&self, n: usize, f: impl FnOnce() -> R) -> (R, Option<&'static str>) {
         self.left.store(n, Ordering::Relaxed);
         let result = f();
@@ -48,7 +48,7 @@ impl Failing {
     }
 }
 
-/// Methods of the CPU, which may fail.
+/// Methods that fail or call the same method of the CPU backend.
 macro_rules! may_fail {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         $(fn $name(&self, $($arg: $type),*) -> $result {

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers that the tests share.
 #![allow(dead_code, unreachable_pub)]
 
 use std::sync::Arc;
@@ -11,13 +11,13 @@ pub fn device() -> Device {
     Device::from_backend(Arc::new(CpuBackend::new().unwrap()))
 }
 
-/// Runs `f` with f64 parameters from a fixed seed.
+/// Runs `f` with an `Init` for f64 parameters and a fixed seed.
 pub fn with_init<R>(device: &Device, f: impl FnOnce(&mut Init<'_>) -> R) -> R {
     let mut generator = Generator::new(5);
     f(&mut Init::new(DType::F64, device, &mut generator))
 }
 
-/// Irregular f64 values.
+/// Irregular f64 values: `1.5 sin(1.7 i + 0.3)` for element `i`.
 pub fn values(shape: &[usize], device: &Device) -> Tensor {
     let n: usize = shape.iter().product();
     let v: Vec<f64> = (0..n).map(|i| (i as f64 * 1.7 + 0.3).sin() * 1.5).collect();
@@ -37,7 +37,7 @@ pub fn parameter(values: &[f64], device: &Device) -> Parameter {
     Parameter::new(Tensor::from_vec(values, [values.len()], device).unwrap()).unwrap()
 }
 
-/// Gradients of these values: those of `sum(p * g)`.
+/// Gradients with these values, computed as the gradients of `sum(p * g)`.
 pub fn gradients(pairs: &[(&Parameter, &[f64])], device: &Device) -> Gradients {
     let mut loss = Tensor::zeros([], DType::F64, device).unwrap();
     for (p, g) in pairs {

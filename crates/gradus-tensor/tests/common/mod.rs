@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers that the tests share.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::HashSet;
@@ -8,7 +8,7 @@ use gradus_cpu::CpuBackend;
 use gradus_tensor::autograd::Node;
 use gradus_tensor::{DType, Device, Generator, Tensor};
 
-/// The CPU, opened once.
+/// The CPU device, opened once.
 pub fn cpu() -> Device {
     static CPU: OnceLock<Device> = OnceLock::new();
     CPU.get_or_init(|| Device::from_backend(Arc::new(CpuBackend::new().unwrap()))).clone()
@@ -19,7 +19,7 @@ pub fn another_cpu() -> Device {
     Device::from_backend(Arc::new(CpuBackend::with_threads(1).unwrap()))
 }
 
-/// An f64 tensor of given values.
+/// An f64 tensor with the given values.
 pub fn f64s(values: &[f64], shape: &[usize]) -> Tensor {
     Tensor::from_vec(values, shape, &cpu()).unwrap()
 }
@@ -34,7 +34,7 @@ pub fn values(t: &Tensor) -> Vec<f64> {
     t.to_vec().unwrap()
 }
 
-/// The nodes behind some tensors, including leaves, each once.
+/// Every node in the graphs of these tensors, including leaves, each once.
 pub fn nodes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Vec<Arc<Node>> {
     let (mut seen, mut found) = (HashSet::new(), vec![]);
     let mut stack: Vec<Arc<Node>> = tensors.into_iter().filter_map(|t| t.grad_fn().cloned()).collect();
@@ -47,29 +47,29 @@ pub fn nodes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Vec<Arc<Node>
     found
 }
 
-/// The gradient of the sum of `y` for `x`; the graph is kept.
+/// The gradient of the sum of `y` with respect to `x`. The graph is retained.
 pub fn gradient(y: &Tensor, x: &Tensor) -> gradus_tensor::Result<Vec<f64>> {
     let options = gradus_tensor::BackwardOptions::new().retain_graph();
     Ok(values(gradus_tensor::grad(&[&y.sum_all()?], &[x], None, options)?[0].as_ref().unwrap()))
 }
 
-/// An f32 tensor of given values.
+/// An f32 tensor with the given values.
 pub fn f32s(values: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_vec(values, shape, &cpu()).unwrap()
 }
 
-/// An i64 tensor of given values.
+/// An i64 tensor with the given values.
 pub fn i64s(values: &[i64], shape: &[usize]) -> Tensor {
     Tensor::from_vec(values, shape, &cpu()).unwrap()
 }
 
-/// Normal f64 numbers that depend on `seed`.
+/// Normally distributed f64 values, drawn with `seed`.
 pub fn randn(shape: &[usize], seed: u64) -> Tensor {
     Tensor::randn(shape, DType::F64, &cpu(), &mut Generator::new(seed)).unwrap()
 }
 
-/// The same values in other layouts: contiguous, transposed in memory, offset with a stride, flipped, and (if the last
-/// axis allows it) broadcast.
+/// Random tensors of one shape in several layouts: contiguous and, if there are at least two axes, transposed in
+/// memory, offset with a stride, flipped, and broadcast along axis 1.
 pub fn layouts(shape: &[usize], seed: u64) -> Vec<Tensor> {
     let x = randn(shape, seed);
     let mut all = vec![x.clone()];
@@ -86,7 +86,7 @@ pub fn layouts(shape: &[usize], seed: u64) -> Vec<Tensor> {
     all
 }
 
-/// Whether two lists of numbers agree to within `tolerance`, relative to 1 and to the numbers.
+/// Asserts that two lists of numbers agree to within `tolerance`, both absolutely and relative to the expected number.
 pub fn assert_close(got: &[f64], want: &[f64], tolerance: f64) {
     assert_eq!(got.len(), want.len());
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
@@ -95,7 +95,7 @@ pub fn assert_close(got: &[f64], want: &[f64], tolerance: f64) {
     }
 }
 
-/// Compares a result with PyTorch's for the case `name` of `reference/windows.py`.
+/// Compares a result with that of PyTorch for the case `name` of `reference/windows.py`.
 #[track_caller]
 pub fn assert_like_pytorch(name: &str, got: &Tensor) {
     const CASES: &[(&str, &[usize], &[f64])] = &include!("../reference/windows.txt");
@@ -104,13 +104,13 @@ pub fn assert_like_pytorch(name: &str, got: &Tensor) {
     assert_close(&got.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(), want, 1e-11);
 }
 
-/// `sin(a i + b)`: the inputs of `reference/windows.py`.
+/// `sin(a i + b)` for element `i`: the inputs of `reference/windows.py`.
 pub fn sines(shape: &[usize], a: f64, b: f64) -> Tensor {
     let n: usize = shape.iter().product();
     f64s(&(0..n).map(|i| (i as f64 * a + b).sin()).collect::<Vec<_>>(), shape)
 }
 
-/// First and second derivatives against finite differences.
+/// Checks first and second derivatives against finite differences.
 #[track_caller]
 pub fn both(f: impl Fn(&[Tensor]) -> gradus_tensor::Result<Tensor>, inputs: &[Tensor]) {
     let shapes: Vec<_> = inputs.iter().map(|t| format!("{:?}", t.layout())).collect();
