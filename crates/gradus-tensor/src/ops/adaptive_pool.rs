@@ -1,8 +1,9 @@
-//! Adaptive pooling: mean and maximum over as many bins as the result has elements. Bin `i` of an axis of `size` elements
-//! runs from `floor(i size / bins)` to `ceil((i + 1) size / bins)`, not included; bins overlap where they do not divide it.
+//! Adaptive pooling: the mean or maximum of each of a given number of bins. Bin `i` of an axis of `size` elements
+//! covers the indices from `floor(i size / bins)` up to, but not including, `ceil((i + 1) size / bins)`. Bins overlap
+//! where their number does not divide `size`.
 //!
-//! Composed of other recorded operations, so it is differentiable to any order. Bins are padded only with elements of
-//! their own, so an element outside a bin, even NaN, never affects its result.
+//! Adaptive pooling is composed of other recorded operations, so it is differentiable to any order. Bins are padded
+//! only with their own elements, so an element outside a bin, even NaN, never affects its result.
 
 use gradus_backend::{DType, Error, Here, HostVec, Result, Scalar, Shape};
 
@@ -10,7 +11,7 @@ use super::PoolOptions;
 use super::pool::MAX_WINDOW;
 use crate::Tensor;
 
-/// The bins of one axis, padded to the size of the largest.
+/// The bins of one axis, all padded to the size of the largest bin.
 struct Bins {
     size: usize,
     count: usize,
@@ -18,31 +19,30 @@ struct Bins {
 }
 
 impl Bins {
-    /// `count` is at least 1; both are sizes of checked tensors.
+    /// Both arguments are sizes from valid shapes; `count` is at least 1.
     fn new(size: usize, count: usize) -> Bins {
         let (whole, rest) = (size / count, size % count);
-        // Bin `i` begins `(i * rest) mod count` `count`-ths after an element: a multiple of the greatest common
-        // divisor, and every such multiple occurs. It ends within the next element, or beyond it if the rest is larger
-        // than what is left.
+        // Bin `i` begins at the fraction `((i * rest) mod count) / count` of an element. The numerators are the
+        // multiples of gcd(rest, count), and all of them occur; the largest is `count - gcd`. From there a bin with
+        // `rest > gcd` reaches into one element more than bin 0 does.
         let more = if rest == 0 { 0 } else { 1 + usize::from(rest > gcd(rest, count)) };
         Bins { size, count, largest: whole + more }
     }
 
     /// The start of bin `i`, and its number of elements.
     fn bin(&self, i: usize) -> (usize, usize) {
-        // In 128 bits the products cannot overflow; quotients are at most `size`.
+        // 128-bit products cannot overflow here, and the quotients are at most `size`.
         let (i, size, count) = (i as u128, self.size as u128, self.count as u128);
         let start = i * size / count;
         (start as usize, (((i + 1) * size).div_ceil(count) - start) as usize)
     }
 
-    /// Number of elements of all bins, padded.
+    /// The number of elements in all bins, including padding.
     fn padded(&self) -> usize {
         self.count.saturating_mul(self.largest)
     }
 
-    /// Element `k` of the padded bins in order, and whether it is a real one: a smaller bin is padded with its first
-    /// element.
+    /// Element `k` of the padded bins in order, and whether it is real: a smaller bin is padded with its first element.
     fn element(&self, k: usize) -> (i64, bool) {
         let ((start, size), i) = (self.bin(k / self.largest), k % self.largest);
         (if i < size { start + i } else { start } as i64, i < size)
@@ -59,8 +59,8 @@ macro_rules! adaptive {
             $(
                 #[doc = concat!("Mean over bins: `[n, c, ", $input, "]` to `[n, c, ", $output, "]`, floats only.")]
                 ///
-                /// Bin `i` of an axis runs from `floor(i size / bins)` to `ceil((i + 1) size / bins)`. Errors for another
-                /// rank, an empty spatial axis and an output size of 0.
+                /// Bin `i` of an axis runs from `floor(i size / bins)` to `ceil((i + 1) size / bins)`, exclusive. Fails
+                /// for a tensor of another rank, an empty spatial axis or an output size of 0.
                 #[track_caller]
                 pub fn $avg(&self, output: [usize; $n]) -> Result<Tensor> {
                     self.adaptive_avg(stringify!($avg), output)
@@ -94,7 +94,7 @@ adaptive! {
 }
 
 impl Tensor {
-    /// Checks the input; the shape of the result.
+    /// Checks the input and returns the shape of the result.
     #[track_caller]
     fn check_adaptive(&self, op: &str, output: &[usize]) -> Result<Shape> {
         let n = output.len();
@@ -128,7 +128,7 @@ impl Tensor {
         x.to_dtype(self.dtype())
     }
 
-    /// The mean of each of the bins of an axis.
+    /// The mean of each bin along an axis.
     #[track_caller]
     fn mean_of_bins(&self, op: &str, axis: usize, count: usize) -> Result<Tensor> {
         let (size, rank) = (self.shape()[axis], self.rank());
@@ -171,7 +171,7 @@ impl Tensor {
         if even && kernel.iter().product::<usize>() <= MAX_WINDOW {
             return self.max_pooled(op, kernel, PoolOptions::new());
         }
-        // Every element of every bin, as its position in the flattened axes: `[outputs, elements of a bin]`.
+        // The position of every element of every bin in the flattened spatial axes, as `[outputs, elements of a bin]`.
         let backend = self.device().backend();
         let (mut table, mut largest) = (HostVec::filled(backend, op, 0i64, 1)?, 1);
         for i in 0..N {
@@ -191,7 +191,8 @@ impl Tensor {
         let (n, c) = (self.shape()[0], self.shape()[1]);
         let flat = self.reshape([n, c, spatial.iter().product()])?;
         let elements = flat.detach().index_select(2, &table)?.reshape([n, c, count, largest])?;
-        // The first of the largest elements; padding comes last.
+        // `argmax` picks the first of the largest elements. Padding repeats an earlier element of its bin, so it is
+        // never picked.
         let slot = elements.argmax(3, true)?;
         let table = table.reshape([1, 1, count, largest])?.expand([n, c, count, largest])?;
         let indices = table.gather(3, &slot)?.reshape([n, c, count])?;

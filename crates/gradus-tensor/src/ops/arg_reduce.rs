@@ -1,6 +1,7 @@
-//! `argmax` and `argmin`: the index of the first extreme element; NaN counts as extreme. No gradient.
+//! `argmax` and `argmin`: the index of the first largest or smallest element. NaN counts as the largest and as the
+//! smallest. They have no gradient.
 //!
-//! `max_with_indices` and `min_with_indices` return the element too, and the gradient goes to that element alone.
+//! `max_with_indices` and `min_with_indices` also return the element, and the gradient goes to that element alone.
 
 use gradus_backend::{ArgReduceOp, Axes, Backend, DType, Error, Result, View, ViewMut};
 
@@ -8,27 +9,29 @@ use super::{Flow, InputSpec, Operation, Outputs, apply_one, one};
 use crate::Tensor;
 
 impl Tensor {
-    /// Index (i64) of the first largest element along an axis. The axis stays with size 1 if `keepdim`.
+    /// Index (i64) of the first largest element along an axis. With `keepdim` the axis is kept with size 1.
     #[track_caller]
     pub fn argmax(&self, axis: isize, keepdim: bool) -> Result<Tensor> {
         arg_reduce("argmax", ArgReduceOp::Max, self, axis, keepdim)
     }
 
-    /// Index (i64) of the first smallest element along an axis. The axis stays with size 1 if `keepdim`.
+    /// Index (i64) of the first smallest element along an axis. With `keepdim` the axis is kept with size 1.
     #[track_caller]
     pub fn argmin(&self, axis: isize, keepdim: bool) -> Result<Tensor> {
         arg_reduce("argmin", ArgReduceOp::Min, self, axis, keepdim)
     }
 
-    /// Largest element along an axis, and its index (i64): the first of equal ones; the first NaN wins. The gradient goes
-    /// to the element at the index, where [`max`](Tensor::max) splits it among equal ones.
+    /// The largest element along an axis and its index (i64). The first of several equal elements is chosen; if there
+    /// is a NaN, the first NaN. The gradient goes to the element at the index, whereas [`max`](Tensor::max) splits it
+    /// among equal elements.
     #[track_caller]
     pub fn max_with_indices(&self, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor)> {
         picked(self, axis, arg_reduce("max_with_indices", ArgReduceOp::Max, self, axis, true)?, keepdim)
     }
 
-    /// Smallest element along an axis, and its index (i64): the first of equal ones; the first NaN wins. The gradient goes
-    /// to the element at the index, where [`min`](Tensor::min) splits it among equal ones.
+    /// The smallest element along an axis and its index (i64). The first of several equal elements is chosen; if there
+    /// is a NaN, the first NaN. The gradient goes to the element at the index, whereas [`min`](Tensor::min) splits it
+    /// among equal elements.
     #[track_caller]
     pub fn min_with_indices(&self, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor)> {
         picked(self, axis, arg_reduce("min_with_indices", ArgReduceOp::Min, self, axis, true)?, keepdim)
@@ -41,10 +44,10 @@ fn picked(x: &Tensor, axis: isize, indices: Tensor, keepdim: bool) -> Result<(Te
     if keepdim { Ok((values, indices)) } else { Ok((values.squeeze(axis)?, indices.squeeze(axis)?)) }
 }
 
-/// The index (i64) of an extreme element along an axis, which stays with size 1.
+/// The index (i64) of the largest or smallest element along an axis, which is kept with size 1.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ArgReduce {
-    /// Which extreme.
+    /// Whether to find the largest or the smallest element.
     pub op: ArgReduceOp,
     /// The axis.
     pub axis: usize,

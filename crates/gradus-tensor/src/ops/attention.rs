@@ -1,7 +1,9 @@
-//! `scaled_dot_product_attention`: `softmax(scale * q k^T + mask) v`, one recorded operation, and `masked_softmax`.
+//! `scaled_dot_product_attention`, which computes `softmax(scale * q k^T + mask) v` as one recorded operation, and
+//! `masked_softmax`.
 //!
-//! The gradient is one call of the backend. A gradient that must be differentiable itself, is requested for a float
-//! mask, or passes through the log-sum-exp, is composed of products and a softmax. With dropout these are what is
+//! The backward pass is normally one call of the backend. It is composed of matrix products and a softmax instead if
+//! the gradient must be differentiable itself, if a float mask requires a gradient, or if a gradient arrives through
+//! the log-sum-exp. With dropout, the forward pass itself is composed of these simpler operations, and they are what is
 //! recorded.
 
 use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Here, Result, Shape, View, ViewMut};
@@ -11,14 +13,14 @@ use super::operand_rules::{axis_of, cast, common_dtype};
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply};
 use crate::{Generator, Tensor};
 
-/// Attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]`, `v [b, hk, lk, dv]` and perhaps a mask that broadcasts with
-/// `[b, h, lq, lk]`. Outputs: the result `[b, lq, h, dv]`, and the log-sum-exp of the scores `[b, h, lq]`.
+/// Attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]` and `v [b, hk, lk, dv]`, with an optional mask that broadcasts
+/// with `[b, h, lq, lk]`. Outputs: the result `[b, lq, h, dv]`, and the log-sum-exp of the scores `[b, h, lq]`.
 ///
-/// The heads of a query lie side by side, as the next operation wants them: merging the heads is a view, and both
-/// operations save the same memory.
+/// The heads of a query lie side by side in the result. Merging the heads, which usually comes next, is therefore a
+/// view, and this operation and the next one save the same memory for the backward pass.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Attention {
-    /// Scale, and whether query `i` sees keys up to `i + lk - lq` only.
+    /// The scale, and whether query `i` sees only the keys up to `i + lk - lq`.
     pub params: AttentionParams,
 }
 
@@ -28,14 +30,15 @@ pub enum Causal {
     /// All keys.
     #[default]
     No,
-    /// Query `i` of `lq` sees keys up to `i + lk - lq`: the last query sees all `lk`, as when earlier keys are cached.
+    /// Query `i` of `lq` sees keys up to `i + lk - lq`. The last query sees all `lk` keys, as it should when earlier
+    /// keys are cached.
     BottomRight,
     /// Query `i` sees keys up to `i`.
     TopLeft,
 }
 
-/// What [`Tensor::scaled_dot_product_attention`] may have besides query, key and value. The default has no mask, is not
-/// causal, has the scale `1 / sqrt(d)` and no dropout.
+/// Options of [`Tensor::scaled_dot_product_attention`]. By default there is no mask, no causal rule and no dropout, and
+/// the scale is `1 / sqrt(d)`.
 #[must_use = "options do nothing until they are passed to an operation, and setting one gives new options"]
 #[derive(Debug, Default)]
 pub struct AttentionOptions<'a> {
@@ -46,12 +49,13 @@ pub struct AttentionOptions<'a> {
 }
 
 impl<'a> AttentionOptions<'a> {
-    /// No mask, not causal, scale `1 / sqrt(d)`, no dropout.
+    /// The default options: no mask, not causal, scale `1 / sqrt(d)`, no dropout.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A mask that broadcasts with `[.., h, lq, lk]`: a bool keeps the scores where it is true, a float is added to them.
+    /// Sets a mask that broadcasts with `[.., h, lq, lk]`. A bool mask keeps the scores where it is true; a float mask
+    /// is added to the scores.
     pub fn mask(mut self, mask: &'a Tensor) -> Self {
         self.mask = Some(mask);
         self
@@ -63,32 +67,32 @@ impl<'a> AttentionOptions<'a> {
         self
     }
 
-    /// The factor of the scores, any finite number.
+    /// Sets the factor of the scores, which must be finite.
     pub fn scale(mut self, scale: f64) -> Self {
         self.scale = Some(scale);
         self
     }
 
-    /// Drops weights with probability `p`, 0 to 1, and divides the others by `1 - p`.
+    /// Drops each attention weight with probability `p` (0 to 1) and divides the remaining weights by `1 - p`.
     pub fn dropout(mut self, p: f64, generator: &'a mut Generator) -> Self {
         self.dropout = Some((p, generator));
         self
     }
 }
 
-/// The weights and their log-sum-exp.
+/// The attention weights, and the log-sum-exp of the scores.
 struct Weights {
-    /// `e^(score - log-sum-exp)`, `[b, h, lq, lk]`: 0 where a query may see no key.
+    /// `e^(score - log-sum-exp)`, `[b, h, lq, lk]`: 0 for a query that may see no key.
     p: Tensor,
     /// The log-sum-exp `[b, h, lq]`.
     lse: Tensor,
-    /// The axes `[b, hk, queries of the heads that share a key head, last]` of the operands that are multiplied with
-    /// keys and values.
+    /// The leading axes `[b, hk, rows]` of the operands that are multiplied with keys and values. The rows are the
+    /// queries of all heads that share a key head.
     stacked: [usize; 3],
 }
 
 impl Weights {
-    /// Queries, or tensors with the same axes, as matrices for the key heads.
+    /// Reshapes queries, or a tensor with the same leading axes, to one matrix per key head.
     #[track_caller]
     fn stack(&self, x: &Tensor) -> Result<Tensor> {
         let [b, hk, rows] = self.stacked;
@@ -97,13 +101,13 @@ impl Weights {
 }
 
 impl Attention {
-    /// The weights, computed with simpler operations from query and key in the compute dtype.
+    /// Computes the weights with simpler operations from query and key, which have the compute dtype.
     #[track_caller]
     fn weights(&self, q: &Tensor, k: &Tensor, mask: Option<&Tensor>) -> Result<Weights> {
         let (&[b, h, lq, d], &[_, hk, lk, _]) = (q.shape(), k.shape()) else {
             return Err(Error::shape(self.name(), "query and key have rank 4"));
         };
-        // The queries of all heads that share a key head, stacked.
+        // The queries of all heads that share a key head are stacked.
         let stacked = [b, hk, h.checked_div(hk).unwrap_or(0) * lq];
         let scores = q.reshape([b, hk, stacked[2], d])?.matmul(&k.transpose(-2, -1)?)?;
         let mut scores = scores.mul(self.params.scale)?.reshape([b, h, lq, lk])?;
@@ -127,7 +131,7 @@ impl Attention {
         Ok(Weights { p: any.where_(&safe.softmax(3)?, 0.0)?, lse, stacked })
     }
 
-    /// The result and the log-sum-exp from simpler operations, with dropout.
+    /// Computes the result and the log-sum-exp with simpler operations, applying dropout to the weights.
     #[track_caller]
     fn decompose(
         &self,
@@ -143,9 +147,9 @@ impl Attention {
         Ok([out, weights.lse])
     }
 
-    /// The gradients of query, key, value and mask, composed of simpler operations so that they have gradients
-    /// themselves: the backend's formulas, with the same infinities and NaNs. `g` are the gradients of the result `[b,
-    /// h, lq, dv]` and of the log-sum-exp.
+    /// The gradients of query, key, value and mask, composed of simpler operations so that they are differentiable
+    /// themselves. They follow the backend's formulas and yield the same infinities and NaNs. `g` holds the gradients
+    /// of the result `[b, h, lq, dv]` and of the log-sum-exp.
     #[track_caller]
     fn gradients(&self, inputs: &[Tensor], g: [Option<&Tensor>; 2], needs: &[bool]) -> Result<Grads> {
         let mut out = Grads::from_elem(None, inputs.len());
@@ -154,7 +158,7 @@ impl Attention {
         let [q, k, v] = [inputs[0].to_dtype(wide)?, inputs[1].to_dtype(wide)?, inputs[2].to_dtype(wide)?];
         let weights = self.weights(&q, &k, mask)?;
         let p = &weights.p;
-        // The factor that turns the weights into the gradient of the scores.
+        // The factor by which the weights are multiplied to obtain the gradient of the scores.
         let mut slope = None;
         if let Some(g) = g[0] {
             let g = weights.stack(&g.to_dtype(wide)?)?;
@@ -188,7 +192,8 @@ impl Attention {
     }
 }
 
-/// `[lq, lk]`, true where key `j <= i + offset`, on the device of `like`.
+/// A bool mask `[lq, lk]` on the device of `like`: true where query `i` may see key `j`, that is, where
+/// `j <= i + offset`.
 #[track_caller]
 fn causal_mask(lq: usize, lk: usize, offset: i64, like: &Tensor) -> Result<Tensor> {
     let device = like.device();
@@ -196,7 +201,8 @@ fn causal_mask(lq: usize, lk: usize, offset: i64, like: &Tensor) -> Result<Tenso
     Tensor::arange(0, lk as i64, 1, DType::I64, device)?.le(&last)
 }
 
-/// `x` with -inf where not kept, but 0 in rows along `axis` where nothing is kept; and whether a row has anything kept.
+/// `x` with -inf where `keep` is false, but with zeros in each row along `axis` that keeps no element. Also returns
+/// whether each row keeps an element.
 #[track_caller]
 fn without_empty_rows(x: &Tensor, keep: &Tensor, axis: isize) -> Result<(Tensor, Tensor)> {
     let any = keep.any(&[axis], true)?;
@@ -237,7 +243,7 @@ impl Operation for Attention {
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let count = ctx.input_count();
         let mut out = Grads::from_elem(None, count);
-        // At most four.
+        // There are at most four inputs.
         let inputs: Vec<Tensor> = (0..count).map(|i| ctx.input(i)).collect::<Result<_>>().here()?;
         if !ctx.create_graph() && !ctx.needs(3) && g[1].is_none() {
             let Some(g) = &g[0] else { return Ok(out) };
@@ -251,17 +257,17 @@ impl Operation for Attention {
             return Ok(out);
         }
         let by_head = g[0].as_ref().map(|g| g.transpose(1, 2)).transpose()?;
-        // At most four.
+        // There are at most four inputs.
         let needs: Vec<bool> = (0..count).map(|i| ctx.needs(i)).collect();
         self.gradients(&inputs, [by_head.as_ref(), g[1].as_ref()], &needs)
     }
 }
 
-/// The fused gradients of [`Attention`] for queries, keys and values: of these, output, log-sum-exps, the gradient of the
-/// output, and perhaps the mask.
+/// The fused gradients of [`Attention`] with respect to query, key and value. Inputs: query, key, value, the output,
+/// the log-sum-exp, the gradient of the output and, if there is one, the mask.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AttentionBackward {
-    /// Scale and causality.
+    /// The scale and the causal rule.
     pub params: AttentionParams,
 }
 
@@ -289,15 +295,18 @@ impl Operation for AttentionBackward {
 }
 
 impl Tensor {
-    /// `softmax(scale * q k^T + mask) v`: attention of the queries `self [.., h, lq, d]` to keys `[.., hk, lk, d]` with
-    /// values `[.., hk, lk, dv]`, giving `[.., h, lq, dv]`. The leading axes broadcast; `h` is a multiple of `hk`, and each
-    /// key head serves `h / hk` query heads in a row. Without the head axis, `[lq, d]`, there is one head, and one head
-    /// stretches to as many as the others have.
+    /// Attention, `softmax(scale * q k^T + mask) v`, of the queries `self [.., h, lq, d]` to keys `[.., hk, lk, d]`
+    /// with values `[.., hk, lk, dv]`. Returns `[.., h, lq, dv]`.
     ///
-    /// A query that may see no key gives 0, and has gradient 0. Keys that a bool mask hides from all queries have no
-    /// influence, not even by being NaN. Floats, whose dtypes promote (a mask does not take part); half precision computes
-    /// in f32. Differentiable to any order, for a float mask too. Without dropout the heads of a query lie side by side in
-    /// memory: `transpose(-3, -2)` and merging the last two axes is a view.
+    /// The leading axes broadcast. `h` must be a multiple of `hk`; each key head serves `h / hk` consecutive query
+    /// heads. An operand without a head axis, such as `[lq, d]`, has one head. A single head is stretched to the number
+    /// of heads that the other operands have.
+    ///
+    /// A query that may see no key yields 0 and has gradient 0. Keys that a bool mask hides from all queries have no
+    /// influence, even if they are NaN. The dtypes of query, key and value promote to a common float dtype; that of the
+    /// mask does not take part. Half precision is computed in f32. Differentiable to any order, with respect to a float
+    /// mask too. Without dropout, the heads of a query lie side by side in memory, so `transpose(-3, -2)` followed by
+    /// merging the last two axes is a view.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -310,8 +319,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Shapes that do not fit together, heads that are no multiple of the key heads, other dtypes, a mask that does not
-    /// broadcast or is neither bool nor float, a scale that is not finite, a probability outside 0 to 1.
+    /// Fails if the shapes do not fit together, if the number of query heads is not a multiple of the number of key
+    /// heads, if the common dtype is not a float, if the mask does not broadcast or is neither bool nor float, if the
+    /// scale is not finite, or if the dropout probability is outside 0 to 1.
     #[track_caller]
     pub fn scaled_dot_product_attention(
         &self,
@@ -322,8 +332,9 @@ impl Tensor {
         Ok(self.attention_with_lse(key, value, options)?.0)
     }
 
-    /// [`scaled_dot_product_attention`](Tensor::scaled_dot_product_attention), and the log-sum-exp of each query's scores,
-    /// `[.., h, lq]`, at least f32 and differentiable: -inf, with gradient 0, where a query may see no key.
+    /// [`scaled_dot_product_attention`](Tensor::scaled_dot_product_attention) that also returns the log-sum-exp of each
+    /// query's scores, `[.., h, lq]`. The log-sum-exp is differentiable and at least f32. For a query that may see no
+    /// key it is -inf, with gradient 0.
     #[track_caller]
     pub fn attention_with_lse(
         &self,
@@ -350,7 +361,7 @@ impl Tensor {
             Some(m) => Some(four_axes(m, &scores).map_err(|e| m.describe(e, "mask"))?),
             None => None,
         };
-        // Both alignments are the same where there are as many queries as keys.
+        // The two alignments are the same if there are as many queries as keys.
         let top_left = options.causal == Causal::TopLeft && lq != lk;
         if top_left {
             let visible = causal_mask(lq, lk, 0, &q)?.reshape([1, 1, lq, lk])?;
@@ -361,13 +372,14 @@ impl Tensor {
             });
         }
         if let Some(m) = mask.as_ref().filter(|m| m.dtype() == DType::Bool) {
-            // A weight of 0 does not stop a NaN in a product, so keys that no query sees are left out.
+            // 0 times NaN is NaN, so a weight of 0 does not hide a NaN. Keys and values that no query sees are
+            // therefore zeroed.
             let seen = m.any(&[1, 2], true)?.transpose(2, 3)?;
             (k, v) = (seen.where_(&k, 0.0)?, seen.where_(&v, 0.0)?);
         }
         let op = Attention { params: AttentionParams { causal: options.causal != Causal::No && !top_left, scale } };
         let dropout = options.dropout.filter(|(p, _)| *p != 0.0);
-        // The generator advances once the result is computed.
+        // The generator advances only once the result is computed.
         let mut moved = dropout.as_ref().map(|(p, generator)| (*p, Generator::clone(generator)));
         let [y, lse] = if let Some((p, moved)) = &mut moved {
             op.decompose([&q, &k, &v], mask.as_ref(), (*p, moved))?
@@ -386,8 +398,8 @@ impl Tensor {
         Ok((y, lse))
     }
 
-    /// Softmax along an axis over the elements where `mask` (bool, broadcast) is true; the others give 0. So do
-    /// elements of -inf, and a whole row of which nothing is left, which has gradient 0. Integers become f32.
+    /// Softmax along an axis over the elements where `mask` (bool, broadcast) is true. All other elements become 0, as
+    /// do elements of -inf. A row in which nothing else is left becomes 0 and has gradient 0. Integers become f32.
     #[track_caller]
     pub fn masked_softmax(&self, mask: &Tensor, axis: isize) -> Result<Tensor> {
         const OP: &str = "masked_softmax";
@@ -407,9 +419,9 @@ impl Tensor {
     }
 }
 
-/// The sizes of query, key and value, stretched to each other.
+/// The sizes of query, key and value after broadcasting.
 struct Sizes {
-    /// The largest rank: 2 is without a head axis.
+    /// The largest rank of the three. It is 2 if none of them has a head axis.
     rank: usize,
     /// The axes before the heads.
     lead: Shape,
@@ -453,7 +465,8 @@ impl Sizes {
     }
 }
 
-/// An operand in a dtype, stretched to these axes before the heads, heads, length and size, with the first ones merged.
+/// An operand in a dtype, expanded to the shape `lead` + `last` (heads, length and size), with the axes of `lead`
+/// merged into one.
 #[track_caller]
 fn four_of(t: &Tensor, dtype: DType, lead: &[usize], last: [usize; 3]) -> Result<Tensor> {
     let t = cast(t, dtype)?;
@@ -462,8 +475,8 @@ fn four_of(t: &Tensor, dtype: DType, lead: &[usize], last: [usize; 3]) -> Result
     t.expand([lead, &last].concat())?.reshape([batch, last[0], last[1], last[2]])
 }
 
-/// A mask that broadcasts with `scores [.., h, lq, lk]`, as four axes with the leading ones merged. Axes after them are
-/// not broadcast.
+/// A mask that broadcasts with `scores [.., h, lq, lk]`, as four axes with the leading ones merged. The last three axes
+/// are not expanded.
 #[track_caller]
 fn four_axes(mask: &Tensor, scores: &[usize]) -> Result<Tensor> {
     const OP: &str = "scaled_dot_product_attention";

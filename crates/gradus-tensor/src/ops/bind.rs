@@ -1,5 +1,5 @@
-//! `bind` is the only function that runs the kernel of an operation. Everything around a kernel happens here too:
-//! recording, observation, tracing, the log of writes.
+//! `bind` is the only function that runs the kernel of an operation. It also does everything else that surrounds a
+//! kernel: recording, observation, tracing and the log of writes.
 
 use std::fmt;
 use std::panic::Location;
@@ -17,14 +17,14 @@ use crate::autograd::{
 use crate::locks::{Locks, of_device, with_read};
 use crate::{Device, Storage, Tensor};
 
-/// Most inputs that an error shows.
+/// The largest number of inputs that an error shows.
 const MOST_SHOWN: usize = 8;
 
 /// The results of an operation.
 pub(crate) type Several = SmallVec<[Tensor; 1]>;
 
 /// What [`bind`] returns: a single result, which is never moved through a list; several results; or nothing, for a
-/// write.
+/// write in place.
 pub(crate) trait Results: Sized {
     fn one(result: Tensor) -> Self;
     fn all(results: Several) -> Result<Self>;
@@ -74,22 +74,22 @@ impl Results for () {
 /// Where the results of an operation go.
 #[derive(Clone, Copy)]
 pub(crate) enum To<'a> {
-    /// Into new memory of a device.
+    /// Into newly allocated memory on a device.
     New(&'a Device),
-    /// Nowhere: they are views of its only input, with these layouts.
+    /// Nowhere: they are views of the only input, with these layouts.
     Views(&'a [Layout]),
-    /// Over a tensor that is not read again: [`Tensor::is_spare`] holds for it.
+    /// Into the memory of a tensor that is not read again. [`Tensor::is_spare`] holds for it.
     Spare(&'a Tensor),
-    /// Into these tensors of a device, in place, by the method that the user called.
+    /// Into these tensors of a device, in place. The first field names the method that the user called.
     Written(InPlace, &'a Device, &'a [&'a Tensor]),
 }
 
-/// An operation behind a vtable, so that cold code is compiled once and not for every operation.
+/// An operation behind a vtable, so that cold code is compiled once rather than once per operation.
 trait AnyOperation: fmt::Debug {
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs>;
     fn updates(&self) -> bool;
     fn to_op(&self) -> Op;
-    /// The kernel. This is the one place that runs it.
+    /// Runs the kernel. This is the only place that does so.
     fn run(&self, device: &Device, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()>;
 }
 
@@ -115,7 +115,7 @@ impl<O: Operation + Into<Op>> AnyOperation for O {
 
 /// Runs an operation: infers its results, runs its kernel, reports it to observers, and records it.
 ///
-/// The tensors that an operation [updates](Effect::Updates) are not among `inputs`: they are where the results go.
+/// The tensors that an operation [updates](Effect::Updates) are not among `inputs`. They are given as [`To::Written`].
 // `to` is a constant at every call, so the other cases are not compiled there.
 #[inline(always)]
 #[track_caller]
@@ -138,8 +138,8 @@ pub(crate) fn bind<O: Operation + Into<Op>, R: Results>(op: O, inputs: &[&Tensor
             return R::all(Several::new());
         }
     };
-    // The usual numbers of inputs need no vector, which saves small operations 5 ns. The inferred specs are read in
-    // place and moved only to be recorded: moving a value that was just written stalls.
+    // One or two inputs, the usual case, need no vector, which saves small operations 5 ns. The inferred specs are read
+    // in place and moved only to be recorded, since moving a value that was just written stalls the processor.
     let inferred = match inputs {
         [a] => op.infer(&[a.as_input()]),
         [a, b] => op.infer(&[a.as_input(), b.as_input()]),
@@ -149,8 +149,8 @@ pub(crate) fn bind<O: Operation + Into<Op>, R: Results>(op: O, inputs: &[&Tensor
         Ok(specs) => specs,
         Err(e) => return Err(shown(e.clone(), op.input_names(), inputs).here()),
     };
-    // Where the first result carries no gradient, none does. The versions are taken before the inputs are read, so that
-    // a write in between counts as later: the safe side.
+    // If the first result carries no gradient, none of them does. The versions are taken before the inputs are read, so
+    // a write in between counts as later, which errs on the safe side.
     let records = needs_gradient(inputs) && op.differentiable(0);
     let versions = if records { Some(versions(op.name(), inputs)?) } else { None };
     let mut results = match &specs[..] {
@@ -166,8 +166,8 @@ pub(crate) fn bind<O: Operation + Into<Op>, R: Results>(op: O, inputs: &[&Tensor
     Ok(results)
 }
 
-/// The end of [`bind`] for new results while there is an observer or tracer. An error of the observer ends the
-/// operation.
+/// The end of [`bind`] for new results while an observer or tracer is active. If the observer returns an error, so does
+/// the operation.
 #[cold]
 #[track_caller]
 fn watched<R: Results>(
@@ -195,7 +195,7 @@ fn refs(tensors: &[Tensor]) -> SmallVec<[&Tensor; 4]> {
     tensors.iter().collect()
 }
 
-/// Tells who traces.
+/// Reports an operation to the tracer.
 #[cold]
 #[track_caller]
 fn trace(op: &Op, inputs: &[&Tensor], outputs: &[&Tensor], in_place: bool, kernel: bool) {
@@ -224,7 +224,7 @@ pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> R
     bind(op, inputs, To::New(device))
 }
 
-/// [`bind`] with views of `input`.
+/// [`bind`] whose results are views of `input`.
 #[track_caller]
 pub(crate) fn apply_views<O: Operation + Into<Op>>(op: O, input: &Tensor, layouts: &[Layout]) -> Result<Several> {
     bind(op, &[input], To::Views(layouts))
@@ -236,7 +236,7 @@ pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout:
     bind(op, &[input], To::Views(&[layout]))
 }
 
-/// The specs of these inputs, as operations see them.
+/// The specs of these inputs, in the form that operations read.
 #[inline(always)]
 fn specs_of<'a>(inputs: &[&'a Tensor]) -> SmallVec<[InputSpec<'a>; 4]> {
     let mut specs = SmallVec::new();
@@ -246,7 +246,7 @@ fn specs_of<'a>(inputs: &[&'a Tensor]) -> SmallVec<[InputSpec<'a>; 4]> {
     specs
 }
 
-/// The specs of the results of `op` on these inputs; an error shows the inputs.
+/// The specs of the results of `op` for these inputs. An error shows the inputs.
 #[track_caller]
 pub(crate) fn infer(op: &impl Operation, inputs: &[&Tensor]) -> Result<Outputs> {
     op.infer(&specs_of(inputs)).map_err(|e| shown(e, op.input_names(), inputs)).here()
@@ -265,12 +265,12 @@ fn shown(e: Error, names: &[&str], inputs: &[&Tensor]) -> Error {
     }
 }
 
-/// Whether an operation on these inputs is recorded, if its results carry gradients.
+/// Whether an operation on these inputs is recorded, provided that its results carry gradients.
 fn needs_gradient(inputs: &[&Tensor]) -> bool {
     is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
 }
 
-/// The versions of the inputs' storages; an error if one was overwritten since its tensor was computed.
+/// The versions of the inputs' storages. Fails if one of them was overwritten since its tensor was computed.
 #[track_caller]
 fn versions(op: &str, inputs: &[&Tensor]) -> Result<SmallVec<[u64; 4]>> {
     let mut versions = SmallVec::new();
@@ -281,7 +281,7 @@ fn versions(op: &str, inputs: &[&Tensor]) -> Result<SmallVec<[u64; 4]>> {
     Ok(versions)
 }
 
-/// Makes `results` outputs of a new node of the graph; those that carry no gradient stay as they are.
+/// Makes `results` the outputs of a new node of the graph. Results that carry no gradient stay as they are.
 #[track_caller]
 fn record(op: Op, inputs: &[&Tensor], versions: &[u64], results: &mut [Tensor], specs: Outputs) -> Result<()> {
     let mut carries: SmallVec<[bool; 8]> = SmallVec::new();
@@ -306,7 +306,7 @@ fn record(op: Op, inputs: &[&Tensor], versions: &[u64], results: &mut [Tensor], 
     Ok(())
 }
 
-/// The result of an operation in new memory. No kernel runs for an empty one.
+/// Runs an operation with one result in newly allocated memory. No kernel runs if the result is empty.
 #[inline]
 #[track_caller]
 fn new_one(op: &impl AnyOperation, inputs: &[&Tensor], device: &Device, spec: &Spec) -> Result<Tensor> {
@@ -346,7 +346,7 @@ fn new(op: &dyn AnyOperation, inputs: &[&Tensor], device: &Device, specs: &[Spec
     Ok(outputs.into_iter().zip(specs).map(tensor).collect())
 }
 
-/// The specs of views of a tensor.
+/// The specs of views of a tensor with these layouts.
 fn specs_of_views(input: &Tensor, layouts: &[Layout]) -> Outputs {
     let dtype = input.dtype();
     match layouts {
@@ -360,7 +360,7 @@ fn views_fit(op: &dyn AnyOperation, inputs: &[&Tensor], layouts: &[Layout]) -> b
     op.infer(inputs).is_ok_and(|specs| specs == specs_of_views(inputs[0], layouts))
 }
 
-/// The storage of a tensor under other layouts.
+/// Views of a tensor with these layouts.
 fn views(input: &Tensor, layouts: &[Layout]) -> Several {
     if notes_access() {
         note_view(input);
@@ -368,7 +368,7 @@ fn views(input: &Tensor, layouts: &[Layout]) -> Several {
     layouts.iter().map(|&layout| input.view_at(layout, None)).collect()
 }
 
-/// Recorded [`views`] of a tracked tensor. Their gradient saves nothing.
+/// [`views`] of a tracked tensor, recorded in the graph. Their gradient needs no saved tensors.
 #[track_caller]
 fn recorded_views(op: Op, inputs: &[&Tensor], layouts: &[Layout]) -> Result<Several> {
     let input = inputs[0];
@@ -382,7 +382,7 @@ fn recorded_views(op: Op, inputs: &[&Tensor], layouts: &[Layout]) -> Result<Seve
     Ok(layouts.iter().enumerate().map(tensor).collect())
 }
 
-/// Writes the result of an operation over a tensor that is not read again.
+/// Writes the result of an operation into the memory of a tensor that is not read again.
 #[track_caller]
 fn over(op: &dyn AnyOperation, inputs: &[&Tensor], spare: &Tensor) -> Result<Tensor> {
     debug_assert!(fits(op, inputs, &[spare]), "{op:?} infers another result than {spare:?}");
@@ -397,8 +397,8 @@ fn over(op: &dyn AnyOperation, inputs: &[&Tensor], spare: &Tensor) -> Result<Ten
     Ok(spare.clone())
 }
 
-/// Runs an operation that writes in place. It is not recorded: the caller has refused writes that would have to be
-/// ([`Tensor::check_writable`]) and inputs that do not fit.
+/// Runs an operation that writes in place. It is not recorded: the caller has already refused inputs that do not fit
+/// and writes that would have to be recorded ([`Tensor::check_writable`]).
 #[track_caller]
 fn write(op: &dyn AnyOperation, inputs: &[&Tensor], how: InPlace, device: &Device, written: &[&Tensor]) -> Result<()> {
     let location = Location::caller();
@@ -406,7 +406,7 @@ fn write(op: &dyn AnyOperation, inputs: &[&Tensor], how: InPlace, device: &Devic
     if how != InPlace::Dispatch && written.iter().all(|t| t.numel() == 0) {
         return Ok(());
     }
-    // An input in the same storage is copied first, since it may overlap the written memory.
+    // An input that shares a storage with a written tensor is copied first, since their memory may overlap.
     let mut sources: SmallVec<[Tensor; 3]> = SmallVec::new();
     for &t in inputs {
         let shares = written.iter().any(|w| Arc::ptr_eq(t.storage(), w.storage()));
@@ -429,7 +429,7 @@ fn write(op: &dyn AnyOperation, inputs: &[&Tensor], how: InPlace, device: &Devic
     done
 }
 
-/// The part of [`write`] that holds locks; nothing may be reported meanwhile.
+/// The part of [`write`] that holds locks. Nothing may be reported to observers or tracers meanwhile.
 #[track_caller]
 fn locked(
     op: &dyn AnyOperation,
@@ -445,17 +445,17 @@ fn locked(
     let _held = (how == InPlace::Dispatch).then(|| locks.hold());
     let (mut outs, views) = locks.views(written, sources);
     let done = with_line_of_call(location, || op.run(device, &views, &mut outs));
-    // An error of the user's function keeps its own line.
+    // An error from the user's function keeps its own line.
     if how == InPlace::Dispatch { done.here() } else { of_device(done) }
 }
 
-/// The specs that an operation in place infers from.
+/// The tensors from whose specs an in-place operation infers its results: the tensors that it updates, then the inputs.
 fn operands<'t>(op: &dyn AnyOperation, inputs: &[&'t Tensor], written: &[&'t Tensor]) -> SmallVec<[&'t Tensor; 6]> {
     let updated = if op.updates() { written } else { &[] };
     updated.iter().chain(inputs).copied().collect()
 }
 
-/// Whether the results of an operation have the specs of these tensors.
+/// Whether the results of an operation would have the specs of the tensors in `written`.
 fn fits(op: &dyn AnyOperation, inputs: &[&Tensor], written: &[&Tensor]) -> bool {
     op.infer(&operands(op, inputs, written))
         .is_ok_and(|specs| specs.iter().copied().eq(written.iter().map(|t| t.spec())))

@@ -1,7 +1,8 @@
-//! `to_dtype(x)`: conversion of dtype. The gradient is cast back; a conversion to or from integers has none.
+//! `to_dtype(x)`: conversion to another dtype. The gradient is cast back. A conversion to or from integers has no
+//! gradient.
 //!
-//! Float to integer truncates and saturates, NaN gives 0; between floats rounds to nearest, ties to even; integers wrap;
-//! anything to bool is `!= 0`.
+//! A float becomes an integer by truncation and saturation, with 0 for NaN. Conversions between floats round to
+//! nearest, ties to even. Integers wrap. Conversion of anything to bool is `!= 0`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,11 +13,13 @@ use super::apply_one;
 use super::map::{Arg, Map};
 use crate::Tensor;
 
-/// The kernel of each pair of dtypes.
+/// The kernel for each pair of dtypes.
 static KERNELS: [[OnceLock<Arc<Kernel>>; 13]; 13] = [const { [const { OnceLock::new() }; 13] }; 13];
 
-/// An integer in f32 such that rounding it to half precision rounds the integer once: what f32 does not hold becomes an odd
-/// neighbour among the numbers of 16 bits or more, which is no tie of half precision and on the same side of one.
+/// Converts an integer to f32 such that rounding the result to half precision equals rounding the integer once. An
+/// integer that f32 may not hold is first rounded to odd: its low bits are dropped, and if they were not all 0, the
+/// lowest remaining bit is set. At least 16 bits remain, more than half precision has, so the odd number is no tie of
+/// half precision and lies on the same side of every tie as the integer.
 fn to_odd(x: Expr<'_>) -> Expr<'_> {
     let (mut x, mut by) = (x, x.cast(DType::F32).constant(1));
     let steps = [(48, 32), (32, 16), (24, 8)];
@@ -43,7 +46,7 @@ impl Tensor {
             None => {
                 let builder = KernelBuilder::new(&[self.dtype()]);
                 let x = builder.args()[0];
-                // Rounds to half precision once, not to f32 first.
+                // Rounds to half precision once, without rounding to f32 first.
                 let y = match self.dtype() {
                     _ if dtype.compute() == dtype => x.cast(dtype),
                     DType::F64 => x,

@@ -1,4 +1,4 @@
-//! `cat` and `stack`: tensors one after the other along an axis. The gradients are the pieces that a split would give.
+//! `cat` and `stack`: tensors joined along an axis. Their gradients are the pieces of the result's gradient.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Here, Result, View, ViewMut};
@@ -7,12 +7,12 @@ use super::operand_rules::common_dtype;
 use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, apply_one, one};
 use crate::Tensor;
 
-/// Concatenation along an axis.
+/// Concatenation of tensors along an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cat {
     /// The axis.
     pub axis: usize,
-    /// Sizes of the inputs along it.
+    /// Sizes of the inputs along the axis.
     pub sizes: Vec<usize>,
 }
 
@@ -52,7 +52,8 @@ impl Operation for Cat {
 }
 
 impl Tensor {
-    /// Tensors one after the other along an axis. Shapes are equal outside it; dtypes promote; empty pieces are legal.
+    /// Concatenates tensors along an axis. Their shapes must be equal except along that axis; dtypes promote; tensors
+    /// may be empty.
     #[track_caller]
     pub fn cat(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
         let Some(first) = tensors.first() else {
@@ -79,7 +80,7 @@ impl Tensor {
         apply_one(Cat { axis, sizes }, &cast.iter().collect::<Vec<_>>())
     }
 
-    /// Tensors of one shape as the slices of a new axis.
+    /// Stacks tensors of the same shape along a new axis.
     #[track_caller]
     pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
         let Some(first) = tensors.first() else {

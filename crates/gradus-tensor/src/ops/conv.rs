@@ -1,8 +1,8 @@
 //! `conv1d`, `conv2d`, `conv3d`: cross-correlation of `x [n, c, spatial..]` with `w [k, c / groups, kernel..]`.
 //!
-//! Convolution is bilinear. With its two adjoints (the gradients for input and weight) it forms a family that is closed
-//! under differentiation: each is the gradient of the others, so every order is a convolution again. The adjoint for the
-//! input is the transposed convolution.
+//! Convolution is bilinear. Together with its two adjoints (the gradients with respect to the input and the weight), it
+//! forms a family that is closed under differentiation: the gradients of each member are the other two members, so
+//! gradients of every order are convolutions again. The adjoint for the input is the transposed convolution.
 
 use gradus_backend::{Backend, DType, Error, Here, Result, Shape, View, ViewMut, Window};
 
@@ -19,7 +19,8 @@ pub struct Conv {
     pub groups: usize,
 }
 
-/// The gradient of [`Conv`] for its input: of `g [n, k, positions..]` and the weight.
+/// The gradient of [`Conv`] with respect to its input. Inputs: `g [n, k, positions..]`, the gradient of the result, and
+/// the weight.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvBackwardInput {
     /// The convolution.
@@ -28,7 +29,8 @@ pub struct ConvBackwardInput {
     pub input: Shape,
 }
 
-/// The gradient of [`Conv`] for its weight: of the input and `g [n, k, positions..]`.
+/// The gradient of [`Conv`] with respect to its weight. Inputs: the input of the convolution, and
+/// `g [n, k, positions..]`, the gradient of the result.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvBackwardWeight {
     /// The convolution.
@@ -163,8 +165,8 @@ impl Operation for ConvBackwardWeight {
     }
 }
 
-/// Checks what all convolutions require: input and weight of rank `rank`, and numbers. Returns the dtype that the
-/// operands share.
+/// Checks what all convolutions require: that input and weight have rank `rank`, and that the operands are not
+/// booleans. Returns the dtype that the operands share.
 #[track_caller]
 pub(super) fn check_operands(
     op: &str,
@@ -182,7 +184,7 @@ pub(super) fn check_operands(
     }
 }
 
-/// An error that shows the operands of a convolution.
+/// Adds the operands of a convolution to an error.
 #[track_caller]
 pub(super) fn describe(e: Error, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Error {
     let e = weight.describe(x.describe(e, "input"), "weight");
@@ -190,17 +192,19 @@ pub(super) fn describe(e: Error, x: &Tensor, weight: &Tensor, bias: Option<&Tens
 }
 
 impl Tensor {
-    /// Convolution (cross-correlation) over one axis: `self [n, c, l]` with `weight [k, c / groups, kernel]` and
-    /// `bias [k]` to `[n, k, positions]`. As [`conv2d`](Tensor::conv2d).
+    /// Convolution (cross-correlation) over one axis of `self [n, c, l]` with `weight [k, c / groups, kernel]` and
+    /// `bias [k]`. Returns `[n, k, positions]`. For the details see [`conv2d`](Tensor::conv2d).
     #[track_caller]
     pub fn conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions<1>) -> Result<Tensor> {
         self.convolve("conv1d", weight, bias, options)
     }
 
-    /// Convolution (cross-correlation) over two axes: `self [n, c, h, w]` with `weight [k, c / groups, kh, kw]` and
-    /// `bias [k]` to `[n, k, oh, ow]`, where along each axis
-    /// `positions = (size + before + after - dilation (kernel - 1) - 1) / stride + 1`, rounded down. Dtypes promote; any
-    /// but bool; half precision accumulates in f32, integers wrap. Differentiable to any order.
+    /// Convolution (cross-correlation) over two axes of `self [n, c, h, w]` with `weight [k, c / groups, kh, kw]` and
+    /// `bias [k]`. Returns `[n, k, oh, ow]`, where the size of each spatial axis is
+    /// `(size + before + after - dilation (kernel - 1) - 1) / stride + 1`, rounded down.
+    ///
+    /// Any dtype but bool is accepted; dtypes promote. Half precision accumulates in f32, and integers wrap.
+    /// Differentiable to any order.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -214,15 +218,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Ranks and channels that do not fit, `c` or `k` not divisible by the groups, a stride or dilation of 0, a window
-    /// larger than the padded input, an output padding.
+    /// Fails if ranks or channels do not fit together, if `groups` does not divide `c` and `k`, if a stride or dilation
+    /// is 0, if a window is larger than the padded input, or if an output padding is set.
     #[track_caller]
     pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions<2>) -> Result<Tensor> {
         self.convolve("conv2d", weight, bias, options)
     }
 
-    /// Convolution (cross-correlation) over three axes: `self [n, c, d, h, w]` with
-    /// `weight [k, c / groups, kd, kh, kw]` and `bias [k]` to `[n, k, od, oh, ow]`. As [`conv2d`](Tensor::conv2d).
+    /// Convolution (cross-correlation) over three axes of `self [n, c, d, h, w]` with
+    /// `weight [k, c / groups, kd, kh, kw]` and `bias [k]`. Returns `[n, k, od, oh, ow]`. For the details see
+    /// [`conv2d`](Tensor::conv2d).
     #[track_caller]
     pub fn conv3d(&self, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions<3>) -> Result<Tensor> {
         self.convolve("conv3d", weight, bias, options)

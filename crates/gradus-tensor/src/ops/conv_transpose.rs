@@ -1,6 +1,6 @@
-//! `conv_transpose1d`, `conv_transpose2d`, `conv_transpose3d`: the adjoint of convolution, which spreads each element of
-//! its input over a window of its result. It is recorded as the gradient of a convolution for its input, so that every
-//! order of its own gradient is a convolution again.
+//! `conv_transpose1d`, `conv_transpose2d`, `conv_transpose3d`: the adjoint of convolution, which spreads each element
+//! of its input over a window of its result. It is recorded as the gradient of a convolution with respect to its input,
+//! so its own gradients of every order are convolutions again.
 
 use gradus_backend::{Error, ErrorKind, Here, Result, Shape, Window};
 
@@ -16,11 +16,12 @@ struct Axis {
     size: usize,
     /// Size of the result without any padding.
     full: usize,
-    /// Zeros at the end of the result that no element reaches.
+    /// Number of zeros at the end of the result, where no input element reaches.
     rest: usize,
 }
 
-/// Sizes along axis `i`, where the input has `input` elements; `None` if a size overflows or nothing is left.
+/// The sizes along axis `i`, where the input has `input` elements. `None` if a size overflows or the result would be
+/// empty.
 fn axis(w: &Window, i: usize, input: usize, output_padding: usize) -> Option<Axis> {
     let reach = (w.kernel[i].checked_sub(1)?).checked_mul(w.dilation[i])?.checked_add(1)?;
     let full = input.checked_sub(1)?.checked_mul(w.stride[i])?.checked_add(reach)?;
@@ -30,19 +31,19 @@ fn axis(w: &Window, i: usize, input: usize, output_padding: usize) -> Option<Axi
 }
 
 impl Tensor {
-    /// Transposed convolution over one axis: `self [n, c, l]` with `weight [c, k / groups, kernel]` and `bias [k]` to
-    /// `[n, k, size]`. As [`conv_transpose2d`](Tensor::conv_transpose2d).
+    /// Transposed convolution over one axis of `self [n, c, l]` with `weight [c, k / groups, kernel]` and `bias [k]`.
+    /// Returns `[n, k, size]`. For the details see [`conv_transpose2d`](Tensor::conv_transpose2d).
     #[track_caller]
     pub fn conv_transpose1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions<1>) -> Result<Tensor> {
         self.convolve_transposed("conv_transpose1d", weight, bias, options)
     }
 
-    /// Transposed convolution over two axes: `self [n, c, h, w]` with `weight [c, k / groups, kh, kw]` and `bias [k]` to
-    /// `[n, k, oh, ow]`, where along each axis
-    /// `size = (input - 1) stride - before - after + dilation (kernel - 1) + output_padding + 1`.
+    /// Transposed convolution over two axes of `self [n, c, h, w]` with `weight [c, k / groups, kh, kw]` and
+    /// `bias [k]`. Returns `[n, k, oh, ow]`, where the size of each spatial axis is
+    /// `(input - 1) stride - before - after + dilation (kernel - 1) + output_padding + 1`.
     ///
-    /// It is the adjoint of [`conv2d`](Tensor::conv2d) with the same weight and options, for an input of the size of the
-    /// result. Dtypes promote; any but bool. Differentiable to any order.
+    /// It is the adjoint of the [`conv2d`](Tensor::conv2d) with the same weight and options whose input has the size of
+    /// this result. Any dtype but bool is accepted; dtypes promote. Differentiable to any order.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -55,15 +56,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Ranks and channels that do not fit, `c` or `k` not divisible by the groups, a kernel, stride or dilation of 0, an
-    /// output padding that is not below the larger of stride and dilation, an empty spatial axis, more padding than result.
+    /// Fails if ranks or channels do not fit together, if `groups` does not divide `c`, if a kernel, stride or dilation
+    /// is 0, if an output padding is not below the larger of stride and dilation, if a spatial axis is empty, or if the
+    /// padding leaves nothing of the result.
     #[track_caller]
     pub fn conv_transpose2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions<2>) -> Result<Tensor> {
         self.convolve_transposed("conv_transpose2d", weight, bias, options)
     }
 
-    /// Transposed convolution over three axes: `self [n, c, d, h, w]` with `weight [c, k / groups, kd, kh, kw]` and
-    /// `bias [k]` to `[n, k, od, oh, ow]`. As [`conv_transpose2d`](Tensor::conv_transpose2d).
+    /// Transposed convolution over three axes of `self [n, c, d, h, w]` with `weight [c, k / groups, kd, kh, kw]` and
+    /// `bias [k]`. Returns `[n, k, od, oh, ow]`. For the details see [`conv_transpose2d`](Tensor::conv_transpose2d).
     #[track_caller]
     pub fn conv_transpose3d(&self, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions<3>) -> Result<Tensor> {
         self.convolve_transposed("conv_transpose3d", weight, bias, options)
@@ -119,7 +121,7 @@ impl Tensor {
             axes.push(sizes);
         }
 
-        // With a bias the sum is rounded once, after it.
+        // With a bias, everything is computed in the compute dtype and rounded once, after the bias is added.
         let wide = if bias.is_some() { x.dtype().compute() } else { x.dtype() };
         let operands = [x.to_dtype(wide)?, weight.to_dtype(wide)?];
         let operands = [&operands[0], &operands[1]];
@@ -127,8 +129,8 @@ impl Tensor {
             let input = Shape::new(&[&[x.shape()[0], k], &sizes[..]].concat())?;
             Ok(ConvBackwardInput { conv: Conv { window, groups }, input })
         };
-        // The convolution of the result has as many positions as there are elements here, as long as less than a stride
-        // is left over at the end.
+        // A convolution of the result has as many positions as `x` has elements, provided that fewer than `stride`
+        // elements are left over at the end.
         let fits = axes.iter().zip(window.stride).all(|(a, stride)| a.rest < stride);
         let y = if fits {
             for i in 0..N {

@@ -1,4 +1,5 @@
-//! `contiguous(x)` and `copy(x)`: the values in row-major order in memory of their own. The gradient passes through.
+//! `contiguous(x)` and `copy(x)`: the values in row-major order in memory of their own. The gradient passes through
+//! unchanged.
 
 use std::sync::Arc;
 
@@ -34,19 +35,19 @@ impl Operation for Contiguous {
 }
 
 impl Tensor {
-    /// The tensor itself if it is contiguous, else a contiguous copy.
+    /// The tensor itself if it is contiguous, otherwise a contiguous copy.
     #[track_caller]
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
 
-    /// This tensor, copied if it shares memory with `other`: the result of an operation that promises memory of its own.
+    /// This tensor, copied if it shares memory with `other`. For operations that promise a result in memory of its own.
     #[track_caller]
     pub(crate) fn apart_from(self, other: &Tensor) -> Result<Tensor> {
         if Arc::ptr_eq(self.storage(), other.storage()) { self.copy() } else { Ok(self) }
     }
 
-    /// A copy in memory of its own.
+    /// A contiguous copy in memory of its own.
     #[track_caller]
     pub fn copy(&self) -> Result<Tensor> {
         apply_one(Contiguous, &[self])

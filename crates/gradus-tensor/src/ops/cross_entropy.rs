@@ -1,8 +1,8 @@
 //! The fused cross-entropy of logits and class indices: the negative log-likelihood of a class under `softmax(logits)`.
 //!
-//! A row's loss is `lse - (1 - s) * x[target] - s * mean(x)` with the log-sum-exp `lse` and the smoothing `s`; its
-//! gradient is `softmax(x) - (1 - s) * onehot - s / c`. The gradient is computed in the backward pass. The methods are
-//! in `ops/loss/class.rs`.
+//! With the log-sum-exp `lse` and the label smoothing `s`, the loss of a row is
+//! `lse - (1 - s) * x[target] - s * mean(x)`. Its gradient, `softmax(x) - (1 - s) * onehot - s / c`, is computed in the
+//! backward pass. The methods are in `ops/loss/class.rs`.
 
 use gradus_backend::{Backend, CrossEntropyParams, Result, View, ViewMut};
 use smallvec::smallvec;
@@ -10,15 +10,15 @@ use smallvec::smallvec;
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_one, grads, one};
 use crate::Tensor;
 
-/// The losses of rows of logits. Outputs: the losses, and the log-sum-exps, which carry no gradient.
+/// The loss of each row of logits. Outputs: the losses, and the log-sum-exps, which carry no gradient.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CrossEntropy {
-    /// Ignored target and smoothing.
+    /// The ignored target and the label smoothing.
     pub params: CrossEntropyParams,
 }
 
 impl CrossEntropy {
-    /// The gradient of the logits as a tracked expression: of `g [n]` and logits.
+    /// The gradient of the logits as a tracked expression. `g [n]` is the gradient of the losses.
     #[track_caller]
     fn gradient(&self, logits: &Tensor, target: &Tensor, g: &Tensor) -> Result<Tensor> {
         let (c, dtype) = (logits.shape()[1], logits.dtype());
@@ -32,7 +32,7 @@ impl CrossEntropy {
         let Some(ignored) = self.params.ignore_index else {
             return logits.softmax(1)?.sub(&distribution)?.mul(&g)?.to_dtype(dtype);
         };
-        // An ignored row has gradient 0 to every order, whatever its logits are.
+        // An ignored row has gradient 0 at every order, whatever its logits are.
         let counts = target.ne(ignored)?;
         let softmax = counts.where_(logits, 0.0)?.softmax(1)?;
         let dx = softmax.sub(&distribution)?.mul(&g)?;
@@ -83,10 +83,11 @@ impl Operation for CrossEntropy {
     }
 }
 
-/// The fused gradient of [`CrossEntropy`] for the logits, of logits, targets, log-sum-exps and the gradient of the losses.
+/// The fused gradient of [`CrossEntropy`] with respect to the logits. Inputs: logits, targets, log-sum-exps, and the
+/// gradient of the losses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CrossEntropyBackward {
-    /// Ignored target and smoothing.
+    /// The ignored target and the label smoothing.
     pub params: CrossEntropyParams,
 }
 

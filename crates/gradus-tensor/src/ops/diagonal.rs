@@ -1,5 +1,5 @@
-//! `diagonal`, `diag`, `diag_embed` and `trace`: the diagonals of a plane of two axes; `tril` and `triu`: the parts below
-//! and above one. Diagonal `k` holds the elements whose column is their row plus `k`.
+//! `diagonal`, `diag`, `diag_embed` and `trace`: the diagonals of the plane of two axes. `tril` and `triu`: the parts
+//! below and above a diagonal. Diagonal `k` holds the elements whose column is their row plus `k`.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Axes, Backend, DType, Error, Here, Layout, Result, Scalar, Shape, View, ViewMut};
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, apply_one, apply_view, grads, one};
 use crate::Tensor;
 
-/// A diagonal of the plane of two axes, which go away; the diagonal becomes the last axis.
+/// A diagonal of the plane of two axes. The two axes are removed, and the diagonal becomes the last axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Diagonal {
     /// Which diagonal.
@@ -40,7 +40,7 @@ impl Diagonal {
         strides.push(x.strides()[a] + x.strides()[b]);
         let shape = Shape::new(&dims)?;
         let mut start = x.offset();
-        // Without elements the offset says nothing, and a step from it may leave the buffer.
+        // The offset of an empty view is never used, and moving it could leave the buffer.
         if shape.numel() > 0 {
             start = start.wrapping_add_signed(down as isize * x.strides()[a] + across as isize * x.strides()[b]);
         }
@@ -102,8 +102,9 @@ impl Operation for DiagonalBackward {
 }
 
 impl Tensor {
-    /// Diagonal `offset` of the plane of two axes: above the main one where `offset` is positive, below where negative.
-    /// The two axes go away and the diagonal is the last axis, of size 0 where it lies outside. A view.
+    /// Diagonal `offset` of the plane of two axes. It lies above the main diagonal if `offset` is positive, and below
+    /// it if negative. The two axes are removed, and the diagonal becomes the last axis, of size 0 if it lies outside
+    /// the plane. The result is a view.
     #[track_caller]
     pub fn diagonal(&self, offset: isize, axis1: isize, axis2: isize) -> Result<Tensor> {
         Axes::resolve("diagonal", &[axis1, axis2], self.rank()).map_err(|e| self.describe(e, "self"))?;
@@ -113,8 +114,8 @@ impl Tensor {
         apply_view(op, self, layout)
     }
 
-    /// The last axis on diagonal `offset` of the plane of two new axes, zeros elsewhere. `axis1` and `axis2` are axes of
-    /// the result. The inverse of [`diagonal`](Tensor::diagonal).
+    /// Places the last axis on diagonal `offset` of the plane of two new axes, with zeros elsewhere. `axis1` and
+    /// `axis2` are axes of the result. This is the inverse of [`diagonal`](Tensor::diagonal).
     #[track_caller]
     pub fn diag_embed(&self, offset: isize, axis1: isize, axis2: isize) -> Result<Tensor> {
         let rank = self.rank() + 1;
@@ -124,7 +125,7 @@ impl Tensor {
         };
         Axes::resolve("diag_embed", &[axis1, axis2], rank).map_err(|e| self.describe(e, "self"))?;
         let axes = [resolve_axis("diag_embed", axis1, rank)?, resolve_axis("diag_embed", axis2, rank)?];
-        // Where the sum overflows it exceeds every size, so the shape is refused.
+        // If the sum overflows, it saturates to more than any shape allows, so the shape is refused.
         let side = len.saturating_add(offset.unsigned_abs());
         let mut lead = lead.iter();
         let dims: SmallVec<[usize; 9]> =
@@ -133,7 +134,7 @@ impl Tensor {
         apply_one(DiagonalBackward { diagonal: Diagonal { offset, axes }, input }, &[self])
     }
 
-    /// For a vector, the matrix with it on diagonal `k`; for a matrix, its diagonal `k` as a view.
+    /// For a vector, the matrix with the vector on diagonal `k`. For a matrix, its diagonal `k` as a view.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -156,7 +157,7 @@ impl Tensor {
         }
     }
 
-    /// The sum of the main diagonal of a matrix, a scalar. Integers and booleans sum in 64 bits.
+    /// The sum of the main diagonal of a matrix, as a scalar. Integers and booleans are summed in 64 bits.
     #[track_caller]
     pub fn trace(&self) -> Result<Tensor> {
         if self.rank() != 2 {
@@ -166,21 +167,21 @@ impl Tensor {
         self.diagonal(0, 0, 1)?.sum_all()
     }
 
-    /// The part of each matrix (the last two axes) on and below diagonal `k`, zeros above it.
+    /// The part of each matrix (the last two axes) on and below diagonal `k`, with zeros above it.
     #[track_caller]
     pub fn tril(&self, k: isize) -> Result<Tensor> {
         let above = self.columns_past_rows("tril")?.gt(k as i64)?;
         self.masked_fill(&above, 0)
     }
 
-    /// The part of each matrix (the last two axes) on and above diagonal `k`, zeros below it.
+    /// The part of each matrix (the last two axes) on and above diagonal `k`, with zeros below it.
     #[track_caller]
     pub fn triu(&self, k: isize) -> Result<Tensor> {
         let below = self.columns_past_rows("triu")?.lt(k as i64)?;
         self.masked_fill(&below, 0)
     }
 
-    /// Column minus row (i64) for each position of the last two axes.
+    /// The column minus the row (i64) at each position of the last two axes.
     #[track_caller]
     fn columns_past_rows(&self, op: &str) -> Result<Tensor> {
         let &[.., rows, columns] = self.shape() else {

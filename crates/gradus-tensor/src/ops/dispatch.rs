@@ -1,4 +1,4 @@
-//! `dispatch_compute`: runs a user's own program. The method is in `compute.rs` of the crate.
+//! `dispatch_compute`: runs a user's own program. The method is in the crate's `compute.rs`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{Effect, Flow, InputSpec, Operation, Outputs, Spec};
 
-/// A user's own program.
+/// A run of a user's own program.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Dispatch {
     /// The program.
@@ -17,7 +17,7 @@ pub struct Dispatch {
     pub written: SmallVec<[bool; 8]>,
     /// Push constants.
     pub constants: Arc<[u8]>,
-    /// Numbers of work-groups.
+    /// The number of work-groups along each axis.
     pub groups: [u32; 3],
 }
 

@@ -1,6 +1,7 @@
 //! Distances and similarities of vectors: `cdist`, `pairwise_distance`, `cosine_similarity`.
 //!
-//! All are p-norms of differences, so nothing cancels: points that coincide have distance 0 and gradient 0.
+//! The distances are p-norms of differences, so there is no cancellation: points that coincide have distance 0 and
+//! gradient 0.
 
 use gradus_backend::{DType, Error, Result, Shape};
 
@@ -9,9 +10,9 @@ use super::operand_rules::{axis_of, common_dtype};
 use crate::Tensor;
 
 impl Tensor {
-    /// The p-distance of every row of this `[.., m, d]` to every row of `other [.., n, d]`, as `[.., m, n]`; leading axes
-    /// broadcast. `p` as in [`norm`](Tensor::norm), at least 0. Points that coincide have gradient 0. Takes memory for all
-    /// `m n d` differences.
+    /// The distance in the p-norm from every row of `self [.., m, d]` to every row of `other [.., n, d]`, as
+    /// `[.., m, n]`. Leading axes broadcast. `p` is as in [`norm`](Tensor::norm), but at least 0. Points that coincide
+    /// have gradient 0. Needs memory for all `m n d` differences.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -30,19 +31,19 @@ impl Tensor {
         check_p("cdist", p, 0.0).map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
         let (dtype, a, b) = self.wide_pair("cdist", other)?;
         let (m, n, d) = (self.shape()[ra - 2], other.shape()[rb - 2], self.shape()[ra - 1]);
-        // Leading axes are merged into one, so that the differences, which have one more axis, fit at the highest rank
-        // too.
+        // The leading axes are merged into one, so that the differences, which have one more axis, stay within the
+        // highest rank.
         let lead = Shape::broadcast("cdist", &self.shape()[..ra - 2], &other.shape()[..rb - 2])
             .map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
         let a = a.expand([&lead[..], &[m, d]].concat())?.reshape([lead.numel(), m, d])?;
         let b = b.expand([&lead[..], &[n, d]].concat())?.reshape([lead.numel(), n, d])?;
         let difference = a.unsqueeze(2)?.sub(&b.unsqueeze(1)?)?;
-        // Empty vectors coincide, even for norms where the maximum of nothing would be an error.
+        // Empty vectors coincide, even in norms for which the maximum of no elements would be an error.
         let y = if d == 0 { difference.sum(&[-1], false)? } else { difference.norm(p, &[-1], false)? };
         y.reshape([&lead[..], &[m, n]].concat())?.to_dtype(dtype)
     }
 
-    /// The float dtype that two operands share, and both converted to its compute dtype.
+    /// The float dtype that two operands share, and both operands converted to its compute dtype.
     #[track_caller]
     fn wide_pair(&self, op: &str, other: &Tensor) -> Result<(DType, Tensor, Tensor)> {
         let dtype = common_dtype(op, &[self, other], &["self", "other"])?.to_float();
@@ -50,9 +51,9 @@ impl Tensor {
         Ok((dtype, self.to_dtype(wide)?, other.to_dtype(wide)?))
     }
 
-    /// The p-norm of `self - other + eps` over the last axis; the operands broadcast. `eps` keeps the gradient away from
-    /// the kink at 0 (1e-6 is usual; 0 is legal): points that coincide have gradient 0 with it 0. The axis stays with size
-    /// 1 if `keepdim`.
+    /// The p-norm of `self - other + eps` over the last axis. The operands broadcast. `eps` (1e-6 is usual) keeps the
+    /// gradient away from the kink at 0. It may be 0. If `eps` is 0, points that coincide have gradient 0. With
+    /// `keepdim` the axis is kept with size 1.
     #[track_caller]
     pub fn pairwise_distance(&self, other: &Tensor, p: f64, eps: f64, keepdim: bool) -> Result<Tensor> {
         check_p("pairwise_distance", p, f64::NEG_INFINITY)
@@ -68,8 +69,8 @@ impl Tensor {
 
     /// `a . b / (max(|a|, eps) max(|b|, eps))` along an axis of the broadcast operands: the cosine of the angle.
     ///
-    /// `eps` (1e-8 is usual) decides what a vector of zeros gives: 0, with the gradient of a constant length `eps`. A length
-    /// that overflows, as a [`norm`](Tensor::norm) does, gives NaN.
+    /// `eps` (1e-8 is usual) decides the result for a vector of zeros: 0, with the gradient of a constant length `eps`.
+    /// If a length overflows, as a [`norm`](Tensor::norm) can, the result is NaN.
     #[track_caller]
     pub fn cosine_similarity(&self, other: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
         if !(eps > 0.0 && eps.is_finite()) {

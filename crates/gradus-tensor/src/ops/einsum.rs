@@ -1,7 +1,7 @@
-//! `einsum` and `tensordot`: sums of products over named axes, by permutation, reshape and matmul.
+//! `einsum` and `tensordot`: sums of products over named axes, computed by permutation, reshape and matmul.
 //!
-//! A term is a tensor with a distinct label for each axis. Labels are bits: `A-Z`, then `a-z`, then the axes of an
-//! ellipsis, counted from its right. Operands are joined two at a time, in the order of least work.
+//! A term is a tensor with a distinct label for each axis. Labels are bit numbers: first `A-Z`, then `a-z`, then the
+//! axes of an ellipsis, counted from its right. Operands are joined two at a time, in the order of least work.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{DType, Error, ErrorKind, Here, MAX_RANK, Result};
@@ -9,14 +9,14 @@ use gradus_backend::{DType, Error, ErrorKind, Here, MAX_RANK, Result};
 use super::operand_rules::common_dtype;
 use crate::Tensor;
 
-/// Number of letters; ellipsis axes have the labels from here on.
+/// The number of letters. Labels from here on stand for ellipsis axes.
 const LETTERS: u8 = 52;
-/// Most operands for which every order of joining is considered.
+/// The largest number of operands for which every order of joining is considered.
 const EXHAUSTIVE: usize = 8;
 
 /// One operand, or the output, as the equation writes it.
 struct Subscript {
-    /// Labels before the ellipsis, and after it.
+    /// The labels before the ellipsis. Those after it are in `after`.
     before: Vec<u8>,
     after: Vec<u8>,
     ellipsis: bool,
@@ -37,11 +37,11 @@ fn failure(equation: &str, at: usize, message: impl std::fmt::Display) -> Error 
     let column = equation.chars().count().min(at);
     Error::argument("einsum", format!("at position {at}: {message}"))
         .note(equation.to_owned())
-        // At most as long as the equation.
+        // The indentation is at most as long as the equation.
         .note(format!("{}^", " ".repeat(column)))
 }
 
-/// The parts of `equation`, which holds the characters from `start` to `end`.
+/// Parses `chars`, one subscript of `equation`, which begins at position `start`.
 #[track_caller]
 fn subscript(equation: &str, chars: &[char], start: usize) -> Result<Subscript> {
     let mut found = Subscript { before: vec![], after: vec![], ellipsis: false, at: start };
@@ -70,7 +70,7 @@ fn subscript(equation: &str, chars: &[char], start: usize) -> Result<Subscript> 
     Ok(found)
 }
 
-/// The operands and the output, if the equation names one.
+/// The operands, and the output if the equation names one.
 #[track_caller]
 fn parse(equation: &str) -> Result<(Vec<Subscript>, Option<Subscript>)> {
     let chars: Vec<char> = equation.chars().collect();
@@ -100,7 +100,7 @@ struct Term {
 }
 
 impl Term {
-    /// Takes the diagonal wherever two axes have one label.
+    /// Takes the diagonal wherever two axes have the same label.
     #[track_caller]
     fn without_repeats(mut self) -> Result<Term> {
         let repeated = |l: &[u8]| (1..l.len()).find_map(|j| Some((l[..j].iter().position(|x| *x == l[j])?, j)));
@@ -132,7 +132,7 @@ impl Term {
         let gone: Vec<isize> =
             (0..self.labels.len()).filter(|&k| kept >> self.labels[k] & 1 == 0).map(|k| k as isize).collect();
         if !gone.is_empty() {
-            // Integers stay in their dtype, as they do in a product.
+            // Integers keep their dtype, as they do in a product.
             self.tensor = self.tensor.sum(&gone, false)?.to_dtype(self.tensor.dtype())?;
             self.labels.retain(|&l| kept >> l & 1 == 1);
         }
@@ -167,7 +167,7 @@ impl Term {
         let (n, i, k, j) = (size(&batch), size(&rows), size(&inner), size(&columns));
         let lhs = a.arranged(&[&batch[..], &rows, &inner].concat(), [n, i, k])?;
         let rhs = b.arranged(&[&batch[..], &inner, &columns].concat(), [n, k, j])?;
-        // Without a sum the product is elementwise.
+        // Without a label to sum over, the product is elementwise.
         let product = if inner.is_empty() { lhs.mul(&rhs)? } else { lhs.matmul(&rhs)? };
         let labels = [batch, rows, columns].concat();
         let dims: Vec<usize> = labels.iter().map(|&l| sizes[usize::from(l)]).collect();
@@ -180,20 +180,20 @@ fn work(set: u64, sizes: &[usize; 64]) -> f64 {
     (0..64).filter(|l| set >> l & 1 == 1).map(|l| sizes[l].max(1) as f64).product()
 }
 
-/// The order of joining, as pairs of positions in a list: both are removed, and the result is appended.
+/// The order of joining, as pairs of positions in a list. Each join removes both entries and appends the result.
 fn order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(usize, usize)>> {
     if terms.len() <= EXHAUSTIVE { best_order(terms, output, sizes) } else { greedy_order(terms, output, sizes) }
 }
 
-/// Least work over all orders, by dynamic programming over sets of operands. `None` if every order has an intermediate
-/// of too high a rank.
+/// The order of least work, found by dynamic programming over sets of operands. `None` if every order has an
+/// intermediate result of too high a rank.
 fn best_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(usize, usize)>> {
     let n = terms.len();
     let union = |set: usize| (0..n).filter(|i| set >> i & 1 == 1).fold(0, |u, i| u | terms[i]);
     let all = (1usize << n) - 1;
-    // The labels that the product of a set of operands still has. There are at most `EXHAUSTIVE` operands.
+    // The labels that the product of each set of operands keeps. There are at most `EXHAUSTIVE` operands.
     let kept: Vec<u64> = (0..=all).map(|s| union(s) & (output | union(all & !s))).collect();
-    let mut best: Vec<(f64, usize)> = vec![(f64::INFINITY, 0); all + 1]; // as many sets, at most
+    let mut best: Vec<(f64, usize)> = vec![(f64::INFINITY, 0); all + 1]; // at most one entry for each set
     for set in 1..=all {
         if set.is_power_of_two() {
             best[set] = (0.0, 0);
@@ -217,8 +217,8 @@ fn best_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(us
     if n > 0 && best[all].0.is_infinite() {
         return None;
     }
-    // The joins of the tree, leaves first, with positions in the list as it shrinks and grows.
-    // It has at most `EXHAUSTIVE` sets.
+    // Lists the joins of the tree, leaves first, with positions in the list as it shrinks and grows.
+    // The list has at most `EXHAUSTIVE` sets.
     let mut list: Vec<usize> = (0..n).map(|i| 1 << i).collect();
     let mut joins = Vec::new();
     let mut stack = vec![(all, false)];
@@ -240,7 +240,7 @@ fn best_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(us
     Some(joins)
 }
 
-/// Repeatedly joins the pair whose product grows least compared with its factors.
+/// Repeatedly joins the two terms for which the size of the product, less the sizes of both terms, is smallest.
 fn greedy_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(usize, usize)>> {
     let mut list = terms.to_vec();
     let mut joins = Vec::new();
@@ -266,20 +266,20 @@ fn greedy_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(
 }
 
 impl Tensor {
-    /// The sum of products that `equation` describes: letters name the axes of each operand, and of the output after
-    /// `->`; letters that the output lacks are summed over.
+    /// The sum of products that `equation` describes. Letters name the axes of each operand and, after `->`, those of
+    /// the output. Letters that are missing from the output are summed over.
     ///
-    /// * A letter twice in one operand takes the diagonal.
-    /// * `...` stands for any further axes, which broadcast, and are summed if the output has no `...`.
-    /// * Without `->` the output is `...` and then the letters that occur once, capitals first, in alphabetical order.
-    /// * Axes of one letter have one size, or size 1, which broadcasts. Spaces mean nothing.
+    /// * A letter that occurs twice in one operand takes the diagonal.
+    /// * `...` stands for any further axes. They broadcast, and are summed over if the output has no `...`.
+    /// * Without `->` the output is `...` followed by the letters that occur once in alphabetical order, capitals first.
+    /// * Axes with the same letter have the same size, or size 1, which broadcasts. Spaces are ignored.
     ///
-    /// Dtypes promote; integers wrap in their own dtype. Operands are joined two at a time, in the order of least work (up
-    /// to 8 operands; else by a greedy choice), as matrix products.
+    /// Dtypes promote; integers wrap in their own dtype. Operands are joined two at a time, as matrix products. Up to 8
+    /// operands are joined in the order of least work, more in an order that is chosen greedily.
     ///
     /// # Errors
-    /// An equation that is not of this form (with the position in it), operands whose number, rank or sizes do not fit it,
-    /// booleans, a product or diagonal of more than 8 axes.
+    /// Fails if the equation is not of this form (the error shows the position), if the number, ranks or sizes of the
+    /// operands do not match it, if the operands are booleans, or if a product or diagonal has more than 8 axes.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -300,7 +300,7 @@ impl Tensor {
         if dtype == DType::Bool {
             return Err(operands[0].describe(Error::dtype("einsum", dtype, "numbers; cast first"), "operand 0"));
         }
-        // Labels of every axis, and the size of every label.
+        // `sizes` holds the size of every label; the labels of every axis go into `terms`.
         let mut sizes = [1usize; 64];
         let mut terms = Vec::new();
         let mut widest = 0;
@@ -327,7 +327,7 @@ impl Tensor {
                 }
                 counts[usize::from(l)] += 1;
             }
-            // Half precision is rounded once, at the end.
+            // Half precision is rounded only once, at the end.
             terms.push(Term { tensor: t.to_dtype(dtype.compute())?, labels });
         }
         let labels = match &output {
@@ -349,7 +349,7 @@ impl Tensor {
             }
             None => {
                 let once = (0..LETTERS).filter(|&l| counts[usize::from(l)] == 1);
-                // At most one for each letter and axis.
+                // There is at most one label for each letter and each ellipsis axis.
                 (0..widest as u8).rev().map(|k| LETTERS + k).chain(once).collect()
             }
         };
@@ -364,8 +364,9 @@ impl Tensor {
         Ok(y)
     }
 
-    /// The product summed over pairs of axes: `axes_a[i]` of this tensor with `axes_b[i]` of the other, of one size or
-    /// stretched from 1. The result has the other axes of both, this tensor's first. Without axes it is the outer product.
+    /// The product of two tensors, summed over pairs of axes: `axes_a[i]` of this tensor with `axes_b[i]` of `other`.
+    /// The axes of a pair have the same size, or one of them has size 1 and is stretched. The result has the remaining
+    /// axes of this tensor, followed by those of `other`. With no axes it is the outer product.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -416,7 +417,7 @@ impl Tensor {
 
 /// The labels of an operand whose ellipsis stands for `extra` axes.
 fn labelled(s: &Subscript, extra: usize) -> Vec<u8> {
-    // At most 8: a tensor has no more axes.
+    // `extra` is at most 8, the highest rank of a tensor.
     let middle = (0..extra as u8).rev().map(|k| LETTERS + k);
     s.before.iter().copied().chain(middle).chain(s.after.iter().copied()).collect()
 }

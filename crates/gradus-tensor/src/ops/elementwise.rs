@@ -1,8 +1,8 @@
 //! [`Elementwise`]: an elementwise operation defined once, as an expression over scalars.
 //!
-//! From the expression come all dtypes, all backends, broadcasting, promotion and the gradient to any order: the
-//! gradient of a [`Kernel`](gradus_backend::Kernel) is a kernel again. The table of built-in operations is
-//! [`table`](super::table).
+//! The expression yields the kernels for all dtypes and backends, with broadcasting and promotion, and the gradients of
+//! every order: the gradient of a [`Kernel`](gradus_backend::Kernel) is a kernel again. The table of built-in
+//! operations is [`table`](super::table).
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -19,24 +19,25 @@ use crate::autograd::Nested;
 /// Which dtypes an elementwise operation computes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Floats; integers and booleans become f32.
+    /// Floats. Integers and booleans become f32.
     Float,
-    /// Numbers of any kind, not booleans.
+    /// Numbers of any kind, but not booleans.
     Number,
     /// Numbers that can be negative.
     Signed,
     /// Any dtype.
     Any,
-    /// Any dtype, compared exactly: an integer beside a float is not rounded to it.
+    /// Any dtype, compared exactly: an integer is not rounded to the float that it is compared with.
     Compare,
     /// Booleans.
     Bool,
 }
 
-/// A rule for the numbers of a call: gets them in the order of the operands and says what is wrong, if anything.
+/// A rule for the operands of a call that are plain numbers. It receives them in the order of the operands and returns
+/// what is wrong with them, if anything.
 pub type Numbers = fn(&[f64]) -> Option<&'static str>;
 
-/// An elementwise operation: a name, what it computes in, and the expression.
+/// An elementwise operation: a name, the class of its dtypes, and the expression.
 ///
 /// ```
 /// use gradus_tensor::{Elementwise, Operand, ops::Class, Tensor, Result};
@@ -58,20 +59,21 @@ pub struct Elementwise {
     class: Class,
     /// Number of operands, at most 8.
     arity: u8,
-    /// Bit `i`: operand `i` is a bool, whatever dtype the others have.
+    /// Bit `i` is set if operand `i` is a bool, whatever dtype the other operands have.
     conditions: u8,
-    /// The rule for the numbers of a call.
+    /// The rule that the plain numbers of a call must obey.
     numbers: Option<Numbers>,
     body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>,
     kernels: [OnceLock<Arc<Kernel>>; 13],
-    /// Kernels of half precision with scalars, by dtype and the mask of scalar operands: a scalar is not rounded to half
-    /// precision before it is used.
+    /// Half-precision kernels that take scalars, by dtype and mask of scalar operands. In them a scalar is not rounded
+    /// to half precision before it is used.
     half_kernels: Mutex<Vec<(DType, u8, Arc<Kernel>)>>,
 }
 
 impl Elementwise {
-    /// An operation of `arity` operands (1 to 8) of one dtype; `body` maps them to one output. It has at most 65,535
-    /// instructions, and so has its gradient: applying a longer one, or taking the gradient, is an error.
+    /// An operation on `arity` operands (1 to 8) of the same dtype, which `body` maps to one output. The expression and
+    /// its gradient may have at most 65,535 instructions each. Applying a longer operation, or taking a longer
+    /// gradient, fails.
     pub const fn new(
         name: &'static str,
         class: Class,
@@ -92,13 +94,13 @@ impl Elementwise {
         }
     }
 
-    /// Declares operands that are bool, whatever dtype the others have: bit `i` of `mask` for operand `i`.
+    /// Declares which operands are bool, whatever dtype the others have: bit `i` of `mask` stands for operand `i`.
     pub const fn conditions(mut self, mask: u8) -> Self {
         self.conditions = mask;
         self
     }
 
-    /// With a rule for the operands that are numbers.
+    /// Sets a rule for the operands that are plain numbers.
     pub const fn numbers(mut self, rule: Numbers) -> Self {
         self.numbers = Some(rule);
         self
@@ -116,11 +118,11 @@ impl Elementwise {
     /// Applies the operation: promotes, broadcasts, computes and records.
     ///
     /// # Errors
-    /// Shapes that do not broadcast, dtypes without a common one or outside the operation's class, a scalar that the
-    /// dtype cannot represent, operands on different devices.
+    /// Fails if shapes do not broadcast, if the dtypes have no common dtype or it is outside the operation's class, if
+    /// the dtype cannot represent a scalar, or if the operands are on different devices.
     #[track_caller]
     pub fn apply(&self, operands: &[Operand<'_>]) -> Result<Tensor> {
-        // The common case, where nothing has to be converted.
+        // The common case, in which nothing has to be converted.
         if self.conditions == 0 && operands.len() == usize::from(self.arity) {
             match *operands {
                 [Operand::Tensor(a)] if self.takes(a.dtype()) => return self.apply_to(&[a]),
@@ -133,7 +135,7 @@ impl Elementwise {
         self.apply_converted(operands)
     }
 
-    /// Whether operands of this dtype are computed in it.
+    /// Whether operands of this dtype are computed in that dtype.
     fn takes(&self, dtype: DType) -> bool {
         match self.class {
             Class::Float => dtype.is_float(),
@@ -144,7 +146,7 @@ impl Elementwise {
         }
     }
 
-    /// Applies the operation to tensors of one dtype that it [`takes`](Elementwise::takes).
+    /// Applies the operation to tensors that share a dtype which it [`takes`](Elementwise::takes).
     #[track_caller]
     fn apply_to<const N: usize>(&self, inputs: &[&Tensor; N]) -> Result<Tensor> {
         let kernel = self.kernel(inputs[0].dtype())?;
@@ -152,7 +154,7 @@ impl Elementwise {
         apply_one(Map { kernel, args: SmallVec::from_buf_and_len(args, N) }, inputs)
     }
 
-    /// [`apply`](Elementwise::apply) for operands of any kind.
+    /// [`apply`](Elementwise::apply) for any operands, which are converted where necessary.
     #[track_caller]
     fn apply_converted(&self, operands: &[Operand<'_>]) -> Result<Tensor> {
         let (mut tensors, mut scalars, mut integers) = (0, 0, false);
@@ -252,13 +254,13 @@ impl Elementwise {
         }
     }
 
-    /// The kernel for operands that share `dtype`, built on first use.
+    /// The kernel for operands of dtype `dtype`, built on first use.
     #[track_caller]
     pub fn kernel(&self, dtype: DType) -> Result<Arc<Kernel>> {
         self.kernel_with(dtype, 0)
     }
 
-    /// [`kernel`](Elementwise::kernel) for operands of which some, by `mask`, are scalars.
+    /// [`kernel`](Elementwise::kernel) where the operands that are set in `mask` are scalars.
     #[track_caller]
     pub(super) fn kernel_with(&self, dtype: DType, mask: u8) -> Result<Arc<Kernel>> {
         if dtype.compute() != dtype && mask != 0 {
@@ -266,7 +268,7 @@ impl Elementwise {
             if let Some((.., k)) = kernels().iter().find(|k| k.0 == dtype && k.1 == mask) {
                 return Ok(k.clone());
             }
-            // Without the lock: the formula is user code.
+            // Built without holding the lock, since the formula is user code.
             let kernel = Arc::new(self.build(dtype, mask)?);
             kernels().push((dtype, mask, kernel.clone()));
             return Ok(kernel);
@@ -287,7 +289,7 @@ impl Elementwise {
             () if scalars >> i & 1 == 1 => dtype.compute(),
             () => dtype,
         };
-        // At most 8.
+        // There are at most 8 operands.
         let args: SmallVec<[DType; 4]> = (0..usize::from(self.arity)).map(arg).collect();
         // The output of a half-precision kernel is stored in half precision, even beside bool operands.
         let builder = gradus_backend::KernelBuilder::new(&args);
@@ -299,10 +301,10 @@ impl Elementwise {
     }
 }
 
-/// The dtype in which integers and floats compare exactly, if operands of these kinds are mixed: f64, which holds every
-/// value of the floats and of integers up to 32 bits. `None` where nothing is mixed.
+/// The dtype in which to compare operands exactly if integers and floats are mixed: f64, which holds every float and
+/// every integer of up to 32 bits. `None` if nothing is mixed.
 ///
-/// 64-bit integers have no such dtype beside float tensors: an error.
+/// No dtype holds both 64-bit integers and floats, so comparing tensors of the two fails.
 #[track_caller]
 fn comparison_dtype(name: &str, operands: &[Operand<'_>]) -> Result<Option<DType>> {
     let tensors = || operands.iter().filter_map(|o| if let Operand::Tensor(t) = o { Some(*t) } else { None });
@@ -312,14 +314,14 @@ fn comparison_dtype(name: &str, operands: &[Operand<'_>]) -> Result<Option<DType
     let mut beyond_i64 = false;
     for o in operands {
         match *o {
-            // An integer that the float tensors would round.
+            // The integer would be rounded to the dtype of a float tensor.
             Operand::Scalar(Scalar::Int(v)) if floats => mixed |= tensors().any(|t| !holds(t.dtype(), v)),
             Operand::Scalar(s @ Scalar::Float(_))
                 if tensors().all(|t| t.dtype() == DType::U64 && s.check(DType::U64).is_ok()) =>
             {
                 beyond_i64 = true
             }
-            // A float that is not whole, or is infinite, equals no integer, and f64 orders it correctly.
+            // No integer equals a float that is infinite or not whole, and f64 orders such a float correctly.
             Operand::Scalar(Scalar::Float(_)) if integers => mixed = true,
             Operand::Scalar(Scalar::Int(v)) if tensors().any(|t| Scalar::Int(v).check(t.dtype()).is_err()) => {
                 mixed = true
@@ -351,8 +353,9 @@ fn holds(dtype: DType, v: i64) -> bool {
     v.unsigned_abs() <= 1 << bits
 }
 
-/// A float scalar beside integers as an integer, if it is one. Other scalars stay; a whole number beyond the range of
-/// every operand becomes an infinity, since f64 rounds large integers up to it.
+/// Converts a float scalar that is compared with integers to an integer if it is whole. Other scalars stay as they are.
+/// A whole number that no operand's dtype can represent becomes an infinity, since f64 would round large integers up to
+/// it.
 fn integral(s: Scalar, operands: &[Operand<'_>]) -> Scalar {
     let Scalar::Float(v) = s else { return s };
     let tensors = || operands.iter().filter_map(|o| if let Operand::Tensor(t) = o { Some(t.dtype()) } else { None });
@@ -360,6 +363,6 @@ fn integral(s: Scalar, operands: &[Operand<'_>]) -> Scalar {
     if whole && tensors().all(|d| !d.is_float() && s.check(d).is_err()) {
         return Scalar::Float(f64::INFINITY.copysign(v));
     }
-    // A u64 that i64 cannot hold stays as it is: no other scalar holds it.
+    // A u64 that i64 cannot hold stays a float, since no other scalar holds it.
     if whole && s.check(DType::I64).is_ok() { Scalar::Int(v as i64) } else { s }
 }

@@ -1,4 +1,5 @@
-//! `embedding(weight, index)`: rows of a table. The gradient adds up at the rows that were used, in a fixed order.
+//! `embedding(weight, index)`: rows of a table. The gradients of a row that was used several times are added in a fixed
+//! order.
 
 use gradus_backend::{Backend, Error, Result, Shape, View, ViewMut};
 
@@ -7,7 +8,7 @@ use super::operand_rules::as_index;
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
-/// Rows of `weight [v, d]` by `index [..]`.
+/// Picks rows of `weight [v, d]` by `index [..]`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Embedding {
     /// The row that gets no gradient.
@@ -55,12 +56,13 @@ impl Operation for Embedding {
     }
 }
 
-/// The fused gradient of [`Embedding`] for the table, of the index and the gradient of the rows.
+/// The fused gradient of [`Embedding`] with respect to the table. Inputs: the index, and the gradient of the picked
+/// rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EmbeddingBackward {
     /// The row that gets no gradient.
     pub padding_index: Option<usize>,
-    /// Rows of the table.
+    /// The number of rows of the table.
     pub rows: usize,
 }
 
@@ -88,8 +90,8 @@ impl Operation for EmbeddingBackward {
 }
 
 impl Tensor {
-    /// Rows of this table `[v, d]` by `index [..]` (integers): `[.., d]`. An index outside `0..v` is an error. The
-    /// row `padding_index` gets no gradient.
+    /// Picks rows of this table `[v, d]` by `index [..]` (integers). Returns `[.., d]`. Fails if an index is outside
+    /// `0..v`. The row `padding_index` gets no gradient.
     #[track_caller]
     pub fn embedding(&self, index: &Tensor, padding_index: Option<usize>) -> Result<Tensor> {
         let index = as_index("embedding", index)?;

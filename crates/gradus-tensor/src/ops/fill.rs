@@ -1,15 +1,15 @@
-//! `full`, `zeros`, `ones` and `fill_`: one number in every element.
+//! `full`, `zeros`, `ones` and `fill_`: the same number in every element.
 
 use gradus_backend::{Backend, Result, Scalar, View, ViewMut};
 
 use super::{Flow, InputSpec, Operation, Outputs, Spec, one};
 
-/// One number everywhere.
+/// Sets every element to the same number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fill {
     /// The number.
     pub value: Scalar,
-    /// What is filled.
+    /// The shape and dtype of the result.
     pub spec: Spec,
 }
 

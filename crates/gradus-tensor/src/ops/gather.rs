@@ -1,4 +1,5 @@
-//! `gather` and `index_select`: elements picked by index along an axis. The gradient adds each back where it came from.
+//! `gather` and `index_select`: elements picked by index along an axis. The backward pass adds each gradient to the
+//! element that was picked.
 
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Result, View, ViewMut};
 
@@ -6,7 +7,7 @@ use super::operand_rules::{as_index, as_index_list};
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
-/// `y[.., i, ..] = x[.., index[.., i, ..], ..]` at an axis.
+/// `y[.., i, ..] = x[.., index[.., i, ..], ..]` along an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Gather {
     /// The axis.
@@ -56,9 +57,9 @@ impl Operation for Gather {
 }
 
 impl Tensor {
-    /// `y[.., i, ..] = self[.., index[.., i, ..], ..]` at `axis`: `index` (integers) is at most as large as this tensor
-    /// along the other axes, and the result has the shape of `index`. An index outside `0..size` is an error. A scalar
-    /// counts as a vector of one element, as this tensor and as index.
+    /// `y[.., i, ..] = self[.., index[.., i, ..], ..]` at `axis`. `index` (integers) may be smaller than this tensor
+    /// along the other axes, but not larger. The result has the shape of `index`. Fails if an index is outside
+    /// `0..size`. A scalar counts as a vector of one element, both as this tensor and as the index.
     #[track_caller]
     pub fn gather(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
         let (x, axis) = self.along("gather", axis)?;
@@ -67,8 +68,8 @@ impl Tensor {
         apply_one(Gather { axis }, &[&corner(&x, Some(axis), places.shape())?, &places])?.back_to(index)
     }
 
-    /// The slices of an axis that `index [n]` (integers) names, in its order; a scalar is a list of one. Of a scalar, which
-    /// has one slice, a scalar.
+    /// The slices of an axis that `index [n]` (integers) names, in the order of `index`. A scalar index is a list of
+    /// one. If this tensor is a scalar, it has one slice, and the result is a scalar.
     #[track_caller]
     pub fn index_select(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
         const OP: &str = "index_select";
@@ -84,8 +85,8 @@ impl Tensor {
     }
 }
 
-/// `x` cut to the sizes `dims`, where those are smaller, except at `axis`. A view; `x` itself where nothing is cut off,
-/// or where the ranks differ, which the operation then refuses.
+/// `x` cut to the sizes `dims` where these are smaller, except at `axis`. The result is a view. It is `x` itself if
+/// nothing is cut off, or if the ranks differ, in which case the operation fails later.
 #[track_caller]
 pub(super) fn corner(x: &Tensor, axis: Option<usize>, dims: &[usize]) -> Result<Tensor> {
     let mut part = x.clone();
@@ -97,7 +98,7 @@ pub(super) fn corner(x: &Tensor, axis: Option<usize>, dims: &[usize]) -> Result<
     Ok(part)
 }
 
-/// An error of a stretched index with the position in `index [n]`, which the user gave.
+/// Restates an error about a stretched index with the position in `index [n]`, which the user passed.
 #[track_caller]
 pub(super) fn at_position(e: Error, op: &str, x: &Tensor, axis: usize, index: &Tensor) -> Error {
     match *e.kind() {
@@ -112,8 +113,8 @@ pub(super) fn at_position(e: Error, op: &str, x: &Tensor, axis: usize, index: &T
     }
 }
 
-/// [`index_along`] the axis of `x`. The kernel checks the index element by element; where other axes are empty there are
-/// none, and it is checked here.
+/// [`index_along`] the axis of `x`, with the index checked. The kernel checks the index element by element. If another
+/// axis is empty there are no elements, so the check is made here.
 #[track_caller]
 pub(super) fn checked_along(op: &str, index: &Tensor, x: &Tensor, axis: usize) -> Result<Tensor> {
     let stretched = index_along(index, x.shape(), axis)?;
@@ -130,7 +131,8 @@ pub(super) fn checked_along(op: &str, index: &Tensor, x: &Tensor, axis: usize) -
     Ok(stretched)
 }
 
-/// `index [n]` stretched to the shape `like` with `n` at `axis`: stride 0 everywhere else, no copy.
+/// `index [n]` expanded to the shape `like`, but with size `n` at `axis`. The strides along all other axes are 0, so
+/// nothing is copied.
 #[track_caller]
 pub(crate) fn index_along(index: &Tensor, like: &[usize], axis: usize) -> Result<Tensor> {
     let mut dims = vec![1; like.len()];

@@ -1,5 +1,5 @@
-//! `addmm` and `baddbmm`: a matrix product added to a matrix; and `gemm`, the same on flat buffers with leading
-//! dimensions, as linear-algebra libraries offer it.
+//! `addmm` and `baddbmm`: a matrix product added to a matrix. `gemm`: the same on flat buffers with leading dimensions,
+//! as in linear-algebra libraries.
 
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Layout, Result, Scalar, Shape, View, ViewMut};
 
@@ -8,15 +8,15 @@ use super::{Effect, Flow, InPlace, InputSpec, Operation, Outputs, one};
 use crate::{Tensor, is_grad_enabled};
 
 impl Tensor {
-    /// `beta * self + alpha * (a @ b)`: `a [m, k]`, `b [k, n]`, and `self` broadcasts to `[m, n]`. With `beta` 0 `self` is
-    /// not read: NaN in it does not come through. Half precision rounds once. Differentiable.
+    /// `beta * self + alpha * (a @ b)` for `a [m, k]` and `b [k, n]`; `self` broadcasts to `[m, n]`. If `beta` is 0,
+    /// `self` is not read, so a NaN in it has no effect. Half precision is rounded only once. Differentiable.
     #[track_caller]
     pub fn addmm(&self, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
         self.add_product("addmm", 2, a, b, beta.into(), alpha.into())
     }
 
-    /// `beta * self + alpha * (a @ b)` for each of a batch: `a [batch, m, k]`, `b [batch, k, n]`, and `self` broadcasts to
-    /// `[batch, m, n]`. As [`addmm`](Tensor::addmm).
+    /// `beta * self + alpha * (a @ b)` for each matrix of a batch: `a [batch, m, k]` and `b [batch, k, n]`; `self`
+    /// broadcasts to `[batch, m, n]`. For the details see [`addmm`](Tensor::addmm).
     #[track_caller]
     pub fn baddbmm(&self, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
         self.add_product("baddbmm", 3, a, b, beta.into(), alpha.into())
@@ -58,16 +58,16 @@ impl Tensor {
     }
 }
 
-/// A product `C = alpha * op(A) @ op(B) + beta * C` of row-major matrices in flat buffers: `op(A)` is m x k, `op(B)` k x n
-/// and `C` m x n, `op` being the transpose or nothing.
+/// A product `C = alpha * op(A) @ op(B) + beta * C` of row-major matrices in flat buffers. `op(A)` is m x k, `op(B)` is
+/// k x n and `C` is m x n; `op` is the transpose or the identity.
 ///
-/// A leading dimension is the distance, in elements, between the rows of a matrix as it is stored (so `k` by `m` for a
-/// transposed A); by default the rows follow one another. Buffers are contiguous tensors of one dtype, of any shape: their
-/// elements in row-major order are the buffer.
+/// A leading dimension is the distance, in elements, between the rows of a matrix as it is stored (a transposed A is
+/// stored as `k` by `m`). By default the rows follow one another without gaps. The buffers are contiguous tensors of
+/// any shape and of one dtype, whose elements are read in row-major order.
 ///
-/// With `beta` 0 the old C is not read. With `k` 0 the result is `beta * C`. Products with 0 are not skipped. Any dtype but
-/// bool; half precision accumulates in f32, integers wrap. Nothing here is recorded: for gradients use
-/// [`Tensor::addmm`].
+/// If `beta` is 0, the old C is not read. If `k` is 0, the result is `beta * C`. Products with 0 are not skipped. Any
+/// dtype but bool is accepted; half precision accumulates in f32, and integers wrap. A `Gemm` is never recorded; for
+/// gradients use [`Tensor::addmm`].
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -92,73 +92,73 @@ pub struct Gemm {
     lda: Option<usize>,
     ldb: Option<usize>,
     ldc: Option<usize>,
-    /// Number of products, and the distances between the matrices of A, B and C.
+    /// The number of products, and the distances between successive matrices of A, B and C.
     batch: Option<(usize, [usize; 3])>,
 }
 
 impl Gemm {
-    /// `C = A @ B` with A m x k, B k x n.
+    /// `C = A @ B` with A m x k and B k x n.
     pub fn new(m: usize, n: usize, k: usize) -> Gemm {
         let (alpha, beta) = (Scalar::Int(1), Scalar::Int(0));
         Gemm { m, n, k, trans_a: false, trans_b: false, alpha, beta, lda: None, ldb: None, ldc: None, batch: None }
     }
 
-    /// Whether A is stored transposed, k x m.
+    /// Sets whether A is stored transposed, as k x m.
     pub fn trans_a(mut self, transposed: bool) -> Gemm {
         self.trans_a = transposed;
         self
     }
 
-    /// Whether B is stored transposed, n x k.
+    /// Sets whether B is stored transposed, as n x k.
     pub fn trans_b(mut self, transposed: bool) -> Gemm {
         self.trans_b = transposed;
         self
     }
 
-    /// Multiplies the product.
+    /// Sets the factor of the product; 1 by default.
     pub fn alpha(mut self, alpha: impl Into<Scalar>) -> Gemm {
         self.alpha = alpha.into();
         self
     }
 
-    /// Multiplies the old C; 0 by default.
+    /// Sets the factor of the old C; 0 by default.
     pub fn beta(mut self, beta: impl Into<Scalar>) -> Gemm {
         self.beta = beta.into();
         self
     }
 
-    /// Distance between the stored rows of A, at least their length.
+    /// Sets the distance between the stored rows of A, at least their length.
     pub fn lda(mut self, lda: usize) -> Gemm {
         self.lda = Some(lda);
         self
     }
 
-    /// Distance between the stored rows of B, at least their length.
+    /// Sets the distance between the stored rows of B, at least their length.
     pub fn ldb(mut self, ldb: usize) -> Gemm {
         self.ldb = Some(ldb);
         self
     }
 
-    /// Distance between the rows of C, at least n.
+    /// Sets the distance between the rows of C, at least n.
     pub fn ldc(mut self, ldc: usize) -> Gemm {
         self.ldc = Some(ldc);
         self
     }
 
-    /// `count` products, the matrices of A, B and C being this many elements apart. A distance of 0 uses one A or B for
-    /// all; the matrices of C must not overlap.
+    /// Computes `count` products. Successive matrices of A, B and C lie this many elements apart. With a distance of 0,
+    /// one A or B serves for all products. The matrices of C must not overlap.
     pub fn strided_batched(mut self, count: usize, stride_a: usize, stride_b: usize, stride_c: usize) -> Gemm {
         self.batch = Some((count, [stride_a, stride_b, stride_c]));
         self
     }
 
-    /// The result as a new tensor: a copy of `c` in which the matrix is replaced; or, without `c`, the matrix alone, as
-    /// `[m, n]` or `[count, m, n]`.
+    /// Returns the result as a new tensor. With `c` this is a copy of `c` in which the matrix is replaced. Without `c`
+    /// it is the matrix alone, as `[m, n]` or `[count, m, n]`.
     ///
     /// # Errors
-    /// Buffers that are not contiguous, too short, or of different dtypes; a leading dimension below the row length;
-    /// overlapping matrices of C; a scalar that the dtype cannot represent; without `c`, a `beta`, `ldc` or distance
-    /// that refers to it; a tensor that requires a gradient.
+    /// Fails if the buffers are not contiguous, are too short or have different dtypes; if a leading dimension is below
+    /// the row length; if matrices of C overlap; if the dtype cannot represent a scalar; if `beta`, `ldc` or a distance
+    /// refers to a `c` that is not given; or if a tensor requires a gradient.
     #[track_caller]
     pub fn run(&self, a: &Tensor, b: &Tensor, c: Option<&Tensor>) -> Result<Tensor> {
         if let Some(c) = c {
@@ -182,8 +182,8 @@ impl Gemm {
         Ok(result)
     }
 
-    /// Writes the result into the buffer `c`, whose version rises. Elements outside the matrix stay. Errors as
-    /// [`run`](Gemm::run); nothing is written on an error.
+    /// Writes the result into the buffer `c` and raises its version. Elements outside the matrix stay as they are.
+    /// Fails where [`run`](Gemm::run) does, and then writes nothing.
     #[track_caller]
     pub fn run_(&self, a: &Tensor, b: &Tensor, c: &Tensor) -> Result<()> {
         check_untracked(&[a, b, c])?;
@@ -250,7 +250,7 @@ impl Gemm {
         }
         let overflow = || Error::new(ErrorKind::Overflow, "gemm", format!("the sizes of {name} overflow"));
         let count = self.batch.map_or(1, |b| b.0);
-        // One past the last element, which need not be a whole row further.
+        // One past the last element. The last row may be shorter than the leading dimension.
         let needed = if rows == 0 || columns == 0 || count == 0 {
             0
         } else {
@@ -270,7 +270,7 @@ impl Gemm {
     }
 }
 
-/// Inputs: A and B, which are flat buffers; `infer` gets C first.
+/// Inputs: the flat buffers A and B. `infer` receives C first.
 impl Operation for Gemm {
     fn name(&self) -> &str {
         "gemm"

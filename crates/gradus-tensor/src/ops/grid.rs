@@ -1,4 +1,4 @@
-//! `broadcast_tensors` and `meshgrid`: tensors stretched to one shape, as views.
+//! `broadcast_tensors` and `meshgrid`: tensors expanded to a common shape, as views.
 
 use gradus_backend::{Error, Here, Result, Shape};
 
@@ -17,7 +17,7 @@ pub enum Indexing {
 }
 
 impl Tensor {
-    /// The tensors stretched to the shape that they broadcast to. Views.
+    /// The tensors expanded to the shape that they broadcast to. The results are views.
     #[track_caller]
     pub fn broadcast_tensors(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
         let mut shape = Shape::SCALAR;
@@ -31,8 +31,8 @@ impl Tensor {
         Ok(stretched)
     }
 
-    /// The coordinates of a grid from those of its axes, which are tensors of rank 1 (or 0, for one coordinate): result
-    /// `i` varies along the axis of tensor `i`. Views.
+    /// The coordinates of all points of a grid, given the coordinates along each axis. These are tensors of rank 1, or
+    /// of rank 0 for a single coordinate. Result `i` varies along the axis of tensor `i`. The results are views.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::{*, ops::Indexing}; use std::sync::Arc;

@@ -1,7 +1,9 @@
-//! `grid_sample`: values of an image at any points, as PyTorch does; and `affine_grid`, the points of an affine map.
+//! `grid_sample`: the values of an image at arbitrary points, as in PyTorch. `affine_grid`: the points of an affine
+//! map.
 //!
-//! Both are composites: a point's taps are gathered and weighted by expressions in the point, so that gradients of every
-//! order exist with respect to the image, and to the points wherever the weights are smooth in them.
+//! Both are composed of other operations. The pixels around a point (its taps) are gathered and weighted by expressions
+//! in the point's coordinates. Gradients of every order therefore exist with respect to the image, and with respect to
+//! the points wherever the weights are smooth.
 
 use gradus_backend::{DType, Error, ErrorKind, Here, Result};
 
@@ -12,11 +14,11 @@ use crate::Tensor;
 /// How [`Tensor::grid_sample`] finds a value between pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sampling {
-    /// Linear between the four pixels around a point.
+    /// Linear interpolation between the four pixels around a point.
     Bilinear,
-    /// The nearest pixel; halves go to the even one. The gradient of the points is zero.
+    /// The nearest pixel. A point halfway between two pixels goes to the even one. The gradient of the points is zero.
     Nearest,
-    /// Cubic convolution of the sixteen pixels around a point, a = -0.75.
+    /// Cubic convolution of the sixteen pixels around a point, with a = -0.75.
     Bicubic,
 }
 
@@ -25,21 +27,21 @@ pub enum Sampling {
 pub enum GridPadding {
     /// Zeros.
     Zeros,
-    /// The nearest pixel of the border.
+    /// The nearest border pixel.
     Border,
-    /// The image mirrored, again and again: at the centres of the border pixels with `align_corners`, else at their outer
-    /// edges.
+    /// The image mirrored repeatedly: at the centres of the border pixels with `align_corners`, otherwise at their
+    /// outer edges.
     Reflection,
 }
 
 /// How [`Tensor::grid_sample`] samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GridSample {
-    /// Between pixels.
+    /// How to find a value between pixels.
     pub mode: Sampling,
-    /// Outside the image.
+    /// What lies outside the image.
     pub padding: GridPadding,
-    /// Whether -1 and 1 are the centres of the border pixels, instead of their outer edges.
+    /// Whether -1 and 1 are the centres of the border pixels rather than their outer edges.
     pub align_corners: bool,
 }
 
@@ -49,13 +51,14 @@ impl Default for GridSample {
     }
 }
 
-/// One axis of the image: its size, and how coordinates are treated.
+/// One axis of the image: its size and the sampling options.
 struct Axis {
     size: usize,
     how: GridSample,
 }
 
-/// The pixels that points touch along an axis, one after the other: positions (whole floats) and weights.
+/// The pixels that points touch along an axis. Each entry holds the positions (whole floats) and weights of one pixel
+/// for all points.
 type Taps = Vec<(Tensor, Tensor)>;
 
 /// The parameter of the cubic weights.
@@ -78,7 +81,7 @@ impl Axis {
         self.size as f64 - 1.0
     }
 
-    /// From -1..1 to pixels.
+    /// Converts coordinates from -1..1 to pixels.
     #[track_caller]
     fn pixels(&self, g: &Tensor) -> Result<Tensor> {
         if self.how.align_corners {
@@ -88,8 +91,8 @@ impl Axis {
         }
     }
 
-    /// Coordinates brought into the image, as the padding says; those of zero padding stay. What is
-    /// brought to a border pixel has slope 0, and so has the pixel's own centre.
+    /// Moves coordinates into the image as the padding requires; with zero padding they stay as they are. A coordinate
+    /// that is moved to the centre of a border pixel has slope 0, and so does one that lies there already.
     #[track_caller]
     fn within(&self, x: &Tensor) -> Result<Tensor> {
         match self.how.padding {
@@ -100,7 +103,7 @@ impl Axis {
                 if span == 0.0 {
                     return x.mul(0.0);
                 }
-                // A triangle wave of period twice the span.
+                // A triangle wave with a period of twice the span.
                 let phase = x.sub(lo)?.remainder(2.0 * span)?;
                 let folded = phase.gt(span)?.where_(&phase.neg()?.add(2.0 * span)?, &phase)?;
                 folded.add(lo)?.hardtanh(0.0, self.last())
@@ -119,7 +122,8 @@ impl Axis {
                 Ok(vec![(place, weight)])
             }
             Sampling::Bilinear => {
-                // Beyond the image by more than a pixel all is zero, also at infinity.
+                // With zero padding, everything more than a pixel outside the image is zero, so the clamp changes no
+                // result. It keeps infinite coordinates finite.
                 let x = self.within(&x)?.clamp(-far, self.last() + far)?;
                 let first = x.detach().floor()?;
                 let t = x.sub(&first)?;
@@ -136,7 +140,7 @@ impl Axis {
                 let weights = [outer(&t.add(1.0)?)?, inner(&t)?, inner(&rest)?, outer(&rest.add(1.0)?)?];
                 let mut taps = Vec::with_capacity(weights.len());
                 for (k, w) in weights.into_iter().enumerate() {
-                    // Each tap is brought into the image separately.
+                    // Each tap is moved into the image separately.
                     taps.push((self.within(&first.add(k as f64 - 1.0)?)?.round()?, w));
                 }
                 Ok(taps)
@@ -144,7 +148,8 @@ impl Axis {
         }
     }
 
-    /// The positions as indices, and a mask of those inside the image (only zero padding has others).
+    /// The positions as indices, and a mask of those inside the image. With padding other than zeros all are inside,
+    /// and there is no mask.
     #[track_caller]
     fn index(&self, place: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
         let inside = match self.how.padding {
@@ -156,17 +161,19 @@ impl Axis {
 }
 
 impl Tensor {
-    /// The values of `self [n, c, h, w]` at the points `grid [n, oh, ow, 2]`, as `[n, c, oh, ow]` in the dtype of `self`;
-    /// PyTorch's `grid_sample`.
+    /// The values of `self [n, c, h, w]` at the points `grid [n, oh, ow, 2]`, as `[n, c, oh, ow]` in the dtype to which
+    /// the two promote. Equivalent to PyTorch's `grid_sample`.
     ///
-    /// A point is `(x, y)`, from -1 (left, top) to 1 (right, bottom). A NaN in it, or an infinity with reflection, gives
-    /// NaN, or with the nearest pixel what is at 0, or 0 with zero padding. Half precision is computed in f32.
+    /// A point is `(x, y)`, from -1 (left, top) to 1 (right, bottom). A NaN coordinate yields NaN, and so does an
+    /// infinite one with reflection. With the nearest pixel, such a coordinate instead reads pixel 0 of its axis, or
+    /// yields 0 with zero padding. Half precision is computed in f32.
     ///
-    /// Differentiable to any order. At the centre of a pixel the slope is that of the pixels from there on, where a border
-    /// begins it is 0; with the nearest pixel it is 0 everywhere.
+    /// Differentiable to any order. At the centre of a pixel, the slope is that of the interval that begins there;
+    /// where a border begins, it is 0. With the nearest pixel it is 0 everywhere.
     ///
     /// # Errors
-    /// Other ranks, batches that differ, an image without pixels, dtypes that are not float.
+    /// Fails for other ranks, for batch sizes that differ, for an image without pixels, and for dtypes that are not
+    /// floats.
     #[track_caller]
     pub fn grid_sample(&self, grid: &Tensor, how: GridSample) -> Result<Tensor> {
         const OP: &str = "grid_sample";
@@ -212,7 +219,8 @@ impl Tensor {
                 let index = row.add(column)?.expand([n, c, points])?;
                 let mut value = image.gather(2, &index)?;
                 if let (Some(x), Some(y)) = (inside_x, &inside_y) {
-                    // Selected rather than multiplied, so that points outside do not see a NaN at the border.
+                    // Selected rather than multiplied, so that a NaN at the border does not reach points outside the
+                    // image.
                     value = x.logical_and(y)?.where_(&value, 0.0)?;
                 }
                 let part = value.mul(weight_x)?;
@@ -232,11 +240,12 @@ impl Tensor {
         sum.reshape([n, c, oh, ow])?.to_dtype(shared)
     }
 
-    /// The grid `[n, h, w, 2]` of [`grid_sample`](Tensor::grid_sample) for the affine maps `self [n, 2, 3]`: the point
-    /// `theta [x, y, 1]` for every pixel `(x, y)` of an output of `h` x `w`, whose coordinates run from -1 to 1.
+    /// The grid `[n, h, w, 2]` for [`grid_sample`](Tensor::grid_sample) that the affine maps `self [n, 2, 3]` describe.
+    /// For a map `theta`, it holds the point `theta [x, y, 1]` for every pixel `(x, y)` of an output of `h` x `w`
+    /// pixels, whose coordinates run from -1 to 1.
     ///
     /// # Errors
-    /// Another shape or a dtype that is not float.
+    /// Fails for another shape or a dtype that is not a float.
     #[track_caller]
     pub fn affine_grid(&self, h: usize, w: usize, align_corners: bool) -> Result<Tensor> {
         const OP: &str = "affine_grid";

@@ -1,9 +1,9 @@
-//! `index`, `index_put` and `index_assign`: elements picked, or replaced, by a list of positions, ranges, masks and index
-//! tensors, one an axis, as in `x[.., 3, 1:4, idx]` of Python.
+//! `index`, `index_put` and `index_assign`: elements picked or replaced by a list of positions, ranges, masks and index
+//! tensors, one for each axis, as in Python's `x[..., 3, 1:4, idx]`.
 //!
-//! Positions, ranges and new axes make a view. Index tensors and masks then pick from it: the axes that they name are
-//! brought to the front and merged, and their broadcast indices become one index into that axis. The gradient is that of
-//! `index_select` and of `scatter`.
+//! Positions, ranges and new axes produce a view. Index tensors and masks then pick from that view: the axes that they
+//! index are moved to the front and merged, and the broadcast index tensors become one index into the merged axis. The
+//! gradients are those of `index_select` and `scatter`.
 
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
@@ -16,11 +16,11 @@ use super::operand_rules::{as_index, cast, common_dtype};
 use super::scatter::Scatter;
 use crate::Tensor;
 
-/// The index of one axis (or of several) for [`Tensor::index`], made with `From` from the types listed there.
+/// An index of one or several axes in [`Tensor::index`], converted with `From` from the types listed there.
 #[derive(Debug, Clone, Copy)]
 pub struct Index<'a>(Kind<'a>);
 
-/// Numbers of any integer type, exact. Negative ones count from the end.
+/// Integers of any type are stored exactly, as i128. Negative ones count from the end.
 #[derive(Debug, Clone, Copy)]
 enum Kind<'a> {
     At(i128),
@@ -30,7 +30,7 @@ enum Kind<'a> {
     Tensor(&'a Tensor),
 }
 
-/// In [`Tensor::index`]: as many full axes as the other indices leave.
+/// In [`Tensor::index`]: stands for all the axes that the other indices leave, each in full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ellipsis;
 
@@ -38,19 +38,19 @@ pub struct Ellipsis;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewAxis;
 
-/// In [`Tensor::index`]: every `step`-th element from `start` up to but not including `end`; `None` is the end of the axis
-/// in that direction. A negative step goes backwards.
+/// In [`Tensor::index`]: every `step`-th element from `start` up to, but not including, `end`. `None` extends the range
+/// to the end of the axis on that side. A negative step goes backwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strided {
     /// The first element; negative numbers count from the end.
     pub start: Option<isize>,
     /// The end, not included; negative numbers count from the end.
     pub end: Option<isize>,
-    /// The step from element to element, not 0.
+    /// The step from one element to the next, not 0.
     pub step: isize,
 }
 
-/// What [`Tensor::index`] takes: one index, or a tuple (of up to 8), array, slice or vector of them.
+/// What [`Tensor::index`] accepts: one index, or a tuple (of up to 8), array, slice or vector of indices.
 pub trait IntoIndex<'a> {
     /// The indices, in the order of the axes.
     fn into_index(self) -> Vec<Index<'a>>;
@@ -79,7 +79,7 @@ index_from! {
     &'a Tensor, |v| Kind::Tensor(v);
 }
 
-/// One past an included end; nothing comes after the last element (-1).
+/// One past an inclusive end. `None` for the last element (-1), since nothing comes after it.
 fn past(end: i128) -> Option<i128> {
     if end == -1 { None } else { Some(end + 1) }
 }
@@ -141,7 +141,7 @@ index_from_tuples! {
 /// An index tensor and the axis of the view that it picks from.
 type Pick = (usize, Tensor);
 
-/// The view that positions, ranges and new axes make, and the picks left to do in it.
+/// The view that positions, ranges and new axes produce, and the picks that remain to be made from it.
 #[track_caller]
 fn resolve(op: &str, x: &Tensor, items: &[Index<'_>]) -> Result<(Tensor, Vec<Pick>)> {
     let takes = |item: &Index<'_>| match item.0 {
@@ -159,7 +159,7 @@ fn resolve(op: &str, x: &Tensor, items: &[Index<'_>]) -> Result<(Tensor, Vec<Pic
         return Err(fail(e.help("write .. for a full axis")));
     }
     let (mut view, mut picks, mut new_axes) = (x.clone(), Vec::new(), Vec::new());
-    // `axis` in the view, `to` in the view with the new axes, `from` in x, for errors.
+    // `axis` counts axes of the view, `to` those of the view with the new axes, and `from` those of `x`, for errors.
     let (mut axis, mut to, mut from) = (0, 0, 0);
     for (pos, item) in items.iter().enumerate() {
         let taken = takes(item);
@@ -227,7 +227,8 @@ fn resolve(op: &str, x: &Tensor, items: &[Index<'_>]) -> Result<(Tensor, Vec<Pic
     Ok((view, picks))
 }
 
-/// First element, end, step upwards, and whether the order is backwards.
+/// Resolves a range to its first element, its end, an upward step, and whether the order is backwards. `None` if it is
+/// invalid.
 fn bounds(start: Option<i128>, end: Option<i128>, step: i128, size: usize) -> Option<(usize, usize, usize, bool)> {
     let n = size as i128;
     let resolved = |v: i128| if v < 0 { v + n } else { v };
@@ -237,7 +238,8 @@ fn bounds(start: Option<i128>, end: Option<i128>, step: i128, size: usize) -> Op
         let (first, last) = (within(resolved(start.unwrap_or(0)))?, within(end.map_or(n, resolved))?);
         return (first <= last).then_some((first, last, by, false));
     }
-    // Backwards from `start` down to, but not, `end`: the same elements upwards start at the last one reached.
+    // Backwards from `start` down to, but not including, `end`. Read upwards, the same elements start at the last one
+    // reached.
     let top = start.map_or(n, |s| resolved(s) + 1);
     let stop = end.map_or(0, |e| resolved(e) + 1);
     let (top, stop) = (within(top)?, within(stop)?);
@@ -248,7 +250,7 @@ fn bounds(start: Option<i128>, end: Option<i128>, step: i128, size: usize) -> Op
     Some((first, top, by, true))
 }
 
-/// An index tensor as i64, negative numbers counted from the end, all checked.
+/// An index tensor as i64, with negative numbers counted from the end and every number checked.
 #[track_caller]
 fn from_the_end(op: &str, what: &str, index: &Tensor, size: usize) -> Result<Tensor> {
     let (index, n) = (as_index(op, index)?.detach().to_dtype(DType::I64)?, size as i64);
@@ -264,8 +266,8 @@ fn from_the_end(op: &str, what: &str, index: &Tensor, size: usize) -> Result<Ten
     index.lt(0)?.where_(&index.add(n)?, &index)
 }
 
-/// Several index tensors as one: the index into their merged axes `[n]`, the shape that they broadcast to, and the
-/// order of the view's axes that moves theirs to the front.
+/// Combines several index tensors into one. Returns the index `[n]` into their merged axes, the shape that they
+/// broadcast to, and the order of the view's axes that moves the merged axes to the front.
 #[track_caller]
 fn merged(op: &str, view: &Tensor, picks: &[Pick]) -> Result<(Tensor, Shape, SmallVec<[isize; 8]>)> {
     let mut shape = Shape::SCALAR;
@@ -284,26 +286,28 @@ fn merged(op: &str, view: &Tensor, picks: &[Pick]) -> Result<(Tensor, Shape, Sma
 }
 
 impl Tensor {
-    /// The elements that a list of indices names, one index an axis from the first on; axes that none names stay whole.
+    /// The elements that a list of indices names. The first index is for the first axis, and so on; axes without an
+    /// index stay whole.
     ///
-    /// | index | takes |
+    /// | index | selects |
     /// |---|---|
-    /// | an integer | one element; the axis goes away; -1 is the last |
+    /// | an integer | one element; the axis is removed; -1 is the last |
     /// | a range, `..`, [`Strided`] | a part of the axis; negative ends count from the end |
-    /// | [`Ellipsis`] | as many full axes as are left |
-    /// | [`NewAxis`] | puts in an axis of size 1 |
-    /// | `&index` (integers) | the elements that it names, in its shape; -1 is the last |
-    /// | `&mask` (bool) | the elements where it is true, over as many axes as it has |
+    /// | [`Ellipsis`] | all remaining axes, in full |
+    /// | [`NewAxis`] | inserts an axis of size 1 |
+    /// | `&index` (integers) | the elements that it names, in the shape of `index`; -1 is the last |
+    /// | `&mask` (bool) | the elements where it is true; it covers as many axes as it has |
     ///
-    /// Integers and ranges alone give a view. Several index tensors and masks broadcast together and pick one element for
-    /// each of their places; their axes are replaced by those of the broadcast shape where the picked ones are
-    /// neighbours, and by ones in front otherwise. (As in PyTorch, an integer is applied before, and is no index tensor.)
+    /// Integers and ranges alone return a view. Several index tensors and masks broadcast together and pick one element
+    /// for each position of the broadcast shape. The axes of that shape replace the indexed axes if these are adjacent,
+    /// and are put in front otherwise. (As in PyTorch, integers are applied first and do not count as index tensors.)
     ///
-    /// Clippy takes a range of literals like `1..-1` for a mistake; [`Strided`] says the same.
+    /// Clippy reports a range of literals like `1..-1` as a mistake; use [`Strided`] instead.
     ///
     /// # Errors
-    /// An index outside its axis ([`ErrorKind::IndexOutOfBounds`]); a range that is not within its axis (it is not cut
-    /// short); a mask of other sizes; more indices than axes. Index tensors and masks are read, which waits for them.
+    /// Fails if an index is outside its axis ([`ErrorKind::IndexOutOfBounds`]), if a range is not within its axis (it
+    /// is not cut short), if the sizes of a mask differ from those of its axes, or if there are more indices than axes.
+    /// Index tensors and masks are read on the host, which waits for them to be computed.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -340,12 +344,12 @@ impl Tensor {
         picked.movedim(&source, &destination)
     }
 
-    /// This tensor with `values` at the places that the index tensors (integers; -1 is the last) or masks name on
-    /// the first axes: `y[indices[0], indices[1], ..] = values`, or `+=` if `accumulate`.
+    /// A copy of this tensor with `values` at the places that the index tensors (integers; -1 is the last) or masks
+    /// name on the first axes: `y[indices[0], indices[1], ..] = values`, or `+=` if `accumulate`.
     ///
-    /// The indices broadcast together, and `values` to their shape followed by the axes left. Of several values for one
-    /// place the last in row-major order stays; accumulated ones add up. Dtypes promote. The gradient is that of
-    /// [`scatter`](Tensor::scatter).
+    /// The indices broadcast together, and `values` broadcasts to their shape followed by the remaining axes. If
+    /// several values go to the same place, the last one in row-major order is stored; with `accumulate` they add up.
+    /// Dtypes promote. The gradients are those of [`scatter`](Tensor::scatter).
     #[track_caller]
     pub fn index_put(&self, indices: &[&Tensor], values: &Tensor, accumulate: bool) -> Result<Tensor> {
         const OP: &str = "index_put";
@@ -366,8 +370,8 @@ impl Tensor {
         Scatter { axis: 0, op }.apply(&rows, &index, &values)?.reshape(self.shape())
     }
 
-    /// This tensor with `values` (a tensor that broadcasts, or a number) in place of `self.index(index)`. Of several
-    /// values for one place the last in row-major order stays. Dtypes promote.
+    /// A copy of this tensor with `values` (a tensor that broadcasts, or a number) in place of `self.index(index)`. If
+    /// several values go to the same place, the last one in row-major order is stored. Dtypes promote.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -380,7 +384,7 @@ impl Tensor {
     pub fn index_assign<'a>(&self, index: impl IntoIndex<'a>, values: impl AsOperand) -> Result<Tensor> {
         const OP: &str = "index_assign";
         let count = self.numel();
-        // The positions of the elements are indexed as the elements would be.
+        // The positions of all elements, indexed in the same way as the elements.
         let places =
             Tensor::arange(0, count as i64, 1, DType::I64, self.device())?.reshape(self.shape())?.index(index)?;
         let values = match values.as_operand()? {
@@ -391,7 +395,7 @@ impl Tensor {
         self.reshape([count])?.scatter(0, &places.reshape([n])?, &values.reshape([n])?)?.reshape(self.shape())
     }
 
-    /// `values` stretched to the shape of their destinations.
+    /// `values` expanded to the shape of their destination.
     #[track_caller]
     fn fit(&self, op: &str, values: &Tensor, shape: &[usize]) -> Result<Tensor> {
         values

@@ -1,10 +1,10 @@
-//! Operations that write into their tensor: `copy_`, `fill_`, `zero_`, `add_`, `sub_`, `mul_`, `div_`, `clamp_`; those that
-//! take an index are in `inplace_index.rs`, those that take a formula in `update.rs`.
+//! Operations that write into their tensor: `copy_`, `fill_`, `zero_`, `add_`, `sub_`, `mul_`, `div_`, `clamp_`. Those
+//! that take an index are in `inplace_index.rs`, and those that take a formula in `update.rs`.
 //!
-//! Each raises the storage's version and logs the write, so that a gradient that needs the old value fails with an
-//! error that names the line of the write. The writes are not recorded: while gradients are enabled, a write is refused
-//! if the tensor or an operand requires a gradient. A view shares its bytes with its base, so `x.narrow(0, 2,
-//! 3)?.copy_(&y)?` assigns to a slice of `x`.
+//! Each raises the storage's version and logs the write. If the backward pass needs the old value, it fails with an
+//! error that names the line of the write. Writes are not recorded: while gradients are enabled, a write is refused if
+//! the tensor or an operand requires a gradient. A view shares its bytes with its base, so
+//! `x.narrow(0, 2, 3)?.copy_(&y)?` assigns to a slice of `x`.
 
 use gradus_backend::{Error, ErrorKind, Here, Result, Scalar, Shape};
 use smallvec::SmallVec;
@@ -24,9 +24,9 @@ pub(crate) enum InPlace {
     Fill,
     /// `zero_`
     Zero,
-    /// One with a form that makes a new tensor, whose name is the same without the underscore.
+    /// A method that also exists in a form that returns a new tensor, named the same but without the underscore.
     Method(&'static str),
-    /// An [`UpdateFn`](crate::UpdateFn), by its name.
+    /// An [`UpdateFn`](crate::UpdateFn), by name.
     Update(&'static str),
     /// `gemm`
     Gemm,
@@ -35,7 +35,7 @@ pub(crate) enum InPlace {
 }
 
 impl InPlace {
-    /// Its name.
+    /// The method's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             InPlace::Copy => "copy_",
@@ -47,7 +47,7 @@ impl InPlace {
         }
     }
 
-    /// What to use where the write would have to be recorded.
+    /// What the error suggests instead of a write that would have to be recorded.
     fn instead(self) -> String {
         match self {
             InPlace::Copy => {
@@ -72,7 +72,7 @@ impl InPlace {
 }
 
 impl Tensor {
-    /// Whether this tensor may be written now.
+    /// Checks that this tensor may be written now.
     #[track_caller]
     pub(crate) fn check_writable(&self, how: InPlace, sources: &[&Tensor]) -> Result<()> {
         if is_grad_enabled()
@@ -87,7 +87,8 @@ impl Tensor {
         Ok(())
     }
 
-    /// The error of a write that would have to be recorded for the sake of `tracked`: this tensor or an operand.
+    /// The error for a write that would have to be recorded because `tracked`, this tensor or an operand, requires a
+    /// gradient.
     #[cold]
     #[track_caller]
     fn refused(&self, how: InPlace, tracked: &Tensor) -> Error {
@@ -107,19 +108,19 @@ impl Tensor {
         e.help(how.instead())
     }
 
-    /// Writes what `op` makes of `sources`, all of this device, into this tensor.
+    /// Writes the result of `op` on `sources`, which are all on this device, into this tensor.
     #[track_caller]
     pub(super) fn write<O: Operation + Into<Op>>(&self, how: InPlace, op: O, sources: &[&Tensor]) -> Result<()> {
         bind(op, sources, To::Written(how, self.device(), &[self]))
     }
 
-    /// Replaces the values by those of `source`, which broadcasts to this shape and is converted to this dtype.
+    /// Replaces the values with those of `source`, which is broadcast to this shape and converted to this dtype.
     #[track_caller]
     pub fn copy_(&self, source: &Tensor) -> Result<()> {
         self.assign_(InPlace::Copy, source)
     }
 
-    /// `copy_`, under the name of the method that was called.
+    /// `copy_` under the name of the method that was called.
     #[track_caller]
     pub(super) fn assign_(&self, how: InPlace, source: &Tensor) -> Result<()> {
         self.check_writable(how, &[source])?;
@@ -140,7 +141,7 @@ impl Tensor {
         self.set_(InPlace::Zero, Scalar::Int(0))
     }
 
-    /// `fill_`, under the name of the method that was called.
+    /// `fill_` under the name of the method that was called.
     #[track_caller]
     pub(super) fn set_(&self, how: InPlace, value: Scalar) -> Result<()> {
         self.check_writable(how, &[])?;
@@ -169,7 +170,8 @@ impl Tensor {
         self.map_("mul_", &MUL, &[other.as_operand()?])
     }
 
-    /// Divides by `other`, which broadcasts to this shape. The quotient is a float, so the tensor must be.
+    /// Divides by `other`, which broadcasts to this shape. The quotient is a float, so the tensor must have a float
+    /// dtype.
     #[track_caller]
     pub fn div_(&self, other: impl AsOperand) -> Result<()> {
         if !self.dtype().is_float() {
@@ -179,13 +181,13 @@ impl Tensor {
         self.map_("div_", &DIV, &[other.as_operand()?])
     }
 
-    /// Clamps to `lo ..= hi`; NaN stays.
+    /// Clamps every element to `lo ..= hi`. NaN stays NaN.
     #[track_caller]
     pub fn clamp_(&self, lo: impl Into<Scalar>, hi: impl Into<Scalar>) -> Result<()> {
         self.map_("clamp_", &CLAMP, &[Operand::Scalar(lo.into()), Operand::Scalar(hi.into())])
     }
 
-    /// The error of an operand with which the result would have another dtype.
+    /// The error for an operand that would change the dtype of the result.
     #[track_caller]
     pub(super) fn another_dtype(&self, op: &str) -> Error {
         let e = Error::new(ErrorKind::DTypeMismatch, op, "the result does not fit the tensor's dtype");

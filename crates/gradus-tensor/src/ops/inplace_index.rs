@@ -1,9 +1,10 @@
 //! Writes in place to elements selected by an index or a mask: `index_assign_`, `index_put_`, `scatter_` and related
 //! methods, `masked_fill_`.
 //!
-//! Each computes the form that makes a new tensor and writes its result, so both mean the same, and an error writes
-//! nothing. What is written, and logged, is the view that an index names; the slices from the first to the last that an
-//! index tensor names; the whole tensor for masks.
+//! Each method computes its counterpart that returns a new tensor and then writes the result. Both therefore have the
+//! same meaning, and a method that fails writes nothing. What is written, and logged, depends on the index: the view
+//! that it selects; for an index tensor, the slices from the first to the last that it names; for a mask, the whole
+//! tensor.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::autograd::PartsOf;
 use crate::{DType, Tensor, no_grad_guard};
 
 impl Tensor {
-    /// Writes what `f` makes of the values; of it the slices of an axis that an index tensor names, if one is given.
+    /// Computes the new values with `f` and writes them. If an axis and an index tensor are given in `within`, only the
+    /// range of slices that the index spans is written.
     #[track_caller]
     fn replace_(
         &self,
@@ -30,7 +32,8 @@ impl Tensor {
         let how = InPlace::Method(op);
         self.check_writable(how, sources)?;
         let (_guard, _parts) = (no_grad_guard(), PartsOf::new(op, Location::caller()));
-        // Before `f`, which an index out of range may fail only after it has returned. An invalid axis is an error of `f`.
+        // Done before `f`, because `f` may report an index out of range only after it has returned. An invalid axis is
+        // left for `f` to report.
         let mut named = None;
         if let Some((axis, index)) = within
             && self.rank() > 0
@@ -54,9 +57,9 @@ impl Tensor {
         target.write(how, Contiguous, &[&new])
     }
 
-    /// `self[index] = values`: writes `values` (a tensor that broadcasts, or a number) to the places of
-    /// [`index`](Tensor::index). Of several values for one place the last in row-major order stays. Errors as
-    /// [`index_assign`](Tensor::index_assign) and [`copy_`](Tensor::copy_).
+    /// `self[index] = values`: writes `values` (a tensor that broadcasts, or a number) to the elements that
+    /// [`index`](Tensor::index) selects. If several values go to the same place, the last one in row-major order is
+    /// stored. Fails where [`index_assign`](Tensor::index_assign) or [`copy_`](Tensor::copy_) does.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -85,8 +88,8 @@ impl Tensor {
         }
     }
 
-    /// Writes `values` to the places that `indices` name on the first axes, or adds them there if `accumulate`: the result
-    /// and the errors are those of [`index_put`](Tensor::index_put).
+    /// Writes `values` to the places that `indices` name on the first axes, or adds them there if `accumulate`. The
+    /// result and the errors are those of [`index_put`](Tensor::index_put).
     #[track_caller]
     pub fn index_put_(&self, indices: &[&Tensor], values: &Tensor, accumulate: bool) -> Result<()> {
         self.replace_("index_put_", &[values], indices.first().map(|&i| (0, i)), |x| {
@@ -94,7 +97,7 @@ impl Tensor {
         })
     }
 
-    /// Writes `src` (a tensor or a number) to the places that `index` names along `axis`: the result and the errors are
+    /// Writes `src` (a tensor or a number) to the places that `index` names along `axis`. The result and the errors are
     /// those of [`scatter`](Tensor::scatter).
     #[track_caller]
     pub fn scatter_(&self, axis: isize, index: &Tensor, src: impl AsOperand) -> Result<()> {
@@ -103,28 +106,28 @@ impl Tensor {
         self.replace_("scatter_", &sources, Some((axis, index)), |x| x.scatter(axis, index, src))
     }
 
-    /// Adds `src` at the places that `index` names along `axis`: the result and the errors are those of
+    /// Adds `src` at the places that `index` names along `axis`. The result and the errors are those of
     /// [`scatter_add`](Tensor::scatter_add).
     #[track_caller]
     pub fn scatter_add_(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<()> {
         self.replace_("scatter_add_", &[src], Some((axis, index)), |x| x.scatter_add(axis, index, src))
     }
 
-    /// Adds the slices of `src` to those of `axis` that `index` names: the result and the errors are those of
+    /// Adds the slices of `src` to the slices of `axis` that `index` names. The result and the errors are those of
     /// [`index_add`](Tensor::index_add).
     #[track_caller]
     pub fn index_add_(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<()> {
         self.replace_("index_add_", &[src], Some((axis, index)), |x| x.index_add(axis, index, src))
     }
 
-    /// Writes the slices of `src` to those of `axis` that `index` names: the result and the errors are those of
+    /// Writes the slices of `src` to the slices of `axis` that `index` names. The result and the errors are those of
     /// [`index_copy`](Tensor::index_copy).
     #[track_caller]
     pub fn index_copy_(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<()> {
         self.replace_("index_copy_", &[src], Some((axis, index)), |x| x.index_copy(axis, index, src))
     }
 
-    /// Writes `value` to the slices of `axis` that `index` names: the result and the errors are those of
+    /// Writes `value` to the slices of `axis` that `index` names. The result and the errors are those of
     /// [`index_fill`](Tensor::index_fill).
     #[track_caller]
     pub fn index_fill_(&self, axis: isize, index: &Tensor, value: impl Into<Scalar>) -> Result<()> {
@@ -132,8 +135,8 @@ impl Tensor {
         self.replace_("index_fill_", &[], Some((axis, index)), |x| x.index_fill(axis, index, value))
     }
 
-    /// Writes `value`, which the dtype must be able to represent, where `mask` (bool), which broadcasts to this shape, is
-    /// true. Errors as [`masked_fill`](Tensor::masked_fill), and for a mask of a larger shape.
+    /// Writes `value`, which the dtype must be able to represent, where `mask` (bool, broadcast to this shape) is true.
+    /// Fails where [`masked_fill`](Tensor::masked_fill) does, and for a mask that would enlarge the shape.
     #[track_caller]
     pub fn masked_fill_(&self, mask: &Tensor, value: impl Into<Scalar>) -> Result<()> {
         let value = value.into();
@@ -141,7 +144,7 @@ impl Tensor {
     }
 }
 
-/// The first of the slices that an index names on an axis of `size`, and how many there are up to the last.
+/// The first slice that an index names on an axis of this size, and the number of slices from it to the last one named.
 #[track_caller]
 fn span(op: &str, index: &Tensor, size: usize) -> Result<(usize, usize)> {
     let (mut first, mut end) = (size, 0);

@@ -1,9 +1,9 @@
-//! `interpolate`: images, lines and volumes brought to another size, as PyTorch does.
+//! `interpolate`: resizes lines, images and volumes, as in PyTorch.
 //!
-//! Every mode is separable: along one axis an output is a short weighted sum of inputs, its *taps*, whose places and
-//! weights are worked out on the host in f64. An axis is then one gather and one multiply-add a tap, so that gradients of
-//! every order follow, an output depends on its taps only (a NaN elsewhere does not reach it), and the order of the sum is
-//! fixed.
+//! Every mode is separable. Along one axis, an output is a short weighted sum of inputs, its *taps*, whose positions
+//! and weights are computed on the host in f64. Each tap then takes one gather and one multiply-add. As a result,
+//! gradients of every order exist, an output depends only on its taps (a NaN elsewhere does not reach it), and the
+//! order of summation is fixed.
 
 use gradus_backend::host_vec::check_room;
 use gradus_backend::{Error, ErrorKind, Here, Result, Scalar, Shape};
@@ -31,12 +31,13 @@ pub enum Interpolation {
     Area,
 }
 
-/// The size that [`Tensor::interpolate`] makes, one number an axis after the first two.
+/// The size of the result of [`Tensor::interpolate`], with one number for each axis after the first two.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Resized<'a> {
     /// The sizes themselves.
     To(&'a [usize]),
-    /// Factors: the size is `floor(in * factor)`, and coordinates are divided by the factor itself.
+    /// Factors: the size is `floor(in * factor)`. Coordinates are divided by the factor itself, not by the ratio of the
+    /// sizes.
     By(&'a [f64]),
 }
 
@@ -56,13 +57,13 @@ impl From<Interpolation> for Interpolate {
 }
 
 impl Interpolate {
-    /// The centres of the first and last pixels stay where they are, instead of the outer edges. Linear and cubic modes.
+    /// Aligns the centres of the first and last pixels instead of their outer edges. For the linear and cubic modes.
     pub fn align_corners(mut self) -> Self {
         self.align_corners = true;
         self
     }
 
-    /// When an axis shrinks, the filter is widened so that every input counts. Bilinear and bicubic.
+    /// Widens the filter when an axis shrinks, so that every input counts. For bilinear and bicubic.
     pub fn antialias(mut self) -> Self {
         self.antialias = true;
         self
@@ -82,7 +83,7 @@ impl Interpolation {
         }
     }
 
-    /// The numbers of axes that the mode takes.
+    /// The number of axes that the mode accepts.
     fn axes(self) -> std::ops::RangeInclusive<usize> {
         match self {
             Interpolation::Linear => 1..=1,
@@ -102,7 +103,7 @@ impl Interpolation {
     }
 }
 
-/// One tap more: `sum + value * weight`.
+/// Adds one tap: `sum + value * weight`.
 static TAP: Elementwise = Elementwise::new("interpolate", Class::Float, 3, |x| vec![x[0] + x[1] * x[2]]);
 
 /// The cubic convolution kernel at distance `x >= 0`.
@@ -116,18 +117,19 @@ fn cubic(x: f64, a: f64) -> f64 {
     }
 }
 
-/// The weights of pixels `-1, 0, 1, 2` for a point at `t` (0 to 1) after pixel 0: cubic convolution, a = -0.75.
+/// The weights of pixels `-1, 0, 1, 2` for a point at distance `t` (0 to 1) after pixel 0: cubic convolution with a =
+/// -0.75.
 fn cubic_weights(t: f64) -> [f64; 4] {
     [t + 1.0, t, 1.0 - t, 2.0 - t].map(|x| cubic(x, -0.75))
 }
 
-/// Bytes that the windows of an axis take on the host for each of its inputs and outputs, at most.
+/// The most bytes that the windows of an axis take on the host for each input and each output.
 const TABLE_BYTES: usize = 256;
 
-/// The inputs of one output, and their weights.
+/// The inputs of one output, with their weights.
 type Window = Vec<(usize, f64)>;
 
-/// Along one axis: for each output its window.
+/// The window of every output along one axis.
 struct Taps {
     windows: Vec<Window>,
 }
@@ -135,7 +137,7 @@ struct Taps {
 impl Taps {
     fn new(input: usize, output: usize, factor: Option<f64>, how: Interpolate) -> Taps {
         let (n, last) = (input as f64, input - 1);
-        // Input pixels for each output pixel.
+        // The number of input pixels per output pixel.
         let step = match factor {
             _ if how.align_corners => {
                 if output > 1 {
@@ -151,7 +153,7 @@ impl Taps {
         let centre = |i: usize| if how.align_corners { step * i as f64 } else { step * (i as f64 + 0.5) - 0.5 };
         let window = |i: usize| -> Window {
             match how.mode {
-                // Without a factor the position is a quotient of integers, and exact.
+                // Without a factor the position is a quotient of integers, which is computed exactly.
                 Interpolation::Nearest if factor.is_none() => {
                     vec![((i as u128 * input as u128 / output as u128) as usize, 1.0)]
                 }
@@ -160,7 +162,8 @@ impl Taps {
                 Interpolation::Area => {
                     let (i, input, output) = (i as u128, input as u128, output as u128);
                     let (start, end) = (i * input / output, ((i + 1) * input).div_ceil(output));
-                    // All windows have at most as many pixels as there are, and an end each: see `TABLE_BYTES`.
+                    // All windows together hold one entry for each input and one more for each output,
+                    // at most: see `TABLE_BYTES`.
                     (start..end).map(|j| (j as usize, 1.0 / (end - start) as f64)).collect()
                 }
                 _ if how.antialias => widened(step * (i as f64 + 0.5), step, input, how.mode),
@@ -178,12 +181,13 @@ impl Taps {
                 }
             }
         };
-        // At most as many as memory was claimed for: see `TABLE_BYTES`.
+        // There are at most as many windows as there is known to be room for: see `TABLE_BYTES`.
         Taps { windows: (0..output).map(window).collect() }
     }
 
-    /// The taps in order: for each, the positions and weights of all outputs. A window shorter than the longest repeats
-    /// its last tap and divides its weight among the copies, so that no value from outside enters.
+    /// The taps in order, each with its positions and weights for all outputs. A window that is shorter than the
+    /// longest repeats its last tap and divides that tap's weight among the copies, so that no value from outside the
+    /// window enters.
     fn in_turn(&self) -> impl Iterator<Item = (Vec<i64>, Vec<f64>)> + '_ {
         let longest = self.windows.iter().map(Vec::len).max().unwrap_or(0);
         (0..longest).map(move |k| {
@@ -200,7 +204,7 @@ impl Taps {
     #[track_caller]
     fn apply(&self, x: &Tensor, axis: usize) -> Result<Tensor> {
         let device: &Device = x.device();
-        let mut along = vec![1; x.rank() - axis]; // at most 3
+        let mut along = vec![1; x.rank() - axis]; // at most 3 axes
         along[0] = self.windows.len();
         let mut sum: Option<Tensor> = None;
         for (places, weights) in self.in_turn() {
@@ -221,7 +225,7 @@ impl Taps {
     }
 }
 
-/// The window of an antialiased output around `centre`: the filter is `step` times as wide when the axis shrinks.
+/// The window of an antialiased output around `centre`. If the axis shrinks, the filter is `step` times as wide.
 fn widened(centre: f64, step: f64, input: usize, mode: Interpolation) -> Window {
     let stretch = step.max(1.0);
     let reach = if mode == Interpolation::Bicubic { 2.0 } else { 1.0 } * stretch;
@@ -233,17 +237,17 @@ fn widened(centre: f64, step: f64, input: usize, mode: Interpolation) -> Window 
     };
     let total: f64 = (start..end).map(weight).sum();
     let total = if total == 0.0 { 1.0 } else { total };
-    // All windows together have at most a few times the pixels: see `TABLE_BYTES`.
+    // All windows together hold at most a few times as many entries as there are pixels: see `TABLE_BYTES`.
     (start..end).map(|i| (i, weight(i) / total)).collect()
 }
 
 impl Tensor {
-    /// Brings the axes after the first two of `self [n, c, ..]` (1 to 3 of them, as the mode allows) to other sizes, as
-    /// PyTorch's `interpolate`.
+    /// Resizes the axes after the first two of `self [n, c, ..]`, as PyTorch's `interpolate` does. There are 1 to 3
+    /// such axes, depending on the mode.
     ///
-    /// An output pixel `i` looks at `(i + 0.5) * in / out - 0.5`, or with
-    /// [`align_corners`](Interpolate::align_corners) at `i * (in - 1) / (out - 1)`; a factor takes the place of `out / in`.
-    /// (PyTorch ignores the factor of [`Nearest`](Interpolation::Nearest) in some memory layouts; this does not.) Half
+    /// Output pixel `i` corresponds to the input position `(i + 0.5) * in / out - 0.5`, or `i * (in - 1) / (out - 1)`
+    /// with [`align_corners`](Interpolate::align_corners). If a factor is given, it replaces `out / in`. (PyTorch
+    /// ignores the factor of [`Nearest`](Interpolation::Nearest) in some memory layouts; this method does not.) Half
     /// precision is computed in f32.
     ///
     /// ```
@@ -256,8 +260,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A rank or a number of sizes that the mode does not take, sizes of 0, factors that are not above 0, options that the
-    /// mode does not know, and a dtype that is not float for a mode that mixes pixels.
+    /// Fails if the mode does not support the rank or the number of sizes, if a size is 0, if a factor is not above 0,
+    /// if the mode does not support an option, or if the dtype is not a float and the mode mixes pixels.
     #[track_caller]
     pub fn interpolate(&self, to: Resized<'_>, how: impl Into<Interpolate>) -> Result<Tensor> {
         const OP: &str = "interpolate";
@@ -307,15 +311,16 @@ impl Tensor {
         if shape.numel() == 0 {
             return self.reshape(shape);
         }
-        // The result and the host tables are checked to fit before anything of their size is allocated.
+        // Checks that the result and the host tables fit into memory before anything of their size is allocated.
         let longest = plan.iter().map(|&(_, input, output, _)| input.saturating_add(output)).max().unwrap_or(0);
         let bytes = shape.numel().saturating_mul(size_of::<i64>()).saturating_add(longest.saturating_mul(TABLE_BYTES));
         check_room(self.device().backend(), OP, 1, bytes).map_err(|e| self.describe(e, "self"))?;
         let mut y = if how.mode.picks() { self.clone() } else { self.to_dtype(self.dtype().compute())? };
-        // The axes that shrink most come first, which leaves less work for the others.
+        // The axes that shrink most are resized first, which leaves less work for the rest.
         plan.sort_by(|a, b| (a.2 as f64 / a.1 as f64).total_cmp(&(b.2 as f64 / b.1 as f64)));
         for (axis, input, output, factor) in plan {
-            // As in PyTorch, linear and antialiased modes leave an axis alone whose size stays, whatever the factor.
+            // As in PyTorch, linear and antialiased modes do not resample an axis whose size stays the same, whatever
+            // the factor.
             let copied = how.antialias || how.mode.is_linear() || factor.is_none_or(|f| f == 1.0);
             if input != output || !copied {
                 y = Taps::new(input, output, factor, how).apply(&y, axis)?;

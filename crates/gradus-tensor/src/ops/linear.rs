@@ -1,4 +1,4 @@
-//! `linear(x, w, b) = x w^T + b` with the weight stored `[out, in]`, in one product.
+//! `linear(x, w, b) = x w^T + b` in one product, with the weight stored as `[out, in]`.
 //!
 //! Gradients: `dx = g w`, `dw = g^T x`, `db = sum of g over rows`.
 
@@ -8,7 +8,7 @@ use super::operand_rules::{affine_dtype, cast, cast_some};
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
-/// `x [rows, in]`, `w [out, in]` and perhaps `b [out]`.
+/// The operation on `x [rows, in]`, `w [out, in]` and an optional `b [out]`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Linear;
 
@@ -61,8 +61,8 @@ impl Operation for Linear {
 }
 
 impl Tensor {
-    /// `self @ weight^T + bias`: `[.., in]` with `weight [out, in]` and `bias [out]` to `[.., out]`; with `weight [in]` and
-    /// a scalar bias to `[..]`. Numbers, whose dtypes promote.
+    /// `self @ weight^T + bias`. For `self [.., in]`, `weight [out, in]` and `bias [out]` the result is `[.., out]`;
+    /// for `weight [in]` and a scalar bias it is `[..]`. The operands are numbers, and their dtypes promote.
     #[track_caller]
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let refuse = |m: String| {

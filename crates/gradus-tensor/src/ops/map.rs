@@ -1,4 +1,4 @@
-//! A recorded elementwise kernel, and its gradient: again such kernels.
+//! A recorded elementwise kernel, and its gradient, which consists of such kernels again.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, To, Update, apply_one, bind, one};
 use crate::Tensor;
 
-/// Arguments and outputs of a gradient kernel together, above which it is one kernel for each output: the gradient of a
-/// kernel takes its arguments and one more for each output, so that kernels of several outputs double from order to order,
-/// and those of one grow by one.
+/// The largest number of arguments and outputs that one gradient kernel may have together. A larger one is replaced by
+/// a kernel for each output. A gradient kernel takes the arguments of its kernel and one more for each output, so
+/// kernels of several outputs double with each order of differentiation, whereas those of one output grow by one.
 const LARGE: usize = 20;
 
 /// Where an argument of a kernel comes from.
@@ -20,16 +20,16 @@ const LARGE: usize = 20;
 pub enum Arg {
     /// Input number `.0` of the operation.
     Tensor(usize),
-    /// A number.
+    /// A constant number.
     Scalar(Scalar),
-    /// Output number `.0` of an [`Update`], as it was before.
+    /// Output number `.0` of an [`Update`], with its value before the update.
     Output(usize),
 }
 
 /// An elementwise kernel applied to tensors that broadcast together.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Map {
-    /// What is computed.
+    /// The kernel to apply.
     pub kernel: Arc<Kernel>,
     /// The source of each argument of the kernel.
     pub args: SmallVec<[Arg; 3]>,
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Map {
     }
 }
 
-/// A kernel by its name and its numbers.
+/// Prints a kernel's name, followed by its scalar arguments and, for a conversion, the dtype.
 pub(super) fn describe(kernel: &Kernel, args: &[Arg], f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
     f.write_str(kernel.name())?;
     let scalars = args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_string()) } else { None });
@@ -58,13 +58,14 @@ impl Map {
         }
     }
 
-    /// Bit `i` for each kernel argument `i` that is an input whose gradient is wanted.
+    /// A mask with bit `i` set if kernel argument `i` is an input whose gradient is needed.
     fn wanted(&self, needs: impl Fn(usize) -> bool) -> u32 {
         (0..self.args.len()).filter(|&i| self.input_of(i).is_some_and(&needs)).fold(0, |m, i| m | 1 << i)
     }
 
-    /// Calls `f` with the kernels that compute the gradients of the arguments `wanted`: a single kernel or, where that
-    /// would be [`LARGE`], one for each. `f` also gets whether it is the single one.
+    /// Calls `f` with the kernels that compute the gradients of the arguments in `wanted`: a single kernel or, if that
+    /// would exceed [`LARGE`], one for each argument. The second argument of `f` says whether the kernel is the only
+    /// one.
     #[track_caller]
     fn each_vjp(&self, wanted: u32, mut f: impl FnMut(&Vjp, bool) -> Result<()>) -> Result<()> {
         let several = wanted.count_ones() > 1;
@@ -82,7 +83,7 @@ impl Map {
         each.map(|one| self.kernel.vjp(one)).try_for_each(|vjp| f(&*vjp?, false))
     }
 
-    /// Adds to `found` the gradients that `vjp` computes. `last` says that no other kernel reads `grads`.
+    /// Adds the gradients that `vjp` computes to `found`. `last` says that no other kernel reads `grads`.
     #[track_caller]
     fn pull(
         &self,
@@ -115,7 +116,7 @@ impl Map {
                 self.each_vjp(rest, |vjp, one| self.pull(vjp, last && one, ctx, grads, found))
             };
         }
-        // A gradient that does not read the incoming one is the constant zero.
+        // If the kernel reads no incoming gradient that is present, its result is the constant zero.
         if !vjp.args.iter().any(|a| matches!(a, VjpArg::Grad(k) if grads[*k].is_some())) {
             return Ok(());
         }
@@ -214,7 +215,8 @@ impl Operation for Map {
             }
             Ok(())
         });
-        // A gradient too large for kernels is reported when it is computed; until then nothing is saved for it.
+        // A gradient that is too large for a kernel is reported when it is computed. Until then nothing is saved for
+        // it.
         if read.is_ok() { Keep { inputs, outputs: 0 } } else { Keep::NONE }
     }
 
@@ -225,8 +227,8 @@ impl Operation for Map {
     }
 }
 
-/// Runs a kernel of one output on `tensors`, which broadcast to the shape of `spare`, whose memory takes the result: it
-/// has the result's dtype, [`Tensor::is_spare`] holds for it, and it is not read again.
+/// Runs a kernel with one output on `tensors`, which broadcast to the shape of `spare`, and writes the result into the
+/// memory of `spare`. That tensor has the result's dtype, is not read again, and satisfies [`Tensor::is_spare`].
 #[track_caller]
 pub(crate) fn map_over(spare: &Tensor, kernel: &Arc<Kernel>, args: &[Arg], tensors: &[&Tensor]) -> Result<Tensor> {
     let mut others: SmallVec<[&Tensor; 4]> = SmallVec::new();
@@ -243,7 +245,7 @@ pub(crate) fn map_over(spare: &Tensor, kernel: &Arc<Kernel>, args: &[Arg], tenso
     bind(Update { kernel: kernel.clone(), args }, &others, To::Spare(spare))
 }
 
-/// The arguments of a kernel: of these inputs, stretched by `layouts` if there are any.
+/// The arguments of a kernel, where inputs are stretched by `layouts` if there are any.
 #[inline]
 pub(super) fn arguments<'a>(args: &[Arg], inputs: &[View<'a>], layouts: &'a [Layout]) -> SmallVec<[MapArg<'a>; 4]> {
     let mut found = SmallVec::new();
@@ -257,7 +259,7 @@ pub(super) fn arguments<'a>(args: &[Arg], inputs: &[View<'a>], layouts: &'a [Lay
     found
 }
 
-/// Layouts that stretch the views to `shape`; none if all of them have it.
+/// Layouts that stretch the views to `shape`. There are none if all views have that shape already.
 #[inline]
 #[track_caller]
 pub(super) fn stretched(views: &[View<'_>], shape: &Shape) -> Result<SmallVec<[Layout; 2]>> {

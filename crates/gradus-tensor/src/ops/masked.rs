@@ -1,4 +1,5 @@
-//! `masked_fill` and `masked_select`: elements named by booleans; `nonzero` and `count_nonzero`: where elements are not 0.
+//! `masked_fill` and `masked_select`: elements selected by a mask. `nonzero` and `count_nonzero`: the places and the
+//! number of non-zero elements.
 
 use gradus_backend::{DType, Error, Here, HostVec, Result, Scalar, Shape};
 
@@ -7,11 +8,11 @@ use super::operand::Operand;
 use super::operand_rules::reduced_axes;
 use crate::Tensor;
 
-/// Of (mask, value, x): like `where_`, under the name that the user called.
+/// Operands: mask, value, x. Like `where_`, but under the name of the method that the user called.
 static MASKED_FILL: Elementwise =
     Elementwise::new("masked_fill", Class::Any, 3, |x| vec![x[0].select(x[1], x[2])]).conditions(1);
 
-/// Masks are booleans.
+/// Fails if a mask is not bool.
 #[track_caller]
 fn check_mask(op: &str, mask: &Tensor) -> Result<()> {
     if mask.dtype() == DType::Bool {
@@ -22,8 +23,8 @@ fn check_mask(op: &str, mask: &Tensor) -> Result<()> {
 }
 
 impl Tensor {
-    /// `value` where `mask` (bool) is true, else this tensor; the two broadcast. The dtype stays: a value that it cannot
-    /// represent is an error. The gradient is an exact 0 where the mask is true.
+    /// `value` where `mask` (bool) is true, and this tensor elsewhere; the two broadcast. The dtype stays the same.
+    /// Fails if it cannot represent `value`. The gradient is exactly 0 where the mask is true.
     #[track_caller]
     pub fn masked_fill(&self, mask: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
         check_mask("masked_fill", mask)?;
@@ -32,7 +33,7 @@ impl Tensor {
             .check(self.dtype())
             .map_err(|e| self.describe(Error::argument("masked_fill", e.message()), "self"))
             .here()?;
-        // A scalar is weak and may promote, so it becomes an element of this dtype first.
+        // A scalar could promote the result, so it is converted to this dtype first.
         let fill;
         let value = if self.dtype().is_float() {
             Operand::Scalar(value)
@@ -43,8 +44,8 @@ impl Tensor {
         MASKED_FILL.apply(&[Operand::Tensor(mask), value, Operand::Tensor(self)])
     }
 
-    /// The elements where `mask` (bool) is true, in row-major order, as a vector; the two broadcast. The gradient goes
-    /// back to where each came from. Waits for the mask: the size depends on it.
+    /// The elements where `mask` (bool) is true, in row-major order, as a vector; the two broadcast. The gradient of
+    /// each goes back to its place. This call waits for the mask, since the size of the result depends on it.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -62,8 +63,8 @@ impl Tensor {
         self.expand(shape)?.reshape([shape.numel()])?.index_select(0, &index)
     }
 
-    /// The places of the elements that are not 0 (NaN is not), in row-major order: `[n, rank]` of i64. Waits for the
-    /// values: the size depends on them. No gradient.
+    /// The places of the non-zero elements (NaN counts as non-zero), in row-major order, as `[n, rank]` of i64. This
+    /// call waits for the values, since the size of the result depends on them. No gradient.
     #[track_caller]
     pub fn nonzero(&self) -> Result<Tensor> {
         let (dims, rank) = (self.shape(), self.rank());
@@ -81,7 +82,8 @@ impl Tensor {
         Tensor::from_vec(places, [found, rank], self.device())
     }
 
-    /// How many elements are not 0 (NaN is not) over the axes, as i64; an empty list counts over none. No gradient.
+    /// The number of non-zero elements over the axes (NaN counts as non-zero), as i64. An empty list of axes counts
+    /// over no axis. No gradient.
     #[track_caller]
     pub fn count_nonzero(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
         reduced_axes("count_nonzero", axes, self.rank()).map_err(|e| self.describe(e, "self"))?;

@@ -1,6 +1,7 @@
 //! `matmul(a, b)`: matrix product with batch axes that broadcast.
 //!
-//! Gradients: `da = g @ b^T`, `db = a^T @ g`, summed over stretched batch axes. Transposed operands are views: no copy.
+//! Gradients: `da = g @ b^T`, `db = a^T @ g`, summed over stretched batch axes. Transposing is a view, so nothing is
+//! copied.
 
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Result, Scalar, Shape, View, ViewMut};
 
@@ -8,7 +9,7 @@ use super::operand_rules::common_dtype;
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
-/// Matrix product of operands of rank 2 and more, one dtype.
+/// Matrix product of operands that have rank 2 or more and the same dtype.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Matmul;
 
@@ -94,9 +95,9 @@ impl Operation for Matmul {
 }
 
 impl Tensor {
-    /// Matrix product, by NumPy's rules: `[.., m, k] @ [.., k, n]` gives `[.., m, n]` with the leading axes broadcast; a
-    /// vector on the left is a row, on the right a column, and that axis goes away. Dtypes promote; half precision
-    /// accumulates in f32; integers wrap.
+    /// Matrix product by NumPy's rules: `[.., m, k] @ [.., k, n]` is `[.., m, n]`, and the leading axes broadcast. A
+    /// vector is a row on the left and a column on the right, and the result lacks that axis. Dtypes promote. Half
+    /// precision accumulates in f32, and integers wrap.
     #[track_caller]
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
         if self.rank() == 0 || other.rank() == 0 {
@@ -108,7 +109,7 @@ impl Tensor {
         let (row, column) = (a.rank() == 1, b.rank() == 1);
         let a = if row { a.unsqueeze(0)? } else { a };
         let b = if column { b.unsqueeze(1)? } else { b };
-        // One matrix on the right of many: the leading axes count as more rows of one product.
+        // Many matrices times a single one: the leading axes are merged into the rows of one product.
         let fold = b.rank() == 2 && a.rank() > 2 && a.is_contiguous() && a.numel() > 0;
         let y = if fold {
             let k = a.shape()[a.rank() - 1];

@@ -1,7 +1,7 @@
 //! The operations, one file each, and `bind`, the one function that runs them.
 //!
-//! A call takes three steps: the method (`x.softmax(-1)`) makes the operation's struct; `bind` infers shape and dtype,
-//! allocates, runs and records it; the backend's method is the kernel.
+//! A call takes three steps. The method (`x.softmax(-1)`) builds the operation's struct. `bind` infers shapes and
+//! dtypes, allocates the results, runs the kernel and records the operation. The backend's method is the kernel.
 
 mod adaptive_pool;
 mod arg_reduce;
@@ -103,96 +103,101 @@ pub use trace::{Traced, trace};
 pub use update::UpdateFn;
 pub use window::{ConvOptions, PoolOptions};
 
-/// Specs of the outputs.
+/// The specs of an operation's outputs.
 pub type Outputs = SmallVec<[Spec; 1]>;
-/// Gradients of the inputs; `None` where none is wanted, or where it is zero.
+/// Gradients of the inputs. `None` stands for a gradient that is zero, or that is not needed.
 pub type Grads = SmallVec<[Option<Tensor>; 3]>;
 
-/// How each element of a result depends on those of the inputs.
+/// How the elements of a result depend on the elements of the inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// Each depends on the elements in the same place, of which there are several where an axis of size 1 is stretched.
+    /// Each depends only on the input elements at its own place after broadcasting. There are several of these where
+    /// the result has size 1 along an axis and an input does not.
     InPlace,
-    /// Each is one element of an input, or a given number.
+    /// Each is a copy of one input element, or a constant.
     Moves,
-    /// Each depends on many.
+    /// Each may depend on many input elements.
     Mixes,
 }
 
-/// What an operation does beside computing its outputs from its inputs.
+/// What an operation does besides computing its outputs from its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
     Pure,
-    /// It draws numbers from a position in the stream of a generator, given in its parameters.
+    /// It draws random numbers from a generator's stream, starting at the position given in its parameters.
     Draws,
-    /// It may read the tensors that it writes. `infer` gets them first, then the inputs; `forward` gets the inputs alone.
+    /// It may read the tensors that it writes. `infer` receives those tensors first and then the inputs; the `inputs`
+    /// of `forward` do not include them.
     Updates,
-    /// Its outputs live on another device than its inputs.
+    /// Its outputs live on a different device from its inputs.
     Crosses,
 }
 
-/// What one operation is: every file here implements it for its struct. Equal operations compute the same of the same inputs.
+/// An operation; each file of this folder implements it for its own structs. Equal operations compute the same results
+/// from the same inputs.
 pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     /// The name that errors, graphs and logs show.
     fn name(&self) -> &str;
 
-    /// The names of the inputs in errors; an input without a name is numbered.
+    /// The names of the inputs in errors. An input without a name is shown by its number.
     fn input_names(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Shape and dtype of the outputs, or an error that says why the inputs do not fit; `bind` adds the inputs to it.
+    /// Infers the shapes and dtypes of the outputs, or returns an error that says why the inputs do not fit. `bind`
+    /// adds the inputs to that error.
     #[track_caller]
     fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs>;
 
-    /// Computes the outputs, which are not empty. They hold nothing yet, unless the operation updates them.
+    /// Computes the outputs, which are never empty. Their memory is uninitialised unless the operation updates them.
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()>;
 
     /// How each element of the outputs depends on those of the inputs.
     fn flow(&self) -> Flow;
 
-    /// What it does beside computing its outputs from its inputs.
+    /// What the operation does besides computing its outputs from its inputs.
     fn effect(&self) -> Effect {
         Effect::Pure
     }
 
-    /// What [`vjp`](Operation::vjp) will read, given which inputs want a gradient.
+    /// The inputs and outputs that [`vjp`](Operation::vjp) will read, given which inputs need a gradient.
     fn keeps(&self, _needs: &[bool]) -> Keep {
         Keep::NONE
     }
 
-    /// Whether output `i`, of a float dtype, carries a gradient; statistics kept for the gradient do not. An operation whose
-    /// first output carries none is never recorded.
+    /// Whether an output of a float dtype carries a gradient. Statistics that are saved only for the backward pass do
+    /// not. If the first output carries no gradient, the operation is never recorded.
     fn differentiable(&self, _output: usize) -> bool {
         true
     }
 
-    /// The gradients of the inputs from those of the outputs (`None` for zero), as tracked tensor expressions.
+    /// Computes the gradients of the inputs from those of the outputs (`None` for zero), as tracked tensor expressions.
     ///
-    /// When [`Context::create_graph`] holds, the result must depend differentiably on inputs, outputs and gradients.
+    /// When [`Context::create_graph`] holds, the result must depend differentiably on the inputs, the outputs and their
+    /// gradients.
     fn vjp(&self, _ctx: &Context<'_>, _grads: &[Option<Tensor>]) -> Result<Grads> {
         Err(Error::new(ErrorKind::Autograd, "backward", format!("{} has no gradient rule", self.name())))
     }
 }
 
 /// An operation that is recorded as a function, defined by autograd or by users. Two rules are equal only if they are
-/// the same object; their hash is that of their debug form.
+/// the same object. They are hashed by name, identity and debug form.
 pub trait Rule: fmt::Debug + Send + Sync {
     /// The name that errors, graphs and logs show.
     fn name(&self) -> &str;
 
-    /// A number that distinguishes it from others with the same debug form.
+    /// A number that distinguishes this rule from others with the same debug form.
     fn identity(&self) -> u64 {
         0
     }
 
-    /// As [`Operation::differentiable`].
+    /// See [`Operation::differentiable`].
     fn differentiable(&self, _output: usize) -> bool {
         true
     }
 
-    /// As [`Operation::vjp`].
+    /// See [`Operation::vjp`].
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads>;
 }
 
@@ -209,7 +214,7 @@ impl Hash for dyn Rule {
     }
 }
 
-/// Prints an operation under the name that errors and graphs show, with its parameters.
+/// Prints an operation with its parameters, under the name that errors and graphs show.
 fn named(name: &str, type_name: &str, op: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let text = format!("{op:?}");
     f.write_str(name)?;
@@ -223,15 +228,15 @@ macro_rules! ops {
         #[non_exhaustive]
         #[allow(missing_docs)] // each is documented in its file
         pub enum Op {
-            // Not boxed: it is small, and the most common.
+            // Not boxed, since it is small and the most common operation.
             Map(map::Map),
             $($name(Box<$module::$name>),)*
-            /// A function rather than a kernel.
+            /// An operation defined by a function rather than a kernel.
             Rule(Arc<dyn Rule>),
         }
 
         impl Op {
-            /// The names of the variants, except that of functions.
+            /// The names of all variants except `Rule`.
             pub const KINDS: &'static [&'static str] = &["Map", $(stringify!($name)),*];
 
             /// The name of the variant.
@@ -252,7 +257,8 @@ macro_rules! ops {
                 }
             }
 
-            /// Shape and dtype of its outputs; `None` for a function, whose outputs are only known once it has run.
+            /// The shapes and dtypes of its outputs. `None` for a [`Rule`], whose outputs are known only once it has
+            /// run.
             #[track_caller]
             pub fn infer(&self, inputs: &[InputSpec<'_>]) -> Option<Result<Outputs>> {
                 Some(match self {
@@ -271,7 +277,7 @@ macro_rules! ops {
                 }
             }
 
-            /// What it does beside computing its outputs from its inputs.
+            /// What it does besides computing its outputs from its inputs.
             pub fn effect(&self) -> Effect {
                 match self {
                     Op::Map(op) => op.effect(),
@@ -288,7 +294,7 @@ macro_rules! ops {
                 }
             }
 
-            /// For an operation that writes: whether its outputs depend on the old values.
+            /// For an operation that writes in place: whether its results depend on the old values.
             pub(crate) fn reads_outputs(&self) -> bool {
                 match self {
                     Op::Update(update) => update.args.iter().any(|arg| matches!(arg, Arg::Output(_))),
@@ -296,7 +302,7 @@ macro_rules! ops {
                 }
             }
 
-            /// Whether output `i`, of a float dtype, carries a gradient.
+            /// Whether an output of a float dtype carries a gradient.
             pub fn differentiable(&self, output: usize) -> bool {
                 match self {
                     Op::Map(op) => op.differentiable(output),
@@ -398,13 +404,13 @@ pub(crate) fn one(shape: Shape, dtype: DType) -> Outputs {
     SmallVec::from_buf([Spec { shape, dtype }])
 }
 
-/// Gradients from an array.
+/// Collects an array of gradients.
 pub(crate) fn grads<const N: usize>(g: [Option<Tensor>; N]) -> Grads {
     g.into_iter().collect()
 }
 
 impl Tensor {
-    /// Sums over the axes that broadcasting stretched, so that the result has `shape`: the adjoint of expand.
+    /// Sums over the axes that broadcasting stretched, so that the result has `shape`. This is the adjoint of `expand`.
     #[track_caller]
     pub(crate) fn sum_to(&self, shape: &[usize]) -> Result<Tensor> {
         if self.shape() == shape {

@@ -1,5 +1,6 @@
-//! Views that move axes and elements without touching them: `reshape`, `flatten`, `unflatten`, `permute`, `movedim`,
-//! `transpose`, `expand`, `flip`, `squeeze`, `unsqueeze`. The gradient of each is the move back (of expand: the sum).
+//! Views that rearrange axes and elements without copying: `reshape`, `flatten`, `unflatten`, `permute`, `movedim`,
+//! `transpose`, `expand`, `flip`, `squeeze`, `unsqueeze`. The gradient of each is rearranged back; for `expand` it is
+//! summed.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, Here, Layout, Result, Shape, View, ViewMut};
@@ -9,7 +10,7 @@ use super::operand_rules::{axis_of, reduced_axes};
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_view, grads, one};
 use crate::Tensor;
 
-/// In the shape of a [`reshape`](Tensor::reshape): the size that the number of elements leaves for this axis.
+/// In the shape of a [`reshape`](Tensor::reshape): the size of this axis follows from the number of elements.
 pub const INFER: usize = usize::MAX;
 
 /// The same elements in row-major order under another shape.
@@ -22,11 +23,11 @@ pub struct Reshape {
 /// The axes in another order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Permute {
-    /// The old axis for each new one.
+    /// The old axis of each new axis.
     pub axes: SmallVec<[isize; 8]>,
 }
 
-/// Axes of size 1 stretched, and new ones in front.
+/// Stretches axes of size 1 and adds new axes in front.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Expand {
     /// The new shape.
@@ -104,8 +105,9 @@ impl Tensor {
         apply_view(op, self, layout.map_err(|e| self.describe(e, "self"))?)
     }
 
-    /// The same elements, in row-major order, under another shape with the same number of elements. A view where the
-    /// strides allow it, else a copy. One size may be [`INFER`]: it follows from the number of elements.
+    /// The same elements, in row-major order, under another shape with the same number of elements. The result is a
+    /// view if the strides allow it, and a copy otherwise. One size may be [`INFER`]; it follows from the number of
+    /// elements.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -131,7 +133,7 @@ impl Tensor {
         }
     }
 
-    /// A shape with its one [`INFER`] replaced, so that it has `numel` elements.
+    /// A shape in which the one [`INFER`] is replaced such that the shape has `numel` elements.
     #[track_caller]
     fn inferred(&self, op: &str, dims: &[usize], numel: usize) -> Result<Shape> {
         let known: SmallVec<[usize; 8]> = dims.iter().copied().filter(|&d| d != INFER).collect();
@@ -152,8 +154,8 @@ impl Tensor {
         }
     }
 
-    /// One axis split into several with the same number of elements. One size may be [`INFER`]. The inverse of
-    /// [`flatten`](Tensor::flatten).
+    /// Splits one axis into several with the same number of elements in total. One size may be [`INFER`]. This is the
+    /// inverse of [`flatten`](Tensor::flatten).
     #[track_caller]
     pub fn unflatten(&self, axis: isize, sizes: impl AsRef<[usize]>) -> Result<Tensor> {
         let (axis, sizes) = (resolve_axis("unflatten", axis, self.rank())?, sizes.as_ref());
@@ -166,7 +168,7 @@ impl Tensor {
         self.reshape([&self.shape()[..axis], &parts, &self.shape()[axis + 1..]].concat())
     }
 
-    /// The axes `source` moved to the places `destination`; the others keep their order. A view.
+    /// Moves the axes `source` to the positions `destination`. The other axes keep their order. The result is a view.
     #[track_caller]
     pub fn movedim(&self, source: &[isize], destination: &[isize]) -> Result<Tensor> {
         let rank = self.rank();
@@ -188,7 +190,7 @@ impl Tensor {
         self.permute(&order)
     }
 
-    /// The axes from `start` to `end`, both included, merged into one.
+    /// Merges the axes from `start` to `end`, both included, into one.
     #[track_caller]
     pub fn flatten(&self, start: isize, end: isize) -> Result<Tensor> {
         let (a, b) = (axis_of("flatten", start, self.rank())?, axis_of("flatten", end, self.rank())?);
@@ -202,7 +204,7 @@ impl Tensor {
         self.reshape([&self.shape()[..a], &[merged], &self.shape()[b + 1..]].concat())
     }
 
-    /// The axes in the order `axes`, each named once. A view.
+    /// Puts the axes in the order `axes`, which names each axis once. The result is a view.
     #[track_caller]
     pub fn permute(&self, axes: &[isize]) -> Result<Tensor> {
         let layout = self.layout().permute(axes);
@@ -211,7 +213,7 @@ impl Tensor {
         self.view(Permute { axes }, layout)
     }
 
-    /// Two axes swapped. A view.
+    /// Swaps two axes. The result is a view.
     #[track_caller]
     pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
         let (a, b) = (axis_of("transpose", a, self.rank())?, axis_of("transpose", b, self.rank())?);
@@ -222,7 +224,7 @@ impl Tensor {
         self.permute(&axes)
     }
 
-    /// A matrix transposed. A view.
+    /// Transposes a matrix. The result is a view.
     #[track_caller]
     pub fn t(&self) -> Result<Tensor> {
         if self.rank() != 2 {
@@ -232,7 +234,7 @@ impl Tensor {
         self.transpose(0, 1)
     }
 
-    /// Stretched to `shape` by the broadcasting rule. A view: stretched axes have stride 0.
+    /// Stretches this tensor to `shape` by the broadcasting rule. The result is a view; stretched axes have stride 0.
     #[track_caller]
     pub fn expand(&self, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         let shape = Shape::new(shape.as_ref())?;
@@ -242,7 +244,7 @@ impl Tensor {
         self.view(Expand { shape }, self.layout().expand(shape))
     }
 
-    /// One axis in reverse order. A view.
+    /// Reverses the order of one axis. The result is a view.
     #[track_caller]
     pub fn flip(&self, axis: isize) -> Result<Tensor> {
         let axis = axis_of("flip", axis, self.rank())?;
@@ -252,7 +254,7 @@ impl Tensor {
         self.view(Flip { axis }, Ok(self.layout().flip(axis)))
     }
 
-    /// Without an axis of size 1; a scalar as it is. A view.
+    /// Removes an axis of size 1. A scalar stays as it is. The result is a view.
     #[track_caller]
     pub fn squeeze(&self, axis: isize) -> Result<Tensor> {
         let axis = axis_of("squeeze", axis, self.rank())?;
@@ -263,7 +265,7 @@ impl Tensor {
         apply_view(Reshape { shape: *layout.shape() }, self, layout)
     }
 
-    /// With a new axis of size 1 at `axis` (negative ones count from the end of the result). A view.
+    /// Inserts an axis of size 1 at `axis`. Negative numbers count from the end of the result. The result is a view.
     #[track_caller]
     pub fn unsqueeze(&self, axis: isize) -> Result<Tensor> {
         let axis = resolve_axis("unsqueeze", axis, self.rank() + 1)?;

@@ -7,11 +7,11 @@ use super::operand::Operand;
 use super::operand_rules::reduced_axes;
 use crate::Tensor;
 
-/// 1 where x is not 0, with slope 0.
+/// 1 where x is not 0, and 0 elsewhere. The slope is 0.
 static NONZERO: Elementwise =
     Elementwise::new("nonzero", Class::Float, 1, |x| vec![x[0].ne(0.0).select(1.0, x[0].constant(0.0))]);
 
-/// `|x|^p` with slope 0 at 0, to any order; of (x, p), p not 0.
+/// Operands: x, p (not 0). `|x|^p` with slope 0 at 0, to any order.
 static POWER: Elementwise = Elementwise::new("abs_pow", Class::Float, 2, |x| {
     let zero = x[0].eq(0.0);
     let at_zero = x[1].lt(0.0).select(f64::INFINITY, x[1].constant(0.0));
@@ -19,8 +19,9 @@ static POWER: Elementwise = Elementwise::new("abs_pow", Class::Float, 2, |x| {
 });
 
 // Note [overflowed sums]
-// A sum of squares or other powers that is infinite says nothing of the finite numbers that overflowed in it. Its root is
-// infinite too, with a slope that is, and what is divided by that root is NaN: neither must be 0, which would be a number.
+// If a sum of squares or other powers is infinite, the finite numbers whose powers overflowed cannot be recovered from
+// it. Its root is therefore infinite too, with an infinite slope, and a quotient by that root is NaN. Neither may be 0,
+// which would look like a valid number.
 
 /// `sqrt(x)` with slope 0 at 0, to any order. See Note [overflowed sums].
 static ROOT: Elementwise = Elementwise::new("root", Class::Float, 1, |x| {
@@ -28,8 +29,8 @@ static ROOT: Elementwise = Elementwise::new("root", Class::Float, 1, |x| {
     vec![zero.select(0.0, endless(x[0], x[0].eq(f64::INFINITY), zero.select(1.0, x[0]).sqrt()))]
 });
 
-/// `x^(1 / p)` of (x, 1 / p), with slope 0 at 0, to any order. See Note [overflowed sums]; for p below 0 it is 0 that powers
-/// of finite numbers come to.
+/// Operands: x, 1 / p. `x^(1 / p)` with slope 0 at 0, to any order. See Note [overflowed sums]. If p is below 0, the
+/// powers of large finite numbers become 0 instead of infinite, and the sum 0 is treated in the same way.
 static ROOT_OF_POWERS: Elementwise = Elementwise::new("root_of_powers", Class::Float, 2, |x| {
     let zero = x[0].eq(0.0);
     let (none, over) = (zero.and(x[1].lt(0.0)), x[0].eq(f64::INFINITY).and(x[1].gt(0.0)));
@@ -37,23 +38,23 @@ static ROOT_OF_POWERS: Elementwise = Elementwise::new("root_of_powers", Class::F
     vec![none.select(none.select(x[0], 1.0).recip(), zero.select(0.0, root))]
 });
 
-/// `max(x, least)` of (length, least); NaN for an infinite length. See Note [overflowed sums].
+/// Operands: length, least. `max(length, least)`, but NaN for an infinite length. See Note [overflowed sums].
 static AT_LEAST: Elementwise =
     Elementwise::new("at_least", Class::Float, 2, |x| vec![x[0].eq(f64::INFINITY).select(f64::NAN, x[0].max(x[1]))]);
 
-/// `1 / sqrt(x + eps)` of (x, eps), NaN where x is infinite. See Note [overflowed sums].
+/// Operands: x, eps. `1 / sqrt(x + eps)`, but NaN where x is infinite. See Note [overflowed sums].
 static INVERSE_ROOT: Elementwise = Elementwise::new("inverse_root", Class::Float, 2, |x| {
     vec![x[0].eq(f64::INFINITY).select(f64::NAN, x[0] + x[1]).rsqrt()]
 });
 
-/// The root of x; where x is infinite, which `over` says, an infinity with an infinite slope.
+/// The root of x. Where `over` says that x is infinite, it is an infinity with an infinite slope.
 fn endless<'k>(x: Expr<'k>, over: Expr<'k>, root: Expr<'k>) -> Expr<'k> {
     let x = over.select(x, 1.0);
     over.select(x * x, root)
 }
 
-/// `sqrt(x)` with slope 0 at 0: the root of a sum of squares, whose own slopes are 0 there. Where the squares have
-/// overflowed it is infinite, and so is its slope.
+/// `sqrt(x)` with slope 0 at 0, for a sum of squares, whose own slopes are 0 there. If the squares have overflowed, the
+/// result and its slope are infinite.
 #[track_caller]
 pub(super) fn root(x: &Tensor) -> Result<Tensor> {
     ROOT.apply(&[Operand::Tensor(x)])
@@ -65,25 +66,25 @@ pub(super) fn power(x: &Tensor, p: f64) -> Result<Tensor> {
     POWER.apply(&[Operand::Tensor(x), p.into()])
 }
 
-/// `x^(1 / p)` of a sum of [`power`]s, as [`root`].
+/// `x^(1 / p)` of a sum of [`power`]s, with the same special cases as [`root`].
 #[track_caller]
 pub(super) fn root_of_powers(x: &Tensor, p: f64) -> Result<Tensor> {
     ROOT_OF_POWERS.apply(&[Operand::Tensor(x), (1.0 / p).into()])
 }
 
-/// A length to divide by: at least `least`, and NaN where powers have overflowed, so that quotients are not 0.
+/// A length to divide by: at least `least`, but NaN if powers have overflowed, so that no quotient becomes 0.
 #[track_caller]
 pub(super) fn at_least(length: &Tensor, least: f64) -> Result<Tensor> {
     AT_LEAST.apply(&[Operand::Tensor(length), least.into()])
 }
 
-/// `1 / sqrt(x + eps)` of a sum or mean of squares, NaN where they have overflowed.
+/// `1 / sqrt(x + eps)` of a sum or mean of squares, but NaN if these have overflowed.
 #[track_caller]
 pub(super) fn inverse_root(x: &Tensor, eps: f64) -> Result<Tensor> {
     INVERSE_ROOT.apply(&[Operand::Tensor(x), eps.into()])
 }
 
-/// Errors if `p` is NaN or below `least`.
+/// Fails if `p` is NaN or below `least`.
 #[track_caller]
 pub(super) fn check_p(op: &str, p: f64, least: f64) -> Result<()> {
     if p.is_nan() || p < least {
@@ -94,13 +95,14 @@ pub(super) fn check_p(op: &str, p: f64, least: f64) -> Result<()> {
 }
 
 impl Tensor {
-    /// The p-norm over the axes, in a float dtype: `(sum |x|^p)^(1/p)`; the number of non-zero elements for `p = 0`; the
-    /// largest magnitude for infinity and the smallest for minus infinity. With p below 0 one element of 0 makes it 0.
+    /// The p-norm over the axes, in a float dtype: `(sum |x|^p)^(1/p)`. For `p = 0` it is the number of non-zero
+    /// elements, for infinity the largest magnitude, and for minus infinity the smallest. If p is below 0, a single
+    /// element of 0 makes the norm 0.
     ///
-    /// Where the function has a kink at 0 its gradient is 0: for a norm of 0, and, with p below 2, at elements that are 0.
-    /// Equal extremes share the gradient. The norm of nothing is 0, but an error for infinite p and for p below 0.
-    /// Where the powers of finite elements overflow, for p = 2 in f32 from 1.8e19 on, it is infinite and its gradient infinite or
-    /// NaN.
+    /// Where the function has a kink at 0 its gradient is 0: for a norm of 0 and, if p is below 2, at elements that are
+    /// 0. Equal extremes share the gradient. The norm of no elements is 0, but for infinite p and for p below 0 it is
+    /// an error. If the powers of finite elements overflow (for p = 2 in f32, from 1.8e19 on), the norm is infinite,
+    /// and its gradient is infinite or NaN.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -131,8 +133,9 @@ impl Tensor {
         y.to_dtype(dtype)
     }
 
-    /// `ln(sum e^x)` over the axes, without overflow; integers become f32. All -inf, and nothing at all, give -inf with
-    /// gradient 0. A +inf gives +inf, and equal shares of the gradient to the elements that are.
+    /// `ln(sum e^x)` over the axes, computed without overflow. Integers become f32. If all elements are -inf, or there
+    /// are none, the result is -inf with gradient 0. If an element is +inf, so is the result, and the elements that are
+    /// +inf share the gradient equally.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -151,7 +154,8 @@ impl Tensor {
         }
         let max = x.detach().max(axes, true)?;
         let shift = max.isfinite()?.where_(&max, 0.0)?;
-        // In a row with +inf the differences are replaced by constants, which count those elements.
+        // In a row with +inf, the differences are replaced by constants whose exponentials count the elements that are
+        // +inf.
         let infinite = max.eq(f64::INFINITY)?;
         let huge = x.eq(f64::INFINITY)?;
         let counted = huge.where_(&x.detach().zeros_like()?, f64::NEG_INFINITY)?;

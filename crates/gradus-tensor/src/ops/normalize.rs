@@ -2,9 +2,9 @@
 //! over a set of axes.
 //!
 //! Gradients, with `n = (x - mean) * rstd` and `h = g * scale`: `dx = rstd * (h - mean(h) - n * mean(h * n))`,
-//! `dscale = sum(g * n)`, `dshift = sum(g)`. With `rms`, the mean is 0, and so is the term `mean(h)`. A gradient that has to
-//! be differentiable is that of the decomposition, which is NaN where squares overflow, as those of finite numbers from 1.8e19 on
-//! do in f32. The others are right there too.
+//! `dscale = sum(g * n)`, `dshift = sum(g)`. In `rms_norm` the mean and the term `mean(h)` are 0. A gradient that must
+//! itself be differentiable is the gradient of the decomposition. It is NaN where squares overflow, which in f32
+//! happens for finite numbers from 1.8e19 on. Other gradients are correct there too.
 
 use std::borrow::Cow;
 
@@ -17,12 +17,12 @@ use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, app
 use crate::Tensor;
 use crate::autograd::{BackwardOptions, grad};
 
-/// Which normalisation: what it is called, and whether it subtracts the mean.
+/// A kind of normalisation, which determines the name and whether the mean is subtracted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Norm {
     Layer,
-    /// By the root of the mean square alone.
+    /// Divides by the root mean square, without subtracting the mean.
     Rms,
     Batch,
     Group,
@@ -42,15 +42,15 @@ impl Norm {
     }
 }
 
-/// Normalisation over axes. Inputs: x, then scale and shift if there are any, each broadcast with x. Outputs: the result,
-/// and the mean and `1 / sqrt(var + eps)`, which carry no gradient.
+/// Normalisation over axes. Inputs: x, then scale and shift if there are any, each broadcast with x. Outputs: the
+/// result, the mean and `1 / sqrt(var + eps)`. The latter two carry no gradient.
 #[derive(Debug, Clone)]
 pub struct Normalize {
-    /// Which normalisation it is.
+    /// The kind of normalisation.
     pub norm: Norm,
-    /// The axes that the statistics run over.
+    /// The axes over which the statistics are computed.
     pub axes: Axes,
-    /// Added to the variance.
+    /// A number that is added to the variance.
     pub eps: f64,
     /// Whether there is a scale.
     pub scale: bool,
@@ -70,7 +70,7 @@ impl Normalize {
         (scale, self.shift.then(|| inputs[1 + usize::from(self.scale)]))
     }
 
-    /// The same from simpler operations, without the shift; NaN where squares overflow.
+    /// The result without the shift, computed with simpler operations. NaN where squares overflow.
     #[track_caller]
     fn decompose(&self, x: &Tensor, scale: Option<&Tensor>) -> Result<Tensor> {
         let axes: Vec<isize> = self.axes.iter().map(|a| a as isize).collect();
@@ -134,10 +134,11 @@ impl Operation for Normalize {
         if !(0..shift).any(|i| ctx.needs(i)) {
             return Ok(out);
         }
-        // At most two.
+        // There are at most two inputs.
         let inputs: Vec<Tensor> = (0..shift).map(|i| ctx.input(i)).collect::<Result<_>>().here()?;
         if ctx.create_graph() {
-            // Views of the inputs as separate points, so that the gradient stops here and can be taken for them.
+            // Views of the inputs serve as separate points of the graph: the gradient is taken for them and goes no
+            // further.
             let points: Vec<Tensor> = inputs
                 .iter()
                 .map(|t| if t.requires_grad() { t.reshape(t.shape()) } else { Ok(t.clone()) })
@@ -174,11 +175,11 @@ impl Operation for Normalize {
     }
 }
 
-/// The fused gradient of [`Normalize`] for its input x. Inputs: the gradient of the result, x, mean, `1 / sqrt(var + eps)`, and
-/// perhaps the scale.
+/// The fused gradient of [`Normalize`] with respect to x. Inputs: the gradient of the result, x, the mean,
+/// `1 / sqrt(var + eps)` and, if there is one, the scale.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NormalizeBackward {
-    /// Whether the mean was not subtracted.
+    /// Whether this is `rms_norm`, which does not subtract the mean.
     pub rms: bool,
     /// The axes that share a mean and a variance.
     pub axes: Axes,
@@ -206,13 +207,13 @@ impl Operation for NormalizeBackward {
     }
 }
 
-/// The fused gradient of [`Normalize`] for the scale, and perhaps for a shift of its shape. Inputs: the gradient of the result, x,
-/// mean, and `1 / sqrt(var + eps)`.
+/// The fused gradient of [`Normalize`] with respect to the scale and, if it has the same shape, the shift. Inputs: the
+/// gradient of the result, x, the mean, and `1 / sqrt(var + eps)`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NormalizeAffineBackward {
-    /// The scale's shape, with leading axes of size 1 up to the rank of what is normalised.
+    /// The scale's shape, with leading axes of size 1 up to the rank of x.
     pub shape: Shape,
-    /// Whether the gradient of the shift is wanted too.
+    /// Whether the gradient of the shift is computed too.
     pub shift: bool,
 }
 
@@ -240,17 +241,17 @@ impl Operation for NormalizeAffineBackward {
     }
 }
 
-/// The results of [`Tensor::batch_norm`] in training.
+/// The statistics that [`Tensor::batch_norm`] returns.
 #[derive(Debug, Clone)]
 pub struct BatchStatistics {
-    /// Mean of each channel, `[c]`, without gradient.
+    /// Mean of each channel, `[c]`, without a gradient.
     pub mean: Tensor,
-    /// Unbiased variance of each channel, `[c]`, without gradient.
+    /// Unbiased variance of each channel, `[c]`, without a gradient.
     pub var: Tensor,
 }
 
 impl Tensor {
-    /// The result with mean and `1 / sqrt(var + eps)`.
+    /// Normalises over the axes. Returns the result, the mean and `1 / sqrt(var + eps)`.
     #[track_caller]
     fn normalized(
         &self,
@@ -272,7 +273,7 @@ impl Tensor {
         Ok([y.swap_remove(0), mean, rstd])
     }
 
-    /// Refuses an eps that is not above 0, and dtypes that are not float; the dtype that the operands share.
+    /// Fails if eps is not above 0 and finite, or if a dtype is not a float. Returns the dtype that the operands share.
     #[track_caller]
     fn check_affine(&self, name: &str, eps: f64, scale: Option<&Tensor>, shift: Option<&Tensor>) -> Result<DType> {
         if !(eps > 0.0 && eps.is_finite()) {
@@ -287,7 +288,7 @@ impl Tensor {
         common_dtype(name, &operands, &names)
     }
 
-    /// The trailing axes of this shape; weight and bias, if there are any, have it too.
+    /// The trailing axes, which must have this shape. Weight and bias, if there are any, must have it too.
     #[track_caller]
     fn trailing(&self, op: &str, shape: &[usize], weight: Option<&Tensor>, bias: Option<&Tensor>) -> Result<Axes> {
         let refuse = |t: &Tensor, what: &str| {
@@ -305,8 +306,8 @@ impl Tensor {
         Ok((self.rank() - shape.len()..self.rank()).fold(Axes::NONE, Axes::with))
     }
 
-    /// Normalises the trailing axes `normalized_shape` to mean 0 and variance 1, then applies `weight` and `bias` of that
-    /// shape. The variance is biased, two-pass, and computed in at least f32. Dtypes promote.
+    /// Normalises the trailing axes `normalized_shape` to mean 0 and variance 1, then applies `weight` and `bias` of
+    /// that shape. The variance is biased and is computed in two passes, in at least f32. Dtypes promote.
     #[track_caller]
     pub fn layer_norm(
         &self,
@@ -330,8 +331,8 @@ impl Tensor {
     }
 
     /// Normalises each of `groups` groups of channels (axis 1) of each sample of `[n, c, ..]` to mean 0 and variance 1,
-    /// then applies `weight` and `bias`, `[c]`. The variance is biased, and computed in at least f32 (Wu and He, 2018).
-    /// Errors if `groups` does not divide `c`.
+    /// then applies `weight` and `bias`, both `[c]` (Wu and He, 2018). The variance is biased and is computed in at
+    /// least f32. Fails if `groups` does not divide `c`.
     #[track_caller]
     pub fn group_norm(
         &self,
@@ -344,8 +345,8 @@ impl Tensor {
     }
 
     /// Normalises each channel (axis 1) of each sample of `[n, c, spatial..]` to mean 0 and variance 1, then applies
-    /// `weight` and `bias`, `[c]` (Ulyanov et al., 2016). The variance is biased, and computed in at least f32. A plane of
-    /// fewer than two elements has no variance: an error.
+    /// `weight` and `bias`, both `[c]` (Ulyanov et al., 2016). The variance is biased and is computed in at least f32.
+    /// Fails if the spatial axes hold fewer than two elements, which have no variance.
     #[track_caller]
     pub fn instance_norm(&self, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> Result<Tensor> {
         const OP: &str = Norm::Instance.name();
@@ -369,7 +370,7 @@ impl Tensor {
         bias: Option<&Tensor>,
         eps: f64,
     ) -> Result<Tensor> {
-        // Checks that there is a channel axis, and weight and bias against it.
+        // Checks that there is a channel axis, and that weight and bias fit it.
         self.per_channel(norm.name(), weight, bias)?;
         let (n, c) = (self.shape()[0], self.shape()[1]);
         if groups == 0 || !c.is_multiple_of(groups) {
@@ -389,8 +390,8 @@ impl Tensor {
         y.reshape(self.shape())
     }
 
-    /// Normalises each channel (axis 1) of `[n, c, ..]` with the statistics of this batch, which are returned too.
-    /// `weight` and `bias` are `[c]`. Fewer than two values a channel have no variance: an error.
+    /// Normalises each channel (axis 1) of `[n, c, ..]` with the statistics of this batch, which are returned as well.
+    /// `weight` and `bias` are `[c]`. Fails if a channel has fewer than two values, which have no variance.
     #[track_caller]
     pub fn batch_norm(
         &self,
@@ -408,15 +409,16 @@ impl Tensor {
         let axes = (0..self.rank()).filter(|&a| a != 1).fold(Axes::NONE, Axes::with);
         let [y, mean, _] = self.normalized(Norm::Batch, axes, eps, scale.as_ref(), shift.as_ref())?;
         let _guard = crate::no_grad_guard();
-        // From the deviations, not from 1 / rstd^2 - eps, which has lost a variance far below eps.
+        // Computed from the deviations, since `1 / rstd^2 - eps` would lose a variance that is far below eps.
         let axes: Vec<isize> = axes.iter().map(|a| a as isize).collect();
         let var = self.sub(&mean)?.square()?.sum(&axes, false)?.div(count as f64 - 1.0)?;
         Ok((y, BatchStatistics { mean: mean.reshape([c])?, var }))
     }
 
-    /// Normalises each channel (axis 1) of `[n, c, ..]` with given statistics `[c]`, floats of any dtype: evaluation.
-    /// Computed in at least f32; an infinite variance, as of values whose squares overflow, gives NaN. Errors as for
-    /// [`batch_norm`](Tensor::batch_norm), but for the number of values.
+    /// Normalises each channel (axis 1) of `[n, c, ..]` with given statistics `[c]`, as in evaluation. The statistics
+    /// are floats of any dtype. Computed in at least f32. An infinite variance, for example of values whose squares
+    /// overflow, yields NaN. Fails where [`batch_norm`](Tensor::batch_norm) does, except that any number of values is
+    /// accepted.
     #[track_caller]
     pub fn batch_norm_eval(
         &self,
@@ -450,7 +452,7 @@ impl Tensor {
         .to_dtype(result)
     }
 
-    /// Vectors `[c]` shaped to broadcast along axis 1.
+    /// Vectors `[c]` reshaped to broadcast along axis 1.
     #[track_caller]
     fn per_channel(
         &self,

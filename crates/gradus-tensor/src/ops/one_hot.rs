@@ -6,8 +6,8 @@ use super::operand_rules::as_index;
 use crate::Tensor;
 
 impl Tensor {
-    /// Class numbers (integers) `[..]` as `[.., classes]` of i64: 1 at the number, 0 elsewhere. A number outside
-    /// `0..classes` is an error.
+    /// Converts class numbers (integers) `[..]` to `[.., classes]` of i64, with 1 at the number and 0 elsewhere. Fails
+    /// if a number is outside `0..classes`.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

@@ -9,9 +9,9 @@ use crate::Tensor;
 /// An operand of an elementwise operation.
 #[derive(Debug, Clone, Copy)]
 pub enum Operand<'a> {
-    /// A tensor, broadcast with the others.
+    /// A tensor, which is broadcast with the other operands.
     Tensor(&'a Tensor),
-    /// A number, weak in promotion: it takes the tensors' dtype, but a float beside integers makes the result float.
+    /// A number. It takes the dtype of the tensors, but a float used with integers makes the result a float.
     Scalar(Scalar),
 }
 
@@ -26,9 +26,10 @@ impl<S: Into<Scalar>> From<S> for Operand<'_> {
     }
 }
 
-/// A type that can be passed for an operand: a tensor, a number, or a `Result` with a tensor, each owned or borrowed.
+/// A type that can be passed as an operand: a tensor, a number, or a `Result` with a tensor, each owned or borrowed.
 ///
-/// Methods and operators take it alike: `x.maximum(0)`, `x.maximum(&y)`, `x.maximum(y.exp())`. An `Err` is passed on.
+/// Methods and operators accept all of these: `x.maximum(0)`, `x.maximum(&y)`, `x.maximum(y.exp())`. An `Err` is passed
+/// on.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an operand of a tensor operation",
     label = "neither a tensor nor a number that a tensor computes with",
@@ -36,10 +37,10 @@ impl<S: Into<Scalar>> From<S> for Operand<'_> {
     note = "another number is converted by hand: `n as f64`"
 )]
 pub trait AsOperand {
-    /// The operand, or the error in its place.
+    /// Returns the operand, or the error that takes its place.
     ///
     /// # Errors
-    /// That of a `Result`.
+    /// Fails with the error of a `Result` that is an `Err`.
     fn as_operand(&self) -> Result<Operand<'_>>;
 }
 

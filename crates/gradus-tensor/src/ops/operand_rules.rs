@@ -1,14 +1,15 @@
 //! Rules that all operations share for their operands: common dtypes, indices, axes.
 //!
-//! **Dtypes.** Operands of several dtypes promote by the lattice of [`DType::promote`], in every operation that computes
-//! one result from them. Three things do not take part: the operands of a write in place, whose dtype stays; the flat
-//! buffers of `gemm`, which have one; and what only accompanies an operand, which are the running statistics of
-//! `batch_norm_eval` and the mask that attention adds.
+//! **Dtypes.** Operands of several dtypes promote by the lattice of [`DType::promote`] in every operation that computes
+//! one result from them. There are three exceptions: a write in place keeps the dtype of its tensor; the flat buffers
+//! of `gemm` must have the same dtype; and the running statistics of `batch_norm_eval` and the mask of attention do not
+//! affect the dtype of the result.
 //!
-//! **Indices** are integers of any dtype. Backends take i64, i32 and u32; the others become i64 here.
+//! **Indices** are integers of any dtype. Backends accept i64, i32 and u32; other dtypes are converted to i64 here.
 //!
-//! **Axes.** Along an axis a scalar counts as a vector of one element, so 0 and -1 name its axis. What takes pieces of an
-//! axis, or joins along it, has no piece of a scalar to take: there these are errors.
+//! **Axes.** In most operations a scalar counts as a vector of one element, so 0 and -1 name its axis. Operations that
+//! split an axis or join tensors along one have nothing to split or join in a scalar, so for them these axes are
+//! errors.
 
 use std::borrow::Cow;
 
@@ -18,7 +19,7 @@ use smallvec::SmallVec;
 
 use crate::Tensor;
 
-/// The dtype that operands share. In errors they have these names, or numbers.
+/// The dtype that operands share. Errors show the operands by `names`, or by number if they have no name.
 #[track_caller]
 pub(super) fn common_dtype(op: &str, operands: &[&Tensor], names: &[&str]) -> Result<DType> {
     let mut common = operands[0].dtype();
@@ -47,7 +48,7 @@ pub(super) fn affine_dtype(op: &str, x: &Tensor, weight: &Tensor, bias: Option<&
     common_dtype(op, &operands, &["input", "weight", "bias"])
 }
 
-/// An operand in a dtype, itself if it has it.
+/// An operand in a dtype, borrowed if it has that dtype already.
 #[track_caller]
 pub(super) fn cast(t: &Tensor, dtype: DType) -> Result<Cow<'_, Tensor>> {
     if t.dtype() == dtype { Ok(Cow::Borrowed(t)) } else { t.to_dtype(dtype).map(Cow::Owned) }
@@ -62,12 +63,12 @@ pub(super) fn cast_some(t: Option<&Tensor>, dtype: DType) -> Result<Option<Cow<'
     }
 }
 
-/// An index in a dtype that backends take.
+/// An index in a dtype that backends accept.
 #[track_caller]
 pub(super) fn as_index<'a>(op: &str, index: &'a Tensor) -> Result<Cow<'a, Tensor>> {
     match index.dtype() {
         DType::I64 | DType::I32 | DType::U32 => Ok(Cow::Borrowed(index)),
-        // What i64 cannot hold is beyond every axis, and stays so.
+        // Numbers that i64 cannot hold are outside every axis, and remain so when they are clamped.
         DType::U64 => index.detach().minimum(i64::MAX)?.to_dtype(DType::I64).map(Cow::Owned),
         d if d.is_int() => index.detach().to_dtype(DType::I64).map(Cow::Owned),
         d => {
@@ -77,7 +78,7 @@ pub(super) fn as_index<'a>(op: &str, index: &'a Tensor) -> Result<Cow<'a, Tensor
     }
 }
 
-/// [`as_index`] of a list of places: a scalar is a list of one.
+/// [`as_index`] for a list of positions. A scalar is a list of one.
 #[track_caller]
 pub(super) fn as_index_list<'a>(op: &str, index: &'a Tensor) -> Result<Cow<'a, Tensor>> {
     if index.rank() > 1 {
@@ -89,7 +90,7 @@ pub(super) fn as_index_list<'a>(op: &str, index: &'a Tensor) -> Result<Cow<'a, T
     }
 }
 
-/// The axes of a reduction. Those of a scalar are none: it is its own sum.
+/// The axes of a reduction. A scalar has none, since it is its own sum.
 #[track_caller]
 pub(super) fn reduced_axes(op: &str, axes: &[isize], rank: usize) -> Result<Axes> {
     if rank > 0 {
@@ -99,7 +100,7 @@ pub(super) fn reduced_axes(op: &str, axes: &[isize], rank: usize) -> Result<Axes
     Axes::resolve(op, axes, 1).map(|_| Axes::NONE)
 }
 
-/// Which axis is named: of a scalar axis 0, as of a vector of one element.
+/// Resolves an axis. Axis 0 or -1 of a scalar is resolved as for a vector of one element.
 #[track_caller]
 pub(super) fn axis_of(op: &str, axis: isize, rank: usize) -> Result<usize> {
     match (rank, axis) {
@@ -113,20 +114,20 @@ pub(super) fn axis_of(op: &str, axis: isize, rank: usize) -> Result<usize> {
 }
 
 impl Tensor {
-    /// This tensor, a scalar as a vector of one element, and which axis of it is named.
+    /// This tensor, or for a scalar a vector of one element, and the resolved axis.
     #[track_caller]
     pub(super) fn along(&self, op: &str, axis: isize) -> Result<(Cow<'_, Tensor>, usize)> {
         let axis = axis_of(op, axis, self.rank())?;
         Ok((self.as_vector()?, axis))
     }
 
-    /// This tensor, a scalar as a vector of one element.
+    /// This tensor, or for a scalar a vector of one element.
     #[track_caller]
     pub(super) fn as_vector(&self) -> Result<Cow<'_, Tensor>> {
         if self.rank() == 0 { self.reshape([1]).map(Cow::Owned) } else { Ok(Cow::Borrowed(self)) }
     }
 
-    /// A vector of one element as a scalar, where `like` is one.
+    /// Turns a vector of one element into a scalar if `like` is a scalar.
     #[track_caller]
     pub(super) fn back_to(self, like: &Tensor) -> Result<Tensor> {
         if like.rank() == 0 { self.reshape([]) } else { Ok(self) }

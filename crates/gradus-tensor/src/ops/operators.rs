@@ -1,12 +1,13 @@
-//! The operators `+`, `-`, `*`, `/`, `%` and unary `-`; the documentation of [`Tensor`] says what they take and give.
+//! The operators `+`, `-`, `*`, `/`, `%` and unary `-`. The documentation of [`Tensor`] says what they accept and
+//! return.
 //!
-//! A number on the left is an `f64` or an `i64`. If `f32` were one too, `2.0 * &x` would have two readings, and the compiler
-//! would ask for the type of the result. On the right any [`AsOperand`](crate::AsOperand) will do, since one implementation
-//! takes them all. Rust allows no implementation of `Result + Result` and `Result + 1.0`, where neither side is a type of
-//! this crate.
+//! A number on the left is an `f64` or an `i64`. If `f32` were allowed too, `2.0 * &x` would be ambiguous, and the
+//! compiler would ask for the type of the result. On the right, any [`AsOperand`](crate::AsOperand) is accepted, since
+//! one implementation covers them all. Rust does not allow implementations of `Result + Result` and `Result + 1.0`,
+//! where neither side is a type of this crate.
 
-/// The operators of types that have an [`AsOperand`](crate::AsOperand), with a type for each way in which it is passed:
-/// `operators!(Tensor, &Tensor)`.
+/// Implements the operators for a type that has an [`AsOperand`](crate::AsOperand). The arguments are the forms in
+/// which it is passed: `operators!(Tensor, &Tensor)`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! operators {

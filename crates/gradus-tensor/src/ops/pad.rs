@@ -1,4 +1,4 @@
-//! `pad`: a border around a tensor, or a negative one cropped off.
+//! `pad`: adds a border to a tensor, or crops it where the border is negative.
 
 use gradus_backend::{Backend, DType, Error, Here, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
@@ -11,19 +11,20 @@ use crate::Tensor;
 pub enum PadMode {
     /// One value, which the dtype must be able to represent.
     Constant(Scalar),
-    /// The elements next to the edge mirrored at it, without the edge itself: `c b | a b c | b a`. A border is shorter
-    /// than its axis.
+    /// The elements next to the edge, mirrored at it but without the edge itself: `c b | a b c | b a`. A border must be
+    /// shorter than its axis.
     Reflect,
     /// The edge repeated: `a a | a b c | c c`.
     Replicate,
-    /// The other end of the axis, as it is after a crop: `b c | a b c | a b`. A border is at most as long as that.
+    /// The elements at the other end of the axis: `b c | a b c | a b`. A negative border is cropped before the border
+    /// at the other end is filled. A border is at most as long as the cropped axis.
     Circular,
 }
 
-/// Elements of one value before and after each axis.
+/// Adds elements of the same value before and after each axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PadConstant {
-    /// Before and after each axis.
+    /// The numbers of elements before and after each axis.
     pub pads: SmallVec<[(usize, usize); 8]>,
     /// The value.
     pub value: Scalar,
@@ -71,12 +72,12 @@ impl Operation for PadConstant {
 }
 
 impl Tensor {
-    /// `(before, after)` elements at the ends of the last axes: the last pair belongs to the last axis, the one before it
-    /// to the axis before (PyTorch's list runs the other way). Negative numbers crop.
+    /// Adds `(before, after)` elements at the ends of the last axes. The last pair is for the last axis, the pair
+    /// before it for the axis before, and so on (PyTorch lists the pairs in the opposite order). Negative numbers crop.
     ///
     /// # Errors
-    /// More pairs than axes, a crop of more than there is, a border that the mode cannot make, a constant that the dtype
-    /// cannot represent.
+    /// Fails if there are more pairs than axes, if more elements are cropped than the axis has, if the mode does not
+    /// allow a border, or if the dtype cannot represent the constant.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::{*, ops::PadMode}; use std::sync::Arc;
@@ -112,7 +113,7 @@ impl Tensor {
         let mut y = self.clone();
         for (i, &(lo, hi)) in pads.iter().enumerate().filter(|(_, p)| **p != (0, 0)) {
             let (axis, size) = (first + i, self.shape()[first + i] as i64);
-            // check_border has bounded both ends.
+            // `check_border` has bounded both numbers.
             let (lo, hi) = (lo as i64, hi as i64);
             let places = |from: i64, to: i64| Tensor::arange(from, to, 1, DType::I64, self.device());
             let from = match mode {
@@ -125,11 +126,11 @@ impl Tensor {
             };
             y = y.index_select(axis as isize, &from)?;
         }
-        // A copy, as with a constant border, never a view of the input.
+        // The result is a copy, as with a constant border, and never a view of the input.
         if pads.iter().all(|&p| p == (0, 0)) { y.copy() } else { Ok(y) }
     }
 
-    /// Whether the mode can put `lo` and `hi` elements around an axis.
+    /// Checks that the mode can put `lo` and `hi` elements around an axis.
     #[track_caller]
     fn check_border(&self, axis: usize, lo: isize, hi: isize, mode: PadMode) -> Result<()> {
         let size = self.shape()[axis] as i128;

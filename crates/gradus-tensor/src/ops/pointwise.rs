@@ -1,5 +1,5 @@
-//! Elementwise operations with more than a formula: defaults that depend on the dtype, a weight with an axis of its own,
-//! halves of an axis.
+//! Elementwise operations that need more than a formula: defaults that depend on the dtype, a weight with its own axis,
+//! the two halves of an axis.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{DType, Error, Result};
@@ -8,46 +8,48 @@ use super::elementwise::{Class, Elementwise};
 use super::operand::{AsOperand, Operand};
 use crate::Tensor;
 
-/// Of (start, end, weight), from the nearer end, so that weights 0 and 1 give the ends exactly.
+/// Operands: start, end, weight. Computed from the nearer end, so that weights 0 and 1 return the ends exactly.
 static LERP: Elementwise = Elementwise::new("lerp", Class::Float, 3, |x| {
     let way = x[1] - x[0];
     vec![x[2].abs().lt(0.5).select(x[0] + x[2] * way, x[1] - way * (1.0 - x[2]))]
 });
 
-/// Of (x, scale, x without its gradient): rounded to multiples of `1 / scale`. What is too large for a fraction stays.
+/// Operands: x, scale, x without its gradient. Rounds x to multiples of `1 / scale`. Numbers whose scaled value
+/// overflows are too large to have a fraction and stay as they are.
 static ROUND_FINE: Elementwise = Elementwise::new("round_decimals", Class::Float, 3, |x| {
     let scaled = x[0] * x[1];
     vec![scaled.isfinite().select(scaled.round() / x[1], x[2])]
 });
 
-/// Of (x, scale, x without its gradient): rounded to multiples of `scale`.
+/// Operands: x, scale, x without its gradient. Rounds x to multiples of `scale`.
 static ROUND_COARSE: Elementwise = Elementwise::new("round_decimals", Class::Float, 3, |x| {
-    // With a scale beyond the dtype's range every number rounds to 0.
+    // If the scale is beyond the dtype's range, every finite number rounds to 0.
     let nothing = x[2].isfinite().select(x[2] * 0.0, x[2]);
     vec![x[1].isfinite().select((x[0] / x[1]).round() * x[1], nothing)]
 });
 
-/// Of (x, for NaN, for inf, for -inf).
+/// Operands: x, and the replacements of NaN, inf and -inf.
 static NAN_TO_NUM: Elementwise = Elementwise::new("nan_to_num", Class::Float, 4, |x| {
     let ends = x[0].eq(f64::INFINITY).select(x[2], x[0].eq(f64::NEG_INFINITY).select(x[3], x[0]));
     vec![x[0].isnan().select(x[1], ends)]
 });
 
-/// Of (x, weight). The branch of the weight reads 0 above 0, so that an infinite x leaves no NaN in its gradient.
+/// Operands: x, weight. Above 0, the branch with the weight reads 0 instead of x, so that an infinite x leaves no NaN
+/// in the gradient.
 static PRELU: Elementwise = Elementwise::new("prelu", Class::Float, 2, |x| {
     let above = x[0].gt(0.0);
     vec![above.select(x[0], above.select(0.0, x[0]) * x[1])]
 });
 
 impl Tensor {
-    /// `self + weight (end - self)`: from this tensor, at weight 0, to `end`, at weight 1. All three broadcast.
+    /// `self + weight (end - self)`: this tensor at weight 0, and `end` at weight 1. All three broadcast.
     #[track_caller]
     pub fn lerp(&self, end: impl AsOperand, weight: impl AsOperand) -> Result<Tensor> {
         LERP.apply(&[Operand::Tensor(self), end.as_operand()?, weight.as_operand()?])
     }
 
-    /// Rounded to `decimals` places after the point, ties to even; negative ones round to tens, hundreds and so on. Float
-    /// dtypes; integers become f32. The gradient is 0.
+    /// Rounds to `decimals` places after the decimal point, ties to even. Negative numbers round to tens, hundreds and
+    /// so on. Integers become f32. The gradient is 0.
     #[track_caller]
     pub fn round_decimals(&self, decimals: i32) -> Result<Tensor> {
         if decimals.unsigned_abs() > 300 {
@@ -59,8 +61,8 @@ impl Tensor {
         op.apply(&[Operand::Tensor(self), scale.into(), Operand::Tensor(&self.detach())])
     }
 
-    /// NaN replaced by `nan`, +inf by `posinf` and -inf by `neginf`, which default to the largest and lowest finite numbers
-    /// of the dtype. Integers stay as they are. Replaced elements have gradient 0.
+    /// Replaces NaN with `nan`, +inf with `posinf` and -inf with `neginf`. The latter two default to the largest and
+    /// lowest finite numbers of the dtype. Integers stay as they are. Replaced elements have gradient 0.
     #[track_caller]
     pub fn nan_to_num(&self, nan: f64, posinf: Option<f64>, neginf: Option<f64>) -> Result<Tensor> {
         let largest = match self.dtype() {
@@ -74,8 +76,8 @@ impl Tensor {
         NAN_TO_NUM.apply(&[Operand::Tensor(self), nan.into(), hi.into(), lo.into()])
     }
 
-    /// `x` above 0, else `weight * x`, with one weight for all, or one for each index of axis 1 (axis 0 of a vector). The
-    /// slope at 0 is the weight.
+    /// `x` above 0, and `weight * x` elsewhere. There is one weight for all elements, or one for each index of axis 1
+    /// (axis 0 of a vector). The slope at 0 is the weight.
     #[track_caller]
     pub fn prelu(&self, weight: &Tensor) -> Result<Tensor> {
         let axis = usize::from(self.rank() > 1);
@@ -92,7 +94,7 @@ impl Tensor {
         PRELU.apply(&[Operand::Tensor(self), Operand::Tensor(&weight.reshape(dims)?)])
     }
 
-    /// The first half of an axis times the sigmoid of the second half. Errors if the size is odd.
+    /// The first half of an axis times the sigmoid of the second half. Fails if the size is odd.
     #[track_caller]
     pub fn glu(&self, axis: isize) -> Result<Tensor> {
         let at = resolve_axis("glu", axis, self.rank())?;
@@ -104,7 +106,7 @@ impl Tensor {
         self.narrow(axis, size / 2, size / 2)?.sigmoid_mul(&self.narrow(axis, 0, size / 2)?)
     }
 
-    /// `softmax(-x)` along an axis: the smallest element weighs most. Integers become f32.
+    /// `softmax(-x)` along an axis, which gives the smallest element the largest weight. Integers become f32.
     #[track_caller]
     pub fn softmin(&self, axis: isize) -> Result<Tensor> {
         self.to_dtype(self.dtype().to_float())?.neg()?.softmax(axis)

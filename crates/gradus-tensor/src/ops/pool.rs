@@ -1,7 +1,7 @@
 //! `max_pool1d` to `max_pool3d` and `avg_pool1d` to `avg_pool3d` over `[n, c, spatial..]`.
 //!
-//! Max pooling sends the gradient to the element that won (the first of equals; NaN wins), adding where windows overlap.
-//! Average pooling is linear; it and its adjoint are each other's gradient.
+//! In max pooling, the gradient goes to the element that won, and is summed where windows overlap. NaN wins; of equal
+//! elements the first does. Average pooling is linear; it and its adjoint are each other's gradient.
 
 use gradus_backend::{Backend, DType, Error, Result, Shape, View, ViewMut, Window};
 use smallvec::smallvec;
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::Tensor;
 
-/// Most elements of a pooling window.
+/// The largest number of elements in a pooling window.
 pub(super) const MAX_WINDOW: usize = 1 << 24;
 
 /// The largest element in each window, and its position.
@@ -27,16 +27,16 @@ pub struct MaxPool {
 pub struct AvgPool {
     /// The window.
     pub window: Window,
-    /// Whether padding counts as zeros.
+    /// Whether padding counts as zeros in the mean.
     pub count_include_pad: bool,
 }
 
 /// The adjoint of [`AvgPool`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AvgPoolBackward {
-    /// The pooling.
+    /// The average pooling.
     pub pool: AvgPool,
-    /// Shape of the pooling's input.
+    /// The shape of the pooling's input.
     pub input: Shape,
 }
 
@@ -135,12 +135,12 @@ macro_rules! pools {
                 #[doc = concat!("Largest element under each window: `[n, c, ", $input, "]` to the values `[n, c, ", $positions,
                     "]` and their i64 positions in the flattened spatial axes.")]
                 ///
-                /// Windows may overlap; padding never wins; NaN does; of equal elements the first. Any dtype but bool. The
-                /// gradient goes to the element that won.
+                /// Windows may overlap. Padding never wins, but NaN does. Of equal elements, the first wins. Any dtype
+                /// but bool. The gradient goes to the element that won.
                 ///
                 /// # Errors
                 #[doc = concat!("A rank other than ", $n, " + 2, a kernel, stride or dilation of 0, padding of more than half the")]
-                /// kernel, a window larger than the padded input or over padding only.
+                /// kernel, or a window that is larger than the padded input or covers only padding.
                 #[track_caller]
                 pub fn $max_with_indices(&self, kernel: [usize; $n], options: PoolOptions<$n>) -> Result<(Tensor, Tensor)> {
                     self.max_pooled(stringify!($max), kernel, options)
@@ -157,9 +157,9 @@ macro_rules! pools {
 
                 #[doc = concat!("Mean under each window: `[n, c, ", $input, "]` to `[n, c, ", $positions, "]`, floats only.")]
                 ///
-                /// Padding counts as zeros if `count_include_pad`, else not at all; what a window that is rounded up
-                /// (`ceil_mode`) covers past the padding never counts. Differentiable to any order. Errors as those of
-                /// the maximum.
+                /// Padding counts as zeros if `count_include_pad`, and not at all otherwise. With `ceil_mode`, the part
+                /// of a window that lies beyond the padding never counts. Differentiable to any order. Fails where the
+                /// maximum does.
                 #[track_caller]
                 pub fn $avg(&self, kernel: [usize; $n], options: PoolOptions<$n>, count_include_pad: bool) -> Result<Tensor> {
                     self.avg_pooled(stringify!($avg), kernel, options, count_include_pad)
@@ -176,7 +176,7 @@ pools! {
 }
 
 impl Tensor {
-    /// The window, and the additional padding at the end that rounding up needs.
+    /// The window, and the additional padding that rounding up requires at the end.
     #[track_caller]
     fn pool_window<const N: usize>(
         &self,
@@ -233,7 +233,7 @@ impl Tensor {
             }
             return apply_one(AvgPool { window, count_include_pad }, &[self]);
         }
-        // The padding becomes elements that count; positions beyond it do not.
+        // The padding becomes elements, which count; positions beyond it do not.
         let side = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
         let sides: Vec<_> = (0..N).map(|i| (side(window.pad_before[i]), side(window.pad_after[i]))).collect();
         let x = self.pad(&sides, PadMode::Constant(0.into()))?;

@@ -1,19 +1,19 @@
-//! Draws from a distribution. The methods are in `random.rs` and `create.rs` of the crate.
+//! Random numbers from a distribution. The methods are in the crate's `random.rs` and `create.rs`.
 
 use gradus_backend::{Backend, Distribution, Result, View, ViewMut};
 
 use super::{Effect, Flow, InputSpec, Operation, Outputs, Spec, one};
 
-/// Independent numbers of a distribution.
+/// Independent random numbers from a distribution.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Random {
-    /// Which.
+    /// The distribution.
     pub distribution: Distribution,
     /// The seed of the stream.
     pub seed: u64,
-    /// Where in the stream.
+    /// The position in the stream.
     pub offset: u64,
-    /// What is filled.
+    /// The shape and dtype of the result.
     pub spec: Spec,
 }
 

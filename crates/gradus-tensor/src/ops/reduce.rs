@@ -1,8 +1,8 @@
 //! `sum`, `mean`, `max`, `min`, `prod`, `any`, `all`, `var` and `std` over axes.
 //!
-//! Gradients: `sum` spreads g; `mean` spreads g / n; `max` and `min` split g evenly among the elements that attain the
-//! extreme (NaN attains it if the result is NaN); `prod` gives each element g times the product of the others, without
-//! division, so that zeros are no special case; the logical ones have none.
+//! Gradients: `sum` spreads g over the elements, and `mean` spreads g / n. `max` and `min` split g evenly among the
+//! elements that attain the extreme (if the result is NaN, among the NaNs). `prod` gives each element g times the
+//! product of the others, computed without division, so zeros are no special case. `any` and `all` have no gradient.
 
 use gradus_backend::{Axes, Backend, DType, Error, ErrorKind, ReduceOp, Result, View, ViewMut};
 
@@ -12,12 +12,12 @@ use super::scan::interleave;
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
-/// A reduction over axes, which stay with size 1.
+/// A reduction over axes, which are kept with size 1.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reduce {
-    /// How elements combine.
+    /// How elements are combined.
     pub op: ReduceOp,
-    /// Over which axes.
+    /// The axes.
     pub axes: Axes,
 }
 
@@ -57,7 +57,7 @@ impl Operation for Reduce {
     }
 
     fn flow(&self) -> Flow {
-        // The axes that are reduced stay with size 1.
+        // The reduced axes are kept with size 1, so the result broadcasts with the input.
         Flow::InPlace
     }
 
@@ -77,14 +77,14 @@ impl Operation for Reduce {
             ReduceOp::Max | ReduceOp::Min => {
                 let (x, y) = (ctx.input(0)?.detach(), ctx.output(0)?.detach());
                 let attains = x.eq(&y)?.logical_or(&x.isnan()?.logical_and(&y.isnan()?)?)?;
-                // Half precision cannot represent such counts.
+                // Half precision cannot represent large counts.
                 let wide = g.dtype().compute();
                 let count = attains.to_dtype(wide)?.sum(&axes_list(self.axes), true)?;
                 let share = g.to_dtype(wide)?.div(&count)?.to_dtype(g.dtype())?;
                 Ok(grads([Some(attains.where_(&share, 0.0)?)]))
             }
             ReduceOp::Prod => {
-                // Half precision takes its gradient in f32.
+                // Half precision computes this gradient in f32.
                 let (x, dtype) = (ctx.input(0)?, g.dtype());
                 let others = products_of_others(&x.to_dtype(dtype.compute())?, self.axes)?;
                 Ok(grads([Some(others.mul(&g.to_dtype(dtype.compute())?)?.to_dtype(dtype)?)]))
@@ -96,7 +96,7 @@ impl Operation for Reduce {
     }
 }
 
-/// For each element the product of all others over the axes, in the shape of `x`.
+/// For each element, the product of all other elements over the axes, in the shape of `x`.
 #[track_caller]
 fn products_of_others(x: &Tensor, axes: Axes) -> Result<Tensor> {
     let (kept, mut order): (Vec<usize>, Vec<isize>) = ((0..x.rank()).filter(|&a| !axes.contains(a)).collect(), vec![]);
@@ -112,8 +112,9 @@ fn products_of_others(x: &Tensor, axes: Axes) -> Result<Tensor> {
     others_in_rows(&matrix)?.reshape(moved.shape())?.permute(&back)
 }
 
-/// For each element of `x [rows, n]` the product of the others in its row: neighbours are multiplied, the problem of half
-/// the size is solved, and each takes the answer times its neighbour. Linear work, no division.
+/// For each element of `x [rows, n]`, the product of the other elements in its row. Neighbours are multiplied in pairs,
+/// the problem of half the size is solved, and each element takes the answer of its pair times its neighbour. The work
+/// is linear, without any division.
 #[track_caller]
 fn others_in_rows(x: &Tensor) -> Result<Tensor> {
     let n = x.shape()[1];
@@ -155,20 +156,20 @@ impl Tensor {
         (0..self.rank() as isize).collect()
     }
 
-    /// Sum over the axes; an empty list sums over none. Integers and booleans sum in i64 (u64 in u64), wrapping.
-    /// Nothing sums to 0.
+    /// Sum over the axes; with an empty list of axes nothing is summed. Integers and booleans are summed in i64 (u64 in
+    /// u64) and wrap. The sum of no elements is 0.
     #[track_caller]
     pub fn sum(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
         self.reduce(ReduceOp::Sum, axes, keepdim)
     }
 
-    /// Sum of all elements, a scalar.
+    /// Sum of all elements, as a scalar.
     #[track_caller]
     pub fn sum_all(&self) -> Result<Tensor> {
         self.sum(&self.every_axis(), false)
     }
 
-    /// Mean over the axes, in a float dtype. Integers are summed exactly. The mean of nothing is NaN.
+    /// Mean over the axes, in a float dtype. Integers are summed exactly. The mean of no elements is NaN.
     #[track_caller]
     pub fn mean(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
         let set = reduced_axes("mean", axes, self.rank())?;
@@ -176,22 +177,22 @@ impl Tensor {
         let dtype = self.dtype().to_float();
         let sum = match self.dtype() {
             d if !d.is_float() && self.wide() == DType::F32 => return self.mean_of_integers(axes, keepdim, n),
-            // Summed in two halves of 32 bits, whose sums cannot overflow.
+            // Summed in two halves of 32 bits each, whose sums cannot overflow.
             DType::I64 | DType::U64 => {
                 let high = self.floor_div(1i64 << 32)?;
                 let low = self.sub(&high.mul(1i64 << 32)?)?;
                 let high = high.sum(axes, keepdim)?.to_dtype(DType::F64)?.mul(4_294_967_296.0)?;
                 high.add(&low.sum(axes, keepdim)?.to_dtype(DType::F64)?)?
             }
-            // Half precision sums in f32: the sum itself may not fit.
+            // Half precision is summed in f32, since the sum itself may not fit.
             d if d.is_float() => self.to_dtype(d.compute())?.sum(axes, keepdim)?,
             _ => self.sum(axes, keepdim)?.to_dtype(DType::F64)?,
         };
         sum.div(n as f64)?.to_dtype(dtype)
     }
 
-    /// [`mean`](Tensor::mean) of integers or booleans without f64: a whole part and a rest below 1 of the same sign, both
-    /// exact, so that nothing cancels when they are added in f32.
+    /// [`mean`](Tensor::mean) of integers or booleans without f64: a whole part and a remainder below 1 of the same
+    /// sign. Both are computed exactly, and the equal signs avoid cancellation when they are added in f32.
     #[track_caller]
     fn mean_of_integers(&self, axes: &[isize], keepdim: bool, n: usize) -> Result<Tensor> {
         let n = n as i64;
@@ -201,45 +202,46 @@ impl Tensor {
         let x = self.to_dtype(if self.dtype() == DType::U64 { DType::U64 } else { DType::I64 })?;
         let (whole, rest) = (x.floor_div(n)?.sum(axes, keepdim)?, x.remainder(n)?.sum(axes, keepdim)?);
         let (whole, rest) = (whole.add(&rest.floor_div(n)?)?, rest.remainder(n)?);
-        // The rest is not negative: where the whole part is, the one below it moves over.
+        // The remainder is never negative. If the whole part is negative, 1 is moved to it from the remainder, so that
+        // the signs agree.
         let below = whole.lt(0)?.logical_and(&rest.gt(0)?)?.to_dtype(whole.dtype())?;
         let (whole, rest) = (whole.add(&below)?, rest.sub(&below.mul(n)?)?);
         let rest = rest.to_dtype(DType::F32)?.div(n as f64)?;
         whole.to_dtype(DType::F32)?.add(&rest)
     }
 
-    /// Mean of all elements, a scalar.
+    /// Mean of all elements, as a scalar.
     #[track_caller]
     pub fn mean_all(&self) -> Result<Tensor> {
         self.mean(&self.every_axis(), false)
     }
 
-    /// Largest element over the axes; NaN wins. Nothing has none: an error. Equal ones share the gradient.
+    /// Largest element over the axes; NaN wins. Fails if there are no elements. Equal ones share the gradient.
     #[track_caller]
     pub fn max(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
         self.reduce(ReduceOp::Max, axes, keepdim)
     }
 
-    /// Smallest element over the axes; NaN wins. Nothing has none: an error. Equal ones share the gradient.
+    /// Smallest element over the axes; NaN wins. Fails if there are no elements. Equal ones share the gradient.
     #[track_caller]
     pub fn min(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
         self.reduce(ReduceOp::Min, axes, keepdim)
     }
 
-    /// Largest of all elements, a scalar.
+    /// Largest of all elements, as a scalar.
     #[track_caller]
     pub fn max_all(&self) -> Result<Tensor> {
         self.max(&self.every_axis(), false)
     }
 
-    /// Smallest of all elements, a scalar.
+    /// Smallest of all elements, as a scalar.
     #[track_caller]
     pub fn min_all(&self) -> Result<Tensor> {
         self.min(&self.every_axis(), false)
     }
 
-    /// Variance over the axes: `sum((x - mean)^2) / (n - correction)`, two-pass, integers in f64. `correction` is 1 for the
-    /// unbiased estimate; with `n <= correction` the result is NaN.
+    /// Variance over the axes, in two passes: `sum((x - mean)^2) / (n - correction)`. Integers are computed in f64 if
+    /// the device supports it. `correction` is 1 for the unbiased estimate. If `n <= correction`, the result is NaN.
     #[track_caller]
     pub fn var(&self, axes: &[isize], correction: usize, keepdim: bool) -> Result<Tensor> {
         let set = reduced_axes("var", axes, self.rank())?;
@@ -252,7 +254,7 @@ impl Tensor {
         sum.div(divisor)?.to_dtype(dtype)
     }
 
-    /// Standard deviation over the axes, the root of [`var`](Tensor::var). Where it is 0 its gradient is 0.
+    /// Standard deviation over the axes, the square root of [`var`](Tensor::var). Where it is 0 its gradient is 0.
     #[track_caller]
     pub fn std(&self, axes: &[isize], correction: usize, keepdim: bool) -> Result<Tensor> {
         let dtype = self.dtype().to_float();
@@ -265,8 +267,8 @@ impl Tensor {
         Ok((self.var(axes, correction, keepdim)?, self.mean(axes, keepdim)?))
     }
 
-    /// Product over the axes; an empty list multiplies over none. Integers and booleans multiply in i64 (u64 in u64),
-    /// wrapping. The product of nothing is 1. The gradient is right at zeros, to any order.
+    /// Product over the axes; with an empty list of axes nothing is multiplied. Integers and booleans are multiplied in
+    /// i64 (u64 in u64) and wrap. The product of no elements is 1. The gradient is right at zeros, to any order.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -281,13 +283,13 @@ impl Tensor {
         self.reduce(ReduceOp::Prod, axes, keepdim)
     }
 
-    /// Product of all elements, a scalar.
+    /// Product of all elements, as a scalar.
     #[track_caller]
     pub fn prod_all(&self) -> Result<Tensor> {
         self.prod(&self.every_axis(), false)
     }
 
-    /// [`min`](Tensor::min) and [`max`](Tensor::max) over the axes. Equal extremes share the gradient.
+    /// The pair of [`min`](Tensor::min) and [`max`](Tensor::max) over the axes. Equal extremes share the gradient.
     #[track_caller]
     pub fn aminmax(&self, axes: &[isize], keepdim: bool) -> Result<(Tensor, Tensor)> {
         Ok((self.min(axes, keepdim)?, self.max(axes, keepdim)?))

@@ -1,4 +1,4 @@
-//! `repeat`, `tile` and `repeat_interleave`: copies of a tensor side by side. The gradient adds the copies up.
+//! `repeat`, `tile` and `repeat_interleave`: copies of a tensor side by side. The gradient is summed over the copies.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Error, ErrorKind, Here, Result, Shape};
@@ -6,8 +6,8 @@ use gradus_backend::{Error, ErrorKind, Here, Result, Shape};
 use crate::Tensor;
 
 impl Tensor {
-    /// `counts[i]` copies of the tensor one after the other along each axis. `counts` names every axis; more counts than
-    /// axes put new axes in front.
+    /// Repeats the tensor `counts[i]` times along axis `i`. There must be a count for every axis. If there are more
+    /// counts than axes, new axes are added in front.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Tensor {
         let whole: Option<Vec<usize>> = dims.iter().zip(counts).map(|(&d, &n)| d.checked_mul(n)).collect();
         Shape::new(&whole.ok_or_else(|| self.too_large("repeat")).here()?)?;
         let mut y = self.reshape(&dims)?;
-        // An empty result returns first, since intermediate results would be empty too.
+        // Counts of 0 come first, since the intermediate results are then empty too.
         let (none, more): (Vec<usize>, Vec<usize>) =
             (0..counts.len()).rev().filter(|&i| counts[i] != 1).partition(|&i| counts[i] == 0);
         for axis in none.into_iter().chain(more) {
@@ -39,7 +39,7 @@ impl Tensor {
         y.apart_from(self)
     }
 
-    /// [`repeat`](Tensor::repeat), with 1 for leading axes that `counts` does not name.
+    /// [`repeat`](Tensor::repeat) with a count of 1 for leading axes that `counts` does not cover.
     #[track_caller]
     pub fn tile(&self, counts: &[usize]) -> Result<Tensor> {
         let missing = self.rank().saturating_sub(counts.len());

@@ -6,8 +6,8 @@ use gradus_backend::{Axes, Error, Result};
 use crate::Tensor;
 
 impl Tensor {
-    /// Elements moved on by `shifts[i]` along `axes[i]`; what leaves at one end comes in at the other. Without axes one
-    /// shift moves the flattened elements. The gradient rolls back.
+    /// Shifts the elements by `shifts[i]` along `axes[i]`. Elements that leave at one end come in at the other. Without
+    /// axes, a single shift moves the flattened elements. The gradient is rolled back.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -37,8 +37,8 @@ impl Tensor {
         y.apart_from(self)
     }
 
-    /// Rotated by `k` quarter turns in the plane of two axes, from the first towards the second; a negative `k` rotates
-    /// back. A view.
+    /// Rotates by `k` quarter turns in the plane of two axes, from the first towards the second. A negative `k` rotates
+    /// in the opposite direction. The result is a view.
     #[track_caller]
     pub fn rot90(&self, k: isize, axes: [isize; 2]) -> Result<Tensor> {
         Axes::resolve("rot90", &axes, self.rank())?;

@@ -1,7 +1,7 @@
 //! Running sums, products, log-sum-exp and extremes along an axis.
 //!
-//! Gradients: of the sum, the running sum of g from the end. Of the product and of the log-sum-exp, a linear recurrence
-//! `r[i] = g[i] + a[i] r[i+1]` from the end, which needs no division: zeros are no special case, to any order.
+//! Gradients: for the sum, the running sum of g from the end. For the product and the log-sum-exp, a linear recurrence
+//! `r[i] = g[i] + a[i] r[i+1]` from the end. It needs no division, so zeros are no special case, to any order.
 
 use gradus_backend::{Backend, DType, Error, Result, ScanOp, View, ViewMut};
 
@@ -14,13 +14,13 @@ use crate::Tensor;
 /// A running sum, product or log-sum-exp along an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scan {
-    /// The running operation. Extremes are not recorded as a scan: their gradient is that of a gather.
+    /// The running operation. Extremes are not recorded as a scan but as a gather, which defines their gradient.
     pub op: ScanOp,
-    /// Along which axis.
+    /// The axis.
     pub axis: usize,
 }
 
-/// `e^(a - b)` for `a <= b`; 0 where a is -inf, whatever b is.
+/// `e^(a - b)` for `a <= b`, and 0 where a is -inf, whatever b is.
 static WEIGHT: Elementwise = Elementwise::new("lse_weight", Class::Float, 2, |x| {
     let none = x[0].eq(f64::NEG_INFINITY);
     vec![none.select(0.0, none.select(0.0, x[0] - x[1]).exp())]
@@ -97,8 +97,9 @@ fn weight(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     WEIGHT.apply(&[Operand::Tensor(a), Operand::Tensor(b)])
 }
 
-/// `r[i] = b[i] + a[i] r[i + 1]` along an axis, from the end, where `a` is one shorter than `b`: pairs are joined, the
-/// problem of half the size is solved, and the odd places follow from it. Linear work in a logarithmic number of steps.
+/// Solves `r[i] = b[i] + a[i] r[i + 1]` along an axis, from the end. `a` is one element shorter than `b`. Pairs of
+/// steps are joined, the problem of half the size is solved, and the odd positions follow from its solution. The work
+/// is linear, in a logarithmic number of steps.
 #[track_caller]
 fn recurrence(b: &Tensor, a: &Tensor, at: usize) -> Result<Tensor> {
     let (axis, n) = (at as isize, b.shape()[at]);
@@ -127,7 +128,7 @@ fn recurrence(b: &Tensor, a: &Tensor, at: usize) -> Result<Tensor> {
 /// `a[0], b[0], a[1], b[1], ..` along an axis.
 #[track_caller]
 pub(super) fn interleave(a: &Tensor, b: &Tensor, axis: usize) -> Result<Tensor> {
-    // The axes before and after are merged, so that no rank is added to a tensor of rank 8.
+    // The axes before and after are merged, so that the added axis does not exceed the highest rank, 8.
     let shape = a.shape();
     let (lead, tail) = (shape[..axis].iter().product::<usize>(), shape[axis + 1..].iter().product::<usize>());
     let flat = [lead, shape[axis], tail];
@@ -149,7 +150,7 @@ fn running_extreme(x: &Tensor, op: ScanOp, name: &str, axis: isize) -> Result<(T
     let attains = values.eq(&best)?.logical_or(&values.isnan()?.logical_and(&best.isnan()?)?)?;
     let last = i64::try_from(x.shape()[at]).unwrap_or(i64::MAX);
     let places = index_along(&Tensor::arange(0, last, 1, DType::I64, x.device())?, x.shape(), at)?;
-    // The latest position that attained the extreme so far.
+    // The latest position that has attained the extreme so far.
     let indices = apply_one(Scan { op: ScanOp::Max, axis: at }, &[&attains.where_(&places, 0)?])?;
     Ok((x.gather(axis, &indices)?.back_to(like)?, indices.back_to(like)?))
 }
@@ -160,7 +161,8 @@ impl Tensor {
         if self.dtype() == DType::Bool { self.to_dtype(DType::I64) } else { Ok(self.clone()) }
     }
 
-    /// Running sum along an axis: `y[i] = x[0] + .. + x[i]`. Integers and booleans sum in i64 (u64 in u64), wrapping.
+    /// Running sum along an axis: `y[i] = x[0] + .. + x[i]`. Integers and booleans are summed in i64 (u64 in u64) and
+    /// wrap.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -176,21 +178,22 @@ impl Tensor {
         apply_one(Scan { op: ScanOp::Sum, axis }, &[&x.summable()?])?.back_to(self)
     }
 
-    /// Running product along an axis: `y[i] = x[0] .. x[i]`. Dtypes as in [`cumsum`](Tensor::cumsum). The gradient is
-    /// right at zeros, to any order.
+    /// Running product along an axis: `y[i] = x[0] * .. * x[i]`. The dtypes are as in [`cumsum`](Tensor::cumsum). The
+    /// gradient is right at zeros, to any order.
     #[track_caller]
     pub fn cumprod(&self, axis: isize) -> Result<Tensor> {
         let (x, axis) = self.along("cumprod", axis)?;
         let x = x.summable()?;
-        // Half precision takes its gradient in f32.
+        // Half precision computes the gradient in f32.
         let wide = x.to_dtype(x.dtype().compute())?;
         let y = apply_one(Scan { op: ScanOp::Prod, axis }, &[&wide])?;
         let y = if x.dtype().is_float() { y.to_dtype(x.dtype())? } else { y };
         y.back_to(self)
     }
 
-    /// Running `ln(e^x[0] + .. + e^x[i])` along an axis, without overflow; integers become f32. While all are -inf the
-    /// result is -inf with gradient 0; from +inf on it is +inf, and the gradient of elements up to there is NaN.
+    /// Running `ln(e^x[0] + .. + e^x[i])` along an axis, computed without overflow. Integers become f32. While all are
+    /// -inf the result is -inf with gradient 0; from the first +inf on it is +inf, and the gradient of the elements up
+    /// to there is NaN.
     #[track_caller]
     pub fn logcumsumexp(&self, axis: isize) -> Result<Tensor> {
         let (x, axis) = self.along("logcumsumexp", axis)?;
@@ -199,15 +202,15 @@ impl Tensor {
         apply_one(Scan { op: ScanOp::LogSumExp, axis }, &[&wide])?.to_dtype(dtype)?.back_to(self)
     }
 
-    /// Running maximum along an axis, and the index (i64) of the element that it is; NaN wins, and of equal ones the
-    /// latest. The gradient goes to the elements at these indices.
+    /// Running maximum along an axis, and the index (i64) of the element that attains it. NaN wins; of equal elements,
+    /// the latest does. The gradient goes to the elements at these indices.
     #[track_caller]
     pub fn cummax(&self, axis: isize) -> Result<(Tensor, Tensor)> {
         running_extreme(self, ScanOp::Max, "cummax", axis)
     }
 
-    /// Running minimum along an axis, and the index (i64) of the element that it is; NaN wins, and of equal ones the
-    /// latest. The gradient goes to the elements at these indices.
+    /// Running minimum along an axis, and the index (i64) of the element that attains it. NaN wins; of equal elements,
+    /// the latest does. The gradient goes to the elements at these indices.
     #[track_caller]
     pub fn cummin(&self, axis: isize) -> Result<(Tensor, Tensor)> {
         running_extreme(self, ScanOp::Min, "cummin", axis)

@@ -1,8 +1,8 @@
-//! `scatter`, `scatter_add` and `index_add`, `index_copy`, `index_fill`: elements put, or added, where an index says, in
-//! row-major order of the indices. The gradient picks them again.
+//! `scatter`, `scatter_add` and `index_add`, `index_copy`, `index_fill`: elements written or added at the places that
+//! an index names, in row-major order of the index. The gradient is gathered from these places.
 //!
-//! Where several elements are put in one place the last one stays, and only that one has a gradient: the others do not
-//! change the result. (PyTorch gives each of them the gradient of the place.)
+//! If several elements are written to the same place, the last one stays. Only that one has a gradient, since the
+//! others do not change the result. (PyTorch gives each of them the gradient of the place.)
 
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Layout, Result, Scalar, ScatterOp, View, ViewMut};
 
@@ -12,22 +12,22 @@ use super::operand_rules::{as_index, as_index_list, cast, common_dtype};
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, infer, one, same_device};
 use crate::Tensor;
 
-/// `y[.., index[.., i, ..], ..] += src[.., i, ..]` at an axis, into zeros.
+/// `y[.., index[.., i, ..], ..] += src[.., i, ..]` along an axis, starting from zeros.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScatterAdd {
     /// The axis.
     pub axis: usize,
-    /// Its size in the result.
+    /// The size of the axis in the result.
     pub size: usize,
 }
 
-/// `y = x`, then `y[.., index[.., i, ..], ..] = (or +=) src[.., i, ..]` at an axis. The index may be smaller than `x`
-/// along the other axes.
+/// `y = x`, then `y[.., index[.., i, ..], ..] = (or +=) src[.., i, ..]` along an axis. The index may be smaller than
+/// `x` along the other axes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scatter {
     /// The axis.
     pub axis: usize,
-    /// Put or add.
+    /// Whether to write or to add.
     pub op: ScatterOp,
 }
 
@@ -134,8 +134,8 @@ impl Operation for Scatter {
         let dsrc = match self.op {
             ScatterOp::Add => picked,
             ScatterOp::Set => {
-                // Each element writes its number to its destination; the one that reads its own number back was the
-                // last.
+                // Each element writes its number to its destination. The element that reads its own number back was the
+                // last one.
                 let numbers = Tensor::arange(0, index.shape()[self.axis] as i64, 1, DType::I64, g.device())?;
                 let numbers = index_along(&numbers, index.shape(), self.axis)?;
                 let left = Tensor::zeros(g.shape(), DType::I64, g.device())?.scatter(axis, &index, &numbers)?;
@@ -147,11 +147,11 @@ impl Operation for Scatter {
 }
 
 impl Scatter {
-    /// Runs it on `x`, `index` and `src`.
+    /// Runs the operation on `x`, `index` and `src`.
     #[track_caller]
     pub(super) fn apply(self, x: &Tensor, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         if x.shape()[self.axis] == 0 {
-            // Errors of the operands come first.
+            // Errors in the operands are reported first.
             same_device(self.name(), &[x, index, src])?;
             infer(&self, &[x, index, src])?;
             self.check(x, index).map_err(|e| src.describe(e, "source"))?;
@@ -159,8 +159,8 @@ impl Scatter {
         apply_one(self, &[x, index, src])
     }
 
-    /// An error where elements are sent to an axis without any: a result without elements is never computed, so no backend
-    /// would look at the index.
+    /// Fails if elements are sent to an empty axis. A result without elements is never computed, so no backend would
+    /// check the index.
     #[track_caller]
     pub(super) fn check(&self, x: &Tensor, index: &Tensor) -> Result<()> {
         if index.numel() == 0 || x.shape()[self.axis] > 0 {
@@ -174,20 +174,20 @@ impl Scatter {
 }
 
 impl Tensor {
-    /// This tensor added into zeros whose `axis` has the given size, at the places that `index` names.
+    /// Adds this tensor into zeros whose `axis` has the given size, at the places that `index` names.
     #[track_caller]
     pub(crate) fn scatter_add_into(&self, axis: usize, index: &Tensor, size: usize) -> Result<Tensor> {
         apply_one(ScatterAdd { axis, size }, &[self, index])
     }
 
-    /// This tensor with `src` (a tensor, or a number for all) at the places that `index` (integers) names along
-    /// `axis`: `y[.., index[.., i, ..], ..] = src[.., i, ..]`. Of several elements for one place the last in row-major
-    /// order stays.
+    /// A copy of this tensor with `src` (a tensor, or one number for all places) at the places that `index` (integers)
+    /// names along `axis`: `y[.., index[.., i, ..], ..] = src[.., i, ..]`. If several elements go to the same place,
+    /// the last one in row-major order stays.
     ///
-    /// `index` is at most as large as this tensor along the other axes, and as `src` along all; both are aligned at 0. An
-    /// index outside `0..size` is an error. A scalar counts as a vector of one element. Dtypes promote. The gradient of
-    /// this tensor is 0 at the places put; that of `src` is the gradient of the place for the element that stays, 0 for the
-    /// others.
+    /// `index` must not be larger than this tensor along the other axes, nor larger than `src` along any axis; smaller
+    /// ones are aligned at 0. Fails if an index is outside `0..size`. A scalar counts as a vector of one element.
+    /// Dtypes promote. This tensor has gradient 0 at the places that are overwritten. In `src`, an element that stays
+    /// has the gradient of its place, and the others have gradient 0.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -204,8 +204,8 @@ impl Tensor {
         self.scattered("scatter", ScatterOp::Set, axis, index, src.as_operand()?)
     }
 
-    /// This tensor plus the elements of `src` at the places that `index` names along `axis`; repeated places add up, in
-    /// row-major order. Shapes and errors as in [`scatter`](Tensor::scatter).
+    /// A copy of this tensor with the elements of `src` added at the places that `index` names along `axis`. Elements
+    /// for the same place add up, in row-major order. For shapes and errors see [`scatter`](Tensor::scatter).
     #[track_caller]
     pub fn scatter_add(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         self.scattered("scatter_add", ScatterOp::Add, axis, index, src.into())
@@ -220,7 +220,7 @@ impl Tensor {
         Scatter { axis, op }.apply(&x, &index, &src)?.back_to(self)
     }
 
-    /// This tensor and a source for as many places as `index` has, in one dtype.
+    /// This tensor and the source in the same dtype, with the source cut or stretched to the shape of `index`.
     #[track_caller]
     pub(super) fn with_source(&self, op: &str, index: &Tensor, src: Operand<'_>) -> Result<(Tensor, Tensor)> {
         match src {
@@ -234,23 +234,24 @@ impl Tensor {
         }
     }
 
-    /// This tensor plus the slices of `src` at the slices of `axis` that `index [n]` (integers) names; repeated
-    /// ones add up. `src` has the shape of this tensor, with `n` at `axis`. A scalar counts as a vector of one element, as
-    /// this tensor, index and source. Dtypes promote.
+    /// A copy of this tensor with the slices of `src` added to the slices of `axis` that `index [n]` (integers) names.
+    /// Slices for the same place add up. `src` has the shape of this tensor, but size `n` at `axis`. A scalar counts as
+    /// a vector of one element, be it this tensor, the index or the source. Dtypes promote.
     #[track_caller]
     pub fn index_add(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         self.slices("index_add", ScatterOp::Add, axis, index, src.into())
     }
 
-    /// This tensor with the slices of `src` in place of the slices of `axis` that `index [n]` (integers) names; of
-    /// several for one slice the last stays. Operands as in [`index_add`](Tensor::index_add).
+    /// A copy of this tensor with the slices of `src` in place of the slices of `axis` that `index [n]` (integers)
+    /// names. Of several slices for the same place the last stays. The operands are as in
+    /// [`index_add`](Tensor::index_add).
     #[track_caller]
     pub fn index_copy(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         self.slices("index_copy", ScatterOp::Set, axis, index, src.into())
     }
 
-    /// This tensor with `value`, which the dtype must be able to represent, in the slices of `axis` that `index [n]`
-    /// (integers) names.
+    /// A copy of this tensor with `value`, which the dtype must be able to represent, in the slices of `axis` that
+    /// `index [n]` (integers) names.
     #[track_caller]
     pub fn index_fill(&self, axis: isize, index: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
         self.slices("index_fill", ScatterOp::Set, axis, index, Operand::Scalar(value.into()))
@@ -272,7 +273,7 @@ impl Tensor {
         result.map_err(|e| at_position(e, name, &x, axis, &index)).here()?.back_to(self)
     }
 
-    /// One value of this dtype and device, stretched to a shape.
+    /// One value in the dtype and on the device of this tensor, stretched to a shape.
     #[track_caller]
     pub(super) fn stretched_value(&self, op: &str, value: Scalar, shape: &[usize]) -> Result<Tensor> {
         value.check(self.dtype()).map_err(|e| self.describe(Error::argument(op, e.message()), "self")).here()?;

@@ -1,8 +1,9 @@
-//! `scatter_reduce`: the elements that an index sends to one place, combined.
+//! `scatter_reduce`: combines the elements that an index sends to the same place.
 //!
-//! Sums and means are a scatter; products multiply, in log2(n) rounds, neighbours of the order in which equal indices lie
-//! side by side, so that zeros need no care in the gradient; extremes put the elements in ascending order, where the last
-//! one wins. The gradient of an extreme is split evenly among the elements that attain it.
+//! Sums and means are a scatter. For products, the elements are ordered so that those for the same place are adjacent,
+//! and neighbours are multiplied in log2(n) rounds; zeros then need no special case in the gradient. For extremes, the
+//! elements are sorted so that the extreme of each place is written last and stays. The gradient of an extreme is split
+//! evenly among the elements that attain it.
 
 use gradus_backend::{Backend, DType, Error, Result, ScatterOp, View, ViewMut};
 
@@ -18,16 +19,17 @@ pub enum ScatterReduction {
     Sum,
     /// Their product.
     Prod,
-    /// Their mean; integers round down.
+    /// Their mean. Integers round down.
     Mean,
-    /// The largest; NaN wins.
+    /// The largest. NaN wins.
     Amax,
-    /// The smallest; NaN wins.
+    /// The smallest. NaN wins.
     Amin,
 }
 
-/// The extreme elements `y` (input 3, found before) of those that `index` (1) sends from `src` (2) to each place of `x`
-/// (0), with the gradient of `y` for `x` and `src`.
+/// Returns extremes that have already been found, and defines their gradient. Inputs: `x`, `index`, `src`, and the
+/// extremes `y` of the elements that `index` sends from `src` to each place of `x`. The gradient of `y` goes to `x` and
+/// `src`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScatterExtreme {
     /// The axis.
@@ -67,7 +69,7 @@ impl Operation for ScatterExtreme {
         if !self.include_self {
             from_x = from_x.scatter(axis, &index, false)?;
         }
-        // Half precision cannot represent such counts.
+        // Half precision cannot represent large counts.
         let wide = g.dtype().compute();
         let count = from_x.to_dtype(wide)?.scatter_add(axis, &index, &from_src.to_dtype(wide)?)?;
         let share = g.to_dtype(wide)?.div(&count)?.to_dtype(g.dtype())?;
@@ -78,11 +80,11 @@ impl Operation for ScatterExtreme {
 }
 
 impl Tensor {
-    /// The elements of `src` that `index` (integers) sends to one place along `axis`, combined with each other and,
-    /// if `include_self`, with the element that is there. Places that nothing is sent to stay. Shapes and errors as in
-    /// [`scatter`](Tensor::scatter).
+    /// Combines the elements of `src` that `index` (integers) sends to the same place along `axis`, with each other
+    /// and, if `include_self`, with this tensor's element at that place. Places to which nothing is sent keep their
+    /// elements. For shapes and errors see [`scatter`](Tensor::scatter).
     ///
-    /// The gradient of an extreme is split evenly among the elements that attain it. Half precision combines in f32.
+    /// The gradient of an extreme is split evenly among the elements that attain it. Half precision is computed in f32.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -110,7 +112,7 @@ impl Tensor {
         let index = as_index(OP, index)?;
         let index = &index.as_vector()?;
         let (x, src) = &x.with_source(OP, index, src.into())?;
-        // The checks of a scatter, before any part is computed.
+        // Makes the checks of a scatter before anything is computed.
         let scatter = Scatter { axis: at, op: ScatterOp::Set };
         infer(&scatter, &[x, index, src])?;
         scatter.check(x, index)?;
@@ -149,16 +151,18 @@ impl Tensor {
         let (places, order) = index.detach().sort(axis, false)?;
         let mut product = src.to_dtype(wide)?.gather(axis, &order)?;
         let mut step = 1;
-        // After each round an element holds the product of `2 * step` elements from it on, within its destination.
+        // After each round, an element holds the product of the next `2 * step` elements, including itself, that have
+        // the same destination.
         while step < n {
             let (head, tail) = (product.narrow(axis, 0, n - step)?, product.narrow(axis, step, n - step)?);
             let together = places.narrow(axis, 0, n - step)?.eq(&places.narrow(axis, step, n - step)?)?;
-            // The factor is chosen, not the product: what is not taken then cannot reach the gradient.
+            // Selecting the factor, rather than the product, keeps elements that are not used out of the gradient.
             let longer = head.mul(&together.where_(&tail, 1)?)?;
             product = Tensor::cat(&[&longer, &product.narrow(axis, n - step, step)?], axis)?;
             step = step.saturating_mul(2);
         }
-        // The first element of each destination holds the whole product; in reverse order it comes last, and stays.
+        // The first element of each destination holds the whole product. In reverse order it is written last, and
+        // stays.
         let (places, product) = (places.flip(axis)?, product.flip(axis)?);
         let x = self.to_dtype(wide)?;
         let y = if include_self {
@@ -180,7 +184,7 @@ impl Tensor {
         include_self: bool,
     ) -> Result<Tensor> {
         let axis = at as isize;
-        // NaN only comes last in ascending order, so minima of floats are taken as maxima of their negatives.
+        // NaN is last only in ascending order, so minima of floats are computed as maxima of their negatives.
         let negate = smallest && self.dtype().is_float();
         let (mut x, mut values) = (self.detach(), src.detach());
         if negate {

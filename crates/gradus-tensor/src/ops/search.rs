@@ -9,16 +9,16 @@ use crate::Tensor;
 pub struct Unique {
     /// The distinct values, `[m]`.
     pub values: Tensor,
-    /// For every element of the input, in its shape, the index (i64) of its value in `values`; only on request.
+    /// The index (i64) in `values` of every element of the input, in the shape of the input; only on request.
     pub inverse: Option<Tensor>,
-    /// How often each value occurs (i64), `[m]`; only on request.
+    /// The number of times that each value occurs (i64), `[m]`; only on request.
     pub counts: Option<Tensor>,
 }
 
 impl Tensor {
-    /// The distinct values of all elements: ascending if `sorted`, else in the order in which they first occur. Every NaN
-    /// is a value of its own, last; zeros are equal whatever their signs. The gradient of a value goes to its first
-    /// occurrence.
+    /// The distinct values of all elements: in ascending order if `sorted`, otherwise in the order of their first
+    /// occurrence. Every NaN is a value of its own, and comes last in ascending order. Zeros are equal whatever their
+    /// signs. The gradient of a value goes to its first occurrence.
     #[track_caller]
     pub fn unique(&self, sorted: bool, return_inverse: bool, return_counts: bool) -> Result<Unique> {
         const OP: &str = "unique";
@@ -31,14 +31,15 @@ impl Tensor {
             0 => None,
             _ => Some(ordered.narrow(0, 1, n - 1)?.ne(&ordered.narrow(0, 0, n - 1)?)?.host::<bool>(OP)?),
         };
-        // Where each value begins in ascending order; the sort is stable, so this is its first occurrence.
+        // Where each value begins in ascending order. The sort is stable, so this is the first occurrence of the value.
         let fresh = fresh.iter().flat_map(|f| f.iter());
         let begins = (0..n.min(1)).chain(fresh.enumerate().filter(|(_, new)| **new).map(|(k, _)| k + 1));
         let begins = HostVec::collect(device.backend(), OP, begins)?;
         let group = |g: usize| begins[g]..begins.get(g + 1).copied().unwrap_or(n);
         let mut ranks = HostVec::collect(device.backend(), OP, 0..begins.len())?;
         if !sorted {
-            // First occurrences differ, so no stable sort, which allocates, is needed.
+            // No two first occurrences are the same, so an unstable sort, which allocates no memory, gives the same
+            // order.
             ranks.sort_unstable_by_key(|&g| order[begins[g]]);
         }
         let list = |of: &dyn Fn(usize) -> i64| -> Result<Tensor> {
@@ -61,11 +62,11 @@ impl Tensor {
         Ok(Unique { values, inverse, counts })
     }
 
-    /// Where each of `values` belongs in this ascending sequence, as i64: the number of elements below it, or, if `right`,
-    /// not above it. NaN counts as the largest number.
+    /// The position (i64) of each of `values` in this ascending sequence: the number of elements that are below the
+    /// value or, if `right`, not above it. NaN counts as the largest number.
     ///
-    /// The sequence is `[n]` for values of any shape, or `[.., n]` for values `[.., m]` with the same leading axes. It is
-    /// searched in a binary way, and not checked to be ascending.
+    /// The sequence is `[n]` for values of any shape, or `[.., n]` for values `[.., m]` with the same leading axes. It
+    /// is searched by bisection, and is not checked to be ascending.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -111,8 +112,8 @@ impl Tensor {
         Ok(found)
     }
 
-    /// The bucket (i64) of each element among ascending `boundaries [n]`: the number of boundaries below it, or, if
-    /// `right`, not above it. See [`searchsorted`](Tensor::searchsorted).
+    /// The bucket (i64) of each element among the ascending `boundaries [n]`: the number of boundaries that are below
+    /// the element or, if `right`, not above it. See [`searchsorted`](Tensor::searchsorted).
     #[track_caller]
     pub fn bucketize(&self, boundaries: &Tensor, right: bool) -> Result<Tensor> {
         if boundaries.rank() != 1 {
@@ -121,9 +122,10 @@ impl Tensor {
         boundaries.searchsorted(self, right)
     }
 
-    /// How often each of 0, 1, 2, .. occurs among these integers `[n]`, as i64; or the sum of their `weights [n]`, in the
-    /// dtype of the weights. The result has one element more than the largest integer, and at least `minlength`.
-    /// Differentiable in the weights. Negative integers are an error.
+    /// The number of times that each of 0, 1, 2, .. occurs among these integers `[n]`, as i64. With `weights [n]` it is
+    /// the sum of the weights of these occurrences, in the dtype of the weights. The result has one element more than
+    /// the largest integer, but at least `minlength` elements. Differentiable with respect to the weights. Fails if an
+    /// integer is negative.
     #[track_caller]
     pub fn bincount(&self, weights: Option<&Tensor>, minlength: usize) -> Result<Tensor> {
         if !self.dtype().is_int() {
@@ -145,7 +147,7 @@ impl Tensor {
             }
         };
         let mut size = minlength;
-        // A u64 that i64 cannot hold turns negative here, and is refused like other negative numbers.
+        // A u64 that i64 cannot hold becomes negative here, and is refused like other negative numbers.
         let places = self.to_dtype(DType::I64)?;
         if self.numel() > 0 {
             let (lo, hi) = (places.min_all()?.to_scalar::<i64>()?, places.max_all()?.to_scalar::<i64>()?);

@@ -1,4 +1,4 @@
-//! `narrow`, `select` and `slice`: part of an axis, as a view. The gradient is that part of a tensor of zeros.
+//! `narrow`, `select` and `slice`: part of an axis, as a view. The gradient is 0 outside that part.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Here, Layout, Result, Scalar, Shape, View, ViewMut};
@@ -6,7 +6,7 @@ use gradus_backend::{Backend, Error, ErrorKind, Here, Layout, Result, Scalar, Sh
 use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, apply_one, apply_view, grads, one};
 use crate::Tensor;
 
-/// Every `step`-th element of an axis from `start` up to `end`, as a view.
+/// Every `step`-th element of an axis from `start` up to `end`, exclusive, as a view.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Slice {
     /// The axis.
@@ -15,16 +15,16 @@ pub struct Slice {
     pub start: usize,
     /// One past the last element.
     pub end: usize,
-    /// From element to element, at least 1.
+    /// The step from one element to the next, at least 1.
     pub step: usize,
 }
 
-/// The adjoint of [`Slice`]: its input placed into zeros.
+/// The adjoint of [`Slice`]: zeros with the input in the slice.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SliceBackward {
     /// The slice.
     pub slice: Slice,
-    /// The shape that was sliced.
+    /// The shape of the tensor that was sliced.
     pub input: Shape,
 }
 
@@ -88,7 +88,7 @@ impl Operation for SliceBackward {
 }
 
 impl Tensor {
-    /// Every `step`-th element of an axis from `start` up to but not including `end`. A view.
+    /// Every `step`-th element of an axis from `start` up to, but not including, `end`. The result is a view.
     #[track_caller]
     pub fn slice(&self, axis: isize, start: usize, end: usize, step: usize) -> Result<Tensor> {
         let axis = resolve_axis("slice", axis, self.rank())?;
@@ -97,14 +97,14 @@ impl Tensor {
         apply_view(op, self, layout)
     }
 
-    /// `len` elements of an axis from `start`. A view.
+    /// `len` elements of an axis, beginning at `start`. The result is a view.
     #[track_caller]
     pub fn narrow(&self, axis: isize, start: usize, len: usize) -> Result<Tensor> {
         let end = start.checked_add(len).ok_or_else(|| Error::argument("narrow", "start + len overflows")).here()?;
         self.slice(axis, start, end, 1)
     }
 
-    /// One element of an axis, which goes away; a negative index counts from the end. A view.
+    /// Selects one element of an axis and removes the axis. A negative index counts from the end. The result is a view.
     #[track_caller]
     pub fn select(&self, axis: isize, index: isize) -> Result<Tensor> {
         let axis = resolve_axis("select", axis, self.rank())?;

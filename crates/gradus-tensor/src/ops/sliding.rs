@@ -1,4 +1,4 @@
-//! `unfold_axis`: all windows of an axis, as a view. The gradient adds up what overlaps.
+//! `unfold_axis`: all windows of an axis, as a view. The gradient is summed where windows overlap.
 
 use gradus_backend::{Backend, DType, Error, Layout, Result, Shape, View, ViewMut};
 use smallvec::SmallVec;
@@ -7,14 +7,14 @@ use super::gather::index_along;
 use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, apply_view, grads, one};
 use crate::Tensor;
 
-/// Windows of an axis, whose elements become a new last axis.
+/// Windows of an axis. The elements of each window become a new last axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct UnfoldAxis {
     /// The axis.
     pub axis: usize,
-    /// Elements of a window.
+    /// The number of elements in a window.
     pub size: usize,
-    /// From window to window, at least 1.
+    /// The step between neighbouring windows, at least 1.
     pub step: usize,
 }
 
@@ -33,7 +33,7 @@ impl UnfoldAxis {
         dims[self.axis] = windows;
         dims.push(self.size);
         strides.push(strides[self.axis]);
-        // A single window is never stepped over: its stride stays small, so that no product can overflow.
+        // If there is a single window, its stride is never used and stays small, so that no product can overflow.
         if windows > 1 {
             strides[self.axis] *= self.step as isize;
         }
@@ -71,8 +71,9 @@ impl Operation for UnfoldAxis {
 }
 
 impl Tensor {
-    /// The windows of `size` elements at every `step`-th place of an axis that holds a whole one: the axis counts the
-    /// windows, and a new last axis the elements of each. A view. PyTorch's `Tensor.unfold`.
+    /// The windows of `size` elements at every `step`-th position of an axis, as long as they fit. The axis then counts
+    /// the windows, and a new last axis holds the elements of each. The result is a view. Equivalent to PyTorch's
+    /// `Tensor.unfold`.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -87,7 +88,7 @@ impl Tensor {
         let (x, axis) = self.along("unfold_axis", axis)?;
         let op = UnfoldAxis { axis, size, step };
         let layout = op.layout(x.layout()).map_err(|e| self.describe(e, "self"))?;
-        // Of a scalar: the one window, without the axis that counts windows.
+        // A scalar has one window, which is returned without the axis that counts windows.
         let y = apply_view(op, &x, layout)?;
         if self.rank() == 0 { y.select(0, 0) } else { Ok(y) }
     }

@@ -1,6 +1,6 @@
 //! `softmax(x) = e^(x - max) / sum e^(x - max)` along an axis, and its logarithm.
 //!
-//! Gradients: `y * (g - sum(g * y))` and `g - e^y * sum(g)`.
+//! Gradients: `y * (g - sum(g * y))` for the softmax, and `g - e^y * sum(g)` for its logarithm.
 
 use gradus_backend::{Backend, Result, View, ViewMut};
 
@@ -11,7 +11,7 @@ use crate::Tensor;
 /// Softmax or log-softmax along an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Softmax {
-    /// The logarithm instead.
+    /// Whether to compute the logarithm.
     pub log: bool,
     /// The axis.
     pub axis: usize,
@@ -45,7 +45,7 @@ impl Operation for Softmax {
         let dx = if !ctx.create_graph() {
             apply_one(SoftmaxBackward { log: self.log, axis: self.axis }, &[&y, g])?
         } else {
-            // Half precision is rounded once, as in the fused gradient.
+            // Half precision is rounded only once, as in the fused gradient.
             let dtype = y.dtype();
             let (y, g) = (y.to_dtype(dtype.compute())?, g.to_dtype(dtype.compute())?);
             let dx = if self.log {
@@ -59,10 +59,10 @@ impl Operation for Softmax {
     }
 }
 
-/// The fused gradient of [`Softmax`]. Inputs: its output, and the gradient of that.
+/// The fused gradient of [`Softmax`]. Inputs: its output, and the gradient of that output.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SoftmaxBackward {
-    /// Whether it is that of the logarithm.
+    /// Whether it is the gradient of the log-softmax.
     pub log: bool,
     /// The axis.
     pub axis: usize,
@@ -91,15 +91,15 @@ impl Operation for SoftmaxBackward {
 }
 
 impl Tensor {
-    /// `e^x / sum(e^x)` along an axis, with the largest element subtracted first. Integers become f32. A row of -inf
-    /// gives NaN.
+    /// `e^x / sum(e^x)` along an axis, with the largest element subtracted first to avoid overflow. Integers become
+    /// f32. A row of -inf yields NaN.
     #[track_caller]
     pub fn softmax(&self, axis: isize) -> Result<Tensor> {
         let (x, axis) = self.along("softmax", axis)?;
         apply_one(Softmax { log: false, axis }, &[&*cast(&x, x.dtype().to_float())?])?.back_to(self)
     }
 
-    /// `x - ln(sum(e^x))` along an axis, without overflow. Integers become f32.
+    /// `x - ln(sum(e^x))` along an axis, computed without overflow. Integers become f32.
     #[track_caller]
     pub fn log_softmax(&self, axis: isize) -> Result<Tensor> {
         let (x, axis) = self.along("log_softmax", axis)?;

@@ -9,8 +9,9 @@ use super::{Flow, InputSpec, Operation, Outputs, Spec, apply};
 use crate::{Tensor, is_grad_enabled};
 
 impl Tensor {
-    /// The elements along an axis in order, stably, and the index (i64) that each had. NaN comes last in ascending and
-    /// first in descending order. The gradient goes to the element of the index, also among equal ones.
+    /// Sorts the elements along an axis, stably. Also returns the index (i64) that each element had. NaN comes last in
+    /// ascending order and first in descending order. The gradient goes to the element of the index, also among equal
+    /// ones.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -31,15 +32,15 @@ impl Tensor {
         }
     }
 
-    /// The indices (i64) that put an axis in order, stably: the second result of [`sort`](Tensor::sort).
+    /// The indices (i64) that sort an axis, stably: the second result of [`sort`](Tensor::sort).
     #[track_caller]
     pub fn argsort(&self, axis: isize, descending: bool) -> Result<Tensor> {
         Ok(sorted("argsort", self, axis, descending)?.1)
     }
 
-    /// The `k` largest (or smallest) elements along an axis, and their indices (i64); NaN counts as the largest number.
-    /// They come in order if `sorted`, else as they lie in the tensor. Of equal elements the first are taken, and get the
-    /// gradient. Errors if the axis has fewer than `k` elements.
+    /// The `k` largest (or smallest) elements along an axis, and their indices (i64). NaN counts as the largest number.
+    /// The elements are in order if `sorted`; otherwise they keep the order that they have in the tensor. Of equal
+    /// elements the first are taken, and get the gradient. Fails if the axis has fewer than `k` elements.
     #[track_caller]
     pub fn topk(&self, k: usize, axis: isize, largest: bool, sorted: bool) -> Result<(Tensor, Tensor)> {
         let (x, at) = self.along("topk", axis)?;
@@ -55,9 +56,9 @@ impl Tensor {
         Ok((x.gather(axis, &indices)?.back_to(self)?, indices.back_to(self)?))
     }
 
-    /// The `k`-th smallest element along an axis, `k` counting from 1, and its index (i64); NaN counts as the largest
-    /// number. The gradient goes to the element of the index. The axis stays with size 1 if `keepdim`. Errors if `k` is 0 or
-    /// above the size of the axis.
+    /// The `k`-th smallest element along an axis, with `k` counting from 1, and its index (i64). NaN counts as the
+    /// largest number. The gradient goes to the element of the index. With `keepdim` the axis is kept with size 1.
+    /// Fails if `k` is 0 or above the size of the axis.
     #[track_caller]
     pub fn kthvalue(&self, k: usize, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor)> {
         let (x, at) = self.along("kthvalue", axis)?;
@@ -76,12 +77,13 @@ impl Tensor {
     }
 }
 
-/// An axis in order. Outputs: the elements, and the index (i64) that each had. The gradient is that of a gather.
+/// Sorts an axis. Outputs: the elements in order, and the index (i64) that each had. Neither is recorded: the gradient
+/// of a sort is that of a gather.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sort {
     /// The axis.
     pub axis: usize,
-    /// The largest first.
+    /// Whether the largest element comes first.
     pub descending: bool,
 }
 
@@ -109,7 +111,7 @@ impl Operation for Sort {
     }
 }
 
-/// Values and indices, neither of them recorded.
+/// The sorted values and their indices, neither of them recorded.
 #[track_caller]
 fn sorted(name: &str, x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
     let like = x;

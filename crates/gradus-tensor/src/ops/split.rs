@@ -1,6 +1,7 @@
 //! `split`, `split_with_sizes`, `chunk` and `unbind`: an axis cut into pieces, each a view.
 //!
-//! The pieces are outputs of one operation, so that its gradient is one [`Cat`](super::Cat), whatever their number.
+//! The pieces are outputs of one operation, so its gradient is a single [`Cat`](super::Cat), however many pieces there
+//! are.
 
 use gradus_backend::host_vec::check_room;
 use gradus_backend::shape::resolve_axis;
@@ -9,17 +10,17 @@ use gradus_backend::{Backend, Error, Here, Layout, Result, View, ViewMut};
 use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, Spec, apply_views, grads};
 use crate::Tensor;
 
-/// An axis cut into pieces, which fill it, as views.
+/// Cuts an axis into pieces that fill it, as views.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Split {
     /// The axis.
     pub axis: usize,
-    /// Sizes of the pieces along it.
+    /// Sizes of the pieces along the axis.
     pub sizes: Vec<usize>,
 }
 
 impl Split {
-    /// Where each piece lies in the whole.
+    /// The layout of each piece within the whole.
     #[track_caller]
     fn layouts(&self, whole: &Layout) -> Result<Vec<Layout>> {
         let mut start = 0;
@@ -54,7 +55,7 @@ impl Operation for Split {
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(any) = g.iter().flatten().next() else { return Ok(grads([None])) };
         let whole = ctx.input_spec(0)?;
-        // A piece without a gradient has zeros, which take no memory.
+        // The gradient of a piece that has none is zeros, expanded from one element so that they take no memory.
         let zero = Tensor::zeros([], whole.dtype, any.device())?;
         let piece = |(g, &size): (&Option<Tensor>, &usize)| match g {
             Some(g) => Ok(g.clone()),
@@ -65,13 +66,14 @@ impl Operation for Split {
     }
 }
 
-/// Bytes that a piece takes on the host, at most, with its place in the graph.
+/// The most memory that a piece takes on the host, in bytes, including its place in the graph.
 const PIECE_BYTES: usize = 1024;
 
 impl Tensor {
-    /// The pieces of `size` elements along an axis; the last one is shorter where they do not come out even. Views.
+    /// Splits an axis into pieces of `size` elements. The last piece is shorter if the axis does not divide evenly. The
+    /// pieces are views.
     ///
-    /// A size of 0 cuts an axis of size 0 only.
+    /// A size of 0 is allowed only for an axis of size 0.
     #[track_caller]
     pub fn split(&self, size: usize, axis: isize) -> Result<Vec<Tensor>> {
         let at = resolve_axis("split", axis, self.rank())?;
@@ -86,7 +88,7 @@ impl Tensor {
         self.pieces("split", at, (0..len).step_by(size).map(|start| size.min(len - start)))
     }
 
-    /// Pieces of the given sizes along an axis, which they fill exactly. Views.
+    /// Splits an axis into pieces of the given sizes, which must add up to the size of the axis. The pieces are views.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -108,7 +110,7 @@ impl Tensor {
         self.pieces("split_with_sizes", at, sizes.iter().copied())
     }
 
-    /// The pieces of sizes that fill an axis.
+    /// The pieces of an axis with these sizes, which add up to the size of the axis.
     #[track_caller]
     fn pieces(&self, op: &str, axis: usize, sizes: impl ExactSizeIterator<Item = usize>) -> Result<Vec<Tensor>> {
         check_room(self.device().backend(), op, sizes.len(), PIECE_BYTES).map_err(|e| self.describe(e, "self"))?;
@@ -117,8 +119,8 @@ impl Tensor {
         Ok(apply_views(op, self, &layouts)?.into_vec())
     }
 
-    /// At most `n` pieces of equal size along an axis; the last one is shorter where they do not come out even, and there
-    /// are fewer where fewer fill the axis: one of an empty axis. Views.
+    /// Splits an axis into at most `n` pieces of equal size. The last piece may be shorter, and there are fewer pieces
+    /// if fewer fill the axis. An empty axis has one piece. The pieces are views.
     #[track_caller]
     pub fn chunk(&self, n: usize, axis: isize) -> Result<Vec<Tensor>> {
         let at = resolve_axis("chunk", axis, self.rank())?;
@@ -132,7 +134,7 @@ impl Tensor {
         }
     }
 
-    /// The slices of an axis, without it. Views.
+    /// The slices of an axis, each without the axis. They are views.
     #[track_caller]
     pub fn unbind(&self, axis: isize) -> Result<Vec<Tensor>> {
         let at = resolve_axis("unbind", axis, self.rank())?;

@@ -1,4 +1,4 @@
-//! When operations are equal.
+//! Which operations are equal.
 
 use std::hash::{BuildHasher, RandomState};
 

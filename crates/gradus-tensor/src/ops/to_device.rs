@@ -1,4 +1,4 @@
-//! `to_device(x)`: the values on another device. The gradient goes the other way.
+//! `to_device(x)`: the values on another device. The gradient is copied back.
 
 use gradus_backend::host_vec::download;
 use gradus_backend::{Backend, Result, View, ViewMut};
@@ -6,7 +6,7 @@ use gradus_backend::{Backend, Result, View, ViewMut};
 use super::{Context, Effect, Flow, Grads, InputSpec, Operation, Outputs, To, bind, grads, one};
 use crate::{Device, Tensor};
 
-/// A contiguous tensor of one device, on another.
+/// Copies a contiguous tensor from one device to another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ToDevice {
     /// Where the input lives.
@@ -33,7 +33,7 @@ impl Operation for ToDevice {
         Ok(one(*x.shape, x.dtype))
     }
 
-    /// By way of the host: no two backends know each other's memory.
+    /// Copies through the host, since backends cannot access each other's memory.
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         let size = inputs[0].dtype.size();
         let (start, count) = (inputs[0].layout.offset() * size, inputs[0].layout.numel() * size);
@@ -55,13 +55,13 @@ impl Operation for ToDevice {
 }
 
 impl Tensor {
-    /// The values on `device`; the tensor itself if it lives there already. This is the only way from device to device: an
-    /// operation on tensors of two devices is an error. The gradient comes back to the device of this tensor, to any
-    /// order. Waits for what this tensor is computed from.
+    /// The values on `device`; the tensor itself if it already lives there. This is the only way to move values between
+    /// devices: an operation on tensors of different devices fails. The gradient is copied back to the device of this
+    /// tensor, to any order. Waits until this tensor is computed.
     ///
     /// # Errors
-    /// [`ErrorKind::UnsupportedDType`](crate::ErrorKind::UnsupportedDType) if `device` has no such elements; those of the
-    /// devices.
+    /// Fails with [`ErrorKind::UnsupportedDType`](crate::ErrorKind::UnsupportedDType) if `device` does not support the
+    /// dtype, and with the errors of the two devices.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! [`trace`]: a function sees every operation that runs.
+//! [`trace`]: calls a function with every operation that runs.
 
 use std::cell::RefCell;
 use std::panic::Location;
@@ -11,19 +11,20 @@ use crate::autograd::{beside, tracing};
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Traced<'a> {
-    /// With its parameters.
+    /// The operation, with its parameters.
     pub op: &'a Op,
-    /// What it read. One that [updates](super::Effect::Updates) tensors has these first, with their new values; an operand that
-    /// shared memory with them is a copy.
+    /// The tensors that it read. If it [updates](super::Effect::Updates) tensors, these come first, with their new
+    /// values; an operand that shared memory with them is a copy.
     pub inputs: &'a [&'a Tensor],
-    /// What it gave or wrote.
+    /// The tensors that it returned or wrote.
     pub outputs: &'a [&'a Tensor],
-    /// Whether the outputs were there before: a write in place.
+    /// Whether the outputs existed before: a write in place.
     pub in_place: bool,
-    /// Whether a kernel ran. None does for views and for results without elements.
+    /// Whether a kernel ran. None runs for views and for results without elements.
     pub kernel: bool,
-    /// The line that asked for it; in a backward pass that of the operation whose gradient is taken.
-    /// Of what a layer or an optimiser does for itself (first parameters, running statistics, states) it is a line of theirs.
+    /// The line of the call. In a backward pass, it is the line of the operation whose gradient is computed. For work
+    /// that a layer or an optimiser does on its own behalf (initial parameters, running statistics, states), it is a
+    /// line of that layer or optimiser.
     pub location: &'static Location<'static>,
 }
 
@@ -33,19 +34,20 @@ thread_local! {
     static TRACER: RefCell<Option<Tracer>> = const { RefCell::new(None) };
 }
 
-/// Puts the tracer that was there before back.
+/// Restores the previous tracer when it is dropped.
 struct Outer(Option<Tracer>);
 
 impl Drop for Outer {
     fn drop(&mut self) {
-        // Dropped when nothing is borrowed: what it holds may run operations.
+        // The tracer is dropped while nothing is borrowed, since dropping what it holds may run operations.
         drop(TRACER.replace(self.0.take()));
     }
 }
 
-/// Runs `step`, and calls `seen` with every operation that runs on this thread meanwhile, when it has ended: those of the user,
-/// of backward passes, recomputed regions and optimisers. Nothing that `seen` itself does is traced, recorded or observed. An
-/// outer `trace` sees none of all these, and nobody sees an operation that failed.
+/// Runs `step`, and calls `seen` with every operation that runs on this thread meanwhile, after the operation has
+/// ended. These include the operations of backward passes, recomputed regions and optimisers. The operations that
+/// `seen` itself runs are not traced, recorded or observed. An outer `trace` sees none of all these operations. An
+/// operation that fails is not reported.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::{cell::RefCell, rc::Rc, sync::Arc};
@@ -64,11 +66,11 @@ pub fn trace<R>(seen: impl FnMut(&Traced<'_>) + 'static, step: impl FnOnce() -> 
     step()
 }
 
-/// An operation ran.
+/// Reports to the tracer an operation that has run.
 #[cold]
 pub(super) fn traced(ran: &Traced<'_>) {
     let _quiet = beside();
-    // Not borrowed while it runs: it may trace something itself.
+    // The tracer is taken out while it runs, since it may start a trace of its own.
     let Some(mut tracer) = TRACER.take() else { return };
     tracer(ran);
     drop(TRACER.replace(Some(tracer)));

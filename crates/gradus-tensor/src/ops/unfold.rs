@@ -1,35 +1,35 @@
-//! `unfold` and `fold`: the elements under every window as columns (im2col), and columns summed where they came from
-//! (col2im). Each is the adjoint, and so the gradient, of the other.
+//! `unfold` and `fold`: the elements under every window as columns (im2col), and columns summed back into the places
+//! that they came from (col2im). Each is the adjoint of the other, and therefore its gradient.
 
 use gradus_backend::{Backend, DType, Error, Here, Result, Scalar, Shape, View, ViewMut, Window};
 
 use super::{Context, ConvOptions, Flow, Grads, InputSpec, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
-/// `x [n, c, spatial..]` to `[n, c * kernel, positions]`, zeros in the padding.
+/// Converts `x [n, c, spatial..]` to `[n, c * kernel, positions]`, with zeros in the padding.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Unfold {
     /// The window.
     pub window: Window,
 }
 
-/// `[n, c * kernel, positions]` summed into `[n, c, spatial..]`.
+/// Sums `[n, c * kernel, positions]` into `[n, c, spatial..]`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fold {
     /// The window.
     pub window: Window,
-    /// `[n, c, spatial..]`
+    /// The shape `[n, c, spatial..]` of the result.
     pub input: Shape,
 }
 
-/// `[n, c, kernel.., positions..]` for an input `[n, c, spatial..]`.
+/// The shape `[n, c, kernel.., positions..]` for an input `[n, c, spatial..]`.
 #[track_caller]
 fn unfolded(op: &str, window: &Window, x: &[usize]) -> Result<Shape> {
     let positions = window.output(op, &x[2..])?;
     Shape::new(&[&x[..2], &window.kernel[..window.rank], &positions[..window.rank]].concat())
 }
 
-/// The same as `[n, c * kernel, positions]`.
+/// The shape `[n, c * kernel, positions]` for an input `[n, c, spatial..]`.
 #[track_caller]
 fn columns(op: &str, window: &Window, x: &[usize]) -> Result<Shape> {
     let dims = unfolded(op, window, x)?;
@@ -37,7 +37,7 @@ fn columns(op: &str, window: &Window, x: &[usize]) -> Result<Shape> {
     Shape::new(&[x[0], rows.iter().product(), positions.iter().product()])
 }
 
-/// Splitting axes needs no copy, whatever the strides.
+/// The error if the columns cannot be viewed as windows. It never occurs, since splitting axes needs no copy.
 #[track_caller]
 fn split_failed() -> Error {
     Error::shape("unfold", "the columns do not split into window and positions")
@@ -95,8 +95,9 @@ impl Operation for Fold {
 }
 
 impl Tensor {
-    /// The elements under every position of a window as columns (im2col): `self [n, c, spatial..]` with 1 to 3 spatial
-    /// axes to `[n, c * kernel, positions]`, channels outermost, zeros in the padding. Any dtype but bool.
+    /// Copies the elements under every position of a window into columns (im2col). `self [n, c, spatial..]`, with 1 to
+    /// 3 spatial axes, becomes `[n, c * kernel, positions]`, with the channels outermost and zeros in the padding. Any
+    /// dtype but bool.
     ///
     /// A convolution is the product of its weight with these columns.
     ///
@@ -112,8 +113,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A rank other than `N + 2`, a kernel, stride or dilation of 0, a window larger than the padded input, groups or
-    /// output padding in the options.
+    /// Fails if the rank is not `N + 2`, if a kernel, stride or dilation is 0, if a window is larger than the padded
+    /// input, or if the options contain groups or output padding.
     #[track_caller]
     pub fn unfold<const N: usize>(&self, kernel: [usize; N], options: ConvOptions<N>) -> Result<Tensor> {
         let window = self.folding("unfold", kernel, options)?;
@@ -124,12 +125,13 @@ impl Tensor {
         apply_one(Unfold { window }, &[self])
     }
 
-    /// Columns summed where [`unfold`](Tensor::unfold) takes them from (col2im): `self [n, c * kernel, positions]` to
-    /// `[n, c, output..]`, leaving out the padding. Half precision sums in f32.
+    /// Sums columns into the places from which [`unfold`](Tensor::unfold) copies them (col2im).
+    /// `self [n, c * kernel, positions]` becomes `[n, c, output..]`; the padding is left out. Half precision is summed
+    /// in f32.
     ///
     /// # Errors
-    /// Rows that are no multiple of the kernel's elements, a number of positions that is not that of the window over
-    /// `output`, and those of unfold.
+    /// Fails if the number of rows is not a multiple of the kernel's elements, if the number of positions is not that
+    /// of the window over `output`, or where `unfold` fails because of the kernel or the options.
     #[track_caller]
     pub fn fold<const N: usize>(
         &self,

@@ -1,4 +1,4 @@
-//! `normalize` and `local_response_norm`: division by the size of the elements around.
+//! `normalize` and `local_response_norm`: division by the magnitude of the surrounding elements.
 
 use gradus_backend::{Error, Expr, Here, Result, Window};
 
@@ -10,28 +10,29 @@ use super::pool::MAX_WINDOW;
 use super::{AvgPool, apply_one};
 use crate::Tensor;
 
-/// Of (sum of powers, `eps^p`, eps, 1 / p): the length for p = 1, for p = 2, and for others.
+/// Operands: sum of powers, `eps^p`, eps, 1 / p. The length for p = 1, for p = 2, and for other p.
 static LENGTH_ONE: Elementwise = Elementwise::new("length", Class::Float, 4, |x| vec![length(x, |sum, _| sum)]);
 static LENGTH_TWO: Elementwise = Elementwise::new("length", Class::Float, 4, |x| vec![length(x, |sum, _| sum.sqrt())]);
 static LENGTH: Elementwise = Elementwise::new("length", Class::Float, 4, |x| vec![length(x, Expr::pow)]);
 
-/// A sum below the floor is replaced before the root, whose slope is infinite at 0. NaN stays, and powers that have overflowed
-/// give it, so that no quotient is 0.
+/// The root of a sum of powers, or eps if the sum is not above `eps^p`. Such a sum is replaced before the root is
+/// taken, since the root has an infinite slope at 0. NaN stays NaN, and powers that have overflowed yield NaN, so that
+/// no quotient becomes 0.
 fn length<'k>(x: &[Expr<'k>], root: impl Fn(Expr<'k>, Expr<'k>) -> Expr<'k>) -> Expr<'k> {
     let (short, over) = (x[0].le(x[1]), x[0].eq(f64::INFINITY));
     short.select(x[2], over.select(f64::NAN, root(short.or(over).select(1.0, x[0]), x[3])))
 }
 
-/// `mean * alpha + k` of (mean of squares, alpha, k): NaN where the squares have overflowed.
+/// Operands: mean of squares, alpha, k. `mean * alpha + k`, but NaN where the squares have overflowed.
 static RESPONSE: Elementwise = Elementwise::new("local_response_norm", Class::Float, 3, |x| {
     vec![x[0].eq(f64::INFINITY).select(f64::NAN, x[0]) * x[1] + x[2]]
 });
 
 impl Tensor {
-    /// `x / max(norm(x), eps)` along an axis, with a [`norm`](Tensor::norm) of order `p`: vectors of length 1. Those shorter
-    /// than `eps` are divided by `eps`, with the gradient of a constant length. With p below 2 the length does not change
-    /// with elements that are 0, where its slope jumps. Where the powers of finite elements overflow the result is NaN.
-    /// Floats; half precision computes in f32.
+    /// Scales the vectors along an axis to length 1: `x / max(norm(x), eps)`, with a [`norm`](Tensor::norm) of order
+    /// `p`. Those shorter than `eps` are divided by `eps`, with the gradient of a constant length. If p is below 2, the
+    /// slope of the length jumps at elements that are 0, and counts as 0 there. Where the powers of finite elements
+    /// overflow, the result is NaN. The dtype must be a float; half precision is computed in f32.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -72,9 +73,10 @@ impl Tensor {
         x.div(&length.apply(&operands)?)?.to_dtype(self.dtype())
     }
 
-    /// `x / (k + alpha * mean(x^2))^beta` for `[n, c, spatial..]` (up to three spatial axes), where the mean runs over the
-    /// `size` channels around each, from `size / 2` before it; those outside count as 0 (Krizhevsky et al., 2012, with a
-    /// mean in the place of their sum). NaN where squares of finite elements overflow. Floats; half precision computes in f32.
+    /// `x / (k + alpha * mean(x^2))^beta` for `[n, c, spatial..]`. The mean runs over `size` neighbouring channels,
+    /// beginning `size / 2` channels before each channel. Channels outside the tensor count as 0 (Krizhevsky et al.,
+    /// 2012, but with a mean instead of a sum). The result is NaN where squares of finite elements overflow. The dtype
+    /// must be a float; half precision is computed in f32.
     #[track_caller]
     pub fn local_response_norm(&self, size: usize, alpha: f64, beta: f64, k: f64) -> Result<Tensor> {
         const OP: &str = "local_response_norm";

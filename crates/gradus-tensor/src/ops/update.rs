@@ -1,4 +1,4 @@
-//! Elementwise updates: kernels that write into tensors what they compute of them and of others, in one pass.
+//! Elementwise updates: kernels that write their results over tensors which they may also read, in one pass.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -13,13 +13,13 @@ use super::{Arg, Effect, Flow, InPlace, InputSpec, Operation, Outputs, Spec, To,
 use crate::Tensor;
 use crate::autograd::Nested;
 
-/// An elementwise kernel whose outputs go over tensors that it may read. Inputs where it infers: these, of one shape, and
-/// others that broadcast to it.
+/// An elementwise kernel whose outputs are written over tensors that it may read. `infer` receives the written tensors,
+/// which have the same shape, and then other tensors, which broadcast to that shape.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Update {
-    /// What is computed.
+    /// The kernel to apply.
     pub kernel: Arc<Kernel>,
-    /// For each argument of the kernel where it comes from.
+    /// The source of each argument of the kernel.
     pub args: SmallVec<[Arg; 3]>,
 }
 
@@ -68,10 +68,12 @@ impl Operation for Update {
     }
 }
 
-/// An update of one or more tensors in one pass over memory: a step of an optimiser, a running average, a rounded copy.
+/// An update of one or more tensors in one pass over memory, such as an optimiser step, a running average or a rounded
+/// copy.
 ///
-/// The formula gets tensors, then numbers, as scalars in the compute dtype of the first tensor that is written, whatever
-/// they are stored in. It gives a value for each tensor that is written, which is rounded once when it is stored.
+/// The formula receives the tensors and then the numbers, as scalars in the compute dtype of the first tensor that is
+/// written, whatever dtype they are stored in. It returns a value for each tensor that is written, which is rounded
+/// once when it is stored.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -89,26 +91,27 @@ impl Operation for Update {
 pub struct UpdateFn {
     name: &'static str,
     body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>,
-    /// One for each list of dtypes that was asked for.
+    /// One kernel for each list of dtypes that has been requested.
     kernels: Mutex<Vec<Arc<Kernel>>>,
 }
 
 type Dtypes = SmallVec<[DType; 16]>;
 
 impl UpdateFn {
-    /// An update by this formula.
+    /// An update with this formula.
     pub const fn new(name: &'static str, body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>) -> Self {
         UpdateFn { name, body, kernels: Mutex::new(Vec::new()) }
     }
 
-    /// Writes into `written`, which have one shape, what the formula makes of `tensors`, which broadcast to that shape, and
-    /// `numbers`. A tensor that is also written has the value before; if it is not the same reference, it is copied for that.
-    /// Floats beside a narrower first tensor are rounded to its compute dtype.
+    /// Evaluates the formula for `tensors` and `numbers`, and writes the results into `written`. The written tensors
+    /// must have the same shape, and `tensors` must broadcast to it. A tensor that is also written is read with its old
+    /// value; unless it is passed as the same reference, it is copied for that purpose. Floats wider than the compute
+    /// dtype of the first written tensor are rounded to it.
     ///
     /// # Errors
-    /// Tensors that do not broadcast, or of other devices; floats, and numbers with a fraction, where the first tensor that is
-    /// written is of integers; tensors that are written and share memory; with gradients on, those that require one; a
-    /// formula that gives fewer or more values than are written.
+    /// Fails if tensors do not broadcast or are on different devices; if the first written tensor holds integers while
+    /// another tensor holds floats or a number has a fraction; if written tensors share memory; if gradients are
+    /// enabled and a tensor requires one; or if the formula does not return one value for each written tensor.
     #[track_caller]
     pub fn apply(&self, written: &[&Tensor], tensors: &[&Tensor], numbers: &[f64]) -> Result<()> {
         let Some(first) = written.first() else { return Err(Error::argument(self.name, "nothing is written")) };
@@ -154,7 +157,8 @@ impl UpdateFn {
         bind(Update { kernel, args }, &inputs, To::Written(how, first.device(), written))
     }
 
-    /// The kernel for tensors and numbers of the dtypes `args` that writes tensors of the dtypes `outputs`, built on first use.
+    /// The kernel for tensors and numbers of the dtypes `args` that writes tensors of the dtypes `outputs`. It is built
+    /// on first use.
     #[track_caller]
     pub fn kernel(&self, args: &[DType], outputs: &[DType]) -> Result<Arc<Kernel>> {
         let Some(wide) = outputs.first().map(|d| d.compute()) else {
@@ -165,7 +169,7 @@ impl UpdateFn {
         if let Some(kernel) = kernels().iter().find(|k| fits(k)) {
             return Ok(kernel.clone());
         }
-        // Without the lock: the formula is user code.
+        // Built without holding the lock, since the formula is user code.
         let _nested = Nested::enter(self.name)?;
         let builder = KernelBuilder::new(args);
         let operands: Vec<_> = builder.args().into_iter().map(|x| x.cast(wide)).collect();

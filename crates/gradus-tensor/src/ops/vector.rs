@@ -7,7 +7,7 @@ use super::operand_rules::common_dtype;
 use crate::Tensor;
 
 impl Tensor {
-    /// All products of the elements of two vectors: `[m]` and `[n]` give `[m, n]`.
+    /// All products of the elements of two vectors `[m]` and `[n]`, as `[m, n]`.
     #[track_caller]
     pub fn outer(&self, other: &Tensor) -> Result<Tensor> {
         if self.rank() != 1 || other.rank() != 1 {
@@ -17,7 +17,7 @@ impl Tensor {
         self.unsqueeze(1)?.mul(other)
     }
 
-    /// The sum of the products of the elements of two vectors of one length, a scalar.
+    /// The dot product of two vectors of the same length, as a scalar.
     #[track_caller]
     pub fn dot(&self, other: &Tensor) -> Result<Tensor> {
         if self.rank() != 1 || self.shape() != other.shape() {
@@ -27,7 +27,8 @@ impl Tensor {
         self.matmul(other)
     }
 
-    /// The cross product along an axis of size 3 of both operands, which have one rank; the other axes broadcast.
+    /// The cross product along an axis that has size 3 in both operands. The ranks must be equal; the other axes
+    /// broadcast.
     #[track_caller]
     pub fn cross(&self, other: &Tensor, axis: isize) -> Result<Tensor> {
         let at = resolve_axis("cross", axis, self.rank())?;
@@ -43,8 +44,8 @@ impl Tensor {
         first.sub(&turned(&a, axis, 2)?.mul(&turned(&b, axis, 1)?)?)?.to_dtype(dtype)
     }
 
-    /// The Kronecker product: every element of this tensor times all of the other, laid out as blocks. The operand of
-    /// lower rank gets axes of size 1 in front; the rank is at most 4.
+    /// The Kronecker product: every element of this tensor times all elements of `other`, laid out as blocks. The
+    /// operand of lower rank gets axes of size 1 in front. The rank is at most 4.
     #[track_caller]
     pub fn kron(&self, other: &Tensor) -> Result<Tensor> {
         let rank = self.rank().max(other.rank());
@@ -53,7 +54,7 @@ impl Tensor {
             return Err(other.describe(self.describe(e, "self"), "other"));
         }
         let size = |t: &Tensor, k: usize| (k + t.rank()).checked_sub(rank).map_or(1, |k| t.shape()[k]);
-        // Axes alternate: this tensor's, then the other's.
+        // The axes of this tensor and of the other alternate.
         let of_self: Vec<usize> = (0..rank).flat_map(|k| [size(self, k), 1]).collect();
         let of_other: Vec<usize> = (0..rank).flat_map(|k| [1, size(other, k)]).collect();
         let product = self.reshape(of_self)?.mul(&other.reshape(of_other)?)?;
@@ -62,7 +63,7 @@ impl Tensor {
     }
 }
 
-/// The components from number `by` on, then those before it, of an axis of size 3.
+/// The components of an axis of size 3, rotated such that number `by` comes first.
 #[track_caller]
 fn turned(t: &Tensor, axis: isize, by: usize) -> Result<Tensor> {
     Tensor::cat(&[&t.narrow(axis, by, 3 - by)?, &t.narrow(axis, 0, by)?], axis)

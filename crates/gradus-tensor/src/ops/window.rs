@@ -2,8 +2,8 @@
 
 use gradus_backend::{Error, Result, Window};
 
-/// How a window slides over `N` spatial axes (1 to 3): for convolution, transposed convolution, unfold and fold. The
-/// default has stride 1, no padding, dilation 1 and one group.
+/// How a window slides over `N` spatial axes (1 to 3) in convolution, transposed convolution, unfold and fold. The
+/// defaults are stride 1, no padding, dilation 1 and one group.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -31,49 +31,50 @@ impl<const N: usize> Default for ConvOptions<N> {
 }
 
 impl<const N: usize> ConvOptions<N> {
-    /// Stride 1, no padding, dilation 1, one group.
+    /// The defaults: stride 1, no padding, dilation 1, one group.
     pub const fn new() -> Self {
         ConvOptions { stride: [1; N], padding: [(0, 0); N], dilation: [1; N], groups: 1, output_padding: [0; N] }
     }
 
-    /// Step between windows, at least 1.
+    /// Sets the step between windows, at least 1.
     pub const fn stride(mut self, stride: [usize; N]) -> Self {
         self.stride = stride;
         self
     }
 
-    /// Zeros before and after each axis, the same number on both sides.
+    /// Sets the number of zeros before and after each axis, the same on both sides.
     pub fn padding(mut self, padding: [usize; N]) -> Self {
         self.padding = padding.map(|p| (p, p));
         self
     }
 
-    /// Zeros `(before, after)` each axis.
+    /// Sets the numbers of zeros `(before, after)` each axis.
     pub const fn padding_sides(mut self, padding: [(usize, usize); N]) -> Self {
         self.padding = padding;
         self
     }
 
-    /// Step between the elements of a window, at least 1.
+    /// Sets the step between the elements of a window, at least 1.
     pub const fn dilation(mut self, dilation: [usize; N]) -> Self {
         self.dilation = dilation;
         self
     }
 
-    /// Number of groups of channels, which do not see each other. Convolutions only.
+    /// Sets the number of groups of channels, which are convolved separately. For convolutions only.
     pub const fn groups(mut self, groups: usize) -> Self {
         self.groups = groups;
         self
     }
 
-    /// Elements added at the end of each axis of the result, fewer than the larger of stride and dilation: which of the
-    /// sizes that a strided convolution maps to one it is that the transposed convolution gives. Transposed ones only.
+    /// Sets the number of elements added at the end of each axis of the result, fewer than the larger of stride and
+    /// dilation. A strided convolution maps several input sizes to the same output size; this option chooses which of
+    /// them the transposed convolution returns. For transposed convolutions only.
     pub const fn output_padding(mut self, output_padding: [usize; N]) -> Self {
         self.output_padding = output_padding;
         self
     }
 
-    /// The window of this kernel, which has `N` axes. Errors for what `op` has no use for, and for anything but 1 to 3 axes.
+    /// The window of this kernel. Fails unless `N` is 1 to 3 and the kernel has `N` axes.
     #[track_caller]
     pub(super) fn window(&self, op: &str, kernel: &[usize]) -> Result<Window> {
         let mut w =
@@ -109,8 +110,8 @@ impl<const N: usize> ConvOptions<N> {
     }
 }
 
-/// How a pooling window slides over `N` spatial axes. By default windows do not overlap (the stride is the kernel), there
-/// is no padding, dilation is 1, and a window that does not fit at the end is left out.
+/// How a pooling window slides over `N` spatial axes. By default the stride is the kernel size, so windows do not
+/// overlap; there is no padding, the dilation is 1, and a window that does not fit at the end is left out.
 #[must_use = "options do nothing until they are passed to an operation, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolOptions<const N: usize> {
@@ -127,37 +128,38 @@ impl<const N: usize> Default for PoolOptions<N> {
 }
 
 impl<const N: usize> PoolOptions<N> {
-    /// The stride is the kernel, no padding, dilation 1, sizes rounded down.
+    /// The defaults: the stride is the kernel size, no padding, dilation 1, the number of windows rounded down.
     pub const fn new() -> Self {
         PoolOptions { stride: None, padding: [0; N], dilation: [1; N], ceil_mode: false }
     }
 
-    /// Step between windows, at least 1.
+    /// Sets the step between windows, at least 1.
     pub const fn stride(mut self, stride: [usize; N]) -> Self {
         self.stride = Some(stride);
         self
     }
 
-    /// Padding on both sides, at most half the kernel.
+    /// Sets the padding on both sides, at most half the kernel.
     pub const fn padding(mut self, padding: [usize; N]) -> Self {
         self.padding = padding;
         self
     }
 
-    /// Step between the elements of a window, at least 1.
+    /// Sets the step between the elements of a window, at least 1.
     pub const fn dilation(mut self, dilation: [usize; N]) -> Self {
         self.dilation = dilation;
         self
     }
 
-    /// Whether the number of windows is rounded up: a last window may reach past the padding, if it starts before it.
+    /// Sets whether the number of windows is rounded up. A last window may then reach past the padding, if it starts
+    /// before it.
     pub const fn ceil_mode(mut self, ceil_mode: bool) -> Self {
         self.ceil_mode = ceil_mode;
         self
     }
 
-    /// The window over axes of these sizes, without what a window rounded up needs more, and that: additional padding
-    /// after each axis.
+    /// The window over axes of these sizes, and the padding that must be added after each axis if the number of windows
+    /// is rounded up. The window does not include the added padding.
     #[track_caller]
     pub(super) fn window(&self, op: &str, kernel: [usize; N], spatial: &[usize]) -> Result<(Window, [usize; 3])> {
         let stride = self.stride.unwrap_or(kernel);
@@ -174,7 +176,7 @@ impl<const N: usize> PoolOptions<N> {
         let end = |i: usize| spatial[i].saturating_add(2 * self.padding[i]);
         let reach = |i: usize| kernel[i].saturating_sub(1).saturating_mul(self.dilation[i]).saturating_add(1);
         for i in (0..N).filter(|_| self.ceil_mode) {
-            // Where not one window fits, the first may reach past the end by less than a stride.
+            // If not even one window fits, the first may reach past the end by less than a stride.
             let short = reach(i).saturating_sub(end(i));
             more[i] = if short < stride[i] { short } else { 0 };
             widened.pad_after[i] = widened.pad_after[i].saturating_add(more[i]);
@@ -182,7 +184,7 @@ impl<const N: usize> PoolOptions<N> {
         let floor = widened.output(op, spatial)?;
         for i in (0..N).filter(|_| self.ceil_mode) {
             let next = floor[i] * stride[i];
-            // One more window if some of the padded axis is left over, and if that window starts before the padding.
+            // Adds a window if part of the padded axis is left over and the window starts before the padding.
             let left_over = more[i] == 0 && !(end(i) - reach(i)).is_multiple_of(stride[i]);
             if left_over && next < spatial[i] + self.padding[i] {
                 more[i] = next + reach(i) - end(i);

@@ -115,13 +115,13 @@ const CORNERS: &[Row] = kinks! {
     {
         of: "grid_sample", at: "a pixel's centre: slope 1 before, 3 after", inputs: [[1.0]],
         call: |x| pixel(&x[0], Sampling::Bilinear, GridPadding::Zeros), torch: "pixel(a, 'bilinear', 'zeros')",
-        slopes: "3", says: "At the centre of a pixel the slope is that of the pixels from there on, where a border begins it is 0; with the nearest pixel it is 0 everywhere.",
+        slopes: "3", says: "At the centre of a pixel, the slope is that of the interval that begins there; where a border begins, it is 0. With the nearest pixel it is 0 everywhere.",
         why: "the pixels from the centre on",
     }
     {
         of: "grid_sample", at: "the centres of the first and last pixel", inputs: [[0.0, 2.0]],
         call: |x| pixel(&x[0], Sampling::Bilinear, GridPadding::Border), torch: "pixel(a, 'bilinear', 'border')",
-        slopes: "0, 0", says: "At the centre of a pixel the slope is that of the pixels from there on, where a border begins it is 0; with the nearest pixel it is 0 everywhere.",
+        slopes: "0, 0", says: "At the centre of a pixel, the slope is that of the interval that begins there; where a border begins, it is 0. With the nearest pixel it is 0 everywhere.",
         why: "flat at the ends, as hardtanh",
     }
 };
@@ -347,7 +347,7 @@ const LENGTHS: &[Row] = kinks! {
     {
         of: "pairwise_distance", at: "points that coincide, eps 0", inputs: [[1.0, 2.0], [1.0, 2.0]],
         call: |x| x[0].pairwise_distance(&x[1], 2.0, 0.0, false), torch: "F.pairwise_distance(a, b, 2.0, 0.0)",
-        slopes: "0, 0; 0, 0", says: "points that coincide have gradient 0 with it 0.", why: "as norm",
+        slopes: "0, 0; 0, 0", says: "If `eps` is 0, points that coincide have gradient 0.", why: "as norm",
     }
     {
         of: "cosine_similarity", at: "a zero vector beside (3, 4), eps 0.1", inputs: [[0.0, 0.0], [3.0, 4.0]],
@@ -378,7 +378,7 @@ const STEPS: &[Row] = kinks! {
     {
         of: "grid_sample", at: "between two pixels", inputs: [[0.5]],
         call: |x| pixel(&x[0], Sampling::Nearest, GridPadding::Zeros), torch: "pixel(a, 'nearest', 'zeros')",
-        slopes: "0", says: "At the centre of a pixel the slope is that of the pixels from there on, where a border begins it is 0; with the nearest pixel it is 0 everywhere.",
+        slopes: "0", says: "At the centre of a pixel, the slope is that of the interval that begins there; where a border begins, it is 0. With the nearest pixel it is 0 everywhere.",
         why: "flat on both sides",
     }
 };
@@ -391,46 +391,46 @@ const LOSSES: &[Row] = kinks! {
     {
         of: "smooth_l1_loss", at: "a difference of beta = 0.5", inputs: [[1.5], [1.0]],
         call: |x| x[0].smooth_l1_loss(&x[1], 0.5, Sum), torch: "F.smooth_l1_loss(a, b, beta=0.5)",
-        slopes: "1; -1", says: "Both sides have one slope where they meet; the second derivative there is that of the inside.",
+        slopes: "1; -1", says: "Both pieces have the same slope where they meet; the second derivative there is that of the inner piece.",
         why: "both sides agree; the second derivative jumps",
     }
     {
         of: "smooth_l1_loss", at: "beta 0, prediction = target", inputs: [[1.0], [1.0]],
         call: |x| x[0].smooth_l1_loss(&x[1], 0.0, Sum), torch: "F.smooth_l1_loss(a, b, beta=0.0)",
-        slopes: "0; 0", says: "Both sides have one slope where they meet; the second derivative there is that of the inside.",
+        slopes: "0; 0", says: "Both pieces have the same slope where they meet; the second derivative there is that of the inner piece.",
         why: "as abs",
     }
     {
         of: "huber_loss", at: "a difference of delta = 0.5", inputs: [[1.5], [1.0]],
         call: |x| x[0].huber_loss(&x[1], 0.5, Sum), torch: "F.huber_loss(a, b, delta=0.5)",
-        slopes: "0.5; -0.5", says: "Both sides have one slope where they meet; the second derivative there is that of the inside.",
+        slopes: "0.5; -0.5", says: "Both pieces have the same slope where they meet; the second derivative there is that of the inner piece.",
         why: "both sides agree; the second derivative jumps",
     }
     {
         of: "margin_ranking_loss", at: "exactly the margin", inputs: [[1.5], [1.0]],
         call: |x| x[0].margin_ranking_loss(&x[1], &labels(&x[0], &[1.0])?, 0.5, Sum),
         torch: "F.margin_ranking_loss(a, b, label(1.0), 0.5)",
-        slopes: "-1; 1", says: "At exactly the margin the slope is that of a violated one.",
+        slopes: "-1; 1", says: "Exactly at the margin, the slope is the same as for a violated margin.",
         why: "the margin is not passed yet: still pushed",
     }
     {
         of: "hinge_embedding_loss", at: "exactly the margin", inputs: [[0.5]],
         call: |x| x[0].hinge_embedding_loss(&labels(&x[0], &[-1.0])?, 0.5, Sum),
         torch: "F.hinge_embedding_loss(a, label(-1.0), 0.5)",
-        slopes: "-1", says: "At exactly the margin the slope is -1.", why: "the margin is not passed yet: still pushed",
+        slopes: "-1", says: "Exactly at the margin, the slope is -1.", why: "the margin is not passed yet: still pushed",
     }
     {
         of: "cosine_embedding_loss", at: "exactly the margin (0: a right angle)", inputs: [[1.0, 0.0], [0.0, 1.0]],
         call: |x| row(&x[0])?.cosine_embedding_loss(&row(&x[1])?, &labels(&x[0], &[-1.0])?, 0.0, Sum),
         torch: "F.cosine_embedding_loss(a[None], b[None], label(-1.0))",
-        slopes: "0, 1; 1, 0", says: "At exactly the margin the slope is that of a violated one.",
+        slopes: "0, 1; 1, 0", says: "Exactly at the margin, the slope is the same as for a violated margin.",
         why: "the margin is not passed yet: still pushed",
     }
     {
         of: "triplet_margin_loss", at: "exactly the margin, p = 1", inputs: [[0.0], [1.0], [2.0]],
         call: |x| x[0].triplet_margin_loss(&x[1], &x[2], 1.0, 1.0, false, Sum),
         torch: "F.triplet_margin_loss(a, b, c, p=1.0)",
-        slopes: "0; 1; -1", says: "At exactly the margin the slope is that of a violated one.",
+        slopes: "0; 1; -1", says: "Exactly at the margin, the slope is the same as for a violated margin.",
         why: "the margin is not passed yet: still pushed",
     }
     {
@@ -450,26 +450,26 @@ const LOSSES: &[Row] = kinks! {
     {
         of: "kl_div", at: "target 0", inputs: [[-1.0], [0.0]], call: |x| x[0].kl_div(&x[1], false, Sum),
         torch: "F.kl_div(a, b, reduction='sum')",
-        slopes: "0; 0", says: "Where the target is 0 the term is 0, without slope.",
+        slopes: "0; 0", says: "Where the target is 0, the term and its slope are 0.",
         why: "0 ln 0 counts as a constant 0",
     }
     {
         of: "kl_div_batch_mean", at: "target 0", inputs: [[-1.0], [0.0]],
         call: |x| x[0].kl_div_batch_mean(&x[1], false), torch: "F.kl_div(a, b, reduction='batchmean')",
-        slopes: "0; 0", says: "A target of 0 has no slope.", why: "as kl_div",
+        slopes: "0; 0", says: "The slope at a target of 0 is 0.", why: "as kl_div",
     }
     {
         of: "poisson_nll_loss", at: "rate 0 of a count 0, eps 0", inputs: [[0.0]],
         call: |x| x[0].poisson_nll_loss(&x[0].zeros_like()?, false, false, 0.0, Sum),
         torch: "F.poisson_nll_loss(a, torch.zeros(1), log_input=False, eps=0.0)",
-        slopes: "NaN", says: "A rate of 0 has an infinite slope with `eps` 0, and for a count of 0 the slope NaN.",
+        slopes: "NaN", says: "With `eps` 0, the slope at a rate of 0 is infinite, or NaN if the count is 0 too.",
         why: "0 / 0: choose eps above 0",
     }
     {
         of: "ctc_loss", at: "a sequence too short for its labels", inputs: [[-0.5, -0.9]],
         call: |x| spatial(&x[0], 1)?.ctc_loss(&places(&x[0], &[1, 1])?.reshape([1, 2])?, &[1], &[2], 0, false, Sum),
         torch: "F.ctc_loss(spatial(a, 1), torch.tensor([[1, 1]]), (1,), (2,), reduction='sum')",
-        slopes: "0, 0", says: "A sequence too short for its labels has loss infinity with gradient 0;",
+        slopes: "0, 0", says: "A sequence that is too short for its labels has an infinite loss with gradient 0;",
         why: "the loss is infinite whatever the input",
     }
 };
@@ -477,13 +477,13 @@ const LOSSES: &[Row] = kinks! {
 const NOTHING: &[Row] = kinks! {
     {
         of: "logsumexp", at: "all -inf", inputs: [[-INF, -INF]], call: |x| x[0].logsumexp(&[0], false),
-        torch: "a.logsumexp(0)", slopes: "0, 0", says: "All -inf, and nothing at all, give -inf with gradient 0.",
+        torch: "a.logsumexp(0)", slopes: "0, 0", says: "If all elements are -inf, or there are none, the result is -inf with gradient 0.",
         why: "nothing there to share",
     }
     {
         of: "logsumexp", at: "two of three inf", inputs: [[INF, INF, 1.0]], call: |x| x[0].logsumexp(&[0], false),
         torch: "a.logsumexp(0)",
-        slopes: "0.5, 0.5, 0", says: "A +inf gives +inf, and equal shares of the gradient to the elements that are.",
+        slopes: "0.5, 0.5, 0", says: "If an element is +inf, so is the result, and the elements that are +inf share the gradient equally.",
         why: "shared by the infinite ones",
     }
     {
@@ -495,20 +495,20 @@ const NOTHING: &[Row] = kinks! {
         of: "masked_softmax", at: "a row with nothing kept", inputs: [[1.0, 2.0]],
         call: |x| counted(&row(&x[0])?.masked_softmax(&row(&x[0])?.gt(9.0)?, 1)?),
         torch: "counted(F.softmax(a[None].masked_fill(a[None] <= 9, -inf), 1))",
-        slopes: "0, 0", says: "a whole row of which nothing is left, which has gradient 0.",
+        slopes: "0, 0", says: "A row in which nothing else is left becomes 0 and has gradient 0.",
         why: "the weights are a constant 0",
     }
     {
         of: "scaled_dot_product_attention", at: "a query that may see no key: query, key, value", inputs: [[1.0], [2.0], [3.0]],
         call: |x| spatial(&x[0], 2)?.scaled_dot_product_attention(&spatial(&x[1], 2)?, &spatial(&x[2], 2)?, AttentionOptions::new().mask(&spatial(&x[0], 2)?.gt(9.0)?)),
         torch: "attention(a, b, c)",
-        slopes: "0; 0; 0", says: "A query that may see no key gives 0, and has gradient 0.",
+        slopes: "0; 0; 0", says: "A query that may see no key yields 0 and has gradient 0.",
         why: "the result is a constant 0",
     }
     {
         of: "attention_with_lse", at: "a query that may see no key: query, key, value", inputs: [[1.0], [2.0], [3.0]],
         call: |x| Ok(spatial(&x[0], 2)?.attention_with_lse(&spatial(&x[1], 2)?, &spatial(&x[2], 2)?, AttentionOptions::new().mask(&spatial(&x[0], 2)?.gt(9.0)?))?.0),
-        torch: "attention(a, b, c)", slopes: "0; 0; 0", says: "-inf, with gradient 0, where a query may see no key.",
+        torch: "attention(a, b, c)", slopes: "0; 0; 0", says: "For a query that may see no key it is -inf, with gradient 0.",
         why: "the result is a constant 0",
     }
     {

@@ -1,4 +1,4 @@
-//! Losses of yes or no: `bce_with_logits`, `binary_cross_entropy`, `soft_margin_loss`.
+//! Losses for binary labels: `bce_with_logits`, `binary_cross_entropy`, `soft_margin_loss`.
 
 use gradus_backend::{Expr, Result};
 
@@ -6,13 +6,13 @@ use super::{Reduction, fits, pointwise, same_shape};
 use crate::Tensor;
 use crate::ops::{Class, Elementwise, Operand};
 
-/// Of (logit, target, weight, weight of the positive): the form without a difference of large numbers.
+/// Operands: logit, target, weight, weight of the positive class. This form subtracts no large numbers.
 static WITH_LOGITS: Elementwise = Elementwise::new("bce_with_logits", Class::Float, 4, |v| {
     let (x, t) = (v[0], v[1]);
     vec![v[2] * (v[3] * t * (-x).softplus() + (1.0 - t) * x.softplus())]
 });
 
-/// Of (probability, target, weight).
+/// Operands: probability, target, weight.
 static OF_PROBABILITIES: Elementwise = Elementwise::new("binary_cross_entropy", Class::Float, 3, |v| {
     let (p, t) = (v[0], v[1]);
     vec![-(v[2] * (t * bounded_log(p) + (1.0 - t) * bounded_log_of_rest(p)))]
@@ -21,23 +21,26 @@ static OF_PROBABILITIES: Elementwise = Elementwise::new("binary_cross_entropy", 
 static SOFT_MARGIN: Elementwise =
     Elementwise::new("soft_margin_loss", Class::Float, 2, |v| vec![(-(v[0] * v[1])).softplus()]);
 
-/// `max(ln p, -100)`; the slope where the bound holds is an exact 0, not 0 / 0.
+/// `max(ln p, -100)`. Where the bound applies, the slope is exactly 0 rather than 0 / 0.
 fn bounded_log<'k>(p: Expr<'k>) -> Expr<'k> {
     let below = p.log().lt(-100.0);
     below.select(-100.0, below.select(1.0, p).log())
 }
 
-/// `max(ln(1 - p), -100)`, exact for small p. Beside 1 itself no float is so near 1 that the bound would hold.
+/// `max(ln(1 - p), -100)`, accurate for small p. The bound applies only at 1, since no other float is close enough to
+/// 1.
 fn bounded_log_of_rest<'k>(p: Expr<'k>) -> Expr<'k> {
     let one = p.eq(1.0);
     one.select(-100.0, one.select(0.0, -p).log1p())
 }
 
 impl Tensor {
-    /// Binary cross-entropy of logits `self` and probabilities `target` of one shape, without overflow:
-    /// `weight * (pos_weight * t * ln(1 + e^-x) + (1 - t) * ln(1 + e^x))`, combined.
+    /// Binary cross-entropy of the logits `self` and the probabilities `target`, which have the same shape:
+    /// `weight * (pos_weight * t * ln(1 + e^-x) + (1 - t) * ln(1 + e^x))`, computed without overflow and combined as
+    /// `reduction` says.
     ///
-    /// `weight` and `pos_weight` broadcast to that shape and are 1 if absent; the mean divides by the number of elements.
+    /// `weight` and `pos_weight` broadcast to the shape of the logits and are 1 if absent. The mean divides by the
+    /// number of elements.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -62,11 +65,12 @@ impl Tensor {
         reduction.apply(&WITH_LOGITS.apply(&[operands[0], operands[1], operands[2], positive])?)
     }
 
-    /// Binary cross-entropy of probabilities `self` and `target` of one shape: `-weight * (t ln p + (1 - t) ln(1 - p))`,
-    /// combined. Each logarithm is at least -100, and has slope 0 where that bound holds; a probability outside 0 to 1
-    /// gives NaN. `weight` broadcasts to that shape.
+    /// Binary cross-entropy of the probabilities `self` and `target`, which have the same shape:
+    /// `-weight * (t ln p + (1 - t) ln(1 - p))`, combined as `reduction` says. Each logarithm is at least -100, and has
+    /// slope 0 where that bound holds; a probability outside 0 to 1 yields NaN. `weight` broadcasts to the shape of
+    /// `self`.
     ///
-    /// From logits use [`bce_with_logits`](Tensor::bce_with_logits), which is exact where a sigmoid saturates.
+    /// For logits use [`bce_with_logits`](Tensor::bce_with_logits), which is accurate where a sigmoid saturates.
     #[track_caller]
     pub fn binary_cross_entropy(
         &self,
@@ -79,13 +83,13 @@ impl Tensor {
         reduction.apply(&OF_PROBABILITIES.apply(&[self.into(), target.into(), weight])?)
     }
 
-    /// `ln(1 + e^(-target * self))` for targets 1 and -1, combined. Shapes are equal.
+    /// `ln(1 + e^(-target * self))` for targets 1 and -1, combined as `reduction` says. The shapes must be equal.
     #[track_caller]
     pub fn soft_margin_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
         pointwise(&SOFT_MARGIN, self, target, &[], reduction)
     }
 
-    /// A weight that broadcasts to this shape, or 1.
+    /// The weight, checked to broadcast to this shape, or 1 if there is none.
     #[track_caller]
     fn weight_or_one<'a>(&self, op: &Elementwise, name: &str, weight: Option<&'a Tensor>) -> Result<Operand<'a>> {
         match weight {

@@ -1,7 +1,8 @@
-//! Losses of classes: `cross_entropy` of logits and `nll_loss` of log-probabilities.
+//! Classification losses: `cross_entropy` of logits and `nll_loss` of log-probabilities.
 //!
-//! The plain case is the fused operation of `ops/cross_entropy.rs`; weights of classes multiply its
-//! losses. Weights with label smoothing, and soft targets, are composed of `log_softmax`.
+//! Cross-entropy of class indices is the fused operation of `ops/cross_entropy.rs`, whose losses are multiplied by the
+//! class weights if there are any. Class weights with label smoothing, and targets that are probabilities, are composed
+//! of `log_softmax`.
 
 use std::borrow::Cow;
 
@@ -15,9 +16,9 @@ use crate::ops::{Class, CrossEntropy, Elementwise, Operand, apply};
 /// What the rows of logits `[n, c, ..]` are compared with.
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
-    /// The index of the right class, `[n, ..]`, integers.
+    /// The index of the right class as an integer, `[n, ..]`.
     Classes(&'a Tensor),
-    /// A probability for each class, `[n, c, ..]` in a float dtype.
+    /// A probability for each class, `[n, c, ..]`, in a float dtype.
     Probabilities(&'a Tensor),
 }
 
@@ -27,7 +28,7 @@ impl<'a> From<&'a Tensor> for Target<'a> {
     }
 }
 
-/// Of (log-probability, probability): their product, and 0 where a class is impossible on both sides.
+/// Operands: log-probability, probability. Their product, but 0 where both say that a class is impossible.
 static SHARE: Elementwise = Elementwise::new("cross_entropy", Class::Float, 2, |v| {
     let impossible = v[1].eq(0.0).and(v[0].eq(f64::NEG_INFINITY));
     vec![impossible.select(0.0, impossible.select(0.0, v[0]) * v[1])]
@@ -38,13 +39,13 @@ struct Classes<'a> {
     op: &'static str,
     input: &'a Tensor,
     target: Cow<'a, Tensor>,
-    /// The index of rows that do not count.
+    /// The target that marks rows which do not count.
     ignore_index: Option<i64>,
-    /// Which rows count; `None` for all.
+    /// Which rows count; `None` if all do.
     counts: Option<Tensor>,
-    /// The targets, and class 0 in rows that do not count.
+    /// The targets, with class 0 in rows that do not count.
     safe: Tensor,
-    /// Weights of the classes in the compute dtype.
+    /// The class weights in the compute dtype.
     weight: Option<Tensor>,
 }
 
@@ -77,7 +78,7 @@ impl<'a> Classes<'a> {
             Some(w) => Some(class_weight(op, input, w)?),
             None => None,
         };
-        // An index that the targets' dtype cannot hold ignores nothing.
+        // An index that the targets' dtype cannot hold occurs in no row, so no row is ignored.
         let ignore_index = ignore_index.filter(|&i| Scalar::Int(i).check(indices.dtype()).is_ok());
         let (counts, safe) = match ignore_index {
             Some(i) => {
@@ -116,7 +117,7 @@ impl<'a> Classes<'a> {
         e.help("classes count from 0; pass ignore_index to leave rows out")
     }
 
-    /// Zero where a row does not count.
+    /// `rows` with 0 for each row that does not count.
     #[track_caller]
     fn counted(&self, rows: Tensor) -> Result<Tensor> {
         match &self.counts {
@@ -125,7 +126,7 @@ impl<'a> Classes<'a> {
         }
     }
 
-    /// Combines the losses of the rows: the mean is over the weight of those that count.
+    /// Combines the losses of the rows. The mean divides by the total weight of the rows that count.
     #[track_caller]
     fn combine(&self, losses: Tensor, weights: Option<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let losses = self.counted(losses)?;
@@ -140,7 +141,7 @@ impl<'a> Classes<'a> {
         losses.sum_all()?.div(&total)
     }
 
-    /// The fused cross-entropy of each row, without weights.
+    /// The fused cross-entropy of each row, without class weights.
     #[track_caller]
     fn fused(&self, label_smoothing: f64) -> Result<Tensor> {
         let (rank, classes, rows) = (self.input.rank() as isize, self.input.shape()[1], self.target.numel());
@@ -156,7 +157,7 @@ impl<'a> Classes<'a> {
     }
 }
 
-/// Refuses an input that is not a float `[n, c, ..]`.
+/// Fails unless the input is a float `[n, c, ..]`.
 #[track_caller]
 fn check_input(op: &str, input: &Tensor) -> Result<()> {
     if !input.dtype().is_float() {
@@ -170,7 +171,7 @@ fn check_input(op: &str, input: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The input in the dtype that it shares with the weights.
+/// The input in the dtype that it shares with the class weights.
 #[track_caller]
 fn with_weight<'a>(op: &str, input: &'a Tensor, weight: Option<&Tensor>) -> Result<Cow<'a, Tensor>> {
     match weight {
@@ -179,7 +180,7 @@ fn with_weight<'a>(op: &str, input: &'a Tensor, weight: Option<&Tensor>) -> Resu
     }
 }
 
-/// Weights `[c]` in the compute dtype of the input.
+/// Class weights `[c]` in the compute dtype of the input.
 #[track_caller]
 fn class_weight(op: &str, input: &Tensor, weight: &Tensor) -> Result<Tensor> {
     if weight.shape() != &input.shape()[1..2] || !weight.dtype().is_float() {
@@ -189,7 +190,7 @@ fn class_weight(op: &str, input: &Tensor, weight: &Tensor) -> Result<Tensor> {
     weight.to_dtype(input.dtype().compute())
 }
 
-/// Weights `[c]` as `[c, 1, ..]`, to multiply `[n, c, ..]`.
+/// Class weights `[c]` reshaped to `[c, 1, ..]`, which broadcasts with `[n, c, ..]`.
 #[track_caller]
 fn along_classes(weight: &Tensor, rank: usize) -> Result<Tensor> {
     let mut shape = vec![1; rank - 1];
@@ -198,24 +199,26 @@ fn along_classes(weight: &Tensor, rank: usize) -> Result<Tensor> {
 }
 
 impl Tensor {
-    /// Mean cross-entropy of `self [n, c]` (logits) and `target [n]` (class indices): see
+    /// Mean cross-entropy of the logits `self [n, c]` and the class indices `target [n]`. For the details see
     /// [`cross_entropy_with`](Tensor::cross_entropy_with).
     #[track_caller]
     pub fn cross_entropy(&self, target: &Tensor) -> Result<Tensor> {
         self.cross_entropy_with(target, None, None, 0.0, Reduction::Mean)
     }
 
-    /// Cross-entropy of logits `self [n, c, ..]` and a [`Target`]: class indices `[n, ..]`, or probabilities of the shape
-    /// of the logits. One loss a row, in at least f32.
+    /// Cross-entropy of the logits `self [n, c, ..]` and a [`Target`], which holds class indices `[n, ..]` or
+    /// probabilities of the shape of the logits. There is one loss for each row, in at least f32.
     ///
-    /// With weights `w [c]` (1 if absent), smoothing `s` and `lp = log_softmax(self)` the loss of a row is
-    /// `-(1 - s) w[t] lp[t] - s / c * sum_j w[j] lp[j]` for class `t`, and
-    /// `-sum_j w[j] ((1 - s) p[j] + s / c) lp[j]` for probabilities `p`. Rows with target `ignore_index` do not count: loss
-    /// and gradient are 0. The mean of classes divides by the summed `w[t]` of the rows that count, the mean of
-    /// probabilities by the number of rows; over nothing it is NaN.
+    /// With class weights `w [c]` (1 if absent), label smoothing `s` and `lp = log_softmax(self)`, the loss of a row is
+    /// `-(1 - s) w[t] lp[t] - s / c * sum_j w[j] lp[j]` for class `t`, and `-sum_j w[j] ((1 - s) p[j] + s / c) lp[j]`
+    /// for probabilities `p`. Rows with target `ignore_index` do not count: their loss and gradient are 0.
+    ///
+    /// For class indices, the mean divides by the sum of `w[t]` over the rows that count; for probabilities, by the
+    /// number of rows. The mean over no rows is NaN.
     ///
     /// # Errors
-    /// A class outside `0..c`, shapes that do not fit, a smoothing outside 0 to 1, `ignore_index` with probabilities.
+    /// Fails if a class is outside `0..c`, if the shapes do not fit together, if the smoothing is outside 0 to 1, or if
+    /// `ignore_index` is given with probabilities.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::{*, ops::Target}; use std::sync::Arc;
@@ -267,7 +270,7 @@ impl Tensor {
         rows.combine(losses, Some(row_weights), reduction)
     }
 
-    /// The loss of [`Target::Probabilities`].
+    /// The loss for [`Target::Probabilities`].
     #[track_caller]
     fn soft_cross_entropy(
         &self,
@@ -296,11 +299,11 @@ impl Tensor {
         reduction.apply(&shares.sum(&[1], false)?.neg()?)
     }
 
-    /// The negative log-likelihood `-w[t] self[t]` of log-probabilities `self [n, c, ..]` and class indices
-    /// `target [n, ..]` (integers), combined; in at least f32.
+    /// The negative log-likelihood `-w[t] self[t]` of the log-probabilities `self [n, c, ..]` and the class indices
+    /// `target [n, ..]` (integers), combined as `reduction` says. Computed in at least f32.
     ///
-    /// `weight [c]` is 1 if absent. Rows with target `ignore_index` do not count. The mean divides by the summed weights
-    /// of the rows that count; over nothing it is NaN. A class outside `0..c` is an error.
+    /// The class weights `weight [c]` are 1 if absent. Rows with target `ignore_index` do not count. The mean divides
+    /// by the total weight of the rows that count; over no rows it is NaN. Fails if a class is outside `0..c`.
     #[track_caller]
     pub fn nll_loss(
         &self,

@@ -1,9 +1,10 @@
 //! `ctc_loss`: connectionist temporal classification (Graves et al., 2006).
 //!
-//! The labels of a sequence, with blanks around them, are the states `s`; `alpha_t(s)` is the logarithm of the summed
-//! probability of all paths that are in `s` after step `t`:
-//! `alpha_t(s) = ln(e^alpha(s) + e^alpha(s-1) + e^alpha(s-2)) + log_prob_t(s)`, the last term only where `s` is a label
-//! other than that of `s-2`. One kernel a step; the gradient of every order is that of these steps.
+//! The states `s` of a sequence are its labels with blanks around them. `alpha_t(s)` is the logarithm of the summed
+//! probability of all paths that are in state `s` after step `t`:
+//! `alpha_t(s) = ln(e^alpha(s) + e^alpha(s-1) + e^alpha(s-2)) + log_prob_t(s)`. The exponential with `s-2` is included
+//! only if `s` is a label that differs from the label of `s-2`. Each step is one kernel, and gradients of every order
+//! are those of the steps.
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use crate::ops::{Class, Elementwise, Operand};
 
 const OP: &str = "ctc_loss";
 
-/// Arguments: whether the sequence is still running, whether a path may skip the blank, alpha(s), alpha(s-1),
+/// Operands: whether the sequence is still running, whether a path may skip the blank, alpha(s), alpha(s-1),
 /// alpha(s-2), log_prob.
 static STEP: Elementwise = Elementwise::new(OP, Class::Float, 6, |v| {
     let skipped = v[1].select(v[4], f64::NEG_INFINITY);
@@ -24,10 +25,10 @@ static STEP: Elementwise = Elementwise::new(OP, Class::Float, 6, |v| {
 })
 .conditions(0b11);
 
-/// Of the two states in which a path may end.
+/// Operands: alpha of the two states in which a path may end.
 static END: Elementwise = Elementwise::new(OP, Class::Float, 2, |v| vec![-log_sum_exp(v)]);
 
-/// `ln(sum e^x)`; where every x is -inf the result is, with slope 0.
+/// `ln(sum e^x)`. If every x is -inf, the result is -inf with slope 0.
 fn log_sum_exp<'k>(x: &[Expr<'k>]) -> Expr<'k> {
     let largest = x.iter().skip(1).fold(x[0], |m, &v| m.max(v));
     let dead = largest.eq(f64::NEG_INFINITY);
@@ -36,8 +37,8 @@ fn log_sum_exp<'k>(x: &[Expr<'k>]) -> Expr<'k> {
     dead.select(f64::NEG_INFINITY, dead.select(1.0, sum).log() + shift)
 }
 
-/// All labels, and the range of each sequence among them, read from padded `[n, s]` or concatenated `[sum of lengths]`
-/// targets and checked.
+/// Reads the targets, padded `[n, s]` or concatenated `[sum of lengths]`, and checks them. Returns all labels, and the
+/// range of each sequence among them.
 #[track_caller]
 fn labels(
     targets: &Tensor,
@@ -84,24 +85,26 @@ fn labels(
 }
 
 impl Tensor {
-    /// The negative log-likelihood of label sequences under log-probabilities `self [t, n, c]`, summed over all alignments
-    /// with blanks and repetitions (Graves et al., 2006), combined; one loss a sequence.
+    /// The negative log-likelihood of label sequences under the log-probabilities `self [t, n, c]`, summed over all
+    /// alignments with blanks and repetitions (Graves et al., 2006). There is one loss for each sequence, in at least
+    /// f32; the losses are combined as `reduction` says.
     ///
-    /// `targets` (integers) are padded `[n, s]`, or concatenated `[sum of target_lengths]`; they are read to the
-    /// host. `input_lengths` and `target_lengths` have `n` entries, `blank` is a class that is no label. The mean divides
-    /// each loss by the length of its target (at least 1) first. The loss is in at least f32.
+    /// `targets` (integers) are padded `[n, s]` or concatenated `[sum of target_lengths]`, and are read on the host.
+    /// `input_lengths` and `target_lengths` have `n` entries. `blank` is a class that is not a label. The mean first
+    /// divides each loss by the length of its target (at least 1).
     ///
-    /// A sequence too short for its labels has loss infinity with gradient 0; `zero_infinity` makes that loss 0. The
-    /// gradient is that of the formula, for log-probabilities as they are: through
-    /// [`log_softmax`](Tensor::log_softmax) it is the usual one.
+    /// A sequence that is too short for its labels has an infinite loss with gradient 0; `zero_infinity` replaces that
+    /// loss by 0. The gradient is that of the formula, without assuming that the log-probabilities are normalised.
+    /// Through [`log_softmax`](Tensor::log_softmax) it is the usual CTC gradient.
     ///
     /// # Errors
-    /// Shapes or lengths that do not fit, labels that are no classes or the blank, dtypes that are not float.
+    /// Fails if shapes or lengths do not fit, if a label is not a class or is the blank, or if the log-probabilities
+    /// are not floats.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
     /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-    /// // Two steps of two equally likely classes: "1" is read from 11, 01 and 10.
+    /// // Two steps with two equally likely classes. The label sequence "1" is read from the paths 11, 01 and 10.
     /// let log_probs = Tensor::full([2, 1, 2], 0.5f64.ln(), DType::F64, &device)?;
     /// let target = Tensor::from_vec([1i64], [1, 1], &device)?;
     /// let loss = log_probs.ctc_loss(&target, &[2], &[1], 0, false, Reduction::Sum)?;
@@ -147,8 +150,8 @@ impl Tensor {
 
         let (device, dtype) = (self.device(), self.dtype().compute());
         let states = 2 * rows.iter().map(Range::len).max().unwrap_or(0) + 1;
-        // The class of each state, and whether a path may skip the state before it: a blank between two different
-        // labels. States beyond the end of a sequence lead nowhere.
+        // The class of each state, and whether a path may skip the state before it, which it may if that is a blank
+        // between two different labels. No path to the end of a sequence passes through states beyond that end.
         let count = n.saturating_mul(states);
         let mut class = HostVec::with_capacity(device.backend(), OP, count)?;
         let mut skip = HostVec::with_capacity(device.backend(), OP, count)?;
@@ -166,7 +169,8 @@ impl Tensor {
         let runs = HostVec::collect(device.backend(), OP, runs)?;
         let runs = Tensor::from_vec(runs, [steps, n, 1], device)?;
 
-        // Two columns of -inf in front make alpha(s-1) and alpha(s-2) views. Before the first step a path is at state 0.
+        // Two columns of -inf in front make alpha(s-1) and alpha(s-2) views. Before the first step every path is in
+        // state 0.
         let nowhere = Tensor::full([n, 2], f64::NEG_INFINITY, dtype, device)?;
         let start = Tensor::zeros([n, 1], dtype, device)?;
         let rest = Tensor::full([n, states - 1], f64::NEG_INFINITY, dtype, device)?;
@@ -181,7 +185,7 @@ impl Tensor {
             let operands = [&runs, &skip, &stay, &one, &two, log_prob].map(Operand::Tensor);
             alpha = Tensor::cat(&[&nowhere, &STEP.apply(&operands)?], 1)?;
         }
-        // The last blank and the last label; without labels the latter is a column in front.
+        // The last blank and the last label. Without labels, the latter is one of the columns of -inf in front.
         let ends: Vec<i64> = target_lengths.iter().flat_map(|&l| [2 * l as i64 + 2, 2 * l as i64 + 1]).collect();
         let ends = alpha.gather(1, &Tensor::from_vec(ends, [n, 2], device)?)?;
         let mut losses = END.apply(&[(&ends.select(1, 0)?).into(), (&ends.select(1, 1)?).into()])?;
@@ -196,8 +200,8 @@ impl Tensor {
     }
 }
 
-/// The parts of the first axis, by repeated halving: the gradient then writes each element a logarithmic number of
-/// times instead of once for each part.
+/// Splits the first axis into its parts by repeated halving. The backward pass then writes each element a logarithmic
+/// number of times instead of once for each part.
 #[track_caller]
 fn unbind(x: &Tensor, parts: &mut HostVec<Tensor>) -> Result<()> {
     match x.shape().first().copied().unwrap_or(0) {

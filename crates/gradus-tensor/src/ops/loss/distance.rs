@@ -1,4 +1,4 @@
-//! Losses of regression: `mse_loss`, `l1_loss`, `smooth_l1_loss`, `huber_loss`.
+//! Regression losses: `mse_loss`, `l1_loss`, `smooth_l1_loss`, `huber_loss`.
 
 use gradus_backend::{DType, Expr, Result};
 
@@ -11,22 +11,22 @@ static MSE: Elementwise = Elementwise::new("mse_loss", Class::Number, 2, |v| vec
 
 static L1: Elementwise = Elementwise::new("l1_loss", Class::Number, 2, |v| vec![(v[0] - v[1]).abs()]);
 
-/// Of (input, target, delta): `d^2 / 2` within `delta`, `delta (|d| - delta / 2)` outside.
+/// Operands: input, target, delta. `d^2 / 2` within `delta`, and `delta (|d| - delta / 2)` outside.
 static HUBER: Elementwise = Elementwise::new("huber_loss", Class::Float, 3, |v| {
     let Parts { inner, outer, bound, outside } = parts(v[0] - v[1], v[2]);
     vec![outside.select(bound * (outer - bound * 0.5), inner.square() * 0.5)]
 });
 
-/// Of (input, target, beta): `d^2 / (2 beta)` within `beta`, `|d| - beta / 2` outside.
+/// Operands: input, target, beta. `d^2 / (2 beta)` within `beta`, and `|d| - beta / 2` outside.
 static SMOOTH_L1: Elementwise = Elementwise::new("smooth_l1_loss", Class::Float, 3, |v| {
     let Parts { inner, outer, bound, outside } = parts(v[0] - v[1], v[2]);
-    // Divided first: the square may be too small or too large where the quotient is neither.
+    // The division comes first, since the square may overflow or underflow where the quotient does not.
     vec![outside.select(outer - bound * 0.5, inner / v[2] * inner * 0.5)]
 });
 
-/// A difference split into the part within a bound and the part outside, each 0 where the other applies, so that an
-/// infinite difference or bound spoils neither value nor slope. The inner part has no `|d|`, so that the second
-/// derivative at 0 exists.
+/// A difference split into the part within a bound and the part outside it. Each part is 0 where the other applies, so
+/// that an infinite difference or bound spoils neither the value nor the slope. The inner part does not use `|d|`, so
+/// that the second derivative exists at 0.
 struct Parts<'k> {
     inner: Expr<'k>,
     outer: Expr<'k>,
@@ -45,35 +45,36 @@ fn parts<'k>(d: Expr<'k>, bound: Expr<'k>) -> Parts<'k> {
 }
 
 impl Tensor {
-    /// `(self - target)^2`, combined. Shapes are equal: nothing is broadcast.
+    /// `(self - target)^2`, combined as `reduction` says. The shapes must be equal: nothing is broadcast.
     #[track_caller]
     pub fn mse_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
         pointwise(&MSE, self, target, &[], reduction)
     }
 
-    /// `|self - target|`, combined; the slope at 0 is 0. Shapes are equal.
+    /// `|self - target|`, combined as `reduction` says; the slope at 0 is 0. The shapes must be equal.
     #[track_caller]
     pub fn l1_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
         pointwise(&L1, self, target, &[], reduction)
     }
 
-    /// With `d = self - target`: `d^2 / (2 beta)` for `|d| < beta`, else `|d| - beta / 2`, combined; `beta` 0 is
-    /// [`l1_loss`](Tensor::l1_loss) in floats. Shapes are equal, `beta` is finite and not negative. Both sides have one
-    /// slope where they meet; the second derivative there is that of the inside.
+    /// With `d = self - target`: `d^2 / (2 beta)` for `|d| <= beta` and `|d| - beta / 2` otherwise, combined as
+    /// `reduction` says. With `beta` 0 this is [`l1_loss`](Tensor::l1_loss) in floats. The shapes must be equal; `beta`
+    /// must be finite and not negative. Both pieces have the same slope where they meet; the second derivative there is
+    /// that of the inner piece.
     #[track_caller]
     pub fn smooth_l1_loss(&self, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
         parameter("smooth_l1_loss", "beta", beta, beta >= 0.0 && beta.is_finite(), "finite and at least 0")?;
         let dtype = common_dtype("smooth_l1_loss", &[self, target], &["input", "target"])?.to_float().compute();
-        // Not divided by a number that is 0 in the compute dtype.
+        // Avoids a division by a number that is 0 in the compute dtype.
         if beta == 0.0 || (dtype == DType::F32 && beta as f32 == 0.0) {
             return self.to_dtype(self.dtype().to_float())?.l1_loss(target, reduction);
         }
         pointwise(&SMOOTH_L1, self, target, &[beta], reduction)
     }
 
-    /// With `d = self - target`: `d^2 / 2` for `|d| <= delta`, else `delta (|d| - delta / 2)` (Huber, 1964), combined.
-    /// Shapes are equal, `delta` is finite and above 0. Both sides have one slope where they meet; the second derivative
-    /// there is that of the inside.
+    /// With `d = self - target`: `d^2 / 2` for `|d| <= delta` and `delta (|d| - delta / 2)` otherwise (Huber, 1964),
+    /// combined as `reduction` says. The shapes must be equal; `delta` must be finite and above 0. Both pieces have the
+    /// same slope where they meet; the second derivative there is that of the inner piece.
     #[track_caller]
     pub fn huber_loss(&self, target: &Tensor, delta: f64, reduction: Reduction) -> Result<Tensor> {
         parameter("huber_loss", "delta", delta, delta > 0.0 && delta.is_finite(), "finite and above 0")?;

@@ -9,7 +9,7 @@ use crate::Tensor;
 use crate::ops::operand_rules::common_dtype;
 use crate::ops::{Class, Elementwise};
 
-/// Of (log-probability, probability): `t (ln t - x)`, and 0 where t is 0, whatever x is.
+/// Operands: log-probability x, probability t. `t (ln t - x)`, but 0 where t is 0, whatever x is.
 static KL_DIV: Elementwise = Elementwise::new("kl_div", Class::Float, 2, |v| {
     let (x, t) = (v[0], v[1]);
     let nothing = t.eq(0.0);
@@ -17,7 +17,7 @@ static KL_DIV: Elementwise = Elementwise::new("kl_div", Class::Float, 2, |v| {
     vec![nothing.select(0.0, t * (t.log() - x))]
 });
 
-/// Of two log-probabilities: `e^t (t - x)`, and 0 where t is -inf.
+/// Operands: log-probabilities x and t. `e^t (t - x)`, but 0 where t is -inf.
 static KL_DIV_LOG: Elementwise = Elementwise::new("kl_div", Class::Float, 2, |v| {
     let (x, t) = (v[0], v[1]);
     let nothing = t.eq(f64::NEG_INFINITY);
@@ -25,13 +25,13 @@ static KL_DIV_LOG: Elementwise = Elementwise::new("kl_div", Class::Float, 2, |v|
     vec![nothing.select(0.0, t.exp() * (t - x))]
 });
 
-/// Of (log-rate, count).
+/// Operands: logarithm of the rate, count.
 static POISSON_LOG: Elementwise = Elementwise::new("poisson_nll_loss", Class::Float, 2, |v| vec![poisson_log(v)]);
 
 static POISSON_LOG_FULL: Elementwise =
     Elementwise::new("poisson_nll_loss", Class::Float, 2, |v| vec![poisson_log(v) + stirling(v[1])]);
 
-/// Of (rate, count, eps).
+/// Operands: rate, count, eps.
 static POISSON: Elementwise = Elementwise::new("poisson_nll_loss", Class::Float, 3, |v| vec![poisson(v)]);
 
 static POISSON_FULL: Elementwise =
@@ -45,14 +45,14 @@ fn poisson<'k>(v: &[Expr<'k>]) -> Expr<'k> {
     v[0] - v[1] * (v[0] + v[2]).log()
 }
 
-/// Stirling's approximation of `ln t!`, where t is above 1.
+/// Stirling's approximation of `ln t!` where t is above 1, and 0 elsewhere.
 fn stirling<'k>(t: Expr<'k>) -> Expr<'k> {
     let small = t.le(1.0);
     let t = small.select(1.0, t);
     small.select(0.0, t * t.log() - t + (t * std::f64::consts::TAU).log() * 0.5)
 }
 
-/// Of (mean, target, variance, eps, what is added); NaN for a negative variance.
+/// Operands: mean, target, variance, eps, a constant to add. NaN for a negative variance.
 static GAUSSIAN: Elementwise = Elementwise::new("gaussian_nll_loss", Class::Float, 5, |v| {
     let var = v[2].max(v[3]);
     let nan = v[2].min(-1.0).log();
@@ -61,34 +61,34 @@ static GAUSSIAN: Elementwise = Elementwise::new("gaussian_nll_loss", Class::Floa
 });
 
 impl Tensor {
-    /// The pointwise terms of the Kullback-Leibler divergence of `exp(self)` from `target`, combined: `t (ln t - x)` for
-    /// log-probabilities `self` and probabilities `target` of one shape; with `log_target` the target holds
-    /// log-probabilities too. Where the target is 0 the term is 0, without slope.
+    /// The pointwise terms of the Kullback-Leibler divergence `D(target || exp(self))`, combined as `reduction` says:
+    /// `t (ln t - x)` for log-probabilities `self` and probabilities `target` of the same shape. With `log_target`, the
+    /// target holds log-probabilities too. Where the target is 0, the term and its slope are 0.
     ///
-    /// The mean is over all elements; for the divergence itself see [`kl_div_batch_mean`](Tensor::kl_div_batch_mean).
+    /// The mean is over all elements. For the divergence itself see [`kl_div_batch_mean`](Tensor::kl_div_batch_mean).
     #[track_caller]
     pub fn kl_div(&self, target: &Tensor, log_target: bool, reduction: Reduction) -> Result<Tensor> {
         pointwise(if log_target { &KL_DIV_LOG } else { &KL_DIV }, self, target, &[], reduction)
     }
 
-    /// [`kl_div`](Tensor::kl_div) summed and divided by the size of the first axis: the mean divergence of a batch. A target
-    /// of 0 has no slope.
+    /// [`kl_div`](Tensor::kl_div) summed and divided by the size of the first axis: the mean divergence of a batch. The
+    /// slope at a target of 0 is 0.
     #[track_caller]
     pub fn kl_div_batch_mean(&self, target: &Tensor, log_target: bool) -> Result<Tensor> {
         if self.rank() == 0 {
             return Err(self.describe(Error::shape("kl_div_batch_mean", "a scalar has no batch axis"), "self"));
         }
-        // Half precision sums in f32, as a mean does: the sum itself may not fit.
+        // Half precision is summed in f32, as in a mean, since the sum itself may not fit.
         let dtype = common_dtype("kl_div_batch_mean", &[self, target], &["input", "target"])?.to_float();
         let terms = self.to_dtype(dtype.compute())?.kl_div(target, log_target, Reduction::Sum)?;
         let mean = terms.div(self.shape()[0] as f64)?;
         mean.to_dtype(dtype)
     }
 
-    /// Negative log-likelihood of counts `target` under Poisson rates, of one shape, combined: `e^x - t x` with
-    /// `log_input`, where `self` is the logarithm of the rate, else `x - t ln(x + eps)`. `full` adds Stirling's
-    /// approximation of `ln t!` for counts above 1, which does not depend on `self`. A rate of 0 has an infinite slope with
-    /// `eps` 0, and for a count of 0 the slope NaN.
+    /// Negative log-likelihood of the counts `target` under Poisson rates of the same shape, combined as `reduction`
+    /// says. It is `e^x - t x` with `log_input`, where `self` is the logarithm of the rate, and `x - t ln(x + eps)`
+    /// otherwise. `full` adds Stirling's approximation of `ln t!` for counts above 1, which does not depend on `self`.
+    /// With `eps` 0, the slope at a rate of 0 is infinite, or NaN if the count is 0 too.
     #[track_caller]
     pub fn poisson_nll_loss(
         &self,
@@ -108,11 +108,12 @@ impl Tensor {
         pointwise(op, self, target, numbers, reduction)
     }
 
-    /// Negative log-likelihood of `target` under normal distributions with means `self` and variances `var`, combined:
-    /// `(ln v + (x - t)^2 / v) / 2` with `v = max(var, eps)`; `full` adds `ln(2 pi) / 2`.
+    /// Negative log-likelihood of `target` under normal distributions with means `self` and variances `var`, combined
+    /// as `reduction` says: `(ln v + (x - t)^2 / v) / 2` with `v = max(var, eps)`. `full` adds `ln(2 pi) / 2`.
     ///
-    /// `target` has the shape of `self`; `var` too, or one value a row: 1 in place of the last axis, or none. Where the
-    /// bound `eps` (above 0) holds, the variance has no slope; a negative variance gives NaN.
+    /// `target` must have the shape of `self`. So must `var`, unless it has one value for each row: its last axis is
+    /// then 1 or absent. Where the bound `eps` (above 0) holds, the variance has no slope; a negative variance yields
+    /// NaN.
     #[track_caller]
     pub fn gaussian_nll_loss(
         &self,
@@ -125,7 +126,7 @@ impl Tensor {
         const OP: &str = "gaussian_nll_loss";
         parameter(OP, "eps", eps, eps > 0.0 && eps.is_finite(), "finite and above 0")?;
         same_shape(OP, ("input", self), ("target", target))?;
-        // One value per row: its last axis is 1, or absent.
+        // With one value per row, the last axis of `var` is 1 or absent.
         let rows = self.rank().checked_sub(1).map(|last| &self.shape()[..last]);
         let mut var = Cow::Borrowed(var);
         if var.shape() != self.shape() && rows == Some(var.shape()) {

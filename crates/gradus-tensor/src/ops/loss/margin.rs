@@ -8,34 +8,35 @@ use crate::ops::norm::{inverse_root, root, root_of_powers};
 use crate::ops::operand_rules::common_dtype;
 use crate::ops::{Class, Elementwise};
 
-/// Of (first, second, which is to be larger, margin).
+/// Operands: first, second, target (1 if the first is to be larger, -1 if the second is), margin.
 static RANKING: Elementwise =
     Elementwise::new("margin_ranking_loss", Class::Float, 4, |v| vec![hinge(v[3] - v[2] * (v[0] - v[1]))]);
 
-/// Of (distance, similar or not, margin).
+/// Operands: distance, target (1 for similar, -1 for dissimilar), margin.
 static HINGE_EMBEDDING: Elementwise = Elementwise::new("hinge_embedding_loss", Class::Float, 3, |v| {
     let (x, y) = (v[0], v[1]);
     vec![y.eq(-1.0).select(0.0, x) + y.eq(1.0).select(0.0, hinge(v[2] - x))]
 });
 
-/// Of (cosine, similar or not, margin).
+/// Operands: cosine, target (1 for similar, -1 for dissimilar), margin.
 static COSINE: Elementwise = Elementwise::new("cosine_embedding_loss", Class::Float, 3, |v| {
     let (cos, y) = (v[0], v[1]);
     vec![y.eq(1.0).select(1.0 - cos, y.eq(-1.0).select(hinge(cos - v[2]), 0.0))]
 });
 
-/// Of (distance to the positive, distance to the negative, margin).
+/// Operands: distance to the positive, distance to the negative, margin.
 static TRIPLET: Elementwise =
     Elementwise::new("triplet_margin_loss", Class::Float, 3, |v| vec![hinge(v[0] - v[1] + v[2])]);
 
-/// `max(x, 0)` with slope 1 at 0; NaN stays.
+/// `max(x, 0)` with slope 1 at 0. NaN stays NaN.
 fn hinge<'k>(x: Expr<'k>) -> Expr<'k> {
     x.lt(0.0).select(0.0, x)
 }
 
 impl Tensor {
-    /// `max(0, margin - target * (self - other))`, combined, for targets 1 (`self` is to rank higher) and -1. The three
-    /// shapes are equal. At exactly the margin the slope is that of a violated one.
+    /// `max(0, margin - target * (self - other))`, combined as `reduction` says. The target is 1 if `self` is to rank
+    /// higher, and -1 otherwise. The three shapes must be equal. Exactly at the margin, the slope is the same as for a
+    /// violated margin.
     #[track_caller]
     pub fn margin_ranking_loss(
         &self,
@@ -50,17 +51,18 @@ impl Tensor {
         reduction.apply(&RANKING.apply(&[self.into(), other.into(), target.into(), margin.into()])?)
     }
 
-    /// The distance `self` where the target is 1, `max(0, margin - self)` where it is -1, combined. Shapes are equal. At
-    /// exactly the margin the slope is -1.
+    /// The distance `self` where the target is 1, and `max(0, margin - self)` where it is -1, combined as `reduction`
+    /// says. The shapes must be equal. Exactly at the margin, the slope is -1.
     #[track_caller]
     pub fn hinge_embedding_loss(&self, target: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
         parameter(HINGE_EMBEDDING.name(), "margin", margin, margin.is_finite(), "finite")?;
         pointwise(&HINGE_EMBEDDING, self, target, &[margin], reduction)
     }
 
-    /// `1 - cos` where the target is 1 and `max(0, cos - margin)` where it is -1, combined; other targets give 0. `cos` is
-    /// that of the angle between the rows of `self` and `other`, `[n, d]` with `target [n]`, or `[d]` with a scalar. At
-    /// exactly the margin the slope is that of a violated one.
+    /// `1 - cos` where the target is 1, `max(0, cos - margin)` where it is -1, and 0 for other targets, combined as
+    /// `reduction` says. `cos` is the cosine of the angle between the rows of `self` and `other`. These are `[n, d]`
+    /// with `target [n]`, or `[d]` with a scalar target. Exactly at the margin, the slope is the same as for a violated
+    /// margin.
     #[track_caller]
     pub fn cosine_embedding_loss(
         &self,
@@ -78,17 +80,18 @@ impl Tensor {
         }
         let dtype = common_dtype(op, &[self, other, target], &["input", "other", "target"])?.to_float();
         let (x, y) = (self.to_dtype(dtype.compute())?, other.to_dtype(dtype.compute())?);
-        // Divided by one length after the other: their product may overflow where the quotient does not.
+        // Scaled by one inverse length after the other: the product of the lengths may overflow although the cosine is
+        // small.
         let cos = x.mul(&y)?.sum(&[-1], false)?.mul(&inverse_length(&x)?)?.mul(&inverse_length(&y)?)?;
         reduction.apply(&COSINE.apply(&[(&cos).into(), target.into(), margin.into()])?.to_dtype(dtype)?)
     }
 
-    /// `max(0, d(a, positive) - d(a, negative) + margin)` for anchors `a`, combined, with
-    /// `d(x, y) = |x - y + 1e-6|_p` along the last axis; the three shapes `[.., d]` are equal.
+    /// `max(0, d(a, positive) - d(a, negative) + margin)` for anchors `a`, combined as `reduction` says. Here
+    /// `d(x, y) = |x - y + 1e-6|_p` along the last axis. The three shapes `[.., d]` must be equal.
     ///
-    /// With `swap`, `d(positive, negative)` replaces `d(a, negative)` wherever it is smaller (Balntas et al., 2016). `p`
-    /// must be above 0 and may be infinite; `margin` must be above 0. At exactly the margin the slope is that of a
-    /// violated one.
+    /// With `swap`, `d(positive, negative)` replaces `d(a, negative)` wherever it is smaller (Balntas et al., 2016).
+    /// `p` must be above 0 and may be infinite; `margin` must be above 0. Exactly at the margin, the slope is the same
+    /// as for a violated margin.
     #[track_caller]
     pub fn triplet_margin_loss(
         &self,
@@ -131,7 +134,7 @@ fn inverse_length(x: &Tensor) -> Result<Tensor> {
 #[track_caller]
 fn distance(x: &Tensor, y: &Tensor, p: f64) -> Result<Tensor> {
     let d = x.sub(y)?.add(1e-6)?;
-    // An empty row has length 0 by every norm, and no largest element.
+    // An empty row has length 0 in every norm, but no largest element.
     if p == 1.0 || d.shape().last() == Some(&0) {
         d.abs()?.sum(&[-1], false)
     } else if p == 2.0 {

@@ -1,7 +1,7 @@
-//! The losses, by what they compare: classes, yes or no, distances, likelihoods, embeddings, sequences.
+//! The losses, grouped by what they compare: classes, binary labels, distances, likelihoods, embeddings, sequences.
 //!
-//! They broadcast nothing: prediction and target have one shape. Mixed dtypes promote. The mean of nothing is NaN. All
-//! are differentiable to any order, for the prediction and for a float target alike.
+//! Losses do not broadcast: prediction and target must have the same shape. Mixed dtypes promote. The mean over no
+//! elements is NaN. All losses are differentiable to any order, with respect to the prediction and to a float target.
 
 mod binary;
 mod class;
@@ -17,12 +17,12 @@ use crate::Tensor;
 
 pub use class::Target;
 
-/// How the losses of the elements or rows combine.
+/// How the losses of the elements or rows are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reduction {
-    /// The losses as they are.
+    /// Not at all: the losses are returned as they are.
     None,
-    /// Their mean (over the rows that are not ignored, by their weights; NaN if there are none).
+    /// Their mean. In a classification loss it is weighted and leaves out ignored rows. The mean over nothing is NaN.
     #[default]
     Mean,
     /// Their sum.
@@ -41,7 +41,7 @@ impl Reduction {
     }
 }
 
-/// Refuses operands of different shapes, named in the error.
+/// Fails if two operands have different shapes. The error shows both by name.
 #[track_caller]
 fn same_shape(op: &str, (a, x): (&str, &Tensor), (b, y): (&str, &Tensor)) -> Result<()> {
     if x.shape() == y.shape() {
@@ -51,7 +51,7 @@ fn same_shape(op: &str, (a, x): (&str, &Tensor), (b, y): (&str, &Tensor)) -> Res
     Err(e.help("a loss broadcasts nothing; reshape or expand one"))
 }
 
-/// Refuses a weight that does not broadcast to the shape of the losses.
+/// Fails if a weight does not broadcast to the shape of the input.
 #[track_caller]
 fn fits(op: &str, (name, weight): (&str, &Tensor), input: &Tensor) -> Result<()> {
     if weight.layout().expand(*input.layout().shape()).is_ok() {
@@ -61,13 +61,13 @@ fn fits(op: &str, (name, weight): (&str, &Tensor), input: &Tensor) -> Result<()>
     Err(weight.describe(input.describe(e, "input"), name))
 }
 
-/// Refuses a parameter, unless `ok`.
+/// Fails unless `ok`, with an error that shows the parameter and the wanted values.
 #[track_caller]
 fn parameter(op: &str, name: &str, value: f64, ok: bool, wanted: &str) -> Result<()> {
     if ok { Ok(()) } else { Err(Error::argument(op, format!("{name} is {value:?}; it must be {wanted}"))) }
 }
 
-/// An elementwise loss of two tensors of one shape and numbers, combined.
+/// An elementwise loss of two tensors of the same shape and some numbers, combined as `reduction` says.
 #[track_caller]
 fn pointwise(
     op: &'static Elementwise,

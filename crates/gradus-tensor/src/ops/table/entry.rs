@@ -1,46 +1,47 @@
-//! What an entry of the table is, and the macro that makes everything of it.
+//! The entries of the table, and the macro that generates everything from them.
 
 use gradus_backend::Result;
 
 use crate::Tensor;
 use crate::ops::{Class, Elementwise};
 
-/// An operation of the table, with all that tests and pages ask about it.
+/// An operation of the table, with everything that tests and generated pages need to know about it.
 #[derive(Debug)]
 pub struct Entry {
     /// The operation.
     pub op: &'static Elementwise,
-    /// The dtypes that it computes in.
+    /// The class of dtypes in which it computes.
     pub class: Class,
     /// The documentation of its method, line by line.
     pub doc: &'static [&'static str],
-    /// Number of tensor operands.
+    /// The number of tensor operands.
     pub tensors: usize,
-    /// Scalar operands, after the tensors: their names, and values to test with.
+    /// Scalar operands, which come after the tensors: their names, and values to test with.
     pub scalars: &'static [(&'static str, f64)],
     /// Whether operand 0 is a condition.
     pub condition: bool,
     /// Values at which the operation is smooth; tests compare its gradient with finite differences there.
     pub smooth: &'static [f64],
-    /// The same function in PyTorch: a Python expression of the tensors `a`, `b`, `c` and of the scalars by their names.
-    /// Empty where PyTorch has no such function: then only finite differences check the gradient.
+    /// The same function in PyTorch: a Python expression of the tensors `a`, `b`, `c` and of the scalars by name. It is
+    /// empty if PyTorch has no such function; the gradient is then checked only against finite differences.
     pub torch: &'static str,
-    /// Where it has no slope, or an infinite one.
+    /// The points where it has no slope, or an infinite one.
     pub kinks: &'static [Kink],
-    /// The method on so many tensors, with the scalars above; gives its one output. What it records has the line of the table.
+    /// Calls the method on this number of tensors, with the scalars above, and returns its only output. What it records
+    /// has the line of the table.
     pub call: fn(&[Tensor]) -> Result<Vec<Tensor>>,
 }
 
 /// A point at which an operation has a corner, a step or an infinite slope, so that its gradient there is a choice.
 #[derive(Debug)]
 pub struct Kink {
-    /// The point in words.
+    /// The point, in words.
     pub at: &'static str,
-    /// The operands, one list each.
+    /// The operands, with one list for each.
     pub inputs: &'static [&'static [f64]],
-    /// The slopes for each operand, to four places: `"0, 1; 2, 3"`.
+    /// The slopes for each operand, to four decimal places: `"0, 1; 2, 3"`.
     pub slopes: &'static str,
-    /// Why these.
+    /// Why these slopes were chosen.
     pub why: &'static str,
 }
 
@@ -49,8 +50,8 @@ macro_rules! count {
     ($($name:ident)*) => { 1 $(+ { let _ = stringify!($name); 1 })* };
 }
 
-/// The methods, the statics and the [`Entry`]s of a table. `conditions` is a mask of the operands that are conditions,
-/// `needs` a function that says what is wrong with the scalar operands.
+/// Defines the methods, the statics and the [`Entry`]s of a table. `conditions` is a mask of the operands that are
+/// conditions. `needs` is a function that says what is wrong with the scalar operands.
 macro_rules! table {
     ($(
         $(#[doc = $doc:literal])*
