@@ -90,7 +90,7 @@ impl Tensor {
         let (bytes, room) = (shape.numel() * dtype.size(), PIECE * dtype.size());
         Tensor::uploaded(OP, shape, dtype, device, |buffer| {
             let mut piece = vec_of(OP, bytes.min(room))?;
-            // Does not allocate: `vec_of` has reserved this much.
+            // At most `PIECE` elements. This does not allocate: `vec_of` has reserved as much.
             piece.resize(bytes.min(room), 0);
             for start in (0..bytes).step_by(room) {
                 let piece = &mut piece[..room.min(bytes - start)];

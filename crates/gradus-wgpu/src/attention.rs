@@ -8,10 +8,11 @@ use gradus_backend::{
 };
 
 use crate::WgpuBackend;
+use crate::key::key;
 use crate::lines::across;
 use crate::map::{scalar_param, scalar_words};
 use crate::operand::{Bound, LOOP};
-use crate::queue::{Bind, Launch, key};
+use crate::queue::{Bind, Launch};
 use crate::reduce::identity;
 use crate::scan::log_of_sum;
 use crate::temp::Temp;

@@ -12,7 +12,8 @@
 use gradus_backend::{DType, Kernel, Layout, MapArg, Result, ScalarOp, Shape, View, ViewMut, Window, composite};
 
 use crate::WgpuBackend;
-use crate::queue::{Launch, key};
+use crate::key::key;
+use crate::queue::Launch;
 use crate::temp::Temp;
 use crate::tile::{DEPTH, Product, Tile};
 use crate::wgsl::{self, GROUP, Text, param};

@@ -7,9 +7,10 @@ use gradus_backend::{
 };
 
 use crate::WgpuBackend;
+use crate::key::key;
 use crate::map::{scalar_param, scalar_words};
 use crate::operand::Axes;
-use crate::queue::{Launch, key};
+use crate::queue::Launch;
 use crate::reduce::sum_of_parts;
 use crate::temp::Temp;
 use crate::tile::{DEPTH, Product, Tile};

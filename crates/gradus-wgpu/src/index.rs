@@ -7,9 +7,10 @@ use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScalarOp, 
 
 use crate::WgpuBackend;
 use crate::faults::Fault;
+use crate::key::key;
 use crate::map::bits_of;
 use crate::operand::{Axes, LOOP, cut};
-use crate::queue::{Call, Held, Launch, key};
+use crate::queue::{Call, Held, Launch};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
 

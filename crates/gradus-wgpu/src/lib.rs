@@ -21,6 +21,7 @@ mod conv;
 mod faults;
 mod gemm;
 mod index;
+mod key;
 mod lines;
 mod log;
 mod map;

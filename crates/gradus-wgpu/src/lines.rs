@@ -4,8 +4,9 @@
 use gradus_backend::{DType, Result, View, ViewMut};
 
 use crate::WgpuBackend;
+use crate::key::key;
 use crate::operand::{Axes, Bound};
-use crate::queue::{Bind, Call, Launch, key};
+use crate::queue::{Bind, Call, Launch};
 use crate::wgsl::{self, GROUP, Text, param};
 
 /// What the text of a kernel over lines depends on. It also determines the order of the parameters: the number of lines

@@ -7,9 +7,10 @@ use gradus_backend::{
 
 use crate::WgpuBackend;
 use crate::faults::Fault;
+use crate::key::key;
 use crate::log::Access;
 use crate::operand::{Axes, Bound, cut};
-use crate::queue::{Bind, Launch, key};
+use crate::queue::{Bind, Launch};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
 

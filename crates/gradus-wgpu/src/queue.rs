@@ -8,13 +8,14 @@
 mod host;
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::adapter::Opened;
 use crate::faults::{FAULT_BYTES, Fault, Faults, Slots};
+use crate::key::{KeyMap, key};
 use crate::log::{Access, LONG, Log};
 use crate::pool::{Block, Pool};
 
@@ -119,26 +120,21 @@ impl Drop for Held<'_> {
     }
 }
 
-/// The 128-bit hash by which pipelines are cached.
-pub(crate) fn key(of: impl Hash) -> u128 {
-    let half = |salt: u64| {
-        let mut h = DefaultHasher::new();
-        salt.hash(&mut h);
-        of.hash(&mut h);
-        h.finish()
-    };
-    (u128::from(half(0x9E37_79B9_7F4A_7C15)) << 64) | u128::from(half(0xC2B2_AE3D_27D4_EB4F))
-}
-
 struct Pipeline {
     raw: wgpu::ComputePipeline,
-    signature: u64,
+    layouts: Arc<Layouts>,
 }
 
 /// What a bind group layout depends on: bit `i` for whether binding `i + 1` is written, and their number.
 fn signature(binds: impl ExactSizeIterator<Item = bool>) -> u64 {
     let count = binds.len() as u64;
     binds.enumerate().fold(count << 48, |bits, (i, write)| bits | (u64::from(write) << i))
+}
+
+/// A bind group, and the ids of the blocks in it.
+struct Group {
+    raw: wgpu::BindGroup,
+    blocks: Vec<u64>,
 }
 
 /// The layouts of a pipeline.
@@ -164,9 +160,9 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct State {
-    pipelines: HashMap<u128, Arc<Pipeline>>,
+    pipelines: KeyMap<Arc<Pipeline>>,
     layouts: HashMap<u64, Arc<Layouts>>,
-    groups: HashMap<Vec<u64>, wgpu::BindGroup>,
+    groups: KeyMap<Group>,
     encoder: Option<wgpu::CommandEncoder>,
     pass: Option<wgpu::ComputePass<'static>>,
     commands: usize,
@@ -284,8 +280,7 @@ impl Queue {
         launch.call.slot.iter().for_each(|&slot| state.slots.arm(slot));
         state.log.note(launch.call.slot, launch.binds.iter().map(|b| (&b.block.contents, b.access)));
         let key = group_key(bytes as u64 * 2 + u64::from(launch.call.fills), launch.binds);
-        let layout = state.layouts[&pipeline.signature].clone();
-        let group = self.group(state, key, &layout.group, || {
+        let group = self.group(state, key, &pipeline.layouts.group, launch.binds, || {
             let mut entries = vec![bind_entry(0, &self.arena, 0, bytes as u64)];
             entries.extend((1..).zip(launch.binds).map(|(i, b)| bind_entry(i, &b.block.raw, b.offset, b.size)));
             if launch.call.fills {
@@ -316,7 +311,7 @@ impl Queue {
         binds.iter().for_each(|b| b.block.touch(epoch));
         state.log.note(None, binds.iter().map(|b| (&b.block.contents, b.access)));
         // The key says which bindings are written; pipelines that agree in that share a layout.
-        let group = self.group(state, group_key(u64::MAX, binds), &layouts.group, || {
+        let group = self.group(state, group_key(u64::MAX, binds), &layouts.group, binds, || {
             (0..).zip(binds).map(|(i, b)| bind_entry(i, &b.block.raw, b.offset, b.size)).collect()
         });
         self.encode(state, |pass| {
@@ -357,7 +352,7 @@ impl Queue {
         state.counters.pipelines += 1;
         #[cfg(test)]
         state.texts.push(source);
-        let pipeline = Arc::new(Pipeline { raw, signature });
+        let pipeline = Arc::new(Pipeline { raw, layouts });
         state.pipelines.insert(launch.key, pipeline.clone());
         Ok(pipeline)
     }
@@ -422,12 +417,13 @@ impl Queue {
     fn group<'a>(
         &self,
         state: &mut State,
-        key: Vec<u64>,
+        key: u128,
         layout: &wgpu::BindGroupLayout,
+        binds: &[Bind<'_>],
         entries: impl FnOnce() -> Vec<wgpu::BindGroupEntry<'a>>,
     ) -> wgpu::BindGroup {
         if let Some(group) = state.groups.get(&key) {
-            return group.clone();
+            return group.raw.clone();
         }
         if state.groups.len() >= GROUPS {
             state.groups.clear();
@@ -435,7 +431,8 @@ impl Queue {
         let descriptor = wgpu::BindGroupDescriptor { label: None, layout, entries: &entries() };
         let made = self.device.create_bind_group(&descriptor);
         state.counters.bind_groups += 1;
-        state.groups.insert(key, made.clone());
+        let blocks = binds.iter().map(|b| b.block.id).collect();
+        state.groups.insert(key, Group { raw: made.clone(), blocks });
         made
     }
 
@@ -459,7 +456,7 @@ impl Queue {
         // Bind groups keep their buffers alive; a submission keeps its own references to those it uses.
         let gone = self.pool.take_gone();
         if !gone.is_empty() {
-            state.groups.retain(|key, _| !bound(key).any(|id| gone.contains(&id)));
+            state.groups.retain(|_, group| !group.blocks.iter().any(|id| gone.contains(id)));
         }
         state.commands = 0;
         state.epoch += 1;
@@ -525,18 +522,15 @@ impl Queue {
 }
 
 /// What a bind group depends on: `rest`, and the buffers bound.
-fn group_key(rest: u64, binds: &[Bind<'_>]) -> Vec<u64> {
-    let mut key = Vec::with_capacity(binds.len() * 3 + 1);
-    key.push(rest);
-    for b in binds {
-        key.extend([b.block.id << 1 | u64::from(b.write()), b.offset, b.size]);
-    }
-    key
+fn group_key(rest: u64, binds: &[Bind<'_>]) -> u128 {
+    key((rest, binds))
 }
 
-/// The ids of the blocks in a bind group's key.
-fn bound(key: &[u64]) -> impl Iterator<Item = u64> {
-    key[1..].iter().step_by(3).map(|id| id >> 1)
+/// The buffer, the part of it, and whether it is written.
+impl Hash for Bind<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        [self.block.id << 1 | u64::from(self.write()), self.offset, self.size].hash(state);
+    }
 }
 
 fn bind_entry(binding: u32, buffer: &wgpu::Buffer, offset: u64, size: u64) -> wgpu::BindGroupEntry<'_> {

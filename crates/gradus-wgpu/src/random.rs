@@ -7,8 +7,9 @@ use gradus_backend::philox::words_per_element;
 use gradus_backend::{DType, Distribution, Error, Result, Scalar, Shape, ViewMut};
 
 use crate::WgpuBackend;
+use crate::key::key;
 use crate::operand::Axes;
-use crate::queue::{Launch, key};
+use crate::queue::Launch;
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param};
 

@@ -7,8 +7,9 @@ use gradus_backend::{
 };
 
 use crate::WgpuBackend;
+use crate::key::key;
 use crate::operand::{Axes, LOOP, cut};
-use crate::queue::{Launch, key};
+use crate::queue::Launch;
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, binary, cast, param, ty};
 

@@ -7,8 +7,9 @@
 use gradus_backend::{DType, Error, ErrorKind, Expr, Kernel, MapArg, ReduceOp, Result, ScanOp, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
+use crate::key::key;
 use crate::operand::{Axes, cut};
-use crate::queue::{Launch, key};
+use crate::queue::Launch;
 use crate::reduce::{identity, joined};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};

@@ -5,9 +5,10 @@
 use gradus_backend::{DType, Error, ErrorKind, Layout, Result, ScalarOp, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
+use crate::key::key;
 use crate::map::bits_of;
 use crate::operand::{Axes, cut};
-use crate::queue::{Launch, key};
+use crate::queue::Launch;
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
 

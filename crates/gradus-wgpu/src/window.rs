@@ -3,9 +3,10 @@
 use gradus_backend::{DType, Error, KernelBuilder, Layout, MapArg, Result, Scalar, ScalarOp, View, ViewMut, Window};
 
 use crate::WgpuBackend;
+use crate::key::key;
 use crate::map::{scalar_param, scalar_words};
 use crate::operand::{LOOP, cut};
-use crate::queue::{Launch, key};
+use crate::queue::Launch;
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param};
 
