@@ -1,7 +1,7 @@
 //! The core of matrix products: a work-group multiplies a tile of rows by a tile of columns in shared memory. Each
 //! invocation computes a block of the result in registers.
 
-use gradus_backend::{DType, Scalar, ScalarOp};
+use gradus_backend::{DType, ScalarOp};
 
 use crate::operand::LOOP;
 use crate::wgsl::{self, GROUP, Text, ty};
@@ -12,6 +12,9 @@ pub(crate) const DEPTH: usize = LOOP / 2;
 const BUSY: usize = 64;
 
 /// A tile of 16 by 16 invocations, each of which computes a square block.
+///
+/// Blocks of floats consist of vectors of four columns, and both operands lie in shared memory as vectors: of four rows of
+/// `a`, and of four columns of `b`. A vector then takes one load for four products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Tile {
     /// The compute type of operands and sums.
@@ -41,8 +44,30 @@ impl Tile {
     /// The tile for `count` products of `m` rows and `n` columns: small blocks if large ones would leave the device
     /// idle.
     pub(crate) fn new(dtype: DType, count: usize, m: usize, n: usize) -> Tile {
-        let few = count * m.div_ceil(64) * n.div_ceil(64) < 4;
-        Tile { dtype: dtype.compute(), block: if m.min(n) <= 16 || few { 1 } else { 4 } }
+        let (dtype, small) = (dtype.compute(), m.min(n));
+        let tiles = |side: usize| count * m.div_ceil(side) * n.div_ceil(side);
+        let block = if small <= 16 || tiles(64) < 4 {
+            1
+        } else if dtype == DType::F32 && small > 64 && tiles(128) >= BUSY / 4 {
+            8
+        } else {
+            4
+        };
+        Tile { dtype, block }
+    }
+
+    /// The number of elements in a vector of the block.
+    fn lanes(&self) -> u32 {
+        if self.block > 1 && self.dtype.is_float() { 4 } else { 1 }
+    }
+
+    /// The names of the elements of a variable.
+    fn elements(&self, name: &str) -> Vec<String> {
+        if self.lanes() == 1 {
+            vec![name.to_owned()]
+        } else {
+            ["x", "y", "z", "w"].map(|l| format!("{name}.{l}")).into()
+        }
     }
 
     /// The number of rows, and of columns, of the tile.
@@ -65,48 +90,55 @@ impl Tile {
     /// Adds code that computes the product for the tile whose first row and column are `row` and `col`.
     /// [`store`](Tile::store) must follow.
     pub(crate) fn multiply(&self, text: &mut Text, p: &Product<'_>) {
-        let (t, side, block) = (ty(self.dtype), self.side(), self.block);
+        let (t, lanes) = (ty(self.dtype), self.lanes());
         // The depth of a tile. Both operands must fit the smallest shared memory that a device may have (16 KiB).
-        let depth = if self.dtype.size() == 8 { 8 } else { 16 };
-        let cells = side * depth;
-        text.declare(format_args!(
-            "var<workgroup> tile_a: array<{t}, {cells}>;\nvar<workgroup> tile_b: array<{t}, {cells}>;"
-        ));
+        let depth = if self.dtype.size() == 8 || self.block == 8 { 8 } else { 16 };
+        let (width, count) = (self.side() / lanes, self.side() / lanes * depth);
+        let vector = |t: &str| if lanes == 1 { t.to_owned() } else { format!("vec4<{t}>") };
+        let (cell, flags) = (vector(t), vector("u32"));
+        text.declare(format_args!("var<workgroup> tile_a: array<{cell}, {count}>;"));
+        text.declare(format_args!("var<workgroup> tile_b: array<{cell}, {count}>;"));
         // A zero can replace a missing element as long as `a` has no infinities and no NaN. The first of these sets
-        // `strange`, which stays set.
+        // the flag, which is not cleared again.
         let found = p.found.filter(|_| self.dtype.is_float());
         if found.is_some() {
-            text.declare(format_args!("var<workgroup> tile_found: array<u32, {cells}>;"));
+            text.declare(format_args!("var<workgroup> tile_found: array<{flags}, {count}>;"));
             text.declare("var<workgroup> strange: atomic<u32>;");
             text.line("if (local == 0u) { atomicStore(&strange, 0u); } workgroupBarrier();");
         }
-        // Rows and columns of a block are 16 apart, so that neighbouring invocations write neighbouring elements.
         text.line("let down = local / 16u; let across = local % 16u;");
-        let zero = wgsl::constant(Scalar::Int(0), self.dtype);
-        for (i, j) in pairs(block) {
-            text.line(format_args!("var c_{i}_{j} = {zero};"));
+        for (i, j) in self.vectors() {
+            text.line(format_args!("var c_{i}_{j} = {cell}();"));
         }
         text.line(format_args!("for (var k0 = {}; k0 < {}; k0 = k0 + {depth}u) {{", p.first, p.end));
-        text.line(format_args!("for (var e = local; e < {cells}u; e = e + {GROUP}u) {{"));
+        text.line(format_args!("for (var e = local; e < {count}u; e = e + {GROUP}u) {{"));
         let split = |along_k: bool| {
-            if along_k { format!("e % {depth}u, e / {depth}u") } else { format!("e / {side}u, e % {side}u") }
+            if along_k { format!("e % {depth}u, e / {depth}u") } else { format!("e / {width}u, e % {width}u") }
         };
         for (name, along_k, first, size, other, value) in
             [("a", p.a_along_k, "row", p.m, "m", p.a), ("b", p.b_along_k, "col", p.n, "n", p.b)]
         {
+            let found = found.filter(|_| name == "b");
             text.line(format_args!("{{ let place = vec2<u32>({});", split(along_k)));
-            text.line(format_args!(
-                "let {name}k = k0 + place.x; let {name}{other} = {first} + place.y; var v = {zero};"
-            ));
-            text.line(format_args!("if ({name}k < {} && {name}{other} < {size}) {{ v = {value}; }}", p.end));
-            match (name, found) {
-                ("a", Some(_)) => text.line(format_args!("if (!is_finite_{t}(v)) {{ atomicStore(&strange, 1u); }}")),
-                ("b", Some(found)) => {
-                    text.line(format_args!("tile_found[place.x * {side}u + place.y] = select(0u, 1u, {found});"));
-                }
-                _ => {}
+            text.line(format_args!("let {name}k = k0 + place.x; var v = {cell}();"));
+            if found.is_some() {
+                text.line(format_args!("var f = {flags}();"));
             }
-            text.line(format_args!("tile_{name}[place.x * {side}u + place.y] = v; }}"));
+            text.line(format_args!("if ({name}k < {}) {{", p.end));
+            for (lane, (v, f)) in self.elements("v").iter().zip(self.elements("f")).enumerate() {
+                let found = found.map_or(String::new(), |found| format!(" {f} = select(0u, 1u, {found});"));
+                text.line(format_args!("{{ let {name}{other} = {first} + place.y * {lanes}u + {lane}u;"));
+                text.line(format_args!("if ({name}{other} < {size}) {{ {v} = {value};{found} }} }}"));
+            }
+            text.line("}");
+            if name == "a" && p.found.is_some() && self.dtype.is_float() {
+                let finite: Vec<_> = self.elements("v").iter().map(|v| format!("is_finite_{t}({v})")).collect();
+                text.line(format_args!("if (!({})) {{ atomicStore(&strange, 1u); }}", finite.join(" && ")));
+            }
+            if found.is_some() {
+                text.line(format_args!("tile_found[place.x * {width}u + place.y] = f;"));
+            }
+            text.line(format_args!("tile_{name}[place.x * {width}u + place.y] = v; }}"));
         }
         text.line("} workgroupBarrier();");
         if found.is_some() {
@@ -121,19 +153,21 @@ impl Tile {
         text.line("workgroupBarrier(); }");
     }
 
-    /// Adds code that accumulates the products of one depth of the tiles. If `masked`, missing elements are left out.
+    /// Adds code that accumulates the products of one depth of the tiles. `masked` skips missing elements.
     fn add(&self, text: &mut Text, depth: u32, masked: bool) {
-        let (side, block) = (self.side(), self.block);
+        let (width, groups) = (self.side() / self.lanes(), self.block / self.lanes());
         text.line(format_args!("for (var kk = 0u; kk < {depth}u; kk = kk + 1u) {{"));
-        for i in 0..block {
-            text.line(format_args!("let a_{i} = tile_a[kk * {side}u + down + {}u];", i * 16));
-            text.line(format_args!("let b_{i} = tile_b[kk * {side}u + across + {}u];", i * 16));
+        for i in 0..groups {
+            text.line(format_args!("let a_{i} = tile_a[kk * {width}u + down + {}u];", i * 16));
+            text.line(format_args!("let b_{i} = tile_b[kk * {width}u + across + {}u];", i * 16));
             if masked {
-                text.line(format_args!("let f_{i} = tile_found[kk * {side}u + across + {}u] != 0u;", i * 16));
+                let none = if self.lanes() == 1 { "0u" } else { "vec4<u32>()" };
+                text.line(format_args!("let f_{i} = tile_found[kk * {width}u + across + {}u] != {none};", i * 16));
             }
         }
-        for (i, j) in pairs(block) {
-            let product = wgsl::binary(ScalarOp::Mul, self.dtype, &format!("a_{i}"), &format!("b_{j}"));
+        let rows: Vec<_> = (0..groups).flat_map(|i| self.elements(&format!("a_{i}"))).collect();
+        for (i, j) in self.vectors() {
+            let product = wgsl::binary(ScalarOp::Mul, self.dtype, &rows[i as usize], &format!("b_{j}"));
             let sum = wgsl::binary(ScalarOp::Add, self.dtype, &format!("c_{i}_{j}"), &product);
             let sum = if masked { format!("select(c_{i}_{j}, {sum}, f_{j})") } else { sum };
             text.line(format_args!("c_{i}_{j} = {sum};"));
@@ -141,16 +175,28 @@ impl Tile {
         text.line("}");
     }
 
-    /// Adds code for each element of the result. `store` receives the name of the element's sum, and returns code that
-    /// may use the element's position `r`, `s`.
+    /// Adds code for each element of the result. `store` receives the name of the element's sum, and its text uses the
+    /// position `r`, `s`.
     pub(crate) fn store(&self, text: &mut Text, m: &str, n: &str, store: impl Fn(&str) -> String) {
-        for (i, j) in pairs(self.block) {
-            text.line(format_args!("{{ let r = row + down + {}u; let s = col + across + {}u;", i * 16, j * 16));
-            text.line(format_args!("if (r < {m} && s < {n}) {{ {} }} }}", store(&format!("c_{i}_{j}"))));
+        let lanes = self.lanes();
+        // Vectors of a block are 16 apart, so that neighbouring invocations write neighbouring vectors.
+        let place =
+            |of: &str, number: u32| format!("({of} + {}u) * {lanes}u + {}u", number / lanes * 16, number % lanes);
+        for (i, j) in self.vectors() {
+            for (lane, sum) in (j * lanes..).zip(self.elements(&format!("c_{i}_{j}"))) {
+                text.line(format_args!(
+                    "{{ let r = row + {}; let s = col + {};",
+                    place("down", i),
+                    place("across", lane)
+                ));
+                text.line(format_args!("if (r < {m} && s < {n}) {{ {} }} }}", store(&sum)));
+            }
         }
     }
-}
 
-fn pairs(block: u32) -> impl Iterator<Item = (u32, u32)> {
-    (0..block).flat_map(move |i| (0..block).map(move |j| (i, j)))
+    /// The row and the number of each vector of the block.
+    fn vectors(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let (rows, columns) = (self.block, self.block / self.lanes());
+        (0..rows).flat_map(move |i| (0..columns).map(move |j| (i, j)))
+    }
 }

@@ -174,3 +174,60 @@ fn a_table_that_is_too_large_to_bind_has_a_gradient() {
     let n = 200.0 * d as f64;
     assert!((total / (n * (n - 1.0) / 2.0) - 1.0).abs() < 1e-6, "{total}");
 }
+
+/// Asserts that two results have the same infinities and NaN, and that their other elements are close.
+fn assert_near(got: &Tensor, want: &Tensor, what: &str) {
+    let (got, want) = (got.to_vec::<f32>().expect(what), want.to_vec::<f32>().expect(what));
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+        let same = if w.is_finite() {
+            (g - w).abs() <= 1e-4 * (1.0 + w.abs())
+        } else {
+            g.to_bits() == w.to_bits() || (g.is_nan() && w.is_nan())
+        };
+        assert!(same, "{what}: element {i} is {g}, and {w} on the CPU");
+    }
+}
+
+#[test]
+fn products_and_convolutions_in_large_tiles_agree_with_the_cpu() {
+    let Some(device) = opened() else { return };
+    let cpu = Device::cpu().expect("the CPU");
+    let draw =
+        |shape: &[usize], seed| Tensor::randn(shape, DType::F32, &cpu, &mut Generator::new(seed)).expect("draws");
+    for (m, k, n) in [(513, 100, 520), (512, 7, 512), (700, 33, 600)] {
+        for (a, b) in [
+            (draw(&[m, k], 1), draw(&[k, n], 2)),
+            (draw(&[k, m], 3).t().expect("a view"), draw(&[n, k], 4).t().expect("a view")),
+        ] {
+            let here = a.to_device(&device).and_then(|a| a.matmul(&b.to_device(&device)?)).expect("a product");
+            assert_near(&here, &a.matmul(&b).expect("a product"), &format!("{m} x {k} x {n}"));
+        }
+    }
+    let (x, mut w) = (draw(&[16, 80, 12, 12], 5), draw(&[72, 80, 3, 3], 6));
+    for infinite in [false, true] {
+        if infinite {
+            w.narrow(0, 3, 1)
+                .and_then(|w| w.narrow(2, 0, 1)?.narrow(3, 1, 1)?.fill_(f32::INFINITY))
+                .expect("infinities");
+        }
+        let pass = |device: &Device| {
+            let (x, w) = (x.to_device(device)?.with_grad()?, w.to_device(device)?.with_grad()?);
+            let y = x.conv2d(&w, None, ConvOptions::new().padding([1, 1]))?;
+            let gradients = y.sum_all()?.backward()?;
+            Ok::<_, Error>([
+                y.detach(),
+                gradients.get(&x).expect("a gradient").clone(),
+                gradients.get(&w).expect("a gradient").clone(),
+            ])
+        };
+        let (here, there) = (pass(&device).expect("a pass"), pass(&cpu).expect("a pass"));
+        for ((here, there), what) in here.iter().zip(&there).zip(["y", "dx", "dw"]) {
+            // Sums of infinities and of numbers of both signs differ in where they become NaN, but not those of one.
+            if what != "y" || !infinite {
+                assert_near(here, there, what);
+            }
+        }
+        w = w.copy().expect("a copy");
+    }
+}
