@@ -219,6 +219,12 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     // ---- composites -------------------------------------------------------------------------------------------------
 
+    /// Writes `start + i * step`, wrapping in 64 bits, to element `i` in row-major order. The dtype of `out` must be able
+    /// to represent all of them.
+    fn arange(&self, start: i64, step: i64, out: &mut ViewMut<'_>) -> Result<()> {
+        composite::arange::arange(self, start, step, out)
+    }
+
     /// Convolution (cross-correlation) of `x [n, c, spatial..]` with `w [k, c / groups, kernel..]` and `bias [k]`, into
     /// `out [n, k, positions..]`.
     fn conv(

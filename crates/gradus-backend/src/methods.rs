@@ -64,6 +64,7 @@ macro_rules! backend_methods {
         random(dist: $crate::Distribution, seed: u64, offset: u64, y: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
     } };
     (composites $method:ident) => { $method! {
+        arange(start: i64, step: i64, y: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         conv(window: &$crate::Window, groups: usize, x: $crate::View<'_>, w: $crate::View<'_>,
             bias: Option<$crate::View<'_>>, y: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         conv_backward_input(window: &$crate::Window, groups: usize, g: $crate::View<'_>, w: $crate::View<'_>,

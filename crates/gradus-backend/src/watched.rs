@@ -92,6 +92,7 @@ nothing!(
     [u32; 3],
     bool,
     f64,
+    i64,
     u64,
     usize
 );

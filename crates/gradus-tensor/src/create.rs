@@ -8,7 +8,7 @@ use gradus_backend::{
 };
 
 use crate::locks::of_device;
-use crate::ops::{Fill, Op, Operation, Random, Spec, To, bind};
+use crate::ops::{Arange, Fill, Op, Operation, Random, Spec, To, bind};
 use crate::{Device, Generator, Storage, Tensor};
 
 /// The maximum number of elements, of up to 8 bytes each, in one upload.
@@ -183,9 +183,7 @@ impl Tensor {
                 Scalar::Int(v).check(dtype).map_err(|e| Error::argument("arange", e.message())).here()?;
             }
         }
-        // The last element was checked to fit, but an intermediate product may overflow.
-        let at = |i: i64| Scalar::Int(start.wrapping_add(i.wrapping_mul(step)));
-        Tensor::from_scalars((0..n as i64).map(at), shape, dtype, device)
+        made(Arange { start, step, spec: Spec { shape, dtype } }, device)
     }
 
     /// `n` evenly spaced values from `start` to `end`, both included. Both must be finite, and the dtype must be a

@@ -137,6 +137,10 @@ impl Backend for WgpuBackend {
         crate::random::random(self, dist, seed, offset, out)
     }
 
+    fn arange(&self, start: i64, step: i64, out: &mut ViewMut<'_>) -> Result<()> {
+        crate::arange::arange(self, start, step, out)
+    }
+
     fn embedding(&self, weight: View<'_>, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
         index::embedding(self, weight, index, out)
     }

@@ -14,6 +14,7 @@
 //! [`synchronize`](gradus_backend::Backend::synchronize) returns the errors that no read has returned yet.
 
 mod adapter;
+mod arange;
 mod attention;
 mod backend;
 mod compute;

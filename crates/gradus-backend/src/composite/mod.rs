@@ -4,6 +4,7 @@
 //! the primitives is complete. They compute in the compute dtype and round once, when a result is stored, so f16 and
 //! bf16 operands are widened first. Temporaries are allocated on the backend and freed on return.
 
+pub mod arange;
 pub mod attention;
 pub mod conv;
 pub mod cross_entropy;

@@ -15,7 +15,10 @@ const FAMILIES: [Family; 11] = [
     (&["map"], elementwise::run),
     (&["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "scan", "sort"], reduction::run),
     (&["gemm"], matrix::run),
-    (&["copy_strided", "fill", "gather", "scatter", "embedding", "embedding_backward", "random"], indexing::run),
+    (
+        &["copy_strided", "fill", "gather", "scatter", "embedding", "embedding_backward", "arange", "random"],
+        indexing::run,
+    ),
     (
         &[
             "unfold",

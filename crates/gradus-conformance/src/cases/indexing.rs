@@ -1,4 +1,4 @@
-//! Copies, fill, gather, scatter, embedding and random numbers.
+//! Copies, fill, arange, gather, scatter, embedding and random numbers.
 
 use gradus_backend::{Backend, DType, Distribution, Scalar, ScatterOp, View, ViewMut};
 
@@ -17,6 +17,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
             }
         }
     }
+    aranges(s);
     randoms(s);
 }
 
@@ -123,6 +124,32 @@ pub(super) fn lookup(s: &mut Suite<'_>, d: DType, index: DType, rows: usize, wid
         let name = format!("embedding_backward/{name}/{padding:?}");
         let case = Case::new(name, inputs, vec![fresh(d, &[rows, width])], &backward);
         s.case(&case.bound(Bound::Linear(at.data.len())));
+    }
+}
+
+fn aranges(s: &mut Suite<'_>) {
+    for d in DType::ALL {
+        for (dims, start, step) in [
+            (&[][..], 1, 7),
+            (&[1], 0, i64::MIN),
+            (&[2], 0, 1),
+            (&[0], 5, 0),
+            (&[3, 37], 3, 1),
+            (&[3, 37], 100, -2),
+            (&[300], i64::MAX - 5 * 299, 5),
+            (&[300], i64::MIN, (1 << 50) + 3),
+            (&[70_001], (1 << 24) - 35_000, 1),
+        ] {
+            let count = dims.iter().product::<usize>() as i64;
+            let last = start.wrapping_add(step.wrapping_mul(count.max(1) - 1));
+            if [start, last].iter().any(|&v| Scalar::Int(v).check(d).is_err()) {
+                continue;
+            }
+            let name = format!("arange/{d}/{}/{start}/{step}", sizes(dims));
+            let call =
+                move |b: &dyn Backend, _: &[View<'_>], outs: &mut [ViewMut<'_>]| b.arange(start, step, &mut outs[0]);
+            s.case(&Case::new(name, vec![], vec![fresh(d, dims)], &call));
+        }
     }
 }
 

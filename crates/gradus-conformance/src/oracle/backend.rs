@@ -129,6 +129,10 @@ impl Backend for OracleBackend {
         index::random(self, dist, seed, offset, out)
     }
 
+    fn arange(&self, start: i64, step: i64, out: &mut ViewMut<'_>) -> Result<()> {
+        index::arange(self, start, step, out)
+    }
+
     fn copy_strided(&self, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
         check::copy_strided(x, out)?;
         let values = self.memory.read("copy_strided", x)?;

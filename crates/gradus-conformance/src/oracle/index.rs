@@ -67,6 +67,13 @@ pub(super) fn scatter(
     o.memory.write(OP, out, &results)
 }
 
+pub(super) fn arange(o: &OracleBackend, start: i64, step: i64, out: &mut ViewMut<'_>) -> Result<()> {
+    const OP: &str = "arange";
+    let element = |i| converted(Scalar::Int(start.wrapping_add(step.wrapping_mul(i))), out.dtype);
+    let values: Vec<_> = (0..out.layout.numel() as i64).map(element).collect();
+    o.memory.write(OP, out, &values)
+}
+
 pub(super) fn random(
     o: &OracleBackend,
     dist: Distribution,

@@ -4,6 +4,7 @@
 //! dtypes, allocates the results, runs the kernel and records the operation. The backend's method is the kernel.
 
 mod adaptive_pool;
+mod arange;
 mod arg_reduce;
 mod attention;
 mod bind;
@@ -349,6 +350,7 @@ macro_rules! ops {
 }
 
 ops! {
+    arange::Arange,
     arg_reduce::ArgReduce,
     attention::Attention,
     attention::AttentionBackward,
