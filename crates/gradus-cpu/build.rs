@@ -1,4 +1,5 @@
-//! Tells the crate whether it is compiled without optimisation, which `debug_assertions` do not say.
+//! Sets the cfg `unoptimized` if the crate is compiled without optimisation. `debug_assertions` would not do, because
+//! they are a separate setting of the profile.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

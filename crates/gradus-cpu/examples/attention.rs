@@ -1,4 +1,4 @@
-//! Times attention and its gradient beside the composites that they replace:
+//! Times attention and its gradient against the composites that they replace:
 //! `cargo run --release -p gradus-cpu --example attention -- [part of a name] [threads]`.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ impl Tensor {
     }
 }
 
-/// Prints the shortest and the middle time of the calls, taken in turn, in milliseconds.
+/// Prints the shortest and the median time of each call in milliseconds. The calls run in turn.
 fn job(name: &str, calls: &mut [(&str, &mut dyn FnMut())]) {
     if std::env::args().nth(1).is_some_and(|part| !name.contains(&part)) {
         return;

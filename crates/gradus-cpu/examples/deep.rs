@@ -1,4 +1,4 @@
-//! The conformance suite's random rounds on the CPU: `cargo xtask deep`, or
+//! Runs the random rounds of the conformance suite on the CPU: `cargo xtask deep`, or
 //! `cargo run --release -p gradus-cpu --example deep -- SEED ROUNDS`.
 #![allow(clippy::print_stdout)]
 

@@ -1,4 +1,4 @@
-//! Times products of matrices and convolutions in f32, each direction by itself:
+//! Times matrix products and convolutions in f32, each direction separately:
 //! `cargo run --release -p gradus-cpu --example products -- [part of a name] [threads]`.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -7,12 +7,12 @@ use std::time::Instant;
 use gradus_backend::*;
 use gradus_cpu::CpuBackend;
 
-/// Whether the jobs of this name are asked for.
+/// Returns whether the jobs of this name were requested.
 fn wanted(name: &str) -> bool {
     std::env::args().nth(1).is_none_or(|part| name.contains(&part) || part.starts_with(name))
 }
 
-/// Prints the shortest and the median of many times of a call, and the arithmetic a second of the shortest.
+/// Prints the shortest and the median time of many runs of a call, and the operations per second of the shortest run.
 fn job(name: &str, flops: usize, mut f: impl FnMut()) {
     if std::env::args().nth(1).is_some_and(|part| !name.contains(&part)) {
         return;

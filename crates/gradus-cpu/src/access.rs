@@ -3,14 +3,14 @@
 //! [`CpuBackend::slice`] and [`CpuBackend::slice_mut`] check the owner, dtype and span of a view and return its **whole
 //! buffer** as a slice of elements. The position of each element in the view's layout ([`Layout::position`]) is then an
 //! index into this slice. [`Nest`](crate::nest::Nest) walks several layouts of the same shape together along a few
-//! long, merged axes. If the elements are contiguous, [`CpuBackend::contiguous`] returns exactly those.
+//! long, merged axes. If the elements are contiguous, [`CpuBackend::contiguous`] returns exactly these elements.
 
 use gradus_backend::{Buffer, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut, bf16, f16};
 
 use crate::CpuBackend;
 use crate::half_float::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
 
-/// A type as which any initialised memory may be read, because each bit pattern is a valid value.
+/// A type that any initialised memory may be read as, because every bit pattern is a valid value.
 ///
 /// # Safety
 /// The type has no padding and no invalid bit pattern, and `holds` is true only for dtypes of its size.
@@ -46,9 +46,9 @@ unsafe impl Plain for u128 {
 /// A float type that elements are stored as, along with the type that they are computed in: f16 and bf16 are computed
 /// in f32 and rounded once, when they are stored.
 pub(crate) trait Float: Plain {
-    /// f32 or f64.
+    /// The type to compute in: f32 or f64.
     type Compute: Plain + Float<Compute = Self::Compute>;
-    /// Converts the element to the type to compute in.
+    /// Converts the element to the compute type.
     fn widen(self) -> Self::Compute;
     /// Rounds a computed value to the stored type.
     fn narrow(x: Self::Compute) -> Self;

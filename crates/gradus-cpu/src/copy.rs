@@ -1,7 +1,8 @@
 //! Moving elements: upload, download, fill, and copies between any two layouts.
 //!
-//! A strided copy walks the axes in the order in which the output lies in memory. Rows that are contiguous on both sides
-//! are plain memory copies; a transposition is done in tiles, so that both sides are touched a cache line at a time.
+//! A strided copy visits the axes in the order in which the output lies in memory. Rows that are contiguous on both
+//! sides are copied with plain memory copies. A transposition is done in tiles, so that both sides are accessed a whole
+//! cache line at a time.
 
 use gradus_backend::{Buffer, DType, Error, Layout, Result, Scalar, View, ViewMut};
 
@@ -11,7 +12,7 @@ use crate::gemm::transpose::Transpose;
 use crate::isa::Isa;
 use crate::nest::Nest;
 
-/// Fewest bytes that a task moves.
+/// The number of bytes that a task should move.
 const GRAIN: usize = 256 << 10;
 /// Side length of the tiles of a transposition.
 const TILE: usize = 8;
@@ -29,7 +30,7 @@ pub(crate) fn upload(cpu: &CpuBackend, dst: &mut Buffer, offset: usize, bytes: &
 pub(crate) fn download(cpu: &CpuBackend, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()> {
     check_range(cpu, "download", src, offset, bytes.len())?;
     let from = src.as_ptr().as_ptr().wrapping_add(offset);
-    // SAFETY: the range lies in the buffer; `bytes` is borrowed mutably, so it cannot overlap.
+    // SAFETY: the range lies in the buffer, and `bytes` is borrowed mutably, so the two cannot overlap.
     unsafe { move_bytes(cpu, from, Ptr(bytes.as_mut_ptr()), bytes.len()) };
     Ok(())
 }
@@ -46,7 +47,7 @@ pub(crate) fn copy_buffer(
     check_range(cpu, "copy_buffer", src, src_offset, bytes)?;
     check_range(cpu, "copy_buffer", dst, dst_offset, bytes)?;
     let from = src.as_ptr().as_ptr().wrapping_add(src_offset);
-    // SAFETY: both ranges lie in their buffers, which are two, as one is borrowed mutably.
+    // SAFETY: both ranges lie in their buffers, and the buffers are distinct because one is borrowed mutably.
     unsafe { move_bytes(cpu, from, Ptr(dst.as_ptr().as_ptr().wrapping_add(dst_offset)), bytes) };
     Ok(())
 }
@@ -59,10 +60,10 @@ fn check_range(cpu: &CpuBackend, op: &str, buffer: &Buffer, offset: usize, bytes
     Err(Error::argument(op, format!("{bytes} bytes at {offset} leave a buffer of {} bytes", buffer.bytes())))
 }
 
-/// A pointer shared by tasks that each write a part of their own.
+/// A pointer shared by tasks that each access a part of their own.
 #[derive(Clone, Copy)]
 struct Ptr<T>(*mut T);
-// SAFETY: who hands it to several tasks makes sure that their parts do not overlap.
+// SAFETY: the code that shares a pointer among tasks ensures that they write parts that do not overlap.
 unsafe impl<T: Send> Sync for Ptr<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Ptr<T> {}
@@ -80,7 +81,8 @@ impl<T> Ptr<T> {
 unsafe fn move_bytes(cpu: &CpuBackend, from: *const u8, to: Ptr<u8>, n: usize) {
     let from = Ptr(from.cast_mut());
     cpu.parallel_for(n, GRAIN, |r| {
-        // SAFETY: the caller's promise; ranges do not overlap.
+        // SAFETY: the caller guarantees that both pointers are valid for `n` bytes and do not overlap. No two ranges
+        // overlap.
         unsafe { std::ptr::copy_nonoverlapping(from.at(r.start).cast_const(), to.at(r.start), r.len()) };
     });
 }
@@ -97,7 +99,7 @@ pub(crate) fn fill(cpu: &CpuBackend, out: &mut ViewMut<'_>, value: Scalar) -> Re
     }
 }
 
-/// The bits of a scalar that the dtype can represent, low bytes first.
+/// Returns the bits of a scalar as stored in a dtype that can represent it. They are in the low bytes of the result.
 pub(crate) fn bits(value: Scalar, dtype: DType) -> u64 {
     let v = value.to_f64();
     match (dtype, value) {
@@ -110,16 +112,17 @@ pub(crate) fn bits(value: Scalar, dtype: DType) -> u64 {
     }
 }
 
-/// A type of this many bytes, whatever they mean.
+/// An unsigned integer type that stands for all elements of its size.
 trait Word: Plain {
-    /// `to[p * step + r] = rows[r][p]` for `r` and `p` below [`TILE`].
+    /// Sets `to[p * step + r] = rows[r][p]` for `r` and `p` below [`TILE`].
     ///
     /// # Safety
-    /// Each of `rows` points to [`TILE`] readable elements, `to + p * step` to as many writable ones that no row overlaps.
+    /// Each of `rows` points to [`TILE`] readable elements. For each `p`, `to + p * step` points to [`TILE`] writable
+    /// elements that overlap none of the rows.
     unsafe fn tile(_: Isa, rows: [*const Self; TILE], to: *mut Self, step: usize) {
         for p in 0..TILE {
             for (r, row) in rows.iter().enumerate() {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { *to.add(p * step + r) = *row.add(p) };
             }
         }
@@ -129,7 +132,7 @@ impl Word for u8 {}
 impl Word for u16 {}
 impl Word for u32 {
     unsafe fn tile(isa: Isa, rows: [*const u32; TILE], to: *mut u32, step: usize) {
-        // SAFETY: the caller's promise; a transposition moves bits and looks at none.
+        // SAFETY: guaranteed by the caller. A transposition moves bits without interpreting them.
         unsafe { f32::transpose8(isa, rows.map(|r| r.cast()), to.cast(), step) }
     }
 }
@@ -150,7 +153,7 @@ fn fill_with<T: Word>(cpu: &CpuBackend, out: &mut ViewMut<'_>, value: T) -> Resu
         for u in units {
             let start = rows.at(u / parts)[0];
             let range = u % parts * grain..len.min((u % parts + 1) * grain);
-            // SAFETY: positions of a checked layout, of which no two are the same; each belongs to one task.
+            // SAFETY: the positions are those of a checked layout and all different, and each belongs to one task.
             unsafe {
                 if stride == 1 {
                     std::slice::from_raw_parts_mut(to.at(start + range.start), range.len()).fill(value);
@@ -175,8 +178,8 @@ pub(crate) fn copy_strided(cpu: &CpuBackend, x: View<'_>, out: &mut ViewMut<'_>)
     }
     let to = out.buffer.as_ptr().as_ptr();
     let from = x.buffer.as_ptr().as_ptr();
-    // SAFETY: both layouts have one shape and lie in their buffers; the output has no two elements in one place, and its
-    // buffer is borrowed mutably, so it is another one.
+    // SAFETY: both layouts have the same shape and lie in their buffers. No two elements of the output share a
+    // position, and its buffer is borrowed mutably, so it is not the input's buffer.
     unsafe {
         match x.dtype.size() {
             1 => copy_layouts::<u8>(cpu, from.cast(), x.layout, Ptr(to.cast()), out.layout),
@@ -187,7 +190,7 @@ pub(crate) fn copy_strided(cpu: &CpuBackend, x: View<'_>, out: &mut ViewMut<'_>)
     }
 }
 
-/// Both layouts with the axes in the order of the output's strides, the largest first.
+/// Returns both layouts with their axes sorted by the output's strides, largest first.
 fn sorted(x: &Layout, out: &Layout) -> Result<(Layout, Layout)> {
     let mut axes = [0isize, 1, 2, 3, 4, 5, 6, 7];
     let axes = &mut axes[..out.rank()];
@@ -195,14 +198,15 @@ fn sorted(x: &Layout, out: &Layout) -> Result<(Layout, Layout)> {
     Ok((x.permute(axes)?, out.permute(axes)?))
 }
 
-/// Copies between two layouts of one shape.
+/// Copies between two layouts of the same shape.
 ///
 /// # Safety
-/// Every position of the layouts lies within the memory; the output's are all different; the two do not overlap.
+/// Every position of the layouts lies within its memory, the output's positions are all different, and the two areas do
+/// not overlap.
 unsafe fn copy_layouts<T: Word>(cpu: &CpuBackend, from: *const T, x: &Layout, to: Ptr<T>, out: &Layout) -> Result<()> {
     if x.is_contiguous() && out.is_contiguous() {
         let (a, b) = (from.wrapping_add(x.offset()), to.at(out.offset()));
-        // SAFETY: as many elements as the layouts have, from their first positions on.
+        // SAFETY: both layouts are contiguous, so this copies exactly their elements, starting at the first one.
         unsafe { move_bytes(cpu, a.cast(), Ptr(b.cast()), x.numel() * size_of::<T>()) };
         return Ok(());
     }
@@ -211,7 +215,8 @@ unsafe fn copy_layouts<T: Word>(cpu: &CpuBackend, from: *const T, x: &Layout, to
     let rank = nest.dims().len();
     let grain = GRAIN / size_of::<T>();
     let from = Ptr(from.cast_mut());
-    // The axis along which `x` is contiguous, if it is not the output's innermost axis: the copy is a transposition.
+    // The axis along which `x` is contiguous, if it is not the output's innermost axis. The copy is then a
+    // transposition.
     let across = (0..rank.saturating_sub(1)).rev().find(|&a| nest.strides(a)[0] == 1 && nest.dims()[a] >= TILE);
     if let Some(axis) = across
         && nest.strides(rank - 1)[0].unsigned_abs() > 1
@@ -221,7 +226,7 @@ unsafe fn copy_layouts<T: Word>(cpu: &CpuBackend, from: *const T, x: &Layout, to
         let isa = cpu.isa();
         let (rows, width, [_, step_out]) = nest.clone().without(axis);
         let (rows, height, [step_x, _]) = rows.split_inner();
-        // Strips of the output: `depth` lines along the tile axis, each over the whole inner axis.
+        // The output is copied in strips of `depth` lines along `axis`. Each line covers the whole inner axis.
         let depth = (grain / height).next_multiple_of(TILE).clamp(TILE, width.next_multiple_of(TILE));
         let parts = width.div_ceil(depth);
         let together = (grain / (depth * height)).max(1);
@@ -231,7 +236,7 @@ unsafe fn copy_layouts<T: Word>(cpu: &CpuBackend, from: *const T, x: &Layout, to
                 let first = u % parts * depth;
                 let n = depth.min(width - first);
                 let (a, b) = (a + first, b.wrapping_add_signed(step_out * first as isize));
-                // SAFETY: positions of the layouts; strips do not overlap.
+                // SAFETY: all positions belong to the layouts, and strips do not overlap.
                 unsafe { transpose(isa, from.at(a), step_x, to.at(b), step_out, n, height) };
             }
         });
@@ -245,7 +250,7 @@ unsafe fn copy_layouts<T: Word>(cpu: &CpuBackend, from: *const T, x: &Layout, to
             let range = u % parts * grain..len.min((u % parts + 1) * grain);
             let (a, b) =
                 (a.wrapping_add_signed(sx * range.start as isize), b.wrapping_add_signed(so * range.start as isize));
-            // SAFETY: positions of the layouts; parts do not overlap.
+            // SAFETY: all positions belong to the layouts, and parts do not overlap.
             unsafe { copy_row(from.at(a), sx, to.at(b), so, range.len()) };
         }
     });
@@ -255,9 +260,9 @@ unsafe fn copy_layouts<T: Word>(cpu: &CpuBackend, from: *const T, x: &Layout, to
 /// Copies `n` elements between two strided rows.
 ///
 /// # Safety
-/// All of them are valid and the two rows do not overlap.
+/// All elements of both rows are valid, and the rows do not overlap.
 unsafe fn copy_row<T: Word>(from: *const T, sx: isize, to: *mut T, so: isize, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (sx, so) {
             (1, 1) => std::ptr::copy_nonoverlapping(from, to, n),
@@ -270,7 +275,7 @@ unsafe fn copy_row<T: Word>(from: *const T, sx: isize, to: *mut T, so: isize, n:
 /// Copies `n` lines of `height` elements: `to[j * step_to + i] = from[i * step_from + j]`.
 ///
 /// # Safety
-/// All positions are valid and the two areas do not overlap.
+/// All positions are valid, and the two areas do not overlap.
 unsafe fn transpose<T: Word>(
     isa: Isa,
     from: *const T,
@@ -280,14 +285,14 @@ unsafe fn transpose<T: Word>(
     n: usize,
     height: usize,
 ) {
-    // Tiles step only forward.
+    // Tiles require a positive step in the output.
     let wide = if step_to > 0 { n / TILE * TILE } else { 0 };
-    // SAFETY: the caller's promise for every access.
+    // SAFETY: the caller guarantees that every access is valid.
     unsafe {
         let one =
             |i: usize, j: usize| *to.offset(j as isize * step_to).add(i) = *from.offset(i as isize * step_from).add(j);
         let whole = height / TILE * TILE;
-        // Squares of whole cache lines on both sides, in tiles.
+        // Tiles are copied in squares of `line` by `line` elements, so that whole cache lines are used on both sides.
         let line = (64 / size_of::<T>()).max(TILE);
         for i0 in (0..whole).step_by(line) {
             let i1 = whole.min(i0 + line);

@@ -1,4 +1,4 @@
-//! Cross-entropy with class indices, and its gradient: one row of logits at a time, in the compute type.
+//! Cross-entropy with class indices, and its gradient. Both process one row of logits at a time, in the compute type.
 
 use gradus_backend::{CrossEntropyParams, Error, ErrorKind, HostVec, Result, View, ViewMut};
 
@@ -10,17 +10,17 @@ use crate::parallel::Disjoint;
 use crate::rows::{Elementary, Rows, largest, sum, tree};
 use crate::{CpuBackend, scratch};
 
-/// Fewest elements that justify a task of their own.
+/// The number of elements that a task should process.
 const TASK: usize = 1 << 13;
 
-/// What is done to a row.
+/// The row kernels of a storage type.
 trait CrossEntropyElement: Rows {
-    /// The shift (the largest element, or 0 where that is not finite) and the logarithm of the sum of `e^(x - shift)`;
-    /// `x` is left shifted.
+    /// Subtracts the shift, which is the largest element (or 0 if that is not finite), from `x` in place. Returns the
+    /// shift and the logarithm of the sum of `e^(x - shift)`.
     fn log_sum_exp(isa: Isa, x: &mut [Self::Compute]) -> (Self::Compute, Self::Compute);
-    /// The sum.
+    /// Returns the sum of the elements.
     fn sum(isa: Isa, x: &[Self::Compute]) -> Self::Compute;
-    /// `x = g * (e^(x - lse) - even)`.
+    /// Sets `dx = g * (e^(x - lse) - even)`.
     fn gradient(
         isa: Isa,
         x: &[Self::Compute],
@@ -75,7 +75,7 @@ kernel! {
     gradus_backend::bf16, f32, log_sum_exp_f32, sum_f32, gradient_f32;
 }
 
-/// The class of each row (`None` where it is ignored), after all checks of shapes and parameters.
+/// Checks the shapes and parameters, and returns the class of each row, or `None` for a row that is ignored.
 fn classes(
     cpu: &CpuBackend,
     op: &str,
@@ -162,7 +162,7 @@ fn forward<S: CrossEntropyElement>(
                     Some(t) if e == 0.0 => log - row[t],
                     Some(t) => log - from(1.0 - e) * row[t] - from(e / c as f64) * S::sum(isa, row),
                 };
-                // SAFETY: element `r` of outputs that do not overlap themselves is this task's.
+                // SAFETY: element `r` of each output belongs to this task, and no two elements share a position.
                 unsafe {
                     loss.write(at(loss_at, loss_step, r), value);
                     lse.write(at(lse_at, lse_step, r), shift + log);
@@ -221,7 +221,7 @@ fn backward<S: CrossEntropyElement>(
                     S::gradient(isa, row, dx, lse, g, from(even));
                     dx[t] = g * ((row[t] - lse).exp() - (from(share) + from(even)));
                 };
-                // SAFETY: row `r` of an output that does not overlap itself is this task's.
+                // SAFETY: row `r` of the output belongs to this task, and no two elements share a position.
                 unsafe { S::write(isa, &out, at(to.offset(), to.strides()[0], r), to.strides()[1], d_row, make) };
             }
         });
@@ -229,7 +229,7 @@ fn backward<S: CrossEntropyElement>(
     Ok(())
 }
 
-/// Position of element `i` of a strided axis.
+/// Returns the position of element `i` along a strided axis.
 fn at(start: usize, step: isize, i: usize) -> usize {
     start.wrapping_add_signed(step.wrapping_mul(i as isize))
 }

@@ -12,9 +12,9 @@ pub(crate) trait Extreme: Copy {
 
 macro_rules! extreme {
     ($($t:ty)*) => {$(
-        // Equal numbers have equal bits, except for zeros, which may differ in sign: the bitwise `and` gives the larger
-        // zero and the `or` the smaller. If either number is NaN, the middle comparison gives `b`, which is right
-        // unless `self` is NaN.
+        // Equal numbers have equal bits, except for zeros, which may differ in sign: the bitwise `and` yields the
+        // larger zero and the `or` the smaller. If either number is NaN, the middle comparison yields `b`, which is
+        // right unless `self` is NaN.
         #[allow(clippy::eq_op)]
         impl Extreme for $t {
             #[inline(always)]

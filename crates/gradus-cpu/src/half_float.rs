@@ -12,7 +12,7 @@ use gradus_backend::{bf16, f16};
 pub(crate) fn f16_to_f32(h: f16) -> f32 {
     let h = u32::from(h.to_bits());
     let magnitude = (h & 0x7fff) << 13;
-    // Read as an f32, the value is too small by a factor of 2^112, from the difference of the exponent biases. The
+    // Read as an f32, the value is too small by a factor of 2^112, because the exponent biases differ by 112. The
     // product is exact, even for subnormals. Infinity and NaN need the largest exponent instead.
     let scaled = (f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23)).to_bits();
     let special = magnitude | (0xff << 23) | select(magnitude > 0x1f << 23, 1 << 22, 0);

@@ -1,6 +1,6 @@
 //! Reduces the partial results of several rows at once. Each step combines the upper half of every row with its lower
-//! half, until one result per row is left; the halves that remain of two rows share a vector. The vectors are written
-//! with intrinsics because LLVM compiles the halving of a single row to scalar operations.
+//! half, until one result per row is left. As rows get shorter, the remaining halves of two rows share a vector. The
+//! code uses intrinsics because LLVM compiles the halving of a single row to scalar operations.
 
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -12,11 +12,12 @@ use crate::lanes::{LANES, ROWS, halved, larger};
 const FEWEST: usize = 4;
 
 /// A number type whose partial results can be reduced by halving: each step combines the upper half with the lower
-/// half. Results beyond the first `count` rows are meaningless.
+/// half. Only the results of the first `count` rows are meaningful.
 pub(crate) trait Halve: Copy {
     /// Returns the sum of each row.
     fn sums(isa: Isa, rows: &[[Self; LANES]; ROWS], count: usize) -> [Self; ROWS];
-    /// Returns the largest number of each row. A number in a lower lane is kept unless the other one is larger.
+    /// Returns the largest number of each row. Each comparison keeps the number in the lower lane unless the other one
+    /// is larger.
     fn largest(isa: Isa, rows: &[[Self; LANES]; ROWS], count: usize) -> [Self; ROWS];
 }
 
@@ -32,7 +33,7 @@ fn one_by_one<T: Copy>(rows: &[[T; LANES]; ROWS], count: usize, combine: impl Fn
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! Halving with vectors of f32. It computes sums or, with `LARGEST`, the largest numbers.
+    //! Halving with vectors of f32. The functions compute sums or, if `LARGEST` is true, maxima.
 
     use std::arch::x86_64::*;
 
@@ -131,7 +132,7 @@ macro_rules! of_f32 {
             #[cfg(target_arch = "x86_64")]
             if count >= FEWEST {
                 match isa.level() {
-                    // SAFETY: an `Isa` of this level exists only where the machine was found to have the features.
+                    // SAFETY: an `Isa` of this level exists only if this machine was found to have the features.
                     Level::Avx512 => return unsafe { x86::rows_512::<$largest>(rows) },
                     // SAFETY: as above.
                     Level::Avx2 => return unsafe { x86::rows_256::<$largest>(rows) },

@@ -1,4 +1,4 @@
-//! What the backend reports about the machine.
+//! The information that the backend reports about the machine.
 
 use gradus_backend::{BackendInfo, BackendKind};
 

@@ -2,14 +2,14 @@
 //!
 //! Each algorithm is written once, as a generic `#[inline(always)]` function over slices. [`per_isa!`] instantiates it
 //! inside functions that enable the target features, where LLVM turns its loops into wide vector code, and dispatches
-//! to the right instance. All instances do the same IEEE operations in the same order, so they give the same bits:
-//! fused operations are written as `mul_add`, and Rust never fuses others by itself.
+//! to the right instance. All instances do the same IEEE operations in the same order, so their results have the same
+//! bits. Fused operations are written as `mul_add`, and Rust never fuses others by itself.
 
 use gradus_backend::{Error, ErrorKind, Result};
 
 /// An instruction set that this machine has.
 ///
-/// **Invariant**: a value exists only for a level that was detected on this machine; `per_isa!` relies on this.
+/// **Invariant**: a value exists only for a level that was detected on this machine. `per_isa!` relies on this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Isa(Level);
 
@@ -111,7 +111,7 @@ impl Isa {
 /// add_f32(cpu.isa(), x, y, out);
 /// ```
 /// The generated function takes an [`Isa`] before the arguments. The right-hand side is any expression that can be
-/// called with the arguments; a function named there must be `#[inline(always)]` to get the wide vectors.
+/// called with the arguments. A function named there must be `#[inline(always)]` to get the wide vectors.
 macro_rules! per_isa {
     ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:expr;)*) => {$(
         $(#[$meta])*
@@ -128,7 +128,7 @@ macro_rules! per_isa {
             }
             match isa.level() {
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: an `Isa` of this level exists only where the machine was found to have these features.
+                // SAFETY: an `Isa` of this level exists only if this machine was found to have these features.
                 $crate::isa::Level::Avx512 => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: as above.
@@ -153,7 +153,7 @@ macro_rules! per_isa_256 {
             }
             match isa.level() {
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: an `Isa` of one of these levels exists only where the machine was found to have these features.
+                // SAFETY: an `Isa` of one of these levels exists only if this machine was found to have these features.
                 $crate::isa::Level::Avx512 | $crate::isa::Level::Avx2 => unsafe { avx2($($arg),*) },
                 $crate::isa::Level::Portable => $body($($arg),*),
             }

@@ -2,8 +2,8 @@
 
 /// The number of partial sums.
 pub(crate) const LANES: usize = 16;
-/// The number of narrow rows that are computed together. Transposed rows have one lane each; rows read in chunks have
-/// their lanes combined together.
+/// The number of narrow rows that are computed together. If the rows are transposed, each has one lane. If they are
+/// read in chunks, the lanes of all of them are combined together.
 pub(crate) const ROWS: usize = 16;
 
 /// Combines the upper half of the partial results with the lower half until only one is left.

@@ -1,4 +1,5 @@
-//! The CPU backend of Gradus: AVX-512, AVX2 and portable kernels that give the same bits on any number of threads.
+//! The CPU backend of Gradus: AVX-512, AVX2 and portable kernels, whose results are bit-identical on any number of
+//! threads.
 //!
 //! Part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, the only one whose API is kept stable
 //! between releases.
@@ -6,7 +7,7 @@
 //! [`CpuBackend`] implements [`Backend`](gradus_backend::Backend). Each operation, or family of operations, has its own
 //! module. The other modules are shared: `memory` is the pool behind buffers, `parallel` is the only way to use
 //! threads, `isa` chooses the instruction set, `access` turns views into slices, and `math` contains the elementary
-//! functions of f32.
+//! functions for f32.
 
 mod access;
 mod attention;
@@ -63,8 +64,9 @@ use threads::Threads;
 
 /// The CPU as a device.
 ///
-/// `GRADUS_NUM_THREADS` sets the number of threads (default: rayon's global pool), `GRADUS_CPU_ISA` the instruction set
-/// (`avx512`, `avx2` or `portable`; default: the best one). Neither changes a single bit of any result.
+/// `GRADUS_NUM_THREADS` sets the number of threads (default: rayon's global pool). `GRADUS_CPU_ISA` sets the
+/// instruction set: `avx512`, `avx2` or `portable` (default: the best that the machine has). Neither changes a single
+/// bit of any result.
 #[derive(Debug)]
 pub struct CpuBackend {
     pool: Arc<Pool>,
@@ -74,7 +76,7 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// Creates a backend with the number of threads and the instruction set that the environment variables ask for.
+    /// Creates a backend with the number of threads and the instruction set that the environment variables specify.
     ///
     /// Errors if a variable has an invalid value or this machine lacks the instruction set.
     pub fn new() -> Result<Self> {
@@ -94,7 +96,8 @@ impl CpuBackend {
         Ok(CpuBackend { pool: Pool::new(), isa, threads, natives: Modules::new() })
     }
 
-    /// Creates a backend that runs on `count` threads, from 1 to 1024: the calling thread and workers of its own.
+    /// Creates a backend that runs on `count` threads (1 to 1024): the calling thread and `count - 1` workers of its
+    /// own.
     pub fn with_threads(count: usize) -> Result<Self> {
         if !(1..=1024).contains(&count) {
             return Err(Error::argument("cpu", format!("{count} threads; it takes 1 to 1024")));

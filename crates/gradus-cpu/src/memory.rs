@@ -1,11 +1,11 @@
 //! The caching pool behind every buffer of this backend.
 //!
 //! A freed block goes to the free list of its size class and serves the next allocation of that class. A program in a
-//! steady state therefore never asks the system for memory, whose fresh pages cost more than most kernels. Small blocks
-//! are kept in shards, each behind a lock of its own that is almost never contended. Large blocks share one set of
-//! lists, which is bounded in size and evicts the least recently used class first. Memory is always initialised,
-//! because fresh blocks come zeroed and used ones hold old data. A slice over a whole buffer is therefore sound for
-//! every type whose bit patterns are all valid values.
+//! steady state therefore never asks the system for memory. This matters because the first access to fresh pages costs
+//! more than most kernels. Small blocks are kept in shards, each behind a lock of its own that is almost never
+//! contended. Large blocks share one set of lists, which is bounded in size and evicts the least recently used class
+//! first. Memory is always initialised, because fresh blocks come zeroed and used ones hold old data. A slice over a
+//! whole buffer is therefore sound for every type whose bit patterns are all valid values.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
@@ -30,9 +30,10 @@ const SMALL_CLASSES: usize = 41;
 const CLASSES: usize = 229;
 /// Number of shards. Each thread has one that it tries first.
 const SHARDS: usize = 8;
-/// The most bytes that a shard keeps.
+/// The maximum number of bytes that a shard keeps.
 const SHARD_BOUND: usize = 4 << 20;
-/// The number of bytes that cached blocks and memory in use may take up together even if the program's peak is lower.
+/// Large cached blocks and memory in use may always take up this many bytes together, however low the program's peak
+/// is. The memory budget still applies.
 const FREE_BOUND: usize = 64 << 20;
 /// Size of the header before a block, which holds the address that the system returned.
 const HEADER: usize = 16;
@@ -72,8 +73,9 @@ fn system_alloc(capacity: usize) -> Option<NonNull<u8>> {
     let raw = NonNull::new(unsafe { alloc_zeroed(layout) })?;
     let align = alignment(capacity);
     let shift = (raw.as_ptr() as usize + HEADER).next_multiple_of(align) - raw.as_ptr() as usize;
-    // SAFETY: HEADER <= shift <= align + HEADER - 1, as `raw` is a multiple of HEADER, so the block and the header
-    // in front of it lie inside what was allocated; the header is aligned for a pointer because both are multiples of 16.
+    // SAFETY: HEADER <= shift <= align + HEADER - 1, because `raw` is a multiple of HEADER. The block and the header in
+    // front of it therefore lie inside the allocation. The header is aligned for a pointer because the address of the
+    // block and HEADER are both multiples of 16.
     let block = unsafe {
         let block = raw.add(shift);
         block.cast::<NonNull<u8>>().sub(1).write(raw);
@@ -85,13 +87,14 @@ fn system_alloc(capacity: usize) -> Option<NonNull<u8>> {
     Some(block)
 }
 
-/// Gives a block back to the system.
+/// Returns a block to the system.
 ///
 /// # Safety
 /// `block` came from [`system_alloc`] with this capacity, and nothing uses it any more.
 unsafe fn system_free(block: NonNull<u8>, capacity: usize) {
     if let Some(layout) = system_layout(capacity) {
-        // SAFETY: `system_alloc` wrote the address it was given there, and allocated with this very layout.
+        // SAFETY: `system_alloc` stored the address of its allocation in the header, and allocated with this same
+        // layout.
         unsafe {
             let raw = block.cast::<NonNull<u8>>().sub(1).read();
             dealloc(raw.as_ptr(), layout);
@@ -120,7 +123,8 @@ fn advise_huge(_: NonNull<u8>, _: usize) {}
 struct Shard {
     lists: [Vec<NonNull<u8>>; SMALL_CLASSES],
     cached: usize,
-    /// Buffers made minus buffers freed through this shard; only the sum over all shards is meaningful.
+    /// The number of buffers allocated minus the number freed through this shard. Only the sum over all shards is
+    /// meaningful.
     buffers: isize,
 }
 
@@ -146,7 +150,7 @@ unsafe impl Send for Large {}
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// The pool. There is one per backend; its address is the backend's identity.
+/// The memory pool of a backend. Each backend has its own pool, whose address serves as the backend's identity.
 pub(crate) struct Pool {
     shards: [Padded<Mutex<Shard>>; SHARDS],
     large: Mutex<Large>,
@@ -156,7 +160,7 @@ pub(crate) struct Pool {
     system_allocations: AtomicU64,
 }
 
-/// The shard of this thread.
+/// The index of the shard that this thread tries first.
 fn shard_index() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static SHARD: Cell<usize> = const { Cell::new(usize::MAX) });
@@ -202,8 +206,8 @@ impl Pool {
         Ok(unsafe { Buffer::from_raw(ptr, bytes, self.clone()) })
     }
 
-    /// Counts another `bytes` bytes, requested by `op`, as in use if the budget allows it, and returns the total in
-    /// use.
+    /// If the budget allows it, adds `bytes` to the number of bytes in use and returns the new total. `op` is the
+    /// operation that requested them.
     #[inline]
     fn count(&self, op: &str, bytes: usize) -> Result<usize> {
         if bytes > isize::MAX as usize / 4 {
@@ -307,7 +311,7 @@ impl Pool {
         self.keep_within_budget();
     }
 
-    /// Gives every free block back to the system.
+    /// Returns every free block to the system.
     pub(crate) fn trim(&self) {
         for shard in &self.shards {
             lock(&shard.0).release();
@@ -384,8 +388,8 @@ fn capacity_of(class: usize) -> usize {
     }
 }
 
-// SAFETY: a block stays allocated until `free` is called for its buffer: it leaves its list when the buffer is made, and
-// only listed blocks go back to the system. Plain memory may be used from any thread.
+// SAFETY: a block stays allocated until `free` is called for its buffer, because it leaves its list when the buffer is
+// created and only listed blocks are returned to the system. Plain memory may be used from any thread.
 unsafe impl BufferOwner for Pool {
     unsafe fn free(&self, ptr: NonNull<u8>, bytes: usize) {
         let (class, capacity) = class(bytes);
@@ -401,7 +405,8 @@ unsafe impl BufferOwner for Pool {
                 shard.cached += capacity;
             } else {
                 drop(shard);
-                // SAFETY: the caller gives up the block, which was made for this number of bytes.
+                // SAFETY: the caller gives up the block, which `system_alloc` allocated with the capacity of this
+                // class.
                 unsafe { system_free(ptr, capacity) };
             }
             return;

@@ -78,7 +78,7 @@ fn many_threads_share_blocks_without_mixing_them_up() {
     let (send, receive) = std::sync::mpsc::channel::<(Buffer, u8)>();
     let receive = Mutex::new(receive);
     let check = |b: &Buffer, tag: u8| {
-        // SAFETY: the pool made the buffer, and nobody else writes to it.
+        // SAFETY: the pool allocated the buffer, and nothing else writes to it.
         let bytes = unsafe { std::slice::from_raw_parts(b.as_ptr().as_ptr(), b.bytes()) };
         assert!(bytes.iter().all(|&v| v == tag));
     };

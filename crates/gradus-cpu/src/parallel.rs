@@ -1,7 +1,7 @@
 //! The only way to use several threads: [`CpuBackend::parallel_for`].
 //!
-//! Work is divided by size, never by the number of threads: the ranges passed to a body depend only on `items` and
-//! `grain`, so what it computes for each range is the same on any number of threads.
+//! Work is divided by size, never by the number of threads. The ranges passed to a body depend only on `items` and
+//! `grain`, so the body computes the same results for each range on any number of threads.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -39,8 +39,8 @@ pub(crate) struct Disjoint<'a, T> {
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it is a `&mut [T]` handed out in parts; only one thread at a time reaches each element, as every method
-// requires.
+// SAFETY: this is a `&mut [T]` handed out in parts. The contract of every method ensures that only one thread at a time
+// accesses an element.
 unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Disjoint<'_, T> {}

@@ -1,6 +1,8 @@
-//! Pooling: the largest element or the mean under each position of a window, and the adjoint of the mean.
+//! Max pooling, average pooling, and the gradient of average pooling.
 //!
-//! A channel at a time, and in it a tap at a time, over runs of positions: elements in the padding are never looked at.
+//! Channels are processed one at a time. Within a channel, the outer loop runs over the taps of the window, and the
+//! inner loop over runs of positions where the tap lies inside the input. Elements in the padding are therefore never
+//! read.
 
 use gradus_backend::{DType, Error, HostVec, Result, View, ViewMut, Window};
 
@@ -14,12 +16,13 @@ use crate::rows::{Elementary, Rows};
 use crate::temp::{contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
 
-/// Fewest pairs of a position and a tap that justify a task of their own.
+/// The number of pairs of a position and a tap that a task should process.
 const TASK: usize = 1 << 13;
-/// Rows with fewer positions than this are gathered first.
+/// If output rows have fewer positions than this, the elements under a tap are gathered first.
 const SHORT: usize = 8;
 
-/// Channels (with the batch) and geometry of `x [n, c, spatial..]` and `y [n, c, positions..]`.
+/// Checks `x [n, c, spatial..]` and `y [n, c, positions..]`, and returns the number of channels in the whole batch (`n
+/// * c`) and the geometry.
 fn sizes(op: &str, window: &Window, x: View<'_>, name: &str, y: View<'_>) -> Result<(usize, Geometry)> {
     if !(1..=3).contains(&window.rank) {
         return Err(Error::argument(op, format!("a window over {} axes; it has 1 to 3", window.rank)));
@@ -34,17 +37,18 @@ fn sizes(op: &str, window: &Window, x: View<'_>, name: &str, y: View<'_>) -> Res
     Ok((n * c, g))
 }
 
-/// Channels a task.
+/// Returns the number of channels per task.
 fn grain(g: &Geometry) -> usize {
     (TASK / (g.positions() * g.taps()).max(1)).max(1)
 }
 
-/// An element as max pooling compares it: an f32 or f64 itself, or the integer key ([`Order`]) of another dtype's
-/// element.
+/// A value that max pooling compares. For f32 and f64 it is the element itself, and for the other dtypes the element's
+/// integer key (see [`Order`]).
 trait Ordered: Plain {
-    /// Whether this replaces the earlier `best`: it is larger, or NaN while `best` is not.
+    /// Whether this value replaces the earlier `best`, because it is larger, or because it is NaN and `best` is not.
     fn beats(self, best: Self) -> bool;
-    /// The largest elements of one channel, and the taps that they lie under; `work` has room for the positions.
+    /// Finds the largest element under each position of the window in one channel, and the tap at which it lies. `work`
+    /// has room for one element per position.
     fn largest(isa: Isa, g: &Geometry, x: &[Self], work: &mut [Self], out: &mut [Self], taps: &mut [i32]);
 }
 
@@ -117,7 +121,7 @@ fn by_value<T: Ordered>(
             scratch::large(cpu, p, |work: &mut [T]| {
                 for c in range {
                     let part = c * p..(c + 1) * p;
-                    // SAFETY: channels are apart, and each is one task's.
+                    // SAFETY: channels do not overlap, and each belongs to one task.
                     let (out, indices) = unsafe { (out.slice(part.clone()), indices.slice(part)) };
                     T::largest(cpu.isa(), g, &x[c * plane..(c + 1) * plane], work, out, taps);
                     places(g, &offsets, taps, indices);
@@ -128,7 +132,7 @@ fn by_value<T: Ordered>(
     Ok(())
 }
 
-/// Compares keys, which are computed once per element for all taps.
+/// Max pooling by keys. The key of each element is computed once and then used for all taps.
 fn by_key<W: Ordered + Word>(
     cpu: &CpuBackend,
     channels: usize,
@@ -153,7 +157,7 @@ fn by_key<W: Ordered + Word>(
                     let x = &x[c * plane..(c + 1) * plane];
                     keys.iter_mut().zip(x).for_each(|(key, &x)| *key = order.key(x));
                     W::largest(cpu.isa(), g, keys, work, best, taps);
-                    // SAFETY: channels are apart, and each is one task's.
+                    // SAFETY: channels do not overlap, and each belongs to one task.
                     let (out, indices) = unsafe { (out.slice(part.clone()), indices.slice(part)) };
                     places(g, &offsets, taps, indices);
                     for (o, &i) in out.iter_mut().zip(&*indices) {
@@ -166,12 +170,12 @@ fn by_key<W: Ordered + Word>(
     Ok(())
 }
 
-/// See [`Ordered::largest`]. A window without elements gets the tap -1.
+/// See [`Ordered::largest`]. If a window covers no elements, its tap is -1.
 #[inline(always)]
 fn largest<T: Ordered>(g: &Geometry, x: &[T], together: &mut [T], out: &mut [T], taps: &mut [i32]) {
     taps.fill(-1);
     if g.output[2] < SHORT && g.is_inside() {
-        // Once gathered, the elements under one tap are compared as one run.
+        // Rows are short, so the elements under each tap are gathered and then compared as one run.
         for tap in g.reached() {
             for (run, src) in g.rows(g.tap(tap)) {
                 for (element, x) in together[run].iter_mut().zip(x[src..].chunks(g.stride[2])) {
@@ -194,7 +198,8 @@ fn largest<T: Ordered>(g: &Geometry, x: &[T], together: &mut [T], out: &mut [T],
     }
 }
 
-/// Takes the elements of `x`, `step` apart, that beat the best so far, under this tap.
+/// Compares the elements of `x` under this tap, which are `step` apart, with the best so far. An element that beats the
+/// best replaces it, and its tap is stored in `at`.
 #[inline(always)]
 fn larger<T: Ordered>(x: &[T], step: usize, best: &mut [T], at: &mut [i32], tap: i32) {
     let take = |best: &mut T, at: &mut i32, v: T| {
@@ -202,7 +207,8 @@ fn larger<T: Ordered>(x: &[T], step: usize, best: &mut [T], at: &mut [i32], tap:
         *best = if take { v } else { *best };
         *at = if take { tap } else { *at };
     };
-    // The last element has no others of its step behind it.
+    // The last element is handled separately, because `x` may end right after it, without a whole chunk of `step`
+    // elements.
     let (Some((last, best)), Some((at_last, at))) = (best.split_last_mut(), at.split_last_mut()) else { return };
     for ((best, at), x) in best.iter_mut().zip(at.iter_mut()).zip(x.chunks_exact(step)) {
         take(best, at, x[0]);
@@ -210,21 +216,22 @@ fn larger<T: Ordered>(x: &[T], step: usize, best: &mut [T], at: &mut [i32], tap:
     take(last, at_last, x[best.len() * step]);
 }
 
-/// The offset of each tap from the first element of a window without padding.
+/// Returns the offset of each tap from the first tap of its window, in elements of the channel.
 fn offsets(cpu: &CpuBackend, op: &str, g: &Geometry) -> Result<HostVec<i64>> {
     let [_, h, w] = g.input;
     let offset = |[z, y, x]: [usize; 3]| ((z * g.dilation[0] * h + y * g.dilation[1]) * w + x * g.dilation[2]) as i64;
     HostVec::collect(cpu, op, (0..g.taps()).map(|tap| offset(g.tap(tap))))
 }
 
-/// The offset of the first window in a row of positions, without padding.
+/// Returns the offset of the first window in a row of positions, as if there were no padding.
 fn first_in_row(g: &Geometry, row: usize) -> usize {
     let [_, h, w] = g.input;
     let (z, y) = (row / g.output[1] * g.stride[0], row % g.output[1] * g.stride[1]);
     (z * h + y) * w
 }
 
-/// The offsets in the channel of the elements under these taps.
+/// Converts `taps`, the tap chosen at each position, to the offsets of the elements in the channel. The offset is -1 if
+/// there is no tap.
 fn places(g: &Geometry, offsets: &[i64], taps: &[i32], indices: &mut [i64]) {
     let ([_, h, w], ow) = (g.input.map(|n| n as i64), g.output[2]);
     let padding = (g.pad[0] as i64 * h + g.pad[1] as i64) * w + g.pad[2] as i64;
@@ -236,7 +243,7 @@ fn places(g: &Geometry, offsets: &[i64], taps: &[i32], indices: &mut [i64]) {
     }
 }
 
-/// The number of elements that the mean at each position counts.
+/// Returns the number of elements by which the sum at each position is divided.
 fn counts(cpu: &CpuBackend, op: &str, g: &Geometry, count_include_pad: bool) -> Result<HostVec<u32>> {
     let all = if count_include_pad { g.taps() as u32 } else { 0 };
     let mut counts = HostVec::filled(cpu, op, all, g.positions())?;
@@ -248,11 +255,12 @@ fn counts(cpu: &CpuBackend, op: &str, g: &Geometry, count_include_pad: bool) -> 
     Ok(counts)
 }
 
-/// The means of one channel in a type that they are computed in.
+/// A compute type of average pooling, with the kernels for one channel.
 trait PoolNumber: Real {
-    /// The means under the window.
+    /// Computes the mean under each position of the window.
     fn mean(isa: Isa, g: &Geometry, counts: &[u32], x: &[Self], out: &mut [Self]);
-    /// The adjoint: shares of `from` summed where they came from; `shares` has room for the positions.
+    /// The adjoint of `mean`: divides each element of `from` by its count, and sums these shares in `dx` over the
+    /// elements under the window. `shares` has room for one element per position.
     fn spread(isa: Isa, g: &Geometry, counts: &[u32], from: &[Self], shares: &mut [Self], dx: &mut [Self]);
 }
 
@@ -353,7 +361,7 @@ fn pool_means<S: Rows<Compute: PoolNumber>>(
             let (elements, means) = work.split_at_mut(plane);
             for c in range {
                 let x = S::read(isa, x, c * plane, 1, elements);
-                // SAFETY: channels are apart, and each is one task's.
+                // SAFETY: channels do not overlap, and each belongs to one task.
                 unsafe { S::write(isa, &out, c * p, 1, means, |y| S::Compute::mean(isa, g, counts, x, y)) };
             }
         });
@@ -399,7 +407,7 @@ fn spread_means<S: Rows<Compute: PoolNumber>>(
             let (shares, sums) = rest.split_at_mut(p);
             for c in range {
                 let from = S::read(isa, from, c * p, 1, given);
-                // SAFETY: channels are apart, and each is one task's.
+                // SAFETY: channels do not overlap, and each belongs to one task.
                 unsafe {
                     S::write(isa, &dx, c * plane, 1, sums, |dx| S::Compute::spread(isa, g, counts, from, shares, dx));
                 }

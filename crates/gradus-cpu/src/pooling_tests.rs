@@ -1,4 +1,4 @@
-//! Pooling against plain loops.
+//! Tests of pooling against plain loops.
 
 use gradus_backend::{Backend, DType, ErrorKind, Window};
 
@@ -29,7 +29,7 @@ fn cases() -> Vec<(Window, [usize; 4])> {
     ]
 }
 
-/// For each output element of one channel: the positions of its window's elements in the channel.
+/// Returns, for each output element of a channel, the positions in the channel of the elements under its window.
 fn windows(w: &Window, [_, _, h, width]: [usize; 4]) -> Vec<Vec<usize>> {
     let out = w.output("test", &[h, width]).unwrap();
     let mut all = Vec::new();
@@ -59,8 +59,8 @@ fn the_first_of_the_largest_is_found_in_every_dtype() {
     let cpu = CpuBackend::with_threads(2).unwrap();
     for (t, (w, dims)) in cases().into_iter().enumerate() {
         for dtype in DType::ALL.into_iter().filter(|&d| d != DType::Bool) {
-            // All values are negative where possible, so that padding must not win, and few are distinct, so that there
-            // are ties.
+            // Where the dtype allows, all values are negative, so that padding would win if it were compared as 0. Few
+            // values are distinct, so that there are ties.
             let mut draw = integers(t as u64, 2);
             let x = Tensor::new(&cpu, dtype, &dims, Lie::ALL[t % 4], |i| {
                 draw(i) + if dtype.is_signed() { -3.0 } else { 2.0 }
@@ -145,10 +145,10 @@ fn taps_that_only_meet_padding_are_left_out() {
         let met: Vec<usize> = (0..g.taps()).filter(|&tap| g.rows(g.tap(tap)).next().is_some()).collect();
         let reached: Vec<usize> = g.reached().collect();
         assert!(met.iter().all(|tap| reached.contains(tap)), "{kernel:?}: {met:?} {reached:?}");
-        // With strides of 1 these are the taps themselves, in order.
+        // With strides of 1, `reached` returns exactly these taps, in order.
         assert!(stride != [1, 1] || reached == met, "{kernel:?}: {met:?} {reached:?}");
     }
-    // A window of a million elements over five of them.
+    // A window of a million taps over an input of five elements.
     let g = Geometry::new("pool", &window([1, 1 << 20], [1, 1], [1, 1], [0, 1 << 19], [0, (1 << 19) - 1]), &[1, 5])
         .unwrap();
     assert_eq!((g.output, g.reached().count()), ([1, 1, 5], 9));

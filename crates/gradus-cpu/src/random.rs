@@ -1,4 +1,4 @@
-//! Random draws: [`philox::element`] for every element, with many blocks computed at a time.
+//! Random draws. Every element is the result of [`philox::element`], but many blocks are computed at a time.
 
 use gradus_backend::philox::{self, unit_f32, unit_f64};
 use gradus_backend::{DType, Distribution, Element, Error, Result, Scalar, ViewMut};
@@ -10,19 +10,19 @@ use crate::parallel::Disjoint;
 use crate::{CpuBackend, scratch};
 
 const OP: &str = "random";
-/// Elements a task.
+/// The number of elements per task.
 const TASK: usize = 1 << 12;
-/// Blocks that are made together.
+/// The number of blocks that are computed together.
 const WIDTH: usize = 16;
 
 per_isa! {
-    /// The words of consecutive blocks; `out` holds a multiple of `4 * WIDTH` of them.
+    /// Computes the words of consecutive blocks. The length of `out` is a multiple of `4 * WIDTH`.
     fn blocks(seed: u64, first: u64, out: &mut [u32]) = make_blocks;
 }
 
-/// [`philox::block`], with the lanes of `WIDTH` blocks side by side.
+/// Does the same as [`philox::block`], with the lanes of `WIDTH` blocks side by side.
 #[inline(always)]
-#[allow(clippy::needless_range_loop)] // Four arrays in step: zips would hide which lane meets which.
+#[allow(clippy::needless_range_loop)] // Zips of four arrays would hide which lanes are combined.
 fn make_blocks(seed: u64, first: u64, out: &mut [u32]) {
     for (group, out) in out.chunks_exact_mut(4 * WIDTH).enumerate() {
         let mut c = [[0u32; WIDTH]; 4];
@@ -76,7 +76,7 @@ pub(crate) fn random(
     }
 }
 
-/// Errors where a parameter is out of its domain or the dtype cannot hold a draw.
+/// Errors if a parameter is outside its domain or the dtype cannot represent every draw.
 fn check(dist: Distribution, dtype: DType) -> Result<()> {
     let wrong = |m: String| Err(Error::argument(OP, m));
     match dist {
@@ -108,7 +108,7 @@ fn fill<T: Element + crate::access::Plain>(
     let nest = Nest::<1>::new(&[out.layout]);
     let contiguous = out.layout.is_contiguous().then_some(out.layout.offset());
     let out = Disjoint::new(cpu.slice_mut::<T>(OP, out)?);
-    // By definition a draw that rounds to `hi` becomes `lo`.
+    // By definition, a draw that rounds to `hi` becomes `lo`.
     let float = |v: f64| T::from_f64(v);
     let uniform = |u: f64, lo: f64, hi: f64| {
         let rounded = float(lo + u * (hi - lo));
@@ -128,7 +128,7 @@ fn fill<T: Element + crate::access::Plain>(
                 let v = (u128::from(w[0]) << 32) | u128::from(w[1]);
                 let range = (i128::from(hi) - i128::from(lo)) as u128;
                 let v = (i128::from(lo) + ((v * range) >> 64) as i128) as i64;
-                // Every draw was checked to fit.
+                // `check` ensured that every draw fits.
                 T::from_scalar(Scalar::Int(v)).unwrap_or_default()
             }
         }
@@ -138,7 +138,7 @@ fn fill<T: Element + crate::access::Plain>(
         let skip = (first % 4) as usize;
         let needed = (skip + range.len() * words).next_multiple_of(4 * WIDTH);
         scratch::with(needed, |stream: &mut [u32]| {
-            // The stream has 2^64 words; past the last one it starts again.
+            // The stream has 2^64 words and starts again after the last one.
             let to_end = (u64::MAX / 4 - first / 4).saturating_add(1);
             if to_end >= (needed / 4) as u64 {
                 blocks(cpu.isa(), seed, first / 4, stream);
@@ -158,7 +158,7 @@ fn fill<T: Element + crate::access::Plain>(
                     let mut values = values;
                     nest.for_each(range, |_, [at]| {
                         let value = values.next().unwrap_or_default();
-                        // SAFETY: as above; the output does not overlap itself.
+                        // SAFETY: as above, and no two elements of the output share a position.
                         unsafe { out.write(at, value) };
                     });
                 }
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// A scalar as it is stored.
+    /// Returns the value that a scalar has once it is stored in the dtype.
     fn stored(dtype: DType, s: Scalar) -> f64 {
         match dtype {
             DType::F32 => f32::from_scalar(s).unwrap().into(),

@@ -1,7 +1,8 @@
-//! Rows of numbers in the compute type: loading, storing, and sums in a fixed tree.
+//! Rows of numbers in the compute type: how they are loaded, stored, and summed in a fixed tree.
 //!
-//! Sums have 16 partial sums, element `i` going to number `i % 16`, added as a tree at the end: the same bits for every
-//! instruction set, and vectors on all of them.
+//! A row is summed in 16 partial sums. Element `i` is added to partial sum `i % 16`, and the partial sums are added as
+//! a tree at the end. The result therefore has the same bits on every instruction set, and each of them can use
+//! vectors.
 
 use crate::access::{Float, load_strided, store_strided};
 use crate::gemm::Real;
@@ -69,12 +70,12 @@ impl Elementary for f64 {
     }
 }
 
-/// Elements that are reduced without a break. Rounding errors grow with the length of a chain of sums, so longer rows are
+/// The number of elements in a block. Rounding errors grow with the length of a chain of additions, so longer rows are
 /// reduced in blocks, whose results are combined in order.
 const BLOCK: usize = 1 << 13;
 
-/// Reduces rows of one length in the fixed tree: `map(elements, so_far)` of each position of the rows into its partial
-/// result, then `combine` of those.
+/// Reduces rows of the same length in the fixed tree. `map(elements, so_far)` adds the elements of the rows at one
+/// position to a partial result, and `combine` then joins the partial results.
 #[inline(always)]
 pub(crate) fn tree<T: Copy, const N: usize>(
     rows: [&[T]; N],
@@ -85,7 +86,7 @@ pub(crate) fn tree<T: Copy, const N: usize>(
     let n = rows[0].len();
     let mut so_far = None;
     for first in (0..n.max(1)).step_by(BLOCK) {
-        // Chunks of a known length: LLVM vectorises loops over them, but not loops over positions.
+        // The chunks have a constant length because LLVM vectorises loops over them, but not loops over positions.
         let block = rows.map(|row| row[first..n.min(first + BLOCK)].as_chunks::<LANES>());
         let mut lanes = [start; LANES];
         for i in 0..block[0].0.len() {
@@ -103,16 +104,18 @@ pub(crate) fn tree<T: Copy, const N: usize>(
     so_far.unwrap_or(start)
 }
 
-/// Consecutive rows of one length, in chunks. The last chunk of a row reaches into the next row, whose elements are
-/// ignored: this way there are only whole vectors. If too little follows, the last chunk is a copy.
+/// Consecutive rows of the same length, divided into chunks. The last chunk of a row reaches into the next row, whose
+/// elements are ignored, so that every chunk is a whole vector. If too few elements follow a row, its last chunk is a
+/// copy.
 ///
-/// The methods are for plain loops: a closure would be compiled without the instruction set of its caller.
+/// Call the methods in plain loops and not in closures, which would be compiled without the instruction set of their
+/// caller.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunked {
     len: usize,
-    /// Elements in all chunks of a row except the last.
+    /// The number of elements in all chunks of a row except the last.
     body: usize,
-    /// Which elements of the last chunk count.
+    /// 1 for each element of the last chunk that belongs to the row, and 0 for the others.
     counts: &'static [u32; LANES],
 }
 
@@ -123,7 +126,7 @@ pub(crate) struct Row<'a, T> {
     last: &'a [T; LANES],
 }
 
-/// A row in chunks, to write.
+/// A writable row in chunks.
 #[derive(Debug)]
 pub(crate) struct RowMut<'a, T> {
     body: &'a mut [[T; LANES]],
@@ -131,7 +134,7 @@ pub(crate) struct RowMut<'a, T> {
 }
 
 impl<T> RowMut<'_, T> {
-    /// The part written so far.
+    /// Returns the row for reading.
     #[inline(always)]
     pub(crate) fn row(&self) -> Row<'_, T> {
         Row { body: self.body, last: self.last }
@@ -139,13 +142,13 @@ impl<T> RowMut<'_, T> {
 }
 
 impl Chunked {
-    /// Rows of `len` elements, at least 1.
+    /// Creates the description of rows of `len` elements, which must be at least 1.
     #[inline(always)]
     pub(crate) fn new(len: usize) -> Chunked {
         Chunked { len, body: (len - 1) / LANES * LANES, counts: first_lanes((len - 1) % LANES + 1) }
     }
 
-    /// Row `i` of `x`, whose last chunk is copied to `spare` if too little follows it.
+    /// Returns row `i` of `x`. If too few elements follow the row, its last chunk is copied to `spare`.
     #[inline(always)]
     pub(crate) fn row<'a, T: Copy>(self, x: &'a [T], i: usize, spare: &'a mut [T; LANES]) -> Row<'a, T> {
         let (body, rest) = x[i * self.len..].split_at(self.body);
@@ -159,8 +162,9 @@ impl Chunked {
         Row { body: body.as_chunks().0, last }
     }
 
-    /// Where to write row `i` of `y`, to the end of its last chunk: the next row overwrites the excess. If the spare
-    /// chunk is used, it starts with the current contents. Call [`written`](Chunked::written) afterwards.
+    /// Returns row `i` of `y` for writing. The caller writes whole chunks, and the next row overwrites the elements
+    /// written beyond this one. If too few elements follow the row, `spare` serves as its last chunk and starts with
+    /// the current contents. Call [`written`](Chunked::written) afterwards.
     #[inline(always)]
     pub(crate) fn row_mut<'a, T: Copy>(self, y: &'a mut [T], i: usize, spare: &'a mut [T; LANES]) -> RowMut<'a, T> {
         let (body, rest) = y[i * self.len..].split_at_mut(self.body);
@@ -171,7 +175,7 @@ impl Chunked {
         RowMut { body: body.as_chunks_mut().0, last }
     }
 
-    /// Copies the last chunk of row `i` into `y`, if [`row_mut`](Chunked::row_mut) had it written to the spare one.
+    /// Copies the last chunk of row `i` to `y` if [`row_mut`](Chunked::row_mut) used `spare` for it.
     #[inline(always)]
     pub(crate) fn written<T: Copy>(self, y: &mut [T], i: usize, spare: &[T; LANES]) {
         let rest = &mut y[i * self.len + self.body..];
@@ -181,14 +185,14 @@ impl Chunked {
         }
     }
 
-    /// One row in memory that is padded to a whole chunk; elements beyond the row are ignored.
+    /// Returns a single row whose memory is padded to a whole chunk. Elements beyond the row are ignored.
     #[inline(always)]
     pub(crate) fn padded<T>(self, x: &[T]) -> Row<'_, T> {
         let (body, last) = x.split_at(self.body);
         Row { body: body.as_chunks().0, last: &last.as_chunks().0[0] }
     }
 
-    /// [`tree`] of rows of these.
+    /// Reduces rows in chunks as [`tree`] does.
     #[inline(always)]
     pub(crate) fn tree<T: Copy, const N: usize>(
         self,
@@ -223,13 +227,13 @@ impl Chunked {
         so_far.unwrap_or(start)
     }
 
-    /// The elements of the last chunk that count.
+    /// Returns a mask of the elements of the last chunk that belong to the row.
     #[inline(always)]
     fn mask<V: Vectors>(self, v: V) -> V::Mask {
         v.first(self.len - self.body)
     }
 
-    /// The partial results of [`tree`] of rows of these.
+    /// Returns the partial results of [`tree`] for rows in chunks, before they are combined.
     #[inline(always)]
     pub(crate) fn lanes<V: Vectors, const N: usize>(
         self,
@@ -256,7 +260,7 @@ impl Chunked {
         out
     }
 
-    /// Each element of `y` becomes `f` of those of `x`.
+    /// Sets each element of `y` to `f` of the elements of `x` at the same position.
     #[inline(always)]
     pub(crate) fn map<V: Vectors, const N: usize>(
         self,
@@ -279,7 +283,7 @@ impl Chunked {
         v.store(f(chunk), y.last);
     }
 
-    /// Divides each element of a row, and leaves the elements after it unchanged.
+    /// Divides each element of a row by `by`. The elements after the row are unchanged.
     #[inline(always)]
     pub(crate) fn divide<V: Vectors>(self, v: V, y: &mut RowMut<'_, V::Number>, by: V::Number) {
         let by = v.splat(by);
@@ -291,7 +295,7 @@ impl Chunked {
     }
 }
 
-/// Each element of `y` becomes `f` of those of `x`, which are rows of the same length.
+/// Sets each element of `y` to `f` of the elements of `x` at the same position. All rows have the same length.
 #[inline(always)]
 pub(crate) fn map_chunks<T: Copy, const N: usize>(x: [Row<'_, T>; N], y: &mut RowMut<'_, T>, f: impl Fn([T; N]) -> T) {
     let bodies = x.map(|x| &x.body[..y.body.len()]);
@@ -303,7 +307,7 @@ pub(crate) fn map_chunks<T: Copy, const N: usize>(x: [Row<'_, T>; N], y: &mut Ro
 
 #[inline(always)]
 fn map_chunk<T: Copy, const N: usize>(x: [&[T; LANES]; N], y: &mut [T; LANES], f: &impl Fn([T; N]) -> T) {
-    // Hidden from LLVM, which would otherwise vectorise across chunks and gather their lanes.
+    // `black_box` hides the chunk from LLVM, which would otherwise vectorise across chunks and gather their lanes.
     let y = std::hint::black_box(y);
     let mut made = *y;
     for l in 0..LANES {
@@ -312,11 +316,11 @@ fn map_chunk<T: Copy, const N: usize>(x: [&[T; LANES]; N], y: &mut [T; LANES], f
     *y = made;
 }
 
-/// Divides each element.
+/// Divides each element by `by`.
 #[inline(always)]
 pub(crate) fn divide_chunks<T: Copy + std::ops::Div<Output = T>>(y: &mut RowMut<'_, T>, by: T) {
     for y in y.body.iter_mut().chain([&mut *y.last]) {
-        // As in `map_chunk`.
+        // For the same reason as in `map_chunk`.
         let y = std::hint::black_box(y);
         let chunk = *y;
         for l in 0..LANES {
@@ -325,31 +329,31 @@ pub(crate) fn divide_chunks<T: Copy + std::ops::Div<Output = T>>(y: &mut RowMut<
     }
 }
 
-/// The sum of a row.
+/// Returns the sum of a row.
 #[inline(always)]
 pub(crate) fn sum<T: Real>(x: &[T]) -> T {
     tree([x], T::ZERO, |[x], s| s + x, |a, b| a + b)
 }
 
-/// The largest element of a row that is not NaN; -inf if there is none.
+/// Returns the largest element of a row that is not NaN, or -inf if there is none.
 #[inline(always)]
 pub(crate) fn largest<T: Elementary>(x: &[T]) -> T {
     tree([x], T::NEG_INFINITY, |[x], m| larger(m, x), larger)
 }
 
-/// Loading and storing rows of one storage type, on every instruction set.
+/// A storage type whose rows can be loaded and stored, on every instruction set.
 pub(crate) trait Rows: Float<Compute: Elementary> {
-    /// `out[i] = x[at + i * step]`, widened. Positions must lie inside `x` (checked).
+    /// Sets `out[i] = x[at + i * step]`, widened. Panics if a position lies outside `x`.
     fn load(isa: Isa, x: &[Self], at: usize, step: isize, out: &mut [Self::Compute]);
-    /// `out[at + i * step] = x[i]`, rounded. Positions must lie inside `out` (checked).
+    /// Sets `out[at + i * step] = x[i]`, rounded. Panics if a position lies outside `out`.
     fn store(isa: Isa, x: &[Self::Compute], out: &mut [Self], at: usize, step: isize);
-    /// The same elements, where the storage type is the compute type.
+    /// Returns the same elements if the storage type is the compute type, and otherwise `None`.
     fn lying(x: &[Self]) -> Option<&[Self::Compute]>;
-    /// The same elements, where the storage type is the compute type.
+    /// Returns the same elements if the storage type is the compute type, and otherwise `None`.
     fn lying_mut(x: &mut [Self]) -> Option<&mut [Self::Compute]>;
 
-    /// A row with the length of `work`: in place if possible, else widened into `work`. Positions must lie inside `x`
-    /// (checked).
+    /// Returns a row with the length of `work`: the elements of `x` themselves if possible, or else widened copies in
+    /// `work`. Panics if a position lies outside `x`.
     #[inline]
     fn read<'a>(isa: Isa, x: &'a [Self], at: usize, step: isize, work: &'a mut [Self::Compute]) -> &'a [Self::Compute] {
         if step == 1
@@ -361,11 +365,11 @@ pub(crate) trait Rows: Float<Compute: Elementary> {
         work
     }
 
-    /// Lets `make` write a row with the length of `work`: in place if possible, else into `work`, from which it is
-    /// stored.
+    /// Lets `make` write a row with the length of `work`: directly to `out` if possible, or else to `work`, whose
+    /// elements are then stored in `out`.
     ///
     /// # Safety
-    /// The row is the calling task's alone.
+    /// Only the calling task may access the row.
     #[inline]
     unsafe fn write(
         isa: Isa,
@@ -376,7 +380,7 @@ pub(crate) trait Rows: Float<Compute: Elementary> {
         make: impl FnOnce(&mut [Self::Compute]),
     ) {
         if step == 1 {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let to = unsafe { out.slice(at..at + work.len()) };
             if let Some(row) = Self::lying_mut(to) {
                 return make(row);

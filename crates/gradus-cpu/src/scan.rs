@@ -1,4 +1,4 @@
-//! Running sums, products, extrema and log-sum-exp along an axis, first to last.
+//! Cumulative sums, products, extrema and log-sum-exp along an axis, from the first element to the last.
 
 use gradus_backend::{Element, Error, Result, ScanOp, View, ViewMut};
 
@@ -11,7 +11,7 @@ use crate::order::Order;
 use crate::parallel::Disjoint;
 use crate::rows::Elementary;
 
-/// Fewest elements that justify a task of their own.
+/// The number of elements that a task should process.
 const TASK: usize = 1 << 13;
 
 fn name(op: ScanOp) -> &'static str {
@@ -51,12 +51,12 @@ pub(crate) fn scan(cpu: &CpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: 
             run(cpu, &lanes, x, out, Running::new(), |s: &mut Running, v: T| T::narrow(s.push(v.widen())));
             Ok(())
         }),
-        // Bool is stored as 0 and 1 in u8: its sums are those of u8, its extremes those of u8.
+        // Bool is stored as 0 and 1 in u8, so its sums and extrema are those of u8.
         ScanOp::Max | ScanOp::Min => with_word!(x.dtype.size(), W => {
             let order = Order::<W>::new(x.dtype);
             let order = if op == ScanOp::Max { order } else { order.falling() };
             let (x, out) = (cpu.words::<W>(name, x)?, cpu.words_mut::<W>(name, out)?);
-            // The first element, and from then on each whose key is larger.
+            // Keeps the first element until an element with a larger key replaces it.
             run(cpu, &lanes, x, out, None, |best: &mut Option<(W, W)>, v: W| {
                 let key = order.key(v);
                 let (_, kept) = *best.insert(best.filter(|b| key <= b.0).unwrap_or((key, v)));
@@ -66,8 +66,8 @@ pub(crate) fn scan(cpu: &CpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: 
         }),
         _ if x.dtype.is_float() => with_float!(name, x.dtype, T => {
             let (x, out) = (cpu.slice::<T>(name, x)?, cpu.slice_mut::<T>(name, out)?);
-            // A running sum in f32 would stop growing at 2^24: the terms become too small for it long before the lane
-            // ends.
+            // Lanes are accumulated in f64. In f32, a running sum of ones would stop growing at 2^24, because each
+            // further term would be too small to change it.
             let (lift, store) = (|v: T| Element::to_f64(v), |s: f64| <T as Element>::from_f64(s));
             match op {
                 ScanOp::Sum => run(cpu, &lanes, x, out, 0.0, |s, v| {
@@ -82,7 +82,8 @@ pub(crate) fn scan(cpu: &CpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: 
             Ok(())
         }),
         _ => with_word!(x.dtype.size(), W => {
-            // Sign-extended: wrapping arithmetic is the same for signed and unsigned integers.
+            // Signed integers are sign-extended to u64. Wrapping arithmetic is the same for signed and unsigned
+            // integers.
             let sign = if x.dtype.is_signed() { 1u64 << (W::BITS - 1) } else { 0 };
             #[allow(clippy::useless_conversion, reason = "one of the words is u64")]
             let lift = |v: W| (u64::from(v) ^ sign).wrapping_sub(sign);
@@ -102,14 +103,14 @@ pub(crate) fn scan(cpu: &CpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: 
     }
 }
 
-/// Starts of the lanes in input and output, their length and steps.
+/// The lanes along the axis: where they start in the input and the output, their length, and their strides in both.
 struct Lanes {
     starts: Nest<2>,
     len: usize,
     steps: [isize; 2],
 }
 
-/// Runs `step` along every lane, from a copy of `start`.
+/// Applies `step` to the elements of every lane in order, with a state that begins as a copy of `start`.
 fn run<T: Plain, U: Plain, S: Copy + Send + Sync>(
     cpu: &CpuBackend,
     lanes: &Lanes,
@@ -124,7 +125,7 @@ fn run<T: Plain, U: Plain, S: Copy + Send + Sync>(
             let mut state = start;
             for i in 0..lanes.len as isize {
                 let value = step(&mut state, x[ax.wrapping_add_signed(sx.wrapping_mul(i))]);
-                // SAFETY: lanes of an output that does not overlap itself are apart, and each is one task's.
+                // SAFETY: no two elements of the output share a position, and each lane belongs to one task.
                 unsafe { out.write(ao.wrapping_add_signed(so.wrapping_mul(i)), value) };
             }
         });
@@ -148,7 +149,7 @@ impl Running {
         if x.is_nan() || self.largest.is_nan() {
             self.largest = f64::NAN;
         } else if x > self.largest {
-            // From -inf the sum is 0 and stays so.
+            // The sum is 0 for as long as every element is -inf.
             self.sum = if self.sum == 0.0 { 1.0 } else { self.sum * libm::exp(self.largest - x) + 1.0 };
             self.largest = x;
         } else if x == self.largest {

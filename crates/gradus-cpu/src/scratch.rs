@@ -14,7 +14,7 @@ use crate::shortage::{note_missing, take_missing};
 
 /// Alignment of the memory in bytes: the size of a cache line and of the widest vector.
 const ALIGN: usize = 64;
-/// Blocks above this many bytes are not kept.
+/// Threads do not keep blocks of more than this many bytes.
 const KEEP: usize = 4 << 20;
 
 thread_local! {
@@ -32,7 +32,7 @@ impl CpuBackend {
     }
 }
 
-/// Memory to work in.
+/// A block of working memory.
 struct Block {
     /// The thread's own block; empty if the memory belongs to the pool.
     words: Vec<u64>,
@@ -51,7 +51,7 @@ fn take(cpu: Option<&CpuBackend>, bytes: usize) -> Option<(Block, *mut u8)> {
     let needed = bytes.saturating_add(ALIGN).div_ceil(8);
     if words.len() < needed {
         words.try_reserve_exact(needed - words.len()).ok()?;
-        // At most what was just reserved, so this allocates nothing.
+        // At most the capacity that was just reserved, so this does not allocate.
         words.resize(needed, 0);
     }
     let start = words.as_ptr().cast::<u8>().align_offset(ALIGN);
@@ -60,7 +60,7 @@ fn take(cpu: Option<&CpuBackend>, bytes: usize) -> Option<(Block, *mut u8)> {
     Some((Block { words, _pool: None }, at))
 }
 
-/// Gives a block back to its thread or to the pool.
+/// Returns a block to its thread or to the pool.
 fn recycle(block: Block) {
     if (1..=KEEP / 8).contains(&block.words.len()) {
         let _ = FREE.try_with(|free| free.borrow_mut().push(block.words));
@@ -71,13 +71,14 @@ fn recycle(block: Block) {
 fn run<T: Plain>(cpu: Option<&CpuBackend>, len: usize, f: impl FnOnce(&mut [T])) {
     let bytes = len.saturating_mul(size_of::<T>());
     let Some((block, at)) = take(cpu, bytes) else { return note_missing(bytes) };
-    // SAFETY: `take` returns at least this many initialised bytes, aligned for every type, which nothing else touches
-    // before `block` is given back; every bit pattern is a `T`.
+    // SAFETY: `take` returns at least this many initialised bytes, aligned for every type, which nothing else accesses
+    // before `block` is given back. Every bit pattern is a `T`.
     f(unsafe { std::slice::from_raw_parts_mut(at.cast::<T>(), len) });
     recycle(block);
 }
 
-/// Calls `f` with `len` elements with unspecified contents. They may take up a few MiB at most.
+/// Calls `f` with `len` elements with unspecified contents. Meant for a few MiB at most, because the memory budget does
+/// not count this memory.
 #[inline]
 pub(crate) fn with<T: Plain>(len: usize, f: impl FnOnce(&mut [T])) {
     run(None, len, f);
@@ -89,7 +90,7 @@ pub(crate) fn large<T: Plain>(cpu: &CpuBackend, len: usize, f: impl FnOnce(&mut 
     run(Some(cpu), len, f);
 }
 
-/// Like [`large`], but with one block for each of `lens`. Each block starts a cache line.
+/// Like [`large`], but with one block for each of `lens`. Each block starts on a new cache line.
 pub(crate) fn split<T: Plain, const N: usize>(cpu: &CpuBackend, lens: [usize; N], f: impl FnOnce([&mut [T]; N])) {
     let line = ALIGN / size_of::<T>();
     large(cpu, lens.iter().map(|len| len.next_multiple_of(line)).sum(), |mut rest: &mut [T]| {

@@ -1,5 +1,5 @@
-//! Softmax along any axis, its logarithm, and their gradients, in the compute type: rows that lie one after the other a
-//! block at a time, others one by one.
+//! Softmax and log-softmax along any axis, and their gradients, in the compute type. Rows that are consecutive in
+//! memory are computed in blocks, and other rows one by one.
 
 use std::ops::Range;
 
@@ -18,19 +18,20 @@ use crate::transposed::{self, Across};
 use crate::vectors::{Vectors, per_vectors};
 use crate::{CpuBackend, scratch};
 
-/// Fewest elements that justify a task of their own.
+/// The number of elements that a task should process.
 const TASK: usize = 1 << 13;
-/// Elements of a block of rows, unless a single row has more.
+/// The number of elements in a block of rows, unless a single row has more.
 const BLOCK: usize = 1 << 11;
 
 /// Rows of at most this many elements are transposed ([`transposed`]), if there are enough of them.
 const NARROW: usize = 16;
-/// Most elements of a row for which several rows go through each step together.
+/// The greatest row length at which several rows go through each step together.
 const LONG: usize = 256;
-/// Fewest rows for which this pays: sixteen are always computed at once.
+/// The fewest rows for which transposing pays off, given that sixteen are always computed at once.
 const FEWEST: usize = 4;
 
-/// Work on rows of one length; each of `transposed` has [room](transposed::size) for them, if they are narrow.
+/// The kernels for rows of the same length. If the rows are narrow, each of `transposed` has room for them (see
+/// [`transposed::size`]).
 trait SoftmaxElement: Rows {
     fn forward(
         isa: Isa,
@@ -50,7 +51,7 @@ trait SoftmaxElement: Rows {
     );
 }
 
-/// Rows of `y` become the softmax of those of `x`, or its logarithm.
+/// Sets each row of `y` to the softmax of the same row of `x`, or to its logarithm if `log` is true.
 #[inline(always)]
 fn forward_transposed<V: Vectors<Number: Elementary>>(
     v: V,
@@ -93,7 +94,8 @@ fn forward_transposed<V: Vectors<Number: Elementary>>(
     }
 }
 
-/// Rows of `dx` become the gradient for the input whose result was `y`.
+/// Sets each row of `dx` to the gradient of the input, where `y` is the result of the forward pass and `g` its
+/// gradient.
 #[inline(always)]
 fn backward_transposed<V: Vectors<Number: Elementary>>(
     v: V,
@@ -126,7 +128,7 @@ fn backward_transposed<V: Vectors<Number: Elementary>>(
     }
 }
 
-/// See [`forward_transposed`]: for long rows, one by one.
+/// Like [`forward_transposed`], but for long rows, which are computed one by one.
 #[inline(always)]
 fn forward_long<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T]) {
     let rows = Chunked::new(len);
@@ -147,7 +149,7 @@ fn forward_long<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T]) {
     }
 }
 
-/// See [`backward_transposed`] and [`forward_long`].
+/// Like [`backward_transposed`], but for long rows, which are computed one by one.
 #[inline(always)]
 fn backward_long<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: &mut [T]) {
     let rows = Chunked::new(len);
@@ -166,7 +168,7 @@ fn backward_long<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: &mu
     }
 }
 
-/// See [`forward_transposed`].
+/// Like [`forward_transposed`], but for rows in chunks.
 #[inline(always)]
 fn forward_chunked<V: Vectors<Number: Elementary>>(
     v: V,
@@ -211,7 +213,7 @@ fn forward_chunked<V: Vectors<Number: Elementary>>(
     }
 }
 
-/// See [`backward_transposed`].
+/// Like [`backward_transposed`], but for rows in chunks.
 #[inline(always)]
 fn backward_chunked<V: Vectors<Number: Elementary>>(
     v: V,
@@ -224,7 +226,7 @@ fn backward_chunked<V: Vectors<Number: Elementary>>(
 ) {
     let zero = V::Number::ZERO;
     if len > LONG {
-        // A length that LLVM knows nothing of: it makes slower code of one that it knows to be large.
+        // Hides the length from LLVM, which generates slower code for one that it knows to be large.
         return backward_long(log, std::hint::black_box(len), y, g, dx);
     }
     let rows = Chunked::new(len);
@@ -298,7 +300,7 @@ kernel! {
     f64, f64;
 }
 
-/// Half precision, by the kernels of f32.
+/// Implements half precision with the kernels of f32.
 macro_rules! half {
     ($($s:ty)*) => {$(
         impl SoftmaxElement for $s {
@@ -320,7 +322,7 @@ macro_rules! half {
 }
 half! { gradus_backend::f16 gradus_backend::bf16 }
 
-/// Where the rows start, their length, and their steps.
+/// Where the rows start, their length, and their strides.
 struct Lanes<const N: usize> {
     starts: Nest<N>,
     len: usize,
@@ -328,13 +330,13 @@ struct Lanes<const N: usize> {
 }
 
 impl<const N: usize> Lanes<N> {
-    /// How many rows at a time: rows that are consecutive in every layout act as one long row.
+    /// Returns the number of rows in a block. A block has several rows if they are consecutive in every layout.
     fn block(&self) -> usize {
         let follow = self.starts.dims().len() == 1 && self.starts.strides(0) == [self.len as isize; N];
         if follow && self.steps == [1; N] { (BLOCK / self.len).max(1) } else { 1 }
     }
 
-    /// Elements of [transposed] rows.
+    /// Returns the number of elements needed for [transposed] rows; 0 if the rows are not narrow.
     fn transposed(&self) -> usize {
         if self.len > NARROW { 0 } else { transposed::size(self.len) * ROWS }
     }
@@ -348,7 +350,7 @@ impl<const N: usize> Lanes<N> {
     }
 }
 
-/// Rows along an axis of layouts of one shape; `None` if there is no element.
+/// Returns the rows along an axis of layouts of the same shape, or `None` if there are no elements.
 fn lanes<const N: usize>(axis: usize, layouts: [&Layout; N]) -> Result<Option<Lanes<N>>> {
     if layouts[0].numel() == 0 {
         return Ok(None);
@@ -389,7 +391,7 @@ fn forward<S: SoftmaxElement>(cpu: &CpuBackend, log: bool, lanes: &Lanes<2>, x: 
                 lanes.for_each_block(rows, |[ax, ao], n| {
                     let x = S::read(isa, x, ax, sx, &mut x_rows[..n]);
                     let make = |y: &mut [_]| S::forward(isa, log, len, x, y, transposed.as_chunks_mut().0);
-                    // SAFETY: the rows are this task's, and rows of an output that does not overlap itself are apart.
+                    // SAFETY: the rows belong to this task, and no two elements of the output share a position.
                     unsafe { S::write(isa, &out, ao, so, &mut y_rows[..n], make) };
                 });
             },
@@ -500,7 +502,7 @@ mod tests {
         }
     }
 
-    /// Consecutive rows are taken a block at a time, others one by one.
+    /// Consecutive rows are computed in blocks, and other rows one by one.
     #[test]
     fn rows_have_the_same_bits_wherever_they_lie() {
         let cpu = CpuBackend::with_threads(2).unwrap();
@@ -546,7 +548,7 @@ mod tests {
         }
     }
 
-    /// Rows are computed together, but a NaN stays in its own.
+    /// Rows are computed together, but a NaN must not leave its own row.
     #[test]
     fn a_row_that_is_not_finite_leaves_the_others() {
         for len in [1, 4, 16, 17, 40, 256, 300] {

@@ -10,7 +10,7 @@ use crate::parallel::Disjoint;
 use crate::{CpuBackend, scratch};
 
 const OP: &str = "sort";
-/// The fewest elements that justify a task of their own.
+/// The number of elements that a task should sort.
 const TASK: usize = 1 << 11;
 
 /// See [`Backend::sort`](gradus_backend::Backend::sort).
@@ -55,7 +55,7 @@ pub(crate) fn sort(
 }
 
 /// The lanes to sort: where they start in the input, the values and the indices, their length, and their strides in
-/// these three.
+/// each of the three.
 struct Lanes {
     starts: Nest<3>,
     len: usize,

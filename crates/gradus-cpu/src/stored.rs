@@ -17,7 +17,7 @@ pub(crate) trait Source<T>: Sync {
     /// As for [`Pack::rows`].
     unsafe fn rows(&self, isa: Isa, at: usize, strides: [isize; 2], size: [usize; 2], lda: usize, out: &mut [T]);
 
-    /// Calls [`Pack::panel`] for a matrix given in the same way.
+    /// Calls [`Pack::panel`] for a matrix whose elements are located in the same way.
     ///
     /// # Safety
     /// As for [`Pack::panel`].
@@ -111,7 +111,7 @@ impl<'a, T> Part<'a, T> {
         Part { strides: [cs, rs], ..*self }
     }
 
-    /// Calls [`Pack::rows`], where `size` is the numbers of rows and of steps.
+    /// Calls [`Pack::rows`], where `size` holds the number of rows and the number of steps.
     ///
     /// # Safety
     /// As for [`Pack::rows`].
@@ -120,7 +120,7 @@ impl<'a, T> Part<'a, T> {
         unsafe { self.source.rows(isa, self.at, self.strides, size, lda, out) }
     }
 
-    /// Calls [`Pack::panel`], where `size` is the numbers of steps and of columns.
+    /// Calls [`Pack::panel`], where `size` holds the number of steps and the number of columns.
     ///
     /// # Safety
     /// As for [`Pack::panel`].

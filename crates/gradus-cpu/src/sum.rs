@@ -9,7 +9,7 @@ use crate::access::{Float, Plain};
 pub(crate) trait Summable: Plain {
     /// The type that sums are computed in.
     type Acc: Plain;
-    /// Converts an element to the type of sums.
+    /// Converts an element to the type that sums are computed in.
     fn widen(self) -> Self::Acc;
     /// Converts a sum to the storage type.
     fn narrow(x: Self::Acc) -> Self;

@@ -22,7 +22,7 @@ pub(crate) enum Lie {
     Contiguous,
     /// The axes lie in memory in reverse order.
     Transposed,
-    /// The elements are every second one along a longer last axis, after a gap.
+    /// The elements are every second element of a longer last axis, starting after a gap.
     Spaced,
     /// Every axis runs backwards.
     Flipped,
@@ -32,7 +32,7 @@ impl Lie {
     pub(crate) const ALL: [Lie; 4] = [Lie::Contiguous, Lie::Transposed, Lie::Spaced, Lie::Flipped];
 }
 
-/// A byte that is used for nothing else, so that it marks memory that was not written.
+/// A byte value that is used for nothing else, so that it marks memory that has not been written.
 pub(crate) const CANARY: u8 = 0x5b;
 
 /// A tensor with its own buffer.
@@ -156,7 +156,8 @@ pub(crate) fn assert_close(got: &[f64], want: &[f64], tolerance: f64) {
     }
 }
 
-/// Returns backends that must all give the same bits: with one, two and three threads and with every instruction set.
+/// Returns backends whose results must all have the same bits: with one, two and three threads, and with every
+/// instruction set.
 pub(crate) fn backends() -> Vec<CpuBackend> {
     let mut all: Vec<_> = [1, 2, 3].map(|n| CpuBackend::with_threads(n).unwrap()).into();
     for isa in crate::isa::Isa::available() {
@@ -172,7 +173,7 @@ pub(crate) fn assert_same_bits(f: impl Fn(&CpuBackend) -> Vec<u8>) {
     assert!(all.iter().all(|r| *r == all[0]), "the bits depend on threads or on the instruction set");
 }
 
-/// A float scalar.
+/// Creates a float scalar.
 pub(crate) fn float(v: f64) -> Scalar {
     Scalar::Float(v)
 }

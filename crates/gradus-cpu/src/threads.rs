@@ -1,4 +1,5 @@
-//! The worker threads of a backend, built on rayon: which threads take part in a job, and how a job ends.
+//! The worker threads of a backend, built on rayon. This module decides which threads take part in a job, and when the
+//! job has ended.
 //!
 //! The calling thread works too and starts at once. Workers join as they wake up and stay awake for a moment
 //! afterwards, in case another operation follows. A job with a single range runs inline, without rayon, which keeps
@@ -75,7 +76,7 @@ impl Threads {
         let parties = self.count.min(chunks);
         let span = |p| Span { next: AtomicUsize::new(p * chunks / parties), end: (p + 1) * chunks / parties };
         let (joined, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        // At most one span per thread.
+        // There is at most one span per thread.
         let spans = (0..parties).map(span).collect();
         let job = Arc::new(Job {
             spans,
@@ -140,7 +141,8 @@ impl Mail {
         }
     }
 
-    /// Runs as a worker: does `job`, then every job that is posted within [`LINGER`] of the end of the last one.
+    /// Runs a worker: works on `job`, then on every job that is posted within [`LINGER`] of the end of the previous
+    /// one.
     fn work(&self, job: Arc<Job>) {
         job.work();
         drop(job);
@@ -183,7 +185,7 @@ struct Job {
     /// Valid until `done` has reached the number of chunks: `Threads::run` does not return earlier.
     body: *const (dyn Fn(Range<usize>) + Sync),
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    /// The size in bytes of the largest block of working memory that a thread could not get; 0 if none was missing.
+    /// The size in bytes of the largest block of working memory that a thread could not allocate; 0 if none failed.
     missing: AtomicUsize,
 }
 

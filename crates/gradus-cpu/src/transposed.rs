@@ -34,8 +34,8 @@ pub(crate) fn transpose<T: Transpose>(isa: Isa, x: &[T], len: usize, rows: usize
             for (run, start) in runs.iter_mut().zip(starts) {
                 *run = run.wrapping_add(start + j);
             }
-            // SAFETY: `x` has 8 elements from each of these positions on, because it has them from the last one on.
-            // `out` has 8 rows from `j` on, each with 8 lanes from `r` on.
+            // SAFETY: `x` has 8 elements from each of these positions on, because it has 8 from the last of these
+            // positions on. `out` has 8 rows from `j` on, each with 8 lanes from `r` on.
             unsafe { T::transpose8(isa, runs, out.as_mut_ptr().add(j).cast::<T>().add(r), ROWS) };
         }
         for j in whole..len {
@@ -72,7 +72,7 @@ pub(crate) fn transpose_back<T: Transpose>(isa: Isa, from: &[Across<T>], len: us
 /// Replaces each lane by `f` of its index and its value.
 #[inline(always)]
 pub(crate) fn each<T: Copy>(lanes: &mut Across<T>, f: impl Fn(usize, T) -> T) {
-    // The lanes are hidden from LLVM, which would otherwise vectorise across elements and gather them.
+    // `black_box` hides the lanes from LLVM, which would otherwise vectorise across elements and gather them.
     let lanes = std::hint::black_box(lanes);
     let mut made = *lanes;
     for (r, lane) in made.iter_mut().enumerate() {
@@ -83,7 +83,7 @@ pub(crate) fn each<T: Copy>(lanes: &mut Across<T>, f: impl Fn(usize, T) -> T) {
 
 /// Reduces each row as [`rows::tree`](crate::rows::tree) does: `map(elements, so_far)` adds the elements at each
 /// position to a partial result, and `combine` then joins the partial results. `start` must be neutral: combining it
-/// with a number gives that number.
+/// with a number must return that number.
 #[inline(always)]
 pub(crate) fn tree<V: Vectors, const N: usize>(
     v: V,

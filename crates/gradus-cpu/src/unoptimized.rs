@@ -16,7 +16,7 @@ warning: Gradus was compiled without optimization and computes some hundred time
         opt-level = 3
   help: GRADUS_WARN_UNOPTIMIZED=0 turns this warning off";
 
-/// The time spent so far, and whether the note was printed.
+/// The time spent in kernels so far, and whether the note was printed.
 struct Watch {
     nanoseconds: AtomicU64,
     said: AtomicBool,

@@ -1,6 +1,6 @@
-//! Sixteen numbers as one value in explicit vector registers, for loops over few chunks, in which LLVM would compile
-//! arrays of sixteen to vectors of two or four. Each operation is one IEEE operation per number, so all instances give
-//! the same bits, except for those of a NaN.
+//! Sixteen numbers held as one value in explicit vector registers. They are for loops over few chunks, where LLVM would
+//! compile arrays of sixteen numbers to vectors of only two or four. Each operation is one IEEE operation per number,
+//! so all instances return the same bits, except that the bits of a NaN may differ.
 //!
 //! All of these operations are inlined into functions that enable the instruction set. A closure passed to such a
 //! function must be small enough to be inlined too.
@@ -50,7 +50,8 @@ pub(crate) trait Vectorized: Real {
     unsafe fn avx2() -> Self::Avx2;
 }
 
-/// Like [`per_isa!`](crate::isa::per_isa), but for a body that takes [`Vectors`] of a number before the arguments.
+/// Like [`per_isa!`](crate::isa::per_isa), but for a body that takes the [`Vectors`] of a number type before the
+/// arguments.
 macro_rules! per_vectors {
     ($t:ty: $(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:expr;)*) => {$(
         fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
@@ -70,7 +71,7 @@ macro_rules! per_vectors {
             }
             match isa.level() {
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: an `Isa` of this level exists only where the machine was found to have these features.
+                // SAFETY: an `Isa` of this level exists only if this machine was found to have these features.
                 $crate::isa::Level::Avx512 => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: as above.
@@ -173,8 +174,8 @@ mod x86 {
     /// The index of each lane.
     const NUMBERS: [f64; LANES] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
 
-    // SAFETY of every operation: vectors are made only from a value of `$vectors`, which exists only where the machine
-    // has the instruction set. Loads and stores stay within an array or, through a mask, within a slice.
+    // SAFETY of every operation: vectors are created only through a value of `$vectors`, which exists only if the
+    // machine has the instruction set. Loads and stores stay within an array or, through a mask, within a slice.
     macro_rules! vectors {
         ($vectors:ident $vector:ident: $t:ty, $register:ty, $mask:ty, $parts:literal; $splat:ident $load:ident
          $load_some:expr; $store:ident $fused:ident $max:ident; $compare:ident $select:expr; $($trait:ident $method:ident $op:ident)*) => {

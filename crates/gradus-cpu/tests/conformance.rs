@@ -1,4 +1,4 @@
-//! The CPU backend conforms to the contract on every instruction set that this machine has.
+//! Tests that the CPU backend conforms to the contract on every instruction set that this machine has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ fn conforms(isa: &str) {
     let backend = CpuBackend::with_threads(3).expect("three threads");
     match backend.with_isa(isa) {
         Ok(backend) => check(&backend).unwrap_or_else(|report| panic!("{report}")),
-        // Only a machine without the instruction set is excused.
+        // A failure is accepted only if the machine lacks the instruction set.
         Err(e) => assert!(isa != "portable" && *e.kind() == ErrorKind::Unsupported, "{e}"),
     }
 }

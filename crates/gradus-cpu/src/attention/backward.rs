@@ -1,9 +1,10 @@
-//! The backward pass, a tile of queries at a time.
+//! The backward pass, which processes one tile of queries at a time.
 //!
-//! A task takes several consecutive tiles of the queries that share a key head and sums their contributions to the
-//! gradients of keys and values in a block of its own; the blocks are added in order at the end. The gradient of the
-//! scores subtracts the sum of weights times their gradients. This sum is computed here, from the same numbers, rather
-//! than from the forward pass's result, which would be too inaccurate where the two cancel.
+//! A task processes several consecutive tiles of the queries that share a key head. It sums their contributions to the
+//! gradients of the keys and values in a block of its own, and the blocks are added in order at the end. The gradient
+//! of a score is `p * (dp - delta)`, where `p` is the weight, `dp` its gradient, and `delta` the sum of `p * dp` over
+//! the row. `delta` is computed here from the same `p` and `dp`. Computed from the result of the forward pass, it would
+//! be too inaccurate where `dp` and `delta` cancel.
 
 use std::ops::Range;
 
@@ -18,14 +19,14 @@ use crate::scratch;
 use crate::temp::Temp;
 
 const OP: &str = "attention_backward";
-/// Fewest tiles that justify a task and a block of their own.
+/// The fewest tiles that justify a task with a block of its own.
 const PART: usize = 4;
-/// Most blocks of a key head.
+/// The most blocks per key head.
 const PARTS: usize = 4;
-/// Most elements of all blocks together.
+/// The most elements in all blocks together, unless a single key head needs more.
 const HELD: usize = 1 << 24;
 
-/// What the gradient reads besides the operands of the forward pass.
+/// The operands of the backward pass that the forward pass does not have.
 pub(super) struct Given<'a, T> {
     pub(super) g: Matrices<'a, T>,
     pub(super) lse: &'a [T],
@@ -55,7 +56,7 @@ pub(super) fn backward<T: AttentionNumber>(
         p.cpu.parallel_for(count * parts, grain, |tasks| {
             for task in tasks {
                 let (head, part) = (start + task / parts, task % parts);
-                // SAFETY: block `task` is this task's.
+                // SAFETY: block `task` belongs to this task.
                 let sums = unsafe { blocks.slice(task * block..(task + 1) * block) };
                 sums.fill(T::ZERO);
                 let (k_sums, v_sums) = sums.split_at_mut(s.lk * wide_k);
@@ -75,7 +76,7 @@ pub(super) fn backward<T: AttentionNumber>(
             scratch::split(p.cpu, [s.d, s.dv], |[k_row, v_row]: [&mut [T]; 2]| {
                 for j in 0..s.lk {
                     let row = [head / s.hk, head % s.hk, j];
-                    // SAFETY: the rows of a key head are this task's.
+                    // SAFETY: the rows of a key head belong to this task.
                     unsafe {
                         dk.write(isa, row, k_row, |y| y.copy_from_slice(&k_sums[j * wide_k..][..s.d]));
                         dv.write(isa, row, v_row, |y| y.copy_from_slice(&v_sums[j * wide_v..][..s.dv]));
@@ -87,19 +88,20 @@ pub(super) fn backward<T: AttentionNumber>(
     Ok(())
 }
 
-/// Working memory of a tile: its packed operands, and the scores of a span of keys.
+/// The working memory of a tile: its packed operands and the scores of a span of keys.
 struct Work<'a, T> {
-    /// Queries and gradients of the output, as rows.
+    /// The queries and the gradients of the output, packed as rows.
     q: &'a mut [T],
     g: &'a mut [T],
     panel: &'a mut [T],
-    /// Weights and their gradients; rows of consecutive queries are `ld` elements apart.
+    /// The weights and their gradients. Rows of consecutive queries are `ld` elements apart.
     weights: &'a mut [T],
     dp: &'a mut [T],
     ld: usize,
 }
 
-/// One tile: the gradient of its queries, and its contribution to the gradients of keys and values.
+/// Processes one tile: writes the gradient of its queries, and adds its contribution to the gradients of the keys and
+/// values.
 fn one<T: AttentionNumber>(
     p: &Problem<'_, T>,
     tile: Tile,
@@ -110,7 +112,7 @@ fn one<T: AttentionNumber>(
     let (isa, s) = (p.cpu.isa(), p.sizes);
     let Tile { b, h, first, len } = tile;
     let (keys, size, full) = (p.reached(first + len - 1), Size::of::<T>(isa, len), Size::full::<T>(isa));
-    // As in the forward pass.
+    // Rows are one panel longer than the scores, as in the forward pass.
     let (ld, wide) = (size.padded(SPAN.min(keys) + 1), size.padded(s.d));
     let (wide_k, wide_v) = (full.padded(s.d), full.padded(s.dv));
     let sizes = [
@@ -160,15 +162,16 @@ fn one<T: AttentionNumber>(
                 p.over_queries(tile, (w.weights, ld), span, (g_right, s.dv), T::ONE, to);
             }
             for i in 0..len {
-                // SAFETY: the rows of the tile are this task's.
+                // SAFETY: the rows of the tile belong to this task.
                 unsafe { dq.write(isa, [b, h, first + i], row, |y| y.copy_from_slice(&sums[i * wide..][..s.d])) };
             }
         },
     );
 }
 
-/// The weights of a span, 0 where a query does not see the key, and their gradients, also 0 there if hidden keys are
-/// skipped. `add` is called for each query with its index and the sum of its weights times their gradients.
+/// Computes the weights of a span and their gradients. The weight of a key that the query does not see is 0, and so is
+/// its gradient if hidden keys are skipped. Calls `add` for each query with its index and the sum of its weights times
+/// their gradients.
 fn find_weights<T: AttentionNumber>(
     p: &Problem<'_, T>,
     tile: Tile,

@@ -1,4 +1,4 @@
-//! The forward pass, a tile of queries at a time.
+//! The forward pass, which processes one tile of queries at a time.
 
 use gradus_backend::{Layout, Result, ViewMut};
 
@@ -29,7 +29,7 @@ pub(super) fn forward<T: AttentionNumber>(
     Ok(())
 }
 
-/// One tile.
+/// Processes one tile.
 fn one<T: AttentionNumber>(
     p: &Problem<'_, T>,
     tile: Tile,
@@ -39,7 +39,7 @@ fn one<T: AttentionNumber>(
     let (isa, s) = (p.cpu.isa(), p.sizes);
     let Tile { b, h, first, len } = tile;
     let (keys, size) = (p.visible(first + len - 1), Size::of::<T>(isa, len));
-    // One panel longer than the scores, so that rows do not compete for the same cache sets.
+    // Rows are one panel longer than the scores, so that they do not compete for the same cache sets.
     let (ld, wide) = (size.padded(SPAN.min(keys) + 1), size.padded(s.dv));
     let sizes = [
         size.left_len(len, s.d),
@@ -78,7 +78,7 @@ fn one<T: AttentionNumber>(
         }
         for i in 0..len {
             let row_of = [b, h, first + i];
-            // SAFETY: the rows of the tile are this task's.
+            // SAFETY: the rows of the tile belong to this task.
             unsafe {
                 out.write(isa, row_of, row, |y| T::divide(isa, &sums[i * wide..][..s.dv], totals[i], y));
                 lse.write(position(lse_layout, row_of), tops[i] + totals[i].ln());

@@ -1,21 +1,23 @@
-//! Work on rows of scores between the two matrix products.
+//! The kernels that process rows of scores between the two matrix products.
 
 use crate::gemm::Pack;
 use crate::isa::{Isa, per_isa};
 use crate::rows::{Elementary, largest, sum, tree};
 
-/// A type in which attention is computed.
+/// A type that attention is computed in.
 pub(super) trait AttentionNumber: Elementary + Pack {
-    /// Turns scores into weights relative to the largest score so far. Takes the largest score of the previous spans;
-    /// returns the new largest score, the factor that rescales the previous sums to it, and the sum of the weights.
+    /// Turns scores into weights relative to the largest score so far. `before` is the largest score of the previous
+    /// spans. Returns the new largest score, the factor that rescales the previous sums to it, and the sum of the
+    /// weights.
     fn weigh(isa: Isa, scores: &mut [Self], before: Self) -> [Self; 3];
-    /// `x *= factor`.
+    /// Multiplies `x` by `factor`.
     fn rescale(isa: Isa, x: &mut [Self], factor: Self);
-    /// `y = x / total`, or 0 if nothing was summed.
+    /// Sets `y = x / total`, or `y = x` if `total` is 0, where nothing was summed and `x` is 0.
     fn divide(isa: Isa, x: &[Self], total: Self, y: &mut [Self]);
-    /// Turns scores into weights, given their log-sum-exp; the sum of the weights' products with their gradients.
+    /// Turns scores into weights, given their log-sum-exp. Returns the sum of the weights times their gradients.
     fn weights(isa: Isa, scores: &mut [Self], dp: &[Self], lse: Self) -> Self;
-    /// `dp` becomes the gradient of the scores, given the sum of those products.
+    /// Turns `dp`, the gradients of the weights, into the gradients of the scores. `delta` is the sum that `weights`
+    /// returns.
     fn slopes(isa: Isa, p: &[Self], dp: &mut [Self], delta: Self);
 }
 
@@ -23,7 +25,7 @@ pub(super) trait AttentionNumber: Elementary + Pack {
 fn weigh<T: Elementary>(scores: &mut [T], before: T) -> [T; 3] {
     let here = largest(scores);
     let top = if here > before { here } else { before };
-    // A row before any of its keys has been seen.
+    // If the largest score is -inf, every key of the row has been hidden so far.
     let shift = if top == T::NEG_INFINITY { T::ZERO } else { top };
     scores.iter_mut().for_each(|s| *s = (*s - shift).exp());
     [top, (before - shift).exp(), sum(scores)]
@@ -47,8 +49,8 @@ fn weights<T: Elementary>(scores: &mut [T], dp: &[T], lse: T) -> T {
     } else {
         scores.iter_mut().for_each(|s| *s = (*s - lse).exp());
     }
-    // Products are rounded as in the default body: where terms of the gradient cancel, no override could agree more
-    // closely.
+    // Products are rounded before they are added, as in the default implementation of the operation. With a fused
+    // multiply-add, the results would agree less closely with that implementation where terms of the gradient cancel.
     tree([scores, dp], T::ZERO, |[p, dp], s| s + p * dp, |a, b| a + b)
 }
 

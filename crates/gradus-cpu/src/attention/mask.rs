@@ -7,7 +7,7 @@ use crate::CpuBackend;
 use crate::access::{Float, Plain};
 use crate::rows::Elementary;
 
-/// A mask: bool keeps a score where it is true, a float is added to it.
+/// A mask. A bool mask keeps the scores where it is true, and a float mask is added to the scores.
 #[derive(Debug)]
 pub(super) struct Mask<'a> {
     values: Values<'a>,
@@ -24,7 +24,7 @@ enum Values<'a> {
 }
 
 impl<'a> Mask<'a> {
-    /// A mask of bool or float, broadcast to `[b, h, lq, lk]`.
+    /// Creates a bool or float mask, broadcast to `[b, h, lq, lk]`.
     pub(super) fn new(cpu: &CpuBackend, op: &str, x: View<'a>, scores: Shape) -> Result<Self> {
         let values = match x.dtype {
             DType::F64 => Values::F64(cpu.slice(op, x)?),
@@ -36,7 +36,7 @@ impl<'a> Mask<'a> {
         Ok(Mask { values, layout: x.layout.expand(scores)? })
     }
 
-    /// Masks scores of a row, given by batch, head and query, from key `from` on.
+    /// Masks the scores of a row from key `from` on. `row` holds the indices of the batch, the head and the query.
     pub(super) fn apply<T: Elementary>(&self, row: [usize; 3], from: usize, scores: &mut [T]) {
         let step = self.layout.strides()[3];
         let at = position(&self.layout, row).wrapping_add_signed(step * from as isize);
@@ -55,7 +55,7 @@ fn add<T: Elementary, M: Float<Compute = f32>>(score: T, m: M) -> T {
     score + T::from_f64(f64::from(m.widen()))
 }
 
-/// `scores[i] = f(scores[i], x[at + i * step])`. Positions must lie within `x` (checked).
+/// Sets `scores[i] = f(scores[i], x[at + i * step])`. Panics if a position lies outside `x`.
 #[inline(always)]
 fn each<T: Elementary, M: Plain>(x: &[M], at: usize, step: isize, scores: &mut [T], f: impl Fn(T, M) -> T) {
     if step == 1 {

@@ -1,15 +1,17 @@
 //! Scaled dot-product attention and its gradient, without keeping all scores in memory.
 //!
 //! A task takes [`QUERIES`](problem::QUERIES) queries of a head and walks over the keys that they may see,
-//! [`SPAN`](problem::SPAN) keys at a time. The scores of a span are a matrix product; they stay in the cache, become
-//! weights, and are multiplied by the values. All exponents are relative to the largest score so far, and earlier sums
-//! are rescaled when it grows. The backward pass recomputes the weights from the log-sum-exp of each row.
+//! [`SPAN`](problem::SPAN) keys at a time. The scores of a span are computed as a matrix product and stay in the cache,
+//! where they are turned into weights and multiplied by the values. All exponents are relative to the largest score so
+//! far, and earlier sums are rescaled when it grows. The backward pass recomputes the weights from the log-sum-exp of
+//! each row.
 //!
-//! Tiles, spans and chains of sums are cut at fixed positions, so the result of a query depends only on its keys: not
-//! on the number of threads, the instruction set, or the other queries, heads and samples. Keys hidden by causal
-//! attention are skipped where they fill a block of a product and have weight 0 elsewhere, which changes no bit of a
-//! sum of finite numbers; a hidden value that is infinite or NaN may reach queries that share a block with a query that
-//! sees it. The gradient skips nothing where a number is not finite.
+//! Tiles, spans and chains of sums are split at fixed positions. The result of a query therefore depends only on its
+//! own keys, and not on the number of threads, the instruction set, or the other queries, heads and samples. Keys
+//! hidden by causal attention are skipped where they fill a whole block of a product, and have weight 0 elsewhere. For
+//! finite numbers, this does not change a single bit of a sum. A hidden value that is infinite or NaN, however, may
+//! reach queries that share a block with a query that sees it. The backward pass skips nothing if any number is not
+//! finite.
 
 mod backward;
 mod forward;
@@ -59,7 +61,7 @@ pub(crate) fn attention(
     })
 }
 
-/// Whether `fine` is true of all elements.
+/// Returns whether `fine` is true for all elements.
 fn all<S: Float>(cpu: &CpuBackend, v: View<'_>, fine: impl Fn(S::Compute) -> bool + Sync) -> Result<bool> {
     let data = cpu.slice::<S>("attention_backward", v)?;
     let (rows, len, [step]) = Nest::new(&[v.layout]).split_inner();
@@ -79,14 +81,14 @@ fn all<S: Float>(cpu: &CpuBackend, v: View<'_>, fine: impl Fn(S::Compute) -> boo
     Ok(!bad.into_inner())
 }
 
-/// Whether all numbers are finite. If one is not, the products that causal attention leaves out would not be 0.
+/// Returns whether all numbers are finite. If one is not, the products that causal attention skips might not be 0.
 fn finite<S: Float<Compute: Elementary>>(cpu: &CpuBackend, operands: [View<'_>; 4], lse: View<'_>) -> Result<bool> {
     for v in operands {
         if !all::<S>(cpu, v, Elementary::is_finite)? {
             return Ok(false);
         }
     }
-    // -inf where a query sees no key.
+    // The log-sum-exp is -inf where a query sees no key.
     all::<S::Compute>(cpu, lse, |x| x.is_finite() || x == Elementary::NEG_INFINITY)
 }
 

@@ -1,4 +1,4 @@
-//! The operands of both passes, and how the work is cut into tiles.
+//! The operands of both passes, and how the work is divided into tiles.
 
 use gradus_backend::composite::attention::Sizes;
 use gradus_backend::{AttentionParams, Result, View};
@@ -8,11 +8,11 @@ use super::matrices::Matrices;
 use crate::CpuBackend;
 use crate::gemm::Real;
 
-/// Queries in a tile: a multiple of every kernel's panel.
+/// The number of queries in a tile: a multiple of the panel width of every kernel.
 pub(super) const QUERIES: usize = 96;
-/// Most keys whose scores are held at once.
+/// The most keys whose scores are in memory at once.
 pub(super) const SPAN: usize = 2048;
-/// Fewest multiply-adds that justify a task of their own.
+/// The number of multiply-adds that a task should perform.
 pub(super) const TASK: usize = 1 << 18;
 
 /// The operands that both passes read.
@@ -20,7 +20,7 @@ pub(super) struct Problem<'a, T> {
     pub(super) cpu: &'a CpuBackend,
     pub(super) sizes: Sizes,
     pub(super) causal: bool,
-    /// Whether products leave out the keys that causal attention hides.
+    /// Whether products skip the keys that causal attention hides.
     pub(super) skips: bool,
     pub(super) scale: T,
     pub(super) q: Matrices<'a, T>,
@@ -68,13 +68,13 @@ impl<'a, T: Real> Problem<'a, T> {
         Tile { b, h, first, len: QUERIES.min(self.sizes.lq - first) }
     }
 
-    /// Query `i` sees the first this many keys.
+    /// The number of keys that query `i` sees. They are the first ones.
     pub(super) fn visible(&self, i: usize) -> usize {
         let Sizes { lq, lk, .. } = self.sizes;
         if self.causal { (i + 1 + lk).saturating_sub(lq) } else { lk }
     }
 
-    /// The products with query `i` cover the first this many keys.
+    /// The number of keys, counted from the first, that the products with query `i` include.
     pub(super) fn reached(&self, i: usize) -> usize {
         if self.skips { self.visible(i) } else { self.sizes.lk }
     }
@@ -86,7 +86,7 @@ impl<'a, T: Real> Problem<'a, T> {
     }
 }
 
-/// Some queries of a head.
+/// Some consecutive queries of a head.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tile {
     pub(super) b: usize,

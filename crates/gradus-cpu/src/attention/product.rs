@@ -1,4 +1,4 @@
-//! The products of a tile: operands packed for the GEMM kernels, with the hidden parts left out.
+//! The matrix products of a tile. Their operands are packed for the GEMM kernels, and hidden parts are skipped.
 
 use std::ops::Range;
 
@@ -8,12 +8,12 @@ use crate::gemm::{K_BLOCK, Micro, Real, Store, THIN_ROWS, k_step, thin_vectors};
 use crate::isa::Isa;
 use crate::stored::{Part, Stored};
 
-/// Keys in one chain of a sum over keys: a panel of this many rows fits the L1 cache.
+/// The number of keys in one chain of a sum over keys. A panel of this many rows fits in the L1 cache.
 const STEP: usize = 128;
-/// Bytes of a small L1 cache.
+/// The size of a small L1 cache in bytes.
 const L1: usize = 32 << 10;
 
-/// Most rows of a kernel, and the width of its panels.
+/// The size of a kernel: the most rows that it computes, and the width of its panels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     rows: usize,
@@ -22,12 +22,13 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// For many rows.
+    /// Returns the size for many rows.
     pub(super) fn full<T: Real>(isa: Isa) -> Self {
         Size { rows: T::rows(isa), width: T::panel(isa), vectors: 2 }
     }
 
-    /// For this many rows, at least one: a small number gets wider panels, if they fit the L1 cache.
+    /// Returns the size for `rows` rows (at least 1). For a small number of rows, the panels are wider if they fit in
+    /// the L1 cache.
     pub(super) fn of<T: Real>(isa: Isa, rows: usize) -> Self {
         if rows <= THIN_ROWS {
             let vectors = thin_vectors(rows);
@@ -39,36 +40,36 @@ impl Size {
         Size::full::<T>(isa)
     }
 
-    /// Elements of `m` packed rows of this many steps.
+    /// Returns the number of elements in `m` packed rows of `steps` steps.
     pub(super) fn left_len(self, m: usize, steps: usize) -> usize {
         m.next_multiple_of(self.rows) * steps
     }
 
-    /// `n` columns, rounded up to a whole panel.
+    /// Rounds `n` columns up to whole panels.
     pub(super) fn padded(self, n: usize) -> usize {
         n.next_multiple_of(self.width)
     }
 
-    /// Packs `m` rows of `a`, panels of all steps.
+    /// Packs `m` rows of `a` into panels that cover all steps.
     ///
     /// # Safety
     /// The rows and steps lie inside `a`.
     pub(super) unsafe fn pack_left<T>(self, isa: Isa, a: Part<'_, T>, m: usize, steps: usize, out: &mut [T]) {
         for i in (0..m).step_by(self.rows) {
             let (rows, out) = (self.rows.min(m - i), &mut out[i * steps..][..self.rows * steps]);
-            // SAFETY: the caller's promise; `out` has `steps` times the rows of a panel.
+            // SAFETY: guaranteed by the caller. `out` has room for `steps` times the rows of a panel.
             unsafe { a.from(i, 0).rows(isa, [rows, steps], self.rows, out) };
         }
     }
 
-    /// Packs `n` columns of `b`, panels of all steps, with zeros beyond the last column.
+    /// Packs `n` columns of `b` into panels that cover all steps, with zeros beyond the last column.
     ///
     /// # Safety
     /// The columns and steps lie inside `b`.
     pub(super) unsafe fn pack_right<T>(self, isa: Isa, b: Part<'_, T>, steps: usize, n: usize, out: &mut [T]) {
         for j in (0..n).step_by(self.width) {
             let (cols, out) = (self.width.min(n - j), &mut out[j * steps..][..self.width * steps]);
-            // SAFETY: the caller's promise; `out` has `steps` times the width of a panel.
+            // SAFETY: guaranteed by the caller. `out` has room for `steps` times the width of a panel.
             unsafe { b.from(0, j).panel(isa, [steps, cols], self.width, out) };
         }
     }
@@ -91,7 +92,8 @@ struct Right<'a, T> {
     panel: usize,
 }
 
-/// `c[i * ldc + j]`, combined with the old values as `store` says. Rows of `c` have room for whole panels of columns.
+/// Where a product is stored. Element `(i, j)` goes to `c[i * ldc + j]` and is combined with the old value as `store`
+/// specifies. Rows of `c` have room for whole panels of columns.
 #[derive(Debug)]
 struct Target<'a, T> {
     c: &'a mut [T],
@@ -100,8 +102,8 @@ struct Target<'a, T> {
     alpha: T,
 }
 
-/// A product of `m` rows and `n` columns. `steps` returns the steps that matter to a group of rows; for `None` their
-/// results are left alone.
+/// Computes a product of `m` rows and `n` columns. `steps` returns the steps that matter to a group of rows, or `None`
+/// to leave the results of these rows unchanged.
 fn multiply<T: Real>(
     isa: Isa,
     size: Size,
@@ -141,17 +143,18 @@ fn multiply<T: Real>(
                 alpha: to.alpha,
                 beta: T::ZERO,
             };
-            // SAFETY: the parts hold what the kernel reads and writes: `k` steps of `rows` rows and of a panel, and `rows`
-            // rows of a panel's width.
+            // SAFETY: the parts hold what the kernel reads and writes: `k` steps of `rows` rows and of a panel, and
+            // `rows` rows of a panel's width.
             unsafe { T::run(isa, &micro) };
         }
     }
 }
 
 impl<T: AttentionNumber> Problem<'_, T> {
-    /// `out[i * ld + j] = alpha * (row i . column j)` for the keys in `span` that a tile sees: packed rows of the tile
-    /// times a matrix `[depth, lk]`, of which `panel` holds one panel at a time. Elements that a query does not see may
-    /// keep their old values.
+    /// Sets `out[i * ld + j] = alpha * (row i . column j)` for the keys in `span` that a tile sees, where `j` counts
+    /// from the start of `span`. The rows are the packed rows of the tile, and the columns are those of a matrix
+    /// `[depth, lk]`, of which `panel` holds one panel at a time. Elements that a query does not see may keep their old
+    /// values.
     pub(super) fn against_keys(
         &self,
         tile: Tile,
@@ -181,8 +184,9 @@ impl<T: AttentionNumber> Problem<'_, T> {
         }
     }
 
-    /// `out[i] += alpha * sum over the keys j in span of s[i][j] * (row j)`, with rows of a matrix `[lk, width]`.
-    /// `work` has room for the packed operands: [`over_keys_len`](Problem::over_keys_len) elements.
+    /// Adds `alpha * s[i][j] * (row j)`, summed over the keys `j` in `span`, to each row `i` of `out`. The rows `j` are
+    /// those of a matrix `[lk, width]`. `work` has room for the packed operands, which take up
+    /// [`over_keys_len`](Problem::over_keys_len) elements.
     pub(super) fn over_keys(
         &self,
         tile: Tile,
@@ -198,8 +202,8 @@ impl<T: AttentionNumber> Problem<'_, T> {
         let (left, right) = work.split_at_mut(size.left_len(tile.len, STEP));
         for j in span.clone().step_by(STEP) {
             let len = STEP.min(span.end - j);
-            // SAFETY: `s` holds a row of `ld` scores, all keys of the span, for every query of the tile; keys of the
-            // span are rows of the matrix.
+            // SAFETY: for every query of the tile, `s` holds a row of `ld` scores, which covers all keys of the span.
+            // These keys are rows of the matrix.
             unsafe {
                 size.pack_left(isa, Part::new(&Stored(s), j - span.start, [ld as isize, 1]), tile.len, len, left);
                 size.pack_right(isa, matrix.from(j, 0), len, width, right);
@@ -214,8 +218,9 @@ impl<T: AttentionNumber> Problem<'_, T> {
         }
     }
 
-    /// `out[j] += alpha * sum over the queries i of a tile of s[i][j] * (row i)` for the keys `j` in `span`, the first
-    /// of which is row 0 of `out`. The rows are packed as the right operand of a product with many rows.
+    /// Adds `alpha * s[i][j] * (row i)`, summed over the queries `i` of a tile, to row `j` of `out` for each key `j` in
+    /// `span`, where `j` counts from the start of `span`. The rows `i` are packed as the right operand of a product
+    /// with many rows.
     pub(super) fn over_queries(
         &self,
         tile: Tile,
@@ -235,7 +240,7 @@ impl<T: AttentionNumber> Problem<'_, T> {
         });
     }
 
-    /// Elements that [`over_keys`](Problem::over_keys) packs.
+    /// Returns the number of elements that [`over_keys`](Problem::over_keys) packs.
     pub(super) fn over_keys_len(&self, tile: Tile, width: usize) -> usize {
         let size = Size::of::<T>(self.cpu.isa(), tile.len);
         size.left_len(tile.len, STEP) + STEP * size.padded(width)

@@ -1,4 +1,5 @@
-//! Attention is compared with the composite in f64, and repeated in ways that must not change a bit.
+//! Tests that compare attention with the composite in f64, and that repeat it in ways that must not change a single
+//! bit.
 
 use gradus_backend::composite::attention as composite;
 use gradus_backend::{AttentionParams, Backend, DType, ErrorKind, View};
@@ -10,17 +11,17 @@ use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, noise};
 /// b, h, hk, lq, lk, d, dv.
 type Sizes = [usize; 7];
 
-/// How rows are masked.
+/// How scores are masked.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mask {
     None,
     /// A bool mask of these sizes: a quarter of the keys is hidden, and the first query of each matrix sees none.
     Bool([usize; 4]),
-    /// A float mask of these sizes that hides as many keys with -inf.
+    /// A float mask of these sizes that hides the same keys with -inf.
     Float(DType, [usize; 4]),
 }
 
-/// Operands, and results of both passes.
+/// The operands and the results of both passes.
 struct Case {
     params: AttentionParams,
     inputs: [Tensor; 4],
@@ -65,7 +66,7 @@ impl Case {
         Case { params: AttentionParams { causal, scale }, inputs, mask, outputs }
     }
 
-    /// The same numbers in f64.
+    /// Returns the same case in f64.
     fn wide(&self, cpu: &CpuBackend) -> Case {
         let wide = |t: &Tensor| {
             let values = t.values(cpu);
@@ -105,7 +106,7 @@ impl Case {
     }
 }
 
-/// The native results agree with the composite's in f64.
+/// Asserts that the native results agree with those of the composite in f64.
 #[track_caller]
 fn agrees(cpu: &CpuBackend, dtype: DType, sizes: Sizes, mask: Mask, causal: bool, lies: [Lie; 2]) {
     let case = Case::new(cpu, dtype, sizes, mask, causal, lies);
@@ -127,7 +128,7 @@ fn agrees(cpu: &CpuBackend, dtype: DType, sizes: Sizes, mask: Mask, causal: bool
             rough
         };
         let (got, want) = (got.values(cpu), want.values(cpu));
-        // Sums of many terms: the error is relative to the largest.
+        // The values are sums of many terms, so the error is relative to the largest value.
         let largest = want.iter().filter(|v| v.is_finite()).fold(1.0, |m: f64, v| m.max(v.abs()));
         let scaled = |v: Vec<f64>| v.into_iter().map(|v| v / largest).collect::<Vec<_>>();
         assert_close(&scaled(got), &scaled(want), tolerance);
@@ -211,7 +212,7 @@ fn threads_and_instruction_sets_change_no_bit() {
     }
 }
 
-/// The contiguous `x` without the first `skip` positions of an axis.
+/// Returns the contiguous tensor `x` without the first `skip` positions of an axis.
 fn tail(cpu: &CpuBackend, x: &Tensor, axis: usize, skip: usize) -> Tensor {
     let part = x.layout.narrow(axis, skip, x.layout.dims()[axis] - skip).unwrap();
     let (values, positions) = (x.values(cpu), part.positions().collect::<Vec<_>>());
@@ -265,7 +266,7 @@ fn a_query_that_sees_one_key_gives_its_value_and_has_no_gradient() {
         assert_eq!(values(&case.outputs[0]), values(&case.inputs[2]));
         assert_eq!((values(&case.outputs[2]), values(&case.outputs[3])), (vec![0.0; 70], vec![0.0; 70]));
         assert_eq!(values(&case.outputs[4]), values(&case.inputs[3]));
-        // The first of causal queries.
+        // With causal attention, the first query sees only one key.
         let sizes = [1, 1, 1, 130, 130, 20, 20];
         let case = Case::new(cpu, dtype, sizes, Mask::None, true, [Lie::Contiguous; 2]).run(cpu, true);
         assert_eq!(values(&case.outputs[0])[..20], values(&case.inputs[2])[..20]);
@@ -276,7 +277,7 @@ fn a_query_that_sees_one_key_gives_its_value_and_has_no_gradient() {
 #[test]
 fn queries_without_keys_give_zero_and_take_no_part() {
     let cpu = &CpuBackend::with_threads(2).unwrap();
-    // More queries than keys, aligned at the end: the first 100 see none.
+    // There are more queries than keys, aligned at the end, so the first 100 queries see no key.
     let case = Case::new(cpu, DType::F32, [1, 1, 1, 150, 50, 8, 8], Mask::None, true, [Lie::Contiguous; 2]);
     let case = case.run(cpu, true);
     assert_eq!(case.outputs[0].values(cpu)[..800], [0.0; 800]);
@@ -290,7 +291,7 @@ fn nan_and_infinity_stay_where_they_belong() {
     let cpu = &CpuBackend::with_threads(2).unwrap();
     let sizes = [1, 1, 1, 110, 40, 8, 8];
     for bad in [f64::NAN, f64::INFINITY] {
-        // In a key that a mask hides from every query: its scores are NaN.
+        // The bad number is in a key that a mask hides from every query, so its scores are not finite.
         let mut case = Case::new(cpu, DType::F32, sizes, Mask::None, false, [Lie::Contiguous; 2]);
         let mut n = noise(1);
         case.inputs[1] =
@@ -299,7 +300,7 @@ fn nan_and_infinity_stay_where_they_belong() {
             Some(Tensor::new(cpu, DType::Bool, &[1, 1, 1, 40], Lie::Contiguous, |i| f64::from(u8::from(i != 3))));
         let case = case.run(cpu, true);
         assert!(case.outputs[..2].iter().all(|t| t.values(cpu).iter().all(|v| v.is_finite())));
-        // In a query: only its own row changes.
+        // The bad number is in a query, so only the row of that query changes.
         let mut case = Case::new(cpu, DType::F32, sizes, Mask::None, false, [Lie::Contiguous; 2]);
         let mut n = noise(1);
         case.inputs[0] =
@@ -316,7 +317,7 @@ fn nan_and_infinity_stay_where_they_belong() {
 #[test]
 fn gradients_of_causal_attention_lose_no_number_that_is_not_finite() {
     let cpu = &CpuBackend::with_threads(2).unwrap();
-    // Keys of several spans; then queries that see no key, and a mask.
+    // The first shape has keys of several spans. The second has queries that see no key, and a mask.
     let shapes = [([1, 2, 1, 110, 2100, 8, 8], None), ([2, 2, 2, 130, 40, 8, 4], Some([1, 1, 130, 40]))];
     let bads = [(f64::NAN, DType::F32), (f64::INFINITY, DType::F32), (f64::INFINITY, DType::BF16)];
     let cases = shapes.into_iter().flat_map(|shape| bads.map(|bad| (shape, bad)));
@@ -324,7 +325,7 @@ fn gradients_of_causal_attention_lose_no_number_that_is_not_finite() {
         let mask = mask.map_or(Mask::None, Mask::Bool);
         let mut case = Case::new(cpu, dtype, sizes, mask, true, [Lie::Contiguous; 2]);
         let mut values = case.inputs[operand].values(cpu);
-        // Near the end, so that some queries do not see the key.
+        // The bad number is near the end, so that some queries do not see the key.
         let at = values.len() - 11;
         values[at] = bad;
         let dims = case.inputs[operand].layout.dims().to_vec();

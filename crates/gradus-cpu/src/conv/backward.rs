@@ -1,4 +1,4 @@
-//! Gradients of convolution.
+//! The gradients of a convolution.
 
 use gradus_backend::{DType, Result, View, ViewMut, Window, composite};
 
@@ -15,15 +15,15 @@ use crate::rows::Elementary;
 use crate::temp::{Temp, contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
 
-/// Most bytes of unfolded columns that are kept at once.
+/// The most bytes of unfolded columns that are kept at once, unless a single image needs more.
 const COLUMNS: usize = 16 << 20;
-/// Fewest parts that the weight's gradient is cut into, given enough images.
+/// The fewest parts that the weight's gradient is divided into, given enough images.
 const PARTS: usize = 12;
-/// Rows and columns in a part of the weight's gradient.
+/// The number of rows in a part of the weight's gradient; `PART_COLS` is the number of columns.
 const PART_ROWS: usize = 96;
 const PART_COLS: usize = 256;
 
-/// Channels of a weight that are rearranged together, so that it is read in long runs.
+/// The number of input channels of a weight that are rearranged together, so that the weight is read in long runs.
 const TRANSPOSED: usize = 16;
 
 /// See [`Backend::conv_backward_input`](gradus_backend::Backend::conv_backward_input).
@@ -54,9 +54,9 @@ pub(crate) fn backward_input(
     })
 }
 
-/// For stride 1: the convolution of `g` with the reversed weight, its input and output channels exchanged. Returns
-/// `false`, and leaves `dx` meaningless, if the weight is not finite, since it would be multiplied by the zeros around
-/// `g`.
+/// Computes `dx` for stride 1 as the convolution of `g` with the reversed weight, whose input and output channels are
+/// exchanged. If the weight is not finite, returns `false` and leaves `dx` meaningless, because the weight would be
+/// multiplied by the zeros around `g`.
 fn flipped<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S]) -> Result<bool>
 where
     S::Compute: Elementary,
@@ -68,7 +68,7 @@ where
         to.pad[i] = ((from.kernel[i] - 1) * from.dilation[i]) as isize - from.pad[i];
     }
     let taps = from.taps();
-    // The smaller of weight and result is checked first.
+    // The weight is checked here unless the result is smaller. In that case the result is checked first, at the end.
     let few_weights = w.len() <= dx.len();
     if few_weights && !finite(w) {
         return Ok(false);
@@ -76,7 +76,7 @@ where
     let mut transposed = Temp::new(cpu, dtype_of::<S>(), &[w.len()])?;
     let mut view = transposed.view_mut();
     let Some(t) = cpu.contiguous_mut::<S>(OP, &mut view)? else { return Ok(true) };
-    // One input channel of a group, for all of its output channels, is a row of `kg * taps` elements.
+    // Each input channel of a group has a row of `kg * taps` elements, which covers all output channels of the group.
     let (row, parts) = (s.kg * taps, s.cg.div_ceil(TRANSPOSED));
     let rows = Disjoint::new(t);
     cpu.parallel_for(s.groups * parts, 1, |tasks| {
@@ -99,9 +99,9 @@ where
     Ok(few_weights || finite(dx) || finite(w))
 }
 
-/// Whether all elements are finite.
+/// Returns whether all elements are finite.
 fn finite<S: Float<Compute: Elementary>>(x: &[S]) -> bool {
-    // A finite number minus itself is 0, any other is NaN; computed in lanes, which become vectors.
+    // A finite number minus itself is 0, and any other number minus itself is NaN. The lanes are compiled to vectors.
     let mut lanes = [S::Compute::ZERO; 16];
     let (chunks, rest) = x.as_chunks::<16>();
     for chunk in chunks {
@@ -110,7 +110,7 @@ fn finite<S: Float<Compute: Elementary>>(x: &[S]) -> bool {
     lanes.iter().all(|lane| lane.is_finite()) && rest.iter().all(|v| v.widen().is_finite())
 }
 
-/// The general case: the columns `w^T g` of a few images at a time are folded into the input.
+/// Computes `dx` in the general case. The columns `w^T g` of a few images at a time are folded into `dx`.
 fn columns<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S]) -> Result<()> {
     const OP: &str = "conv_backward_input";
     let geometry = &s.geometry;
@@ -128,7 +128,7 @@ fn columns<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S])
     for first in (0..s.n).step_by(images) {
         let count = images.min(s.n - first);
         // SAFETY: groups of `kg` channels of `g`, of `kg` rows of `w` and of `taps` rows of columns lie inside their
-        // slices; each product writes its own group of columns.
+        // slices, and each product writes only its own group of columns.
         unsafe {
             let out = MatMut::new(cols.as_mut_ptr(), 0, 0, 0);
             let operands = |i: usize| {
@@ -176,8 +176,8 @@ pub(crate) fn backward_weight(
     })
 }
 
-/// `dw = sum of g x_unfolded^T` over the images: blocks of images, each summed in order by the tasks that own parts of
-/// `dw`; the blocks' results are added in order.
+/// Computes `dw`, the sum of `g x_unfolded^T` over the images. The images are divided into blocks. Within a block, each
+/// part of `dw` is summed in order by one task. The results of the blocks are then added in order.
 fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) -> Result<()> {
     const OP: &str = "conv_backward_weight";
     let geometry = &s.geometry;
@@ -200,7 +200,8 @@ fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) 
     let mut temp = Temp::new(cpu, dtype_of::<S::Compute>(), &[blocks, dw.len()])?;
     let mut view = temp.view_mut();
     let Some(sums) = cpu.contiguous_mut::<S::Compute>(OP, &mut view)? else { return Ok(()) };
-    // SAFETY: `sums` is borrowed until the tasks are done; each task has a part of one block's gradient for itself.
+    // SAFETY: `sums` stays borrowed until the tasks are done, and each task writes only its own part of one block's
+    // gradient.
     let out = unsafe { MatMut::new(sums.as_mut_ptr(), 0, 0, 0) };
     cpu.parallel_for(blocks * parts, 1, |tasks| {
         for task in tasks {
@@ -235,7 +236,7 @@ fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) 
     Ok(())
 }
 
-/// The dtype that a float type is stored as.
+/// Returns the dtype whose elements are stored as `S`.
 fn dtype_of<S: Float>() -> DType {
     [DType::F64, DType::F32, DType::F16].into_iter().find(|&d| S::holds(d)).unwrap_or(DType::BF16)
 }

@@ -1,10 +1,10 @@
-//! Convolution with output channels along the vectors, which reads its input in place.
+//! Direct convolution with output channels along the vectors, which does not unfold its input.
 //!
-//! A tile is a box of positions of an image. The input under it is copied once, with its padding ([`Region`]). For each
-//! step of a sum (an element under the window) a kernel reads the input of a few neighbouring positions as scalars, at
-//! any stride, and the weights of many output channels as a row of a panel, packed once for all tiles. Sums are
-//! computed as `[positions, channels]` and transposed when they are stored. They are summed in the same chains as in
-//! GEMM.
+//! A tile is a box of output positions of an image. Unless the input can be read in place, the input under a tile is
+//! copied once, with its padding (see [`Region`]). Each step of a sum is one element under the window. For each step, a
+//! kernel reads the input of a few neighbouring positions as scalars, at any stride, and the weights of many output
+//! channels as a row of a panel. The panels are packed once for all tiles. Sums are computed as `[positions, channels]`
+//! and transposed when they are stored. They are added in the same chains as in GEMM.
 
 use std::ops::Range;
 
@@ -20,25 +20,28 @@ use crate::parallel::Disjoint;
 use crate::temp::Temp;
 use crate::{CpuBackend, scratch};
 
-/// Fewest output channels of a group.
+/// The fewest output channels per group for which this method is used.
 pub(super) const CHANNELS: usize = 8;
-/// Most positions in a tile.
+/// The most positions in a tile.
 const POSITIONS: usize = 512;
-/// About how many elements of input and sums a tile has: they should stay in the L2 cache.
+/// The approximate number of f32 elements of input and sums in a tile. They should stay in the L2 cache.
 const TILE: usize = 96 << 10;
-/// Channels whose weights are applied to all positions of a tile before the next channels' are.
+/// The number of output channels whose weights are applied to all positions of a tile before those of the next
+/// channels.
 pub(super) const TOGETHER: usize = 128;
-/// Fewest tasks: if there are fewer tiles, each task takes a part of the output channels.
+/// The fewest tiles for which a task computes all output channels of its tile. If there are fewer tiles, each task
+/// computes only a part of the output channels.
 const TASKS: usize = 8;
 
-/// The weights of all groups, for each group and block of steps as panels `[steps][width]`, one after the other.
+/// The arrangement of the packed weights. Each group and block of steps has its panels `[steps][width]`, one after the
+/// other.
 #[derive(Debug)]
 pub(super) struct Panels {
-    /// Output channels of a group, rounded up to whole vectors.
+    /// The number of output channels of a group, rounded up to whole vectors.
     pub(super) columns: usize,
-    /// Width of every panel but the last, which may be half as wide.
+    /// The width of every panel except the last, which may be half as wide.
     pub(super) width: usize,
-    /// Length of a block of steps.
+    /// The number of steps in a block.
     pub(super) step: usize,
 }
 
@@ -48,18 +51,17 @@ impl Panels {
         Panels { columns: channels.next_multiple_of(width / 2), width, step: k_step(steps) }
     }
 
-    /// Panels from column `begin` up to column `end`: the first column and the width of each.
+    /// Returns the first column and the width of each panel from column `begin` up to column `end`.
     pub(super) fn panels(&self, begin: usize, end: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (width, end) = (self.width, end.min(self.columns));
         (begin..end).step_by(width).map(move |j| (j, width.min(end - j)))
     }
 }
 
-/// Packs the columns of a matrix `[steps, columns]`, which are rows in memory, as a panel, with zeros beyond the last
-/// column.
+/// Packs a matrix `[columns, steps]` as a panel `[steps][width]`, with zeros beyond the last column.
 ///
 /// # Safety
-/// `m` is `[columns, steps]`; `out` has `steps * width` elements.
+/// `m` has `columns` rows of `steps` elements, and `out` has `steps * width` elements.
 pub(super) unsafe fn pack<S: Pack>(
     isa: Isa,
     m: Mat<'_, S>,
@@ -68,21 +70,21 @@ pub(super) unsafe fn pack<S: Pack>(
     width: usize,
     out: &mut [S::Compute],
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { S::panel(isa, m.transposed(), steps, columns, width, out) }
 }
 
-/// Cuts a line of positions into equal pieces for kernels.
+/// Splits a line of positions into pieces of nearly equal length, which have at most `most` positions each.
 pub(super) fn pieces(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let count = len.div_ceil(most);
     (0..count).map(move |i| i * len / count..(i + 1) * len / count)
 }
 
-/// Positions of a tile along each axis: whole lines, or a part of one.
+/// Returns the number of positions of a tile along each axis. A tile consists of whole lines or of a part of one line.
 fn tile_size<T>(s: &Sizes, columns: usize) -> [usize; 3] {
     let [_, height, width] = s.geometry.output;
     let [_, down, across] = s.geometry.stride;
-    // With only one position, the stride does not matter.
+    // Along an axis with only one position, the stride does not matter.
     let [down, across] = [down.min(height), across.min(width)];
     let elements = s.cg.saturating_mul(down).saturating_mul(across).saturating_add(columns);
     let most = (TILE * 4 / size_of::<T>() / elements).clamp(32, POSITIONS);
@@ -93,8 +95,8 @@ fn tile_size<T>(s: &Sizes, columns: usize) -> [usize; 3] {
     [1, height.div_ceil(height.div_ceil(lines)), width]
 }
 
-/// See [`correlate`](super::correlate); for at least [`CHANNELS`] output channels per group. Returns `false`, and does
-/// nothing, if the input under a tile is too large to copy.
+/// Like [`correlate`](super::correlate), but for at least [`CHANNELS`] output channels per group. Returns `false`, and
+/// does nothing, if the input under a tile is too large to copy.
 pub(super) fn correlate<S: Fill>(
     cpu: &CpuBackend,
     s: &Sizes,
@@ -106,7 +108,7 @@ pub(super) fn correlate<S: Fill>(
     type T<S> = <S as Float>::Compute;
     let mut sizes = *s;
     if s.geometry.is_identity() {
-        // A window of one element: all positions form one line.
+        // The window has only one element, so all positions can form one line.
         let plane = [1, 1, s.geometry.plane()];
         (sizes.geometry.input, sizes.geometry.output) = (plane, plane);
     }
@@ -169,7 +171,8 @@ pub(super) fn correlate<S: Fill>(
                 for k in (0..stored).step_by(8) {
                     let rows = std::array::from_fn(|r| {
                         let to = (product * s.kg + begin + k + r) * positions + at;
-                        // SAFETY: a channel of this image and group, at the positions of this tile alone.
+                        // SAFETY: only this task writes to this channel of this image and group at the positions of
+                        // this tile.
                         unsafe { out.slice(if k + r < stored { to..to + lines * width } else { 0..0 }) }
                     });
                     S::transpose(isa, &sums[k..], row, rows);
@@ -180,7 +183,7 @@ pub(super) fn correlate<S: Fill>(
     Ok(true)
 }
 
-/// The sums of a tile.
+/// The operands from which the sums of a tile are computed.
 struct Tile<'a, T> {
     lines: usize,
     width: usize,
@@ -189,12 +192,12 @@ struct Tile<'a, T> {
     steps: &'a [isize],
     /// The output channels, as columns of the panels.
     channels: Range<usize>,
-    /// Whether to add to what is there.
+    /// Whether to add to the numbers that `sums` already holds.
     add: bool,
 }
 
 impl<T: Real> Tile<'_, T> {
-    /// Computes them as `[positions][channels]`.
+    /// Computes the sums as `[positions][channels]`.
     fn run(&self, isa: Isa, s: &Sizes, region: &Region, panels: &Panels, sums: &mut [T]) {
         let (rows, row, columns) = (T::rows(isa), s.geometry.stride[2], panels.columns);
         let Range { start, end } = self.channels;
@@ -207,7 +210,7 @@ impl<T: Real> Tile<'_, T> {
             let steps = &self.steps[k0..self.steps.len().min(k0 + panels.step)];
             let store = if k0 > 0 || self.add { Store::Add } else { Store::Set };
             for begin in (start..end).step_by(TOGETHER) {
-                // Two lines at a time if the kernel has enough rows.
+                // Two lines are processed at a time if the kernel has enough rows.
                 let pair = if 2 * self.width <= rows { 2 } else { 1 };
                 for y in (0..self.lines).step_by(pair) {
                     let pair = pair.min(self.lines - y);
@@ -236,7 +239,8 @@ impl<T: Real> Tile<'_, T> {
                                 beta: T::ZERO,
                             };
                             // SAFETY: the steps lead from the first to the last element under the windows of this
-                            // piece, of one line or two; these, the panel and the rows of the sums lie inside theirs by the assertions.
+                            // piece, which covers one or two lines. These elements, the panel and the rows of the sums
+                            // lie inside their slices, as asserted above.
                             unsafe { T::run(isa, &micro) };
                         }
                     }
@@ -246,7 +250,7 @@ impl<T: Real> Tile<'_, T> {
     }
 }
 
-/// Packs the weights `[groups][channels][steps]` as `panels` prescribes.
+/// Packs the weights `[groups][channels][steps]` in the arrangement of `panels`.
 fn pack_weights<S: Fill>(cpu: &CpuBackend, s: &Sizes, panels: &Panels, w: &[S], packed: &mut [S::Compute]) {
     let (isa, taps, columns) = (cpu.isa(), s.taps(), panels.columns);
     assert!(packed.len() == s.groups * taps * columns && w.len() == s.k() * taps);
@@ -258,7 +262,8 @@ fn pack_weights<S: Fill>(cpu: &CpuBackend, s: &Sizes, panels: &Panels, w: &[S], 
             let (k0, j) = (block * panels.step, panel * panels.width);
             let (steps, width) = (panels.step.min(taps - k0), panels.width.min(columns - j));
             let at = (group * taps + k0) * columns + j * steps;
-            // SAFETY: each panel is one task; rows `j` of the group's weights have `taps` elements each.
+            // SAFETY: each panel belongs to one task, and the rows of the group's weights from row `j` on have `taps`
+            // elements each.
             unsafe {
                 let m = Mat::new(w, (group * s.kg + j) * taps + k0, taps as isize, 1);
                 pack(isa, m, width.min(s.kg - j), steps, width, packed.slice(at..at + steps * width));

@@ -1,4 +1,4 @@
-//! `unfold` and `fold` as operations.
+//! The operations `unfold` and `fold`.
 
 use gradus_backend::{Result, Scalar, View, ViewMut, Window};
 
@@ -9,10 +9,11 @@ use crate::sum::{Summable, with_sum};
 use crate::temp::{contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
 
-/// Fewest elements that justify a task of their own.
+/// The number of elements that a task should process.
 const TASK: usize = 1 << 14;
 
-/// The geometry, and the shape of the unfolded side, of an input `[n, c, spatial..]`.
+/// Checks a window over `x [n, c, spatial..]`. Returns the number of channels in the whole batch (`n * c`), the
+/// geometry, and the shape of the unfolded side.
 fn unfolded(op: &str, window: &Window, x: View<'_>) -> Result<(usize, Geometry, Vec<usize>)> {
     if !(1..=3).contains(&window.rank) {
         let m = format!("a window over {} axes; it has 1 to 3", window.rank);
@@ -91,7 +92,8 @@ pub(crate) fn fold(cpu: &CpuBackend, window: &Window, x: View<'_>, out: &mut Vie
     })
 }
 
-/// Adds the columns `[taps, positions]` of one channel to the elements that they came from, tap by tap.
+/// Sets `sums` to the folded columns `[taps, positions]` of one channel. Tap by tap, each number is added to the
+/// element that it was unfolded from.
 pub(super) fn fold_channel<T: Summable>(g: &Geometry, cols: &[T], sums: &mut [T::Acc]) {
     let (p, step) = (g.positions(), g.stride[2]);
     sums.fill(T::Acc::default());

@@ -18,12 +18,12 @@ const OP: &str = "conv";
 /// The matrix `[channels * taps, positions]` of the elements under the window, 0 in the padding.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Im2col<'a, S> {
-    /// One image, starting at its first channel.
+    /// The elements of an image, starting at the first channel of the matrix.
     pub(crate) image: &'a [S],
     pub(crate) geometry: &'a Geometry,
 }
 
-/// Its transpose, `[positions, channels * taps]`.
+/// The transpose of [`Im2col`], `[positions, channels * taps]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Im2row<'a, S>(pub(crate) Im2col<'a, S>);
 
@@ -35,8 +35,8 @@ struct Run {
     src: Option<usize>,
 }
 
-/// The elements that one tap of the window reads over some positions, with zeros for the padding; `None` if memory is
-/// short.
+/// Appends to `runs` the elements that one tap of the window reads at these positions, with zeros for the padding.
+/// Returns `None` if memory is short.
 fn collect(g: &Geometry, tap: usize, positions: Range<usize>, runs: &mut Vec<Run>) -> Option<()> {
     let (mut end, mut all) = (0, Some(()));
     g.runs(g.tap(tap), positions.clone(), |r, src| {
@@ -52,7 +52,7 @@ fn collect(g: &Geometry, tap: usize, positions: Range<usize>, runs: &mut Vec<Run
     all
 }
 
-/// Adds a run, unless memory is short.
+/// Adds a run. Returns `None` if memory is short.
 fn push(runs: &mut Vec<Run>, run: Run) -> Option<()> {
     if runs.len() == runs.capacity() {
         runs.try_reserve(1).ok()?;
@@ -61,14 +61,14 @@ fn push(runs: &mut Vec<Run>, run: Run) -> Option<()> {
     Some(())
 }
 
-/// Elements that are written together.
+/// The number of elements that are written together.
 const CHUNK: usize = 8;
 
-/// Writes these rows of the unfolded matrix of `image`, and the `width` columns that `t` describes, to `out` as
-/// `[rows][width]`.
+/// Writes these rows of the unfolded matrix of `image` to `out` as `[rows][width]`. The `width` columns are those that
+/// `t` describes.
 ///
-/// Runs are written in whole chunks: the excess is overwritten by the next run or row, so `out` has room for one more
-/// chunk.
+/// Runs are written in whole chunks. The next run or row overwrites the excess, and `out` has room for one more chunk
+/// at the end.
 #[inline(always)]
 fn fill<S: Plain>(image: &[S], g: &Geometry, rows: Range<usize>, width: usize, t: &Table, out: &mut [S]) {
     let (taps, plane, step) = (g.taps(), g.plane(), g.stride[2]);
@@ -103,7 +103,7 @@ per_isa_256! {
     fn fill_u16(image: &[u16], g: &Geometry, rows: Range<usize>, width: usize, t: &Table, out: &mut [u16]) = fill;
 }
 
-/// [`fill`] of one storage type, as it computes, for every instruction set.
+/// [`fill`] for a storage type, with the result in its compute type, on every instruction set.
 pub(crate) trait Fill: Pack<Compute: Pack> + Move {
     fn fill(isa: Isa, m: Im2col<'_, Self>, rows: Range<usize>, width: usize, t: &Table, out: &mut [Self::Compute]);
 }
@@ -134,7 +134,7 @@ macro_rules! halves {
 }
 halves!(gradus_backend::f16 gradus_backend::bf16);
 
-/// The runs of all taps; those of tap `t` are `runs[starts[t]..starts[t + 1]]`.
+/// The runs of all taps. The runs of tap `t` are `runs[starts[t]..starts[t + 1]]`.
 #[derive(Debug)]
 pub(crate) struct Table {
     runs: Vec<Run>,
@@ -142,8 +142,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// For these positions, and the taps of these rows of the matrix. Columns of the panel beyond the last position are
-    /// zeros, as one more run of each tap. `None` if memory is short.
+    /// Creates the table for these positions and for the taps of these rows of the matrix. If the panel has columns
+    /// beyond the last position, each tap has one more run, which sets them to zero. Returns `None` if memory is short.
     fn new(g: &Geometry, rows: Range<usize>, positions: Range<usize>, width: usize) -> Option<Table> {
         let (taps, len) = (g.taps(), positions.len());
         let mut t = Table { runs: vec_of(OP, 2 * taps).ok()?, starts: vec_of(OP, taps + 1).ok()? };
@@ -184,8 +184,8 @@ impl<S: Fill> Panels<S::Compute> for Im2row<'_, S> {
         let steps = k.len();
         let table = Table::new(self.0.geometry, j.clone(), k, 0);
         let Some(table) = table else { return Table::missing(self.0.geometry.taps()) };
-        // Eight rows of the matrix at a time become eight columns of the panel; each has room for another chunk after
-        // it.
+        // Eight rows of the matrix at a time become eight columns of the panel. Each row has room for another chunk
+        // after it.
         let ld = steps.next_multiple_of(8) + CHUNK;
         scratch::with(8 * ld, |rows: &mut [S::Compute]| {
             for c0 in (0..width).step_by(8) {

@@ -1,9 +1,10 @@
 //! Convolution in one to three dimensions, with groups, dilation and any padding.
 //!
-//! The result equals the product with the unfolded input to the bit, without a copy of it. If a group has enough output
-//! channels, vectors run along them and the input is read in place (`direct`, `weight`), unless the input under the
-//! windows would not fit a cache. Otherwise vectors run along positions, packed straight from the tensor (`im2col`).
-//! Only the gradient of the input with strided windows is computed from unfolded columns, a few images at a time.
+//! The result is bit-identical to the product with the unfolded input, but the input is not unfolded in memory. If a
+//! group has enough output channels, vectors run along them (`direct`, `weight`), unless the input under the windows is
+//! too large to copy. Otherwise vectors run along positions, which are packed directly from the tensor (`im2col`). Only
+//! the gradient of the input is computed from unfolded columns, a few images at a time, if windows are strided or the
+//! weight is not finite.
 
 mod backward;
 mod direct;
@@ -74,7 +75,7 @@ fn forward<S: Fill>(
     correlate(cpu, s, x, w, bias.as_deref(), out)
 }
 
-/// The convolution of contiguous operands with the sizes in `s`.
+/// Computes the convolution of contiguous operands with the sizes in `s`.
 fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Option<&[S]>, out: &mut [S]) -> Result<()> {
     let g = &s.geometry;
     let (positions, plane, taps) = (g.positions(), g.plane(), s.taps());
@@ -93,7 +94,8 @@ fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Optio
     if bias.is_some() {
         product.beta = one;
     }
-    // SAFETY: `out` is borrowed for the whole call; product `i` gets the channels of group `i` of all images' groups.
+    // SAFETY: `out` is borrowed for the whole call, and product `i` writes only the channels of group `i`, counted over
+    // all images.
     let out = unsafe { MatMut::new(out.as_mut_ptr(), 0, 0, 0) };
     let to = |i: usize| out.matrix(i * s.kg * positions, positions as isize, 1);
     // SAFETY: a group of the weight is `kg` rows of `taps` elements.
@@ -111,14 +113,14 @@ fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Optio
     };
     let count = s.n * s.groups;
     if g.is_identity() {
-        // SAFETY: a group of an image is `cg` rows of `positions` elements; the rest as above.
+        // SAFETY: a group of an image is `cg` rows of `positions` elements. The other operands are as above.
         unsafe {
             let b = |i: usize| Mat::new(x, image(i), positions as isize, 1);
             products(cpu, count, &product, |i| (weight(i), b(i), to(i)), prepare);
         }
     } else {
         let b = |i: usize| Im2col { image: &x[image(i)..], geometry: g };
-        // SAFETY: an image's group has `cg` channels of `plane` elements; the rest as above.
+        // SAFETY: a group of an image has `cg` channels of `plane` elements. The other operands are as above.
         unsafe { products(cpu, count, &product, |i| (weight(i), b(i), to(i)), prepare) };
     }
     Ok(())

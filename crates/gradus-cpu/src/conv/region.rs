@@ -1,4 +1,4 @@
-//! The part of an input that lies under a box of positions, with its padding.
+//! The part of an input that lies under a box of positions, including padding.
 
 use std::any::TypeId;
 
@@ -12,21 +12,21 @@ use crate::isa::{Isa, per_isa_256};
 use crate::rows::Rows;
 use crate::scratch;
 
-/// Where the elements under a box of positions lie once they are copied: channels, and in each a box of elements.
+/// The layout of the copied elements under a box of positions. Each channel is a box of elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Region {
-    /// Elements of a channel along each axis.
+    /// The number of elements of a channel along each axis.
     pub(super) size: [usize; 3],
-    /// From one channel to the next.
+    /// The distance from one channel to the next.
     pub(super) channel: usize,
 }
 
-/// Most bytes of a copy. A window that reaches far beyond the image, or covers many channels, would need more.
+/// The most bytes of a copy. A window that reaches far beyond the image, or covers many channels, would need more.
 const LARGEST: usize = 2 << 20;
 
 impl Region {
-    /// For this many positions along each axis (at least one), this many channels, and elements of this many bytes;
-    /// `None` if that is too much to copy.
+    /// Creates the region under `positions` positions along each axis (at least 1), for `channels` channels with
+    /// elements of `bytes` bytes. Returns `None` if it is too large to copy.
     pub(super) fn new(g: &Geometry, positions: [usize; 3], channels: usize, bytes: usize) -> Option<Region> {
         let (mut size, mut product) = ([0; 3], 1usize);
         for i in 0..3 {
@@ -34,55 +34,57 @@ impl Region {
             size[i] = (g.kernel[i] - 1).checked_mul(g.dilation[i])?.checked_add(steps)?.checked_add(1)?;
             product = product.checked_mul(size[i]).filter(|&p| p <= LARGEST)?;
         }
-        // An odd number of cache lines: the same position of many channels does not compete for a few cache sets.
+        // Each channel takes up an odd number of cache lines, so that the same position of many channels does not
+        // compete for a few cache sets.
         let line = 64 / bytes;
         let region = Region { size, channel: (product.div_ceil(line) | 1) * line };
         (channels.checked_mul(region.channel)? <= LARGEST / bytes).then_some(region)
     }
 
-    /// The image itself: for windows that lie inside it, and element types that compute in the type they are stored in.
+    /// Returns the image itself as a region if it can be read in place. This requires that all windows lie inside the
+    /// image and that its elements are computed in the type in which they are stored.
     pub(super) fn in_place<S: Float>(g: &Geometry) -> Option<Region> {
-        // Channels must not compete for a few cache sets.
+        // The channels must not compete for a few cache sets.
         let spread = !(g.plane() * size_of::<S>()).is_multiple_of(1024);
         let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
         (same && spread && g.is_inside()).then(|| Region { size: g.input, channel: g.plane() })
     }
 
-    /// Elements of this many channels.
+    /// Returns the number of elements in `channels` channels.
     pub(super) fn len(&self, channels: usize) -> usize {
         channels * self.channel
     }
 
-    /// Where an element lies in its channel.
+    /// Returns the position of an element in its channel.
     pub(super) fn at(&self, index: [usize; 3]) -> usize {
         (index[0] * self.size[1] + index[1]) * self.size[2] + index[2]
     }
 
-    /// The offset of a tap from the first element under the window.
+    /// Returns the offset of a tap from the first element under the window.
     pub(super) fn tap(&self, g: &Geometry, tap: usize) -> usize {
         let tap = g.tap(tap);
         self.at(std::array::from_fn(|i| tap[i] * g.dilation[i]))
     }
 
-    /// The number of elements from the first one under a window to the last one of this many channels.
+    /// Returns the offset from the first element under a window to the last one in `channels` channels.
     pub(super) fn reach(&self, g: &Geometry, channels: usize) -> usize {
         (channels - 1) * self.channel + self.tap(g, g.taps() - 1)
     }
 
-    /// The offset of the first element under a window; `position` is relative to the first of the box.
+    /// Returns the offset of the first element under a window. `position` is relative to the first position of the box.
     pub(super) fn position(&self, g: &Geometry, position: [usize; 3]) -> usize {
         self.at(std::array::from_fn(|i| position[i] * g.stride[i]))
     }
 }
 
-/// The channels of an image, if they are stored in the type they compute in.
+/// Returns the elements of an image in their compute type. Panics if they are stored in another type.
 pub(super) fn as_computed<S: Float>(image: &[S]) -> &[S::Compute] {
     assert!(TypeId::of::<S>() == TypeId::of::<S::Compute>());
     // SAFETY: the two types are the same.
     unsafe { std::slice::from_raw_parts(image.as_ptr().cast(), image.len()) }
 }
 
-/// Copies a run of at least `W` elements, `W` at a time; the last chunk may overlap the one before.
+/// Copies a run of at least `W` elements, `W` at a time. The last chunk may overlap the one before.
 #[inline(always)]
 fn copy_run<S: Plain, const W: usize>(from: &[S], to: &mut [S]) {
     let last = from.len() - W;
@@ -96,11 +98,11 @@ fn copy_run<S: Plain, const W: usize>(from: &[S], to: &mut [S]) {
     }
 }
 
-/// Copies as many channels of `image` as `out` has room for, starting under position `first` of the output; elements
-/// outside of the image are 0.
+/// Copies as many channels of `image` as `out` has room for, starting under position `first` of the output. Elements
+/// outside the image are set to 0.
 #[inline(always)]
 fn copy<S: Plain>(r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out: &mut [S]) {
-    // The origin of the box in the image, and which of its elements lie in the image.
+    // The origin of the box in the image, and the elements of the box that lie inside the image.
     let begin = [0, 1, 2].map(|i| (first[i] * g.stride[i]) as isize - g.pad[i]);
     let [zs, ys, xs] = [0, 1, 2].map(|i| {
         let left = ((-begin[i]).max(0) as usize).min(r.size[i]);
@@ -128,19 +130,20 @@ fn copy<S: Plain>(r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out:
     }
 }
 
-/// Writes `rows[r][p] = sums[p * columns + r]`, rounded; all rows have the same length.
+/// Sets `rows[r][p] = sums[p * columns + r]`, rounded. Rows at the end may be empty, and all others have the same
+/// length.
 #[inline(always)]
 fn transpose<S: Float<Compute: Transpose>>(isa: Isa, sums: &[S::Compute], columns: usize, mut rows: [&mut [S]; 8]) {
     let (len, last) = (rows[0].len(), rows[7].len());
     let whole = if last == len { len / 8 * 8 } else { 0 };
     for p in (0..whole).step_by(8) {
         let mut block = [[S::Compute::default(); 8]; 8];
-        // A loop rather than a closure: that would not be compiled for AVX2.
+        // This is a loop because a closure would not be compiled for AVX2.
         let mut from = [sums.as_ptr(); 8];
         for (i, from) in from.iter_mut().enumerate() {
             *from = sums[(p + i) * columns..][..8].as_ptr();
         }
-        // SAFETY: each of the 8 pointers has 8 elements, and the block 8 rows of as many.
+        // SAFETY: each of the 8 pointers points to 8 elements, and the block has 8 rows of 8 elements.
         unsafe { S::Compute::transpose8(isa, from, block.as_flattened_mut().as_mut_ptr(), 8) };
         for (row, block) in rows.iter_mut().zip(&block) {
             for (o, &sum) in row[p..p + 8].iter_mut().zip(block) {
@@ -165,7 +168,7 @@ per_isa_256! {
     fn transpose_bf16(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [bf16]; 8]) = transpose;
 }
 
-/// [`copy`] and [`transpose`] of one storage type, as it computes, for every instruction set.
+/// [`copy`] and [`transpose`] between a storage type and its compute type, on every instruction set.
 pub(crate) trait Move: Float {
     fn copy(isa: Isa, r: &Region, g: &Geometry, image: &[Self], first: [usize; 3], out: &mut [Self::Compute]);
     fn transpose(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [Self]; 8]);
@@ -197,7 +200,7 @@ moves! {
     bf16, transpose_bf16: |isa, r, g, image, first, out| copy_half(isa, r, g, image, first, out);
 }
 
-/// [`copy`], then widens the copy.
+/// Does the same as [`copy`], then widens the copy.
 fn copy_half<S: Rows>(isa: Isa, r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out: &mut [S::Compute])
 where
     [S]: HalfFloatSliceExt,

@@ -1,11 +1,11 @@
-//! The sizes of a convolution, checked.
+//! The sizes of a convolution, and how they are checked.
 
 use gradus_backend::{Error, Result, View, Window};
 
 use super::window::{Geometry, split};
 use crate::access::{check_dtype, check_shape};
 
-/// Sizes of a convolution: groups of `cg` input and `kg` output channels.
+/// The sizes of a convolution. Each group has `cg` input channels and `kg` output channels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) n: usize,
@@ -16,7 +16,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// From the layouts of input, weight and output (or of their gradients).
+    /// Determines the sizes from the layouts of input, weight and output (or of their gradients), and checks them.
     pub(super) fn new(
         op: &str,
         w: &Window,
@@ -60,7 +60,7 @@ impl Sizes {
         self.kg * self.groups
     }
 
-    /// Rows of the unfolded input of one group.
+    /// The number of rows in the unfolded input of one group.
     pub(super) fn taps(&self) -> usize {
         self.cg * self.geometry.taps()
     }

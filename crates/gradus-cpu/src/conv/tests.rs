@@ -1,11 +1,11 @@
-//! Convolution, unfold and fold against plain loops.
+//! Tests of convolution, unfold and fold against plain loops.
 
 use gradus_backend::{Backend, DType, ErrorKind, Layout, Scalar, Shape, Window};
 
 use crate::CpuBackend;
 use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, integers, noise};
 
-/// One convolution to try.
+/// A convolution to test.
 #[derive(Debug, Clone)]
 struct Case {
     window: Window,
@@ -51,7 +51,7 @@ fn cases() -> Vec<Case> {
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 0, 5, 1], &[4, 3]),
         case(window(&[3, 3], &[2, 2], &[1, 1], &[1, 1], &[1, 1]), [2, 3, 0, 1], &[4, 3]),
         case(window(&[2, 2], &[2, 2], &[1, 1], &[1, 1], &[1, 1]), [20, 1, 3, 1], &[5, 5]),
-        // Enough output channels for vectors along them, both whole and partial ones.
+        // There are enough output channels for vectors along them, both whole and partial vectors.
         case(window(&[3, 3], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 40, 48, 1], &[9, 30]),
         case(window(&[3, 3], &[2, 2], &[2, 2], &[2, 2], &[2, 2]), [1, 24, 66, 2], &[15, 17]),
         case(window(&[7, 7], &[2, 2], &[1, 1], &[3, 3], &[3, 3]), [1, 3, 34, 1], &[33, 40]),
@@ -66,11 +66,11 @@ fn cases() -> Vec<Case> {
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 8, 12, 1], &[1, 1]),
         case(window(&[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 1, 12, 1], &[3, 5]),
         case(window(&[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 12, 1, 1], &[3, 5]),
-        // An odd number of lines, for a kernel that takes two at once.
+        // An odd number of lines, for a kernel that processes two at once.
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 3, 17, 1], &[5, 2]),
         case(window(&[3, 3], &[2, 2], &[1, 2], &[1, 2], &[1, 2]), [2, 3, 17, 1], &[9, 5]),
-        // Several images in one sum of the weight's gradient and fewer in the last sum: copied, in groups, and in
-        // place.
+        // A sum of the weight's gradient covers several images, and the last sum covers fewer. In these three cases,
+        // the input is copied, copied in groups, and read in place.
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [13, 130, 9, 1], &[3, 4]),
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [34, 16, 16, 2], &[4, 5]),
         case(window(&[2, 2], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [33, 8, 8, 1], &[4, 5]),
@@ -97,7 +97,8 @@ impl Case {
         [&[self.n, self.k][..], &out[..self.window.rank]].concat()
     }
 
-    /// Every product of the convolution: (input, weight, output) positions in row-major order.
+    /// Calls `f` for every product of the convolution, with the row-major positions of the elements of input, weight
+    /// and output.
     fn each(&self, mut f: impl FnMut(usize, usize, usize)) {
         let (w, r) = (&self.window, self.window.rank);
         let out = w.output("test", &self.spatial).unwrap();
@@ -210,7 +211,7 @@ fn threads_and_instruction_sets_change_no_bit() {
 fn a_convolution_has_the_bits_of_the_product_with_the_unfolded_input() {
     let cpu = CpuBackend::with_threads(2).unwrap();
     let win = window(&[3, 3], &[2, 1], &[1, 2], &[1, 2], &[1, 2]);
-    // More than one block of the sum.
+    // The sum has more than one block.
     let (c, k, h) = (50, 40, 12);
     let x = Tensor::new(&cpu, DType::F32, &[1, c, h, h], Lie::Contiguous, noise(1));
     let w = Tensor::new(&cpu, DType::F32, &[k, c, 3, 3], Lie::Contiguous, noise(2));

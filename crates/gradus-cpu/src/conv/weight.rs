@@ -1,9 +1,9 @@
 //! The gradient of the weight, with vectors along the output channels.
 //!
-//! A sum runs over the positions of all images, a block at a time: a part of one image, or several small images. The
-//! input under a block is copied once, with its padding, and the gradient of the output is packed in panels; each tap
-//! and channel of the input is then multiplied by the panels. Sums are laid out as `[channels, taps, output channels]`,
-//! and transposed when they are stored.
+//! A sum runs over the positions of all images, one block at a time. A block is a part of one image, or several small
+//! images. Unless the input can be read in place, the input under a block is copied once, with its padding. The
+//! gradient of the output is packed in panels, and each tap and channel of the input is multiplied by them. Sums are
+//! laid out as `[channels, taps, output channels]`, and transposed when they are stored.
 
 use std::ops::Range;
 
@@ -19,18 +19,18 @@ use crate::parallel::Disjoint;
 use crate::temp::Temp;
 use crate::{CpuBackend, scratch};
 
-/// Fewest parts that a long sum is cut into.
+/// The fewest tasks that a long sum is divided into.
 const PARTS: usize = 16;
-/// About how many taps, over all channels, a part has.
+/// The approximate number of taps, over all channels, in a part of the gradient.
 const TAPS: usize = 576;
-/// Most elements copied for images that share a sum.
+/// The most elements that are copied for images that share a sum.
 const COPIED: usize = 1 << 16;
-/// Output channels that are transposed at once.
+/// The number of output channels that are transposed at once.
 const TRANSPOSED: usize = 8;
-/// Elements of the sums' parts that are added by one task.
+/// The number of elements whose terms are added by one task.
 const ADD: usize = 1 << 14;
 
-/// A block of positions: the box around them, and what lies under it.
+/// A block of positions, with the first position of the box around them and the region of the input under this box.
 struct Block {
     range: Range<usize>,
     first: [usize; 3],
@@ -39,8 +39,8 @@ struct Block {
 
 const OP: &str = "conv_backward_weight";
 
-/// The blocks of an image, and the offset of the first element under each position in its block; `None` if the input
-/// under a block is too large to copy for this many channels.
+/// Returns the blocks of an image, and for each position the offset of the first element under its window in the region
+/// of its block. Returns `None` if the input under a block is too large to copy for this many channels.
 fn blocks<S: Float>(
     cpu: &CpuBackend,
     s: &Sizes,
@@ -56,7 +56,7 @@ fn blocks<S: Float>(
         let range = begin..g.positions().min(begin + step);
         let (mut first, mut last) = (index(begin), index(range.end - 1));
         for axis in 1..3 {
-            // When an outer axis advances, the inner ones are complete.
+            // If the block spans several indices of an outer axis, its box covers the inner axes completely.
             if first[axis - 1] != last[axis - 1] || (axis == 2 && first[0] != last[0]) {
                 (first[axis], last[axis]) = (0, g.output[axis] - 1);
             }
@@ -75,11 +75,11 @@ fn blocks<S: Float>(
     Ok(Some((blocks, steps)))
 }
 
-/// `dw`: the sum over images and positions of the output's gradient `g` times the input under the windows, for at least
-/// [`CHANNELS`](super::direct::CHANNELS) output channels per group.
+/// Computes `dw`, the sum over images and positions of the output's gradient `g` times the input under the windows, for
+/// at least [`CHANNELS`](super::direct::CHANNELS) output channels per group.
 ///
 /// Returns `false`, and does nothing, if the input under a block of positions is too large to copy. Only the sizes
-/// decide how the sum is cut into parts; each part, and then the sum of the parts, is summed in order.
+/// determine how the sum is divided into parts. Each part is summed in order, and then the parts are added in order.
 pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) -> Result<bool> {
     type T<S> = <S as Float>::Compute;
     let (isa, geometry) = (cpu.isa(), &s.geometry);
@@ -87,12 +87,12 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
     assert!(x.len() == s.n * s.c() * plane && g.len() == s.n * s.k() * positions && dw.len() == s.k() * s.taps());
     let panels = Panels::new::<T<S>>(isa, s.kg, positions);
     let in_place = Region::in_place::<S>(geometry);
-    // Parts of the gradient, and of its sums.
+    // The gradient is divided into parts by input channels (`across`) and by output channels (`down`).
     let channels = TAPS.div_ceil(taps).min(s.cg);
     let Some((blocks, mut steps)) = blocks::<S>(cpu, s, panels.step, channels, in_place)? else { return Ok(false) };
     let (across, down) = (s.cg.div_ceil(channels), s.kg.div_ceil(TOGETHER));
     let parts = s.groups * across * down;
-    // The number of images that one sum of the kernel covers, and their distance.
+    // The number of images that one sum of the kernel covers (`together`), and their distance (`apart`).
     let apart = if in_place.is_some() { s.c() * plane } else { blocks[0].region.len(channels) };
     let together = if blocks.len() > 1 {
         1
@@ -111,9 +111,9 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
     let mut temp = Temp::new(cpu, T::<S>::DTYPE, &[terms, size])?;
     let mut view = temp.view_mut();
     let Some(sums) = cpu.contiguous_mut::<T<S>>(OP, &mut view)? else { return Ok(true) };
-    // SAFETY: `sums` is borrowed until the tasks are done; each task has its channels of one term for itself.
+    // SAFETY: `sums` stays borrowed until the tasks are done, and each task writes only its own channels of one term.
     let out = unsafe { MatMut::new(sums.as_mut_ptr(), 0, 1, 1) };
-    // A kernel's rows are channels, or the taps of a line if there are more of those.
+    // The rows of a kernel are channels, or the taps of a line if there are more taps than channels.
     let along = s.cg < geometry.kernel[2];
     cpu.parallel_for(terms * parts, 1, |tasks| {
         for task in tasks {
@@ -129,7 +129,7 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
                 let all = images.len() * len;
                 let steps = &steps[block.range.start..][..all];
                 let store = if item == first { Store::Set } else { Store::Add };
-                // A block of several images is one region; other blocks have a region each.
+                // If a block covers several images, their regions lie one after the other.
                 let copied = (images.len() - 1) * apart + region.len(channels);
                 let copied = if in_place.is_some() { 0 } else { copied };
                 scratch::with(copied + (end - begin) * all, |scratch: &mut [T<S>]| {
@@ -144,7 +144,7 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
                         for (j, width) in panels.panels(begin, end) {
                             let row = image * s.k() + group * s.kg + j;
                             let out = &mut packed[(j - begin) * all + i * len * width..][..width * len];
-                            // SAFETY: rows of `g` are `positions` long; the panel has room for its columns.
+                            // SAFETY: rows of `g` have `positions` elements, and the panel has room for its columns.
                             unsafe {
                                 let m = Mat::new(g, row * positions + block.range.start, positions as isize, 1);
                                 pack(isa, m, width.min(s.kg - j), len, width, out);
@@ -160,7 +160,7 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
                     };
                     let last = steps.iter().max().map_or(0, |&s| s as usize);
                     assert!(last + region.reach(geometry, channels) < elements.len());
-                    // The rows of one kernel after another, starting at channel `c` and tap `t`.
+                    // Computes `count` rows from channel `c` and tap `t` on, one panel after another.
                     let run = |c: usize, t: usize, count: usize| {
                         let from = &elements[c * region.channel + region.tap(geometry, t)..];
                         let (row, ldc) = match along {
@@ -187,9 +187,9 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
                                 alpha: T::<S>::ONE,
                                 beta: T::<S>::ZERO,
                             };
-                            // SAFETY: the steps lead from the first tap of a channel to the others' positions in the
-                            // block, all of them elements by the assertion; the panel and the rows of the sums are
-                            // there.
+                            // SAFETY: the steps lead from an element under the first position of the block to the
+                            // elements under the other positions, all of which exist as asserted above. The panel holds
+                            // `all` steps, and the rows lie inside the sums.
                             unsafe { T::<S>::run(isa, &micro) };
                         }
                     };

@@ -1,25 +1,25 @@
-//! The positions of the elements under a window: arithmetic that convolution, pooling, unfold and fold share.
+//! The positions of the elements under a window. Convolution, pooling, unfold and fold share this arithmetic.
 
 use std::ops::Range;
 
 use gradus_backend::{Error, Layout, Result, Window};
 
-/// A window over three spatial axes; missing ones are in front, of size 1.
+/// A window over three spatial axes. If there are fewer, the missing axes come first and have size 1.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Geometry {
-    /// Sizes of the input.
+    /// The sizes of the input.
     pub(crate) input: [usize; 3],
     /// Number of positions.
     pub(crate) output: [usize; 3],
     pub(crate) kernel: [usize; 3],
     pub(crate) stride: [usize; 3],
     pub(crate) dilation: [usize; 3],
-    /// Padding in front; negative where the input begins before the first window.
+    /// The padding in front; negative where the input begins before the first window.
     pub(crate) pad: [isize; 3],
 }
 
 impl Geometry {
-    /// The window over spatial axes of these sizes. Errors as [`Window::output`] does.
+    /// Creates the geometry of a window over spatial axes of these sizes. Errors as [`Window::output`] does.
     pub(crate) fn new(op: &str, w: &Window, spatial: &[usize]) -> Result<Geometry> {
         let out = w.output(op, spatial)?;
         let skip = 3 - w.rank;
@@ -36,7 +36,7 @@ impl Geometry {
         Ok(g)
     }
 
-    /// Elements of a channel of the input.
+    /// The number of elements in a channel of the input.
     pub(crate) fn plane(&self) -> usize {
         self.input.iter().product()
     }
@@ -46,7 +46,7 @@ impl Geometry {
         self.output.iter().product()
     }
 
-    /// Elements of the window.
+    /// The number of elements of the window.
     pub(crate) fn taps(&self) -> usize {
         self.kernel.iter().product()
     }
@@ -68,7 +68,7 @@ impl Geometry {
         [t / (h * w), t / w % h, t % w]
     }
 
-    /// The taps on an axis that are inside the input for at least one position.
+    /// The taps on an axis, except those that lie before the input at every position or beyond it at every position.
     fn reached_on(&self, axis: usize) -> Range<usize> {
         let Some(last) = self.output[axis].checked_sub(1) else { return 0..0 };
         let (dilation, before) = (self.dilation[axis], self.pad[axis] - (last * self.stride[axis]) as isize);
@@ -78,8 +78,8 @@ impl Geometry {
         begin.min(end)..end
     }
 
-    /// The taps in order, as [`Geometry::tap`] takes them, except those in the padding at every position: a window may
-    /// be far larger than the input.
+    /// Returns the taps in order, numbered as for [`Geometry::tap`]. A window may be far larger than the input, so taps
+    /// that [`reached_on`](Geometry::reached_on) excludes on some axis are left out.
     pub(crate) fn reached(&self) -> impl Iterator<Item = usize> {
         let [_, h, w] = self.kernel;
         let [zs, ys, xs] = [0, 1, 2].map(|axis| self.reached_on(axis));
@@ -91,7 +91,7 @@ impl Geometry {
 
     /// The positions of an axis for which a tap is inside the input.
     fn inside(&self, axis: usize, tap: usize) -> Range<usize> {
-        // Position `o` has it at `o * stride + first`.
+        // At position `o`, the tap lies at `o * stride + first`.
         let (stride, first) = (self.stride[axis], (tap * self.dilation[axis]) as isize - self.pad[axis]);
         let begin = if first < 0 { first.unsigned_abs().div_ceil(stride) } else { 0 };
         let room = self.input[axis] as isize - first;
@@ -99,7 +99,7 @@ impl Geometry {
         begin.min(end)..end
     }
 
-    /// [`runs`](Geometry::runs) of all positions, for rows so short that the work per row matters.
+    /// Returns the [`runs`](Geometry::runs) of all positions, with little work per row, for rows that are short.
     #[inline(always)]
     pub(crate) fn rows(&self, tap: [usize; 3]) -> impl Iterator<Item = (Range<usize>, usize)> {
         let g = *self;
@@ -118,9 +118,10 @@ impl Geometry {
         })
     }
 
-    /// Calls `f` for each run of positions in one row of the output for which this tap is inside the input: with the
-    /// positions, relative to `positions.start`, and the offset in the channel of the first one's element; the others
-    /// follow at steps of `stride[2]`. At the positions left out the tap is in the padding.
+    /// Calls `f` for each run of positions in one row of the output at which this tap is inside the input. The
+    /// arguments are the positions, relative to `positions.start`, and the offset in the channel of the element at the
+    /// first of them. The elements at the following positions are `stride[2]` apart. At positions that are in no run,
+    /// the tap is in the padding.
     #[inline(always)]
     pub(crate) fn runs(&self, tap: [usize; 3], positions: Range<usize>, mut f: impl FnMut(Range<usize>, usize)) {
         let [_, oh, ow] = self.output;
@@ -134,7 +135,7 @@ impl Geometry {
             let inside = |i: isize, axis: usize| i >= 0 && (i as usize) < self.input[axis];
             if inside(iz, 0) && inside(iy, 1) {
                 let (first, step) = (at(2, x), self.stride[2]);
-                // Positions lo..hi of the run have `0 <= first + i * step < width`.
+                // Positions `lo..hi` are those with `0 <= first + i * step < width`.
                 let lo = if first < 0 { first.unsigned_abs().div_ceil(step) } else { 0 };
                 let room = self.input[2] as isize - first;
                 let hi = if room <= 0 { 0 } else { (room as usize).div_ceil(step).min(len) };
@@ -154,7 +155,8 @@ impl Geometry {
         }
     }
 
-    /// Errors if offsets into a channel, or positions times taps, could overflow. (Layouts of those sizes exist.)
+    /// Errors if there are so many positions and taps that sizes computed from them could overflow. Layouts of such
+    /// sizes are possible.
     pub(crate) fn check(&self, op: &str) -> Result<()> {
         let n = self.positions().checked_mul(self.taps()).filter(|&n| n <= isize::MAX as usize / 8);
         n.map(drop)
@@ -162,7 +164,8 @@ impl Geometry {
     }
 }
 
-/// Batch, channels and spatial sizes of `[n, c, spatial..]`; errors unless there are `rank` spatial axes.
+/// Returns the batch size, the number of channels and the spatial sizes of `[n, c, spatial..]`. Errors unless there are
+/// `rank` spatial axes.
 pub(crate) fn split<'a>(op: &str, name: &str, layout: &'a Layout, rank: usize) -> Result<(usize, usize, &'a [usize])> {
     match layout.dims() {
         [n, c, spatial @ ..] if spatial.len() == rank => Ok((*n, *c, spatial)),

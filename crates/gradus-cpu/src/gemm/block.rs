@@ -1,8 +1,8 @@
-//! One tile of C: cache blocking, and incomplete panels at the edges.
+//! The computation of one tile of C, with cache blocking and with incomplete panels at the edges.
 //!
-//! For each block of `k`, the tile's rows of A are packed once, unless kernels can read them in place (they stay in the
-//! L2 cache), and each panel of B is packed (into L1) just before it is multiplied by all rows of the tile. Only the
-//! size of `k` decides how it is cut.
+//! For each block of `k`, the tile's rows of A are packed once, unless kernels can read them in place, and stay in the
+//! L2 cache. Each panel of B is packed into the L1 cache just before it is multiplied by all rows of the tile. Only the
+//! size of `k` determines how it is divided into blocks.
 
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -13,18 +13,18 @@ use super::pack::{Left, Mat, Pack, Panels};
 use crate::isa::Isa;
 use crate::scratch;
 
-/// Longest chain of fused multiply-adds; longer sums are sums of chains.
+/// The longest chain of fused multiply-adds. Longer sums are sums of several chains.
 pub(crate) const K_BLOCK: usize = 384;
-/// Steps at a time for a product with few rows, where B is read in place.
+/// The number of steps at a time for a product with few rows if B is read in place.
 const THIN_STEPS: usize = 16;
-/// Steps at a time for a product with few rows, where B is packed.
+/// The number of steps at a time for a product with few rows if B is packed.
 const THIN_PACK: usize = 96;
-/// Most rows of a kernel on any instruction set.
+/// The most rows of a kernel on any instruction set.
 const ROWS: usize = 14;
-/// Elements in the largest result of one kernel call.
+/// The number of elements in the largest result of one kernel call.
 const MICRO: usize = ROWS * 32;
 
-/// `STEPS[lda]`: the offset of each step in packed rows of A.
+/// `STEPS[lda]` holds the offset of each step in packed rows of A.
 pub(super) static STEPS: [[isize; K_BLOCK]; ROWS + 1] = {
     let mut steps = [[0; K_BLOCK]; ROWS + 1];
     let mut i = 0;
@@ -51,29 +51,31 @@ impl<S> Clone for MatMut<'_, S> {
 }
 impl<S> Copy for MatMut<'_, S> {}
 
-// SAFETY: a pointer to plain numbers; whoever uses it keeps writes apart (`MatMut::new`).
+// SAFETY: this is a pointer to plain numbers, and by the contract of `MatMut::new` no two users access the same
+// element.
 unsafe impl<S: Send> Sync for MatMut<'_, S> {}
 // SAFETY: as above.
 unsafe impl<S: Send> Send for MatMut<'_, S> {}
 
 impl<'a, S> MatMut<'a, S> {
-    /// Element `(i, j)` is `data[at + i * rs + j * cs]`, given the address of `data[0]`.
+    /// Creates the matrix whose element `(i, j)` lies `at + i * rs + j * cs` elements from the address `data`.
     ///
     /// # Safety
-    /// Users access only elements inside `data`, which stays valid for `'a` and is accessed by nothing else meanwhile;
-    /// no two users access the same element.
+    /// Users access only elements of the slice that begins at `data`. The slice stays valid for `'a`, and nothing else
+    /// accesses it meanwhile. No two users access the same element.
     pub(crate) unsafe fn new(data: *mut S, at: usize, rs: isize, cs: isize) -> Self {
         MatMut { ptr: data.wrapping_add(at), rs, cs, life: PhantomData }
     }
 
-    /// The submatrix that starts at element `(i, j)`.
+    /// Returns the submatrix that starts at element `(i, j)`.
     #[inline]
     pub(crate) fn from(&self, i: usize, j: usize) -> Self {
         let by = self.rs.wrapping_mul(i as isize).wrapping_add(self.cs.wrapping_mul(j as isize));
         MatMut { ptr: self.ptr.wrapping_offset(by), ..*self }
     }
 
-    /// The matrix whose element `(i, j)` lies `at + i * rs + j * cs` elements from the first one of this.
+    /// Returns the matrix whose element `(i, j)` lies `at + i * rs + j * cs` elements from the first element of this
+    /// matrix.
     #[inline]
     pub(crate) fn matrix(&self, at: usize, rs: isize, cs: isize) -> Self {
         MatMut { ptr: self.ptr.wrapping_add(at), rs, cs, life: PhantomData }
@@ -105,16 +107,16 @@ pub(crate) struct Product<T> {
 }
 
 impl<T: Real> Product<T> {
-    /// `c = a @ b`.
+    /// Returns the product `c = a @ b`.
     pub(crate) fn plain(m: usize, n: usize, k: usize) -> Self {
         Product { m, n, k, alpha: T::ONE, beta: T::ZERO }
     }
 }
 
-/// One tile on this thread: `p.n` columns of `b` from column `j0` on.
+/// Computes one tile on this thread, which takes `p.n` columns of `b` from column `j0` on.
 ///
 /// # Safety
-/// The operands have the sizes of `p` and nothing else touches the elements of `c`.
+/// The operands have the sizes in `p`, and nothing else accesses the elements of `c`.
 pub(crate) unsafe fn tile<S: Pack, C: Pack<Compute = S::Compute>>(
     isa: Isa,
     p: &Product<S::Compute>,
@@ -123,7 +125,7 @@ pub(crate) unsafe fn tile<S: Pack, C: Pack<Compute = S::Compute>>(
     j0: usize,
     c: MatMut<'_, C>,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if TypeId::of::<C>() == TypeId::of::<S::Compute>() {
             // The two types are the same.
@@ -140,7 +142,7 @@ trait Narrow<T> {
     /// Stores a row of sums as row `i`, rounded once. This destroys the sums.
     ///
     /// # Safety
-    /// The row has as many elements, and nothing else touches them.
+    /// Row `i` has as many elements as `sums`, and nothing else accesses them.
     unsafe fn store(&self, isa: Isa, i: usize, sums: &mut [T], p: &Product<T>);
 }
 
@@ -150,12 +152,12 @@ impl<C: Pack> Narrow<C::Compute> for MatMut<'_, C> {
             if p.alpha != C::Compute::ONE {
                 sums.iter_mut().for_each(|sum| *sum = p.alpha * *sum);
             }
-            // SAFETY: the row lies inside the data, and nothing else touches it.
+            // SAFETY: the row lies inside the data, and nothing else accesses it.
             return C::round(isa, sums, unsafe { std::slice::from_raw_parts_mut(self.at(i, 0), sums.len()) });
         }
         let store = if p.beta == C::Compute::ZERO { Store::Set } else { Store::Scale };
         for (j, &mut sum) in sums.iter_mut().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let c = self.at(i, j);
                 *c = C::narrow(store.apply(p.alpha, sum, p.beta, || (*c).widen()));
@@ -164,7 +166,7 @@ impl<C: Pack> Narrow<C::Compute> for MatMut<'_, C> {
     }
 }
 
-/// [`tile`] with sums in the compute type, rounded once.
+/// Like [`tile`], but computes the sums in the compute type and rounds them once.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -178,8 +180,8 @@ unsafe fn narrow_tile<T: Real>(
 ) {
     let ld = p.n.next_multiple_of(T::panel(isa));
     scratch::with(p.m * ld, |sums: &mut [T]| {
-        // SAFETY: the block holds `m` rows of `ld >= n` elements and belongs to this thread; the rest is the caller's
-        // promise.
+        // SAFETY: the block holds `m` rows of `ld >= n` elements and belongs to this thread. The rest is guaranteed by
+        // the caller.
         unsafe {
             let plain = Product { alpha: T::ONE, beta: T::ZERO, ..*p };
             let out = MatMut { ptr: sums.as_mut_ptr(), rs: ld as isize, cs: 1, life: PhantomData };
@@ -189,7 +191,8 @@ unsafe fn narrow_tile<T: Real>(
     });
 }
 
-/// Length of the blocks that `k > 0` is cut into: equal blocks of at most [`K_BLOCK`], rounded up to a multiple of 8.
+/// Returns the length of the blocks that `k > 0` is divided into. A `k` of at most [`K_BLOCK`] is one block. A longer
+/// one is divided into blocks of equal length, rounded up to a multiple of 8 but at most [`K_BLOCK`].
 pub(crate) fn k_step(k: usize) -> usize {
     if k <= K_BLOCK {
         return k;
@@ -197,10 +200,10 @@ pub(crate) fn k_step(k: usize) -> usize {
     k.div_ceil(k.div_ceil(K_BLOCK)).next_multiple_of(8).min(K_BLOCK)
 }
 
-/// [`tile`] with C in the compute type; this many of its columns, at least `p.n`, may be overwritten.
+/// Like [`tile`], but with C in the compute type. The first `room` of its columns (at least `p.n`) may be overwritten.
 ///
 /// # Safety
-/// As for [`tile`], and nothing else touches those columns.
+/// As for [`tile`], and nothing else accesses the first `room` columns of C.
 unsafe fn wide_tile<T: Real>(
     isa: Isa,
     p: &Product<T>,
@@ -225,12 +228,12 @@ unsafe fn wide_tile<T: Real>(
     }
     let (mr, width) = (T::rows(isa), T::panel(isa));
     if p.m <= THIN_ROWS && p.n > width && !b.is_packed() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { thin_tile(isa, p, a, b, j0, c, first) };
     }
     let lda = mr.min(p.m);
     let step = k_step(p.k);
-    // With few rows, packing B does not pay if its rows are already contiguous.
+    // With few rows, packing B does not pay off if its rows are already contiguous.
     let direct = p.m <= 2 * mr;
     let packed = b.is_packed();
     let in_place = a.in_place();
@@ -253,7 +256,7 @@ unsafe fn wide_tile<T: Real>(
                     unsafe { b.pack(isa, k0..k0 + ks, j0 + j..j0 + j + cols, width, &mut b_pack[..(ks + 1) * width]) };
                     (b_pack.as_ptr(), width as isize)
                 });
-                // Shared panels may be far from this core: the first rows prefetch the next one.
+                // Shared panels may be far from this core, so the first rows prefetch the next panel.
                 let after = if packed && j + width < p.n { b.direct(k0, j0 + j + width) } else { None };
                 for i in (0..p.m).step_by(lda) {
                     let (a_ptr, row, steps) = match in_place {
@@ -290,8 +293,8 @@ unsafe fn wide_tile<T: Real>(
                         alpha,
                         beta,
                     };
-                    // SAFETY: A and B are packed (or, B, in place) for `ks` steps; panels of C for which there is room
-                    // are written in place, others through a buffer with room for the largest result.
+                    // SAFETY: A and B hold `ks` steps, packed or in place. Panels of C for which there is room are
+                    // written in place, and others through a buffer with room for the largest result.
                     unsafe {
                         if j + wide <= room && c.cs == 1 {
                             a.run(isa, &micro);
@@ -303,7 +306,7 @@ unsafe fn wide_tile<T: Real>(
                             for r in 0..rows {
                                 let sums = std::slice::from_raw_parts(out.add(r * width), cols);
                                 if c.cs == 1 {
-                                    // A loop over slices, which becomes vectors.
+                                    // A loop over slices, which LLVM vectorises.
                                     let row = std::slice::from_raw_parts_mut(to.at(r, 0), cols);
                                     for (c, &sum) in row.iter_mut().zip(sums) {
                                         *c = store.apply(alpha, sum, beta, || *c);
@@ -323,8 +326,8 @@ unsafe fn wide_tile<T: Real>(
     });
 }
 
-/// [`wide_tile`] for so few rows that packing B would cost more than the sums: the chains of a block of `k` are kept in
-/// memory and extended by a few steps at a time, so that B is read in long runs.
+/// Like [`wide_tile`], but for so few rows that packing B would cost more than the sums. The chains of a block of `k`
+/// are kept in memory and extended by a few steps at a time, so that B is read in long runs.
 ///
 /// # Safety
 /// As for [`tile`]; `p.m <= THIN_ROWS` and `p.k > 0`.
@@ -342,7 +345,8 @@ unsafe fn thin_tile<T: Real>(
     let step = k_step(p.k);
     let ld = p.n.next_multiple_of(width);
     let adjacent = b.direct(0, j0).is_some();
-    // Contiguous rows of B: a few at a time, all columns. Otherwise a panel at a time, packed in pieces that fit L1.
+    // If the rows of B are contiguous, a few rows are processed at a time, over all columns. Otherwise one panel is
+    // processed at a time, packed in pieces that fit in the L1 cache.
     let piece = if adjacent { THIN_STEPS } else { THIN_PACK };
     let (a_len, b_len, c_len) = (p.m * step, width * (piece + 1), p.m * ld);
     scratch::with(a_len + b_len + c_len, |block: &mut [T]| {
@@ -380,7 +384,7 @@ unsafe fn thin_tile<T: Real>(
                     alpha: T::ONE,
                     beta: T::ZERO,
                 };
-                // SAFETY: A and B hold `steps` steps; rows of `sums` have room for whole panels.
+                // SAFETY: A and B hold `steps` steps, and rows of `sums` have room for whole panels.
                 unsafe { a.run(isa, &micro) };
             };
             if adjacent {

@@ -1,4 +1,4 @@
-//! Products of integers: wrapping arithmetic in the elements' own size.
+//! Products of integers, computed with wrapping arithmetic in the elements' own size.
 
 use super::block::{MatMut, Product};
 use super::pack::Mat;
@@ -27,12 +27,12 @@ macro_rules! int {
 }
 int!(u64 u32 u16 u8);
 
-/// Columns of a row of sums that stays in L1.
+/// The number of columns in a row of sums, which stays in the L1 cache.
 const COLS: usize = 256;
-/// Fewest multiply-adds that justify a task of their own.
+/// The number of multiply-adds that a task should perform.
 const TASK: usize = 1 << 16;
 
-/// Runs `count` products of one size; `operands(i)` gives A, B and C of product `i`.
+/// Computes `count` products of the same size. `operands(i)` returns A, B and C of product `i`.
 ///
 /// # Safety
 /// As for [`products`](super::products::products).
@@ -51,7 +51,7 @@ pub(crate) unsafe fn products<'a, T: Int>(
                 let mut sums = [T::default(); COLS];
                 let sums = &mut sums[..COLS.min(p.n - j0)];
                 for s in 0..p.k {
-                    // SAFETY: `(i, s)` lies inside `a`, the columns inside row `s` of `b`.
+                    // SAFETY: `(i, s)` lies inside `a`, and the columns lie inside row `s` of `b`.
                     unsafe {
                         let x = a.get(i, s);
                         if b.has_adjacent_cols() {
@@ -67,7 +67,7 @@ pub(crate) unsafe fn products<'a, T: Int>(
                     }
                 }
                 for (j, &sum) in sums.iter().enumerate() {
-                    // SAFETY: `(i, j0 + j)` lies inside `c`, and each row is one task's.
+                    // SAFETY: `(i, j0 + j)` lies inside `c`, and each row belongs to one task.
                     unsafe {
                         let c = c.at(i, j0 + j);
                         let new = p.alpha.mul_wrapping(sum);

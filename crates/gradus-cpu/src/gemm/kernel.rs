@@ -1,8 +1,8 @@
 //! The innermost loops of GEMM: a few rows of A times a panel of B, in registers.
 //!
-//! **One definition of a sum.** Every element of a product is, for each block of `k` (see [`blocking`](super::block)),
-//! a chain of fused multiply-adds from 0 in ascending `k`. No kernel splits the chain, so the bits of an element depend
-//! neither on the kernel, nor on the instruction set, nor on the rows and columns around it.
+//! **One definition of a sum.** For each block of `k` (see [`blocking`](super::block)), every element of a product is a
+//! chain of fused multiply-adds that starts at 0 and proceeds in ascending `k`. No kernel splits the chain, so the bits
+//! of an element depend neither on the kernel, nor on the instruction set, nor on the rows and columns around it.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -15,7 +15,7 @@ use crate::access::Float;
 use crate::isa::{Isa, Level};
 use crate::sum::Summable;
 
-/// What happens to the old value of C.
+/// How the result is combined with the old value of C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Store {
     /// `c = alpha * sum`; the old value is not read.
@@ -37,8 +37,8 @@ pub(crate) struct Micro<T> {
     pub(crate) vectors: usize,
     /// Length of the chains.
     pub(crate) k: usize,
-    /// Row `r` at step `p` is `a[steps[p] + r * row]`; with an even number of rows, those of the second half are `gap`
-    /// elements further on.
+    /// Row `r` at step `p` is `a[steps[p] + r * row]`. If the number of rows is even, the rows of the second half lie
+    /// `gap` elements further on.
     pub(crate) a: *const T,
     pub(crate) row: isize,
     pub(crate) gap: isize,
@@ -57,10 +57,11 @@ pub(crate) struct Micro<T> {
     pub(crate) beta: T,
 }
 
-/// Most rows of a kernel with a wider panel.
+/// The most rows for which there are kernels with wider panels.
 pub(crate) const THIN_ROWS: usize = 3;
 
-/// Width in vectors of the panels for this small number of rows: enough sums are in flight to hide the latency of each.
+/// Returns the width in vectors of the panels for a small number of rows. It keeps enough sums in flight to hide the
+/// latency of each.
 pub(crate) fn thin_vectors(rows: usize) -> usize {
     if rows == 1 { 8 } else { 4 }
 }
@@ -71,18 +72,18 @@ pub(crate) trait Real:
 {
     const ZERO: Self;
     const ONE: Self;
-    /// The dtype that stores it.
+    /// The dtype of this type.
     const DTYPE: DType;
 
     fn from_f64(x: f64) -> Self;
 
-    /// `self * a + b`, rounded once.
+    /// Returns `self * a + b`, rounded once.
     fn fused(self, a: Self, b: Self) -> Self;
 
-    /// Most rows of a kernel on this instruction set.
+    /// Returns the most rows of a kernel on this instruction set.
     fn rows(isa: Isa) -> usize;
 
-    /// Width of a panel on this instruction set.
+    /// Returns the width of a panel on this instruction set.
     fn panel(isa: Isa) -> usize;
 
     /// Runs the kernel of this instruction set.
@@ -93,7 +94,7 @@ pub(crate) trait Real:
 }
 
 impl Store {
-    /// The new value of an element of C, from the sum and a function that reads the old value.
+    /// Returns the new value of an element of C, given the sum and a function that reads the old value.
     #[inline(always)]
     pub(crate) fn apply<T: Real>(self, alpha: T, sum: T, beta: T, old: impl FnOnce() -> T) -> T {
         match self {
@@ -118,13 +119,13 @@ macro_rules! dispatch {
     };
 }
 
-/// A kernel over vector registers: `2 * rows` (up to `4 * rows`, and 8 for one row) sums are in flight at once.
+/// Defines a kernel over vector registers. It has `rows * vectors` vectors of sums in flight at once.
 macro_rules! kernel {
     ($(#[$meta:meta])* $vis:vis $name:ident, $t:ty, $feature:literal, $lanes:literal, $rows:tt, $zero:ident, $set1:ident, $load:ident, $store:ident,
      $fma:ident, $mul:ident, $add:ident) => {
         $(#[$meta])*
         /// # Safety
-        /// As for [`Real::run`], on a processor with the features.
+        /// As for [`Real::run`]. The processor must also have the features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $feature)]
         $vis unsafe fn $name(j: &Micro<$t>) {
@@ -149,8 +150,8 @@ macro_rules! kernel {
                         }
                     }
                 }
-                // In bytes, because address modes can scale them by 1 and 2.
-                // A stride that no row takes may be too large for that.
+                // The strides are converted to bytes, because address modes can scale them by 1 and 2. A stride that no
+                // row uses may overflow here, so the multiplication wraps.
                 let [down, gap] = [j.row, j.gap].map(|elements| elements.wrapping_mul(size_of::<$t>() as isize));
                 let (mut b, mut next) = (j.b, j.next);
                 for p in 0..j.k {
@@ -163,7 +164,7 @@ macro_rules! kernel {
                         }
                         let mut a = j.a.offset(*j.steps.add(p));
                         for r in 0..R {
-                            // One address for every three rows: more would not stay in registers.
+                            // One address serves three rows, because more addresses would not stay in registers.
                             if r > 0 && r % 3 == 0 {
                                 a = a.wrapping_byte_offset(down.wrapping_mul(3));
                             }
@@ -180,7 +181,7 @@ macro_rules! kernel {
                     next = next.wrapping_add(j.next_by);
                 }
                 let (alpha, beta) = ($set1(j.alpha), $set1(j.beta));
-                // One loop for each way to store, so that none is chosen in the innermost one.
+                // There is one loop for each way to store, so that the choice is not made in the innermost loop.
                 // SAFETY: row `r < rows` of C has a panel's width of elements, as the caller promises.
                 unsafe {
                     let row = |r: usize| j.c.offset(j.ldc * r as isize);
@@ -211,7 +212,7 @@ macro_rules! kernel {
                     }
                 }
             }
-            // SAFETY: the caller's promise is passed on.
+            // SAFETY: guaranteed by the caller.
             unsafe { dispatch!(j, go, $rows) }
         }
     };
@@ -226,21 +227,21 @@ kernel!(f32_avx2, f32, "avx2,fma", 8, [1 2 3 4 5 6], _mm256_setzero_ps, _mm256_s
 kernel!(f64_avx2, f64, "avx2,fma", 4, [1 2 3 4 5 6], _mm256_setzero_pd, _mm256_set1_pd,
     _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd, _mm256_mul_pd, _mm256_add_pd);
 
-/// Two steps of a chain of bf16, the upper halves of the words first.
+/// Computes two steps of a chain of bf16 products. The upper halves of the words come first.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn two_steps(a: __m512, b: __m512, sum: __m512) -> __m512 {
-    // SAFETY: both types are 64 bytes, any of which are values.
+    // SAFETY: both types have 64 bytes, and every bit pattern is valid for both.
     let words = |x: __m512| unsafe { std::mem::transmute::<__m512, __m512bh>(x) };
     _mm512_dpbf16_ps(sum, words(a), words(b))
 }
 
-kernel!(/// The kernel of f32 for words of two bf16, [`super::paired`].
+kernel!(/// The kernel of f32 for words of two bf16 (see [`super::paired`]).
     ///
     pub(super) bf16_avx512, f32, "avx512f,avx2,fma,avx512bf16", 16, [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
     _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, two_steps, _mm512_mul_ps, _mm512_add_ps);
 
-/// Lanes of a "vector" in the portable kernel.
+/// The number of lanes of a "vector" in the portable kernel.
 const LANES: usize = 4;
 
 /// The kernel in plain Rust, with the same chains.
@@ -286,7 +287,7 @@ unsafe fn portable<T: Real>(j: &Micro<T>) {
             }
         }
     }
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (j.rows, j.vectors) {
             (1, 8) => go::<T, 1, 8>(j),
@@ -346,7 +347,8 @@ macro_rules! real {
 
             #[inline]
             unsafe fn run(isa: Isa, j: &Micro<Self>) {
-                // SAFETY: the machine has the features of the level (`Isa`); the caller's promise is passed on.
+                // SAFETY: an `Isa` of this level exists only if this machine was found to have the features. The rest
+                // is guaranteed by the caller.
                 unsafe {
                     match isa.level() {
                         #[cfg(target_arch = "x86_64")]

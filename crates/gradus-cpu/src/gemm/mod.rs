@@ -1,9 +1,10 @@
-//! Matrix products: any strides, any batch, every number type.
+//! Matrix products with any strides, any batch axes and every number type.
 //!
 //! The order of each sum is defined once (see `kernel`), so an element has the same bits for any number of threads, any
 //! instruction set, and any number of other rows: a row of a batch of 32 equals the same row computed alone. Operands
-//! are read in place; at most panels of them are packed. f16 and bf16 are widened as they are packed (bf16 is taken in
-//! pairs where there is an instruction for that, see `paired`) and rounded once at the end.
+//! are never copied as a whole: they are read in place or packed in panels. f16 and bf16 are widened as they are
+//! packed, and the results are rounded once at the end. If the processor has an instruction for pairs of bf16, they are
+//! packed in pairs instead (see `paired`).
 
 mod block;
 mod int;
@@ -72,13 +73,14 @@ fn float<S: Pack>(
     c: &mut ViewMut<'_>,
 ) -> Result<()> {
     let (a_data, b_data) = (cpu.slice::<S>(OP, *a)?, cpu.slice::<S>(OP, *b)?);
-    // SAFETY: the data stays borrowed mutably through `c`; the matrices made from it are used as `products` says.
+    // SAFETY: the data stays borrowed mutably through `c`, and the matrices created from it are used as `products`
+    // requires.
     let c_data = unsafe { MatMut::new(cpu.slice_mut::<S>(OP, c)?.as_mut_ptr(), 0, 0, 0) };
     if plan.count() == 0 {
         return Ok(());
     }
     plan.fold_rows();
-    // Vectors run along the columns of C, which must be contiguous, and enough of them.
+    // Vectors run along the columns of C, which must be contiguous and numerous enough.
     let [_, _, [rs, cs]] = plan.strides;
     let mut data = [a_data, b_data];
     if (plan.n < plan.m && plan.n <= 8) || (rs == 1 && cs != 1 && plan.m > 8) {
@@ -88,8 +90,8 @@ fn float<S: Pack>(
     let [sa, sb, sc] = plan.strides;
     let (alpha, beta) = (S::Compute::from_f64(alpha.to_f64()), S::Compute::from_f64(beta.to_f64()));
     let product = Product { m: plan.m, n: plan.n, k: plan.k, alpha, beta };
-    // SAFETY: `slice` checked that every element of every view lies inside its data, and the plan addresses those
-    // elements only; `c` is borrowed mutably and no two of its elements share a place.
+    // SAFETY: `slice` checked that every element of every view lies inside its data, and the plan addresses only these
+    // elements. `c` is borrowed mutably, and no two of its elements share a position.
     unsafe {
         let operands = |i: usize| {
             let at = plan.starts(i);

@@ -1,4 +1,4 @@
-//! Operands of GEMM in the order in which the kernels read them.
+//! The operands of GEMM, and how they are packed in the order in which the kernels read them.
 
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -9,33 +9,35 @@ use super::transpose::Transpose;
 use crate::access::Float;
 use crate::isa::{Isa, per_isa, per_isa_256};
 
-/// From this distance between columns, in bytes, a matrix is assumed to come from memory rather than from a cache.
+/// If columns are at least this many bytes apart, a matrix is assumed to come from memory rather than from a cache.
 const FAR: usize = 8 << 10;
-/// Distance in bytes of addresses that compete for the same set of an L1 cache.
+/// Addresses that are a multiple of this many bytes apart compete for the same set of an L1 cache.
 const PAGE: usize = 4 << 10;
 
 /// A strided matrix behind a pointer.
 ///
-/// **Invariant**: while `'a` lasts every element `(i, j)` inside the matrix's size, which its users know, may be read.
+/// **Invariant**: while `'a` lasts, every element `(i, j)` within the size of the matrix may be read. The users of the
+/// matrix know its size.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mat<'a, S> {
     ptr: *const S,
-    /// Distance of rows and of columns, in bytes: a pair of elements need not start at a multiple of its size.
+    /// The distances between rows and between columns in bytes. They are not in elements, because a pair of elements
+    /// need not start at a multiple of its size.
     rs: isize,
     cs: isize,
     life: PhantomData<&'a [S]>,
 }
 
-// SAFETY: it is a shared borrow of plain numbers.
+// SAFETY: this is a shared borrow of plain numbers.
 unsafe impl<S: Sync> Sync for Mat<'_, S> {}
 // SAFETY: as above.
 unsafe impl<S: Sync> Send for Mat<'_, S> {}
 
 impl<'a, S: Copy> Mat<'a, S> {
-    /// Element `(i, j)` is `data[at + i * rs + j * cs]`.
+    /// Creates the matrix whose element `(i, j)` is `data[at + i * rs + j * cs]`.
     ///
     /// # Safety
-    /// Users touch only elements that lie inside `data`.
+    /// Users access only elements that lie inside `data`.
     pub(crate) unsafe fn new(data: &'a [S], at: usize, rs: isize, cs: isize) -> Self {
         let size = size_of::<S>() as isize;
         Mat {
@@ -46,19 +48,20 @@ impl<'a, S: Copy> Mat<'a, S> {
         }
     }
 
-    /// The submatrix that starts at element `(i, j)`.
+    /// Returns the submatrix that starts at element `(i, j)`.
     #[inline]
     pub(crate) fn from(&self, i: usize, j: usize) -> Self {
         let by = self.rs.wrapping_mul(i as isize).wrapping_add(self.cs.wrapping_mul(j as isize));
         Mat { ptr: self.ptr.wrapping_byte_offset(by), ..*self }
     }
 
-    /// The matrix with rows and columns exchanged.
+    /// Returns the matrix with rows and columns exchanged.
     pub(crate) fn transposed(&self) -> Self {
         Mat { rs: self.cs, cs: self.rs, ..*self }
     }
 
-    /// The same memory as a matrix of larger elements, each of `rows` by `cols` of these.
+    /// Returns the same memory as a matrix of larger elements, each of which covers `rows` by `cols` elements of this
+    /// one.
     pub(super) fn cast<T>(&self, rows: isize, cols: isize) -> Mat<'a, T> {
         Mat { ptr: self.ptr.cast(), rs: self.rs.wrapping_mul(rows), cs: self.cs.wrapping_mul(cols), life: PhantomData }
     }
@@ -75,7 +78,7 @@ impl<'a, S: Copy> Mat<'a, S> {
         self.cs == size_of::<S>() as isize
     }
 
-    /// From one row to the next, in elements.
+    /// Returns the distance from one row to the next in elements.
     #[inline]
     fn row_stride(&self) -> isize {
         self.rs / size_of::<S>() as isize
@@ -89,7 +92,7 @@ impl<'a, S: Copy> Mat<'a, S> {
     /// `(i, j)` is an element of the matrix.
     #[inline(always)]
     pub(crate) unsafe fn get(&self, i: usize, j: usize) -> S {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { *self.ptr.byte_offset(self.rs * i as isize + self.cs * j as isize) }
     }
 }
@@ -99,14 +102,14 @@ pub(crate) trait Left<T> {
     /// Writes `size` rows and steps, starting at row `i` and step `k`, to `out` as `[steps][lda]`.
     ///
     /// # Safety
-    /// The rows and steps lie inside the operand; there are at most `lda` rows; `out` has room.
+    /// The rows and steps lie inside the operand, there are at most `lda` rows, and `out` has room for them.
     unsafe fn pack(&self, isa: Isa, i: usize, k: usize, size: [usize; 2], lda: usize, out: &mut [T]);
 
-    /// The address of row 0 and the distance to the next row, if kernels can read the rows in place: they are
-    /// contiguous, and do not compete for one cache set.
+    /// Returns the address of row 0 and the distance to the next row if kernels can read the rows in place. This
+    /// requires that the rows are contiguous and do not compete for the same cache set.
     fn in_place(&self) -> Option<(*const T, isize)>;
 
-    /// The number of kernel steps for this many packed steps of a product.
+    /// Returns the number of kernel steps for `ks` packed steps of a product.
     fn steps(&self, ks: usize) -> usize;
 
     /// Runs the kernel on packed operands.
@@ -118,7 +121,7 @@ pub(crate) trait Left<T> {
 
 impl<S: Pack> Left<S::Compute> for Mat<'_, S> {
     unsafe fn pack(&self, isa: Isa, i: usize, k: usize, [rows, ks]: [usize; 2], lda: usize, out: &mut [S::Compute]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { S::rows(isa, self.from(i, k), rows, ks, lda, out) }
     }
 
@@ -133,53 +136,54 @@ impl<S: Pack> Left<S::Compute> for Mat<'_, S> {
     }
 
     unsafe fn run(&self, isa: Isa, j: &Micro<S::Compute>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { S::run(isa, j) }
     }
 }
 
-/// The right operand of a product: something that can lay out its columns in panels.
+/// The right operand of a product, which can lay out its columns in panels.
 pub(crate) trait Panels<T>: Sync {
-    /// Writes rows `k` of columns `j` to `out` as `[k.len()][width]`, the columns beyond `j` as zeros.
+    /// Writes rows `k` of columns `j` to `out` as `[k.len()][width]`, with zeros in the columns beyond `j`.
     ///
     /// # Safety
-    /// The rows and columns lie inside the operand; `out` has room for a row more; `j.len() <= width`.
+    /// The rows and columns lie inside the operand, `out` has room for one more row, and `j.len() <= width`.
     unsafe fn pack(&self, isa: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [T]);
 
-    /// The address of row `k`, column `j`, and the distance to the next row, if the columns of a row are contiguous.
+    /// Returns the address of row `k`, column `j`, and the distance to the next row, if the columns of a row are
+    /// contiguous.
     fn direct(&self, k: usize, j: usize) -> Option<(*const T, isize)>;
 
-    /// Whether `direct` gives whole panels, including zeros beyond the last column.
+    /// Whether `direct` returns whole panels, including zeros beyond the last column.
     fn is_packed(&self) -> bool {
         false
     }
 }
 
-/// Eight runs of eight elements each, widened: `out[p * ld + r] = runs[r][p]`.
+/// Transposes eight runs of eight elements each and widens them: `out[p * ld + r] = runs[r][p]`.
 ///
 /// # Safety
 /// As for [`Transpose::transpose8`].
 #[inline(always)]
 unsafe fn transpose<S: Float<Compute: Transpose>>(isa: Isa, runs: [*const S; 8], out: *mut S::Compute, ld: usize) {
     if TypeId::of::<S>() == TypeId::of::<S::Compute>() {
-        // SAFETY: the caller's promise; the two types are the same.
+        // SAFETY: guaranteed by the caller. The two types are the same.
         return unsafe { S::Compute::transpose8(isa, runs.map(|r| r.cast()), out, ld) };
     }
     let mut wide = [[S::Compute::default(); 8]; 8];
     for (wide, run) in wide.iter_mut().zip(runs) {
         for (i, w) in wide.iter_mut().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             *w = unsafe { *run.add(i) }.widen();
         }
     }
-    // SAFETY: the caller's promise for `out`.
+    // SAFETY: the caller guarantees this for `out`, and each row of `wide` has 8 numbers.
     unsafe { S::Compute::transpose8(isa, wide.each_ref().map(|w| w.as_ptr()), out, ld) }
 }
 
 /// Packs `rows` rows of A for `ks` steps as `[ks][lda]`.
 ///
 /// # Safety
-/// `rows <= lda`, `out` is at least `ks * lda` long and the elements lie inside `a`.
+/// `rows <= lda`, `out` is at least `ks * lda` long, and the elements lie inside `a`.
 #[inline(always)]
 pub(super) unsafe fn pack_rows<S: Float<Compute: Transpose>>(
     isa: Isa,
@@ -192,13 +196,14 @@ pub(super) unsafe fn pack_rows<S: Float<Compute: Transpose>>(
     let out = &mut out[..ks * lda];
     let mut p0 = 0;
     if a.has_adjacent_cols() {
-        // Blocks of 8 rows, the last block first: what it writes beyond `lda` belongs to the next step and is
-        // overwritten later by that step's first block. Only stores that end inside `out` are made this way. Missing
-        // rows repeat the last one.
+        // Packs blocks of 8 rows, the last block first. What this block writes beyond `lda` belongs to the next step
+        // and is later overwritten by that step's first block. Only stores that end inside `out` are made this way.
+        // Missing rows repeat the last one.
         while p0 + 8 <= ks && (p0 + 7) * lda + rows.next_multiple_of(8) <= out.len() {
             for r0 in (0..rows).step_by(8).rev() {
                 let runs = std::array::from_fn(|r| a.from((r0 + r).min(rows - 1), p0).as_ptr());
-                // SAFETY: 8 adjacent elements of each row lie inside `a`; the loop's condition keeps stores inside `out`.
+                // SAFETY: 8 adjacent elements of each row lie inside `a`; the loop's condition keeps stores inside
+                // `out`.
                 unsafe { transpose::<S>(isa, runs, out.as_mut_ptr().add(p0 * lda + r0), lda) };
             }
             p0 += 8;
@@ -212,13 +217,13 @@ pub(super) unsafe fn pack_rows<S: Float<Compute: Transpose>>(
     }
 }
 
-/// Prefetches some cache lines ahead in each run: the hardware prefetcher cannot follow this many runs at once.
+/// Prefetches some cache lines ahead in each run, because the hardware prefetcher cannot follow this many runs at once.
 #[inline(always)]
 fn prefetch<S>(runs: &[*const S; 8]) {
     #[cfg(target_arch = "x86_64")]
     for run in runs {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing; any address will do.
+        // SAFETY: a prefetch reads nothing, so any address is allowed.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(run.cast::<i8>().wrapping_add(512)) };
     }
 }
@@ -226,12 +231,12 @@ fn prefetch<S>(runs: &[*const S; 8]) {
 /// Copies whole rows of a panel, whose width is a multiple of `W`.
 ///
 /// # Safety
-/// Rows of `b` have `width` contiguous elements; there are as many rows as `out` has room for.
+/// Rows of `b` have `width` contiguous elements, and there are as many rows as `out` has room for.
 #[inline(always)]
 unsafe fn copy_rows<S: Float, const W: usize>(b: Mat<'_, S>, width: usize, out: &mut [S::Compute]) {
     debug_assert!(width.is_multiple_of(W));
     for (p, o) in out.chunks_exact_mut(width).enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let row = unsafe { std::slice::from_raw_parts(b.from(p, 0).as_ptr(), width) };
         for (o, x) in o.as_chunks_mut::<W>().0.iter_mut().zip(row.as_chunks::<W>().0) {
             for i in 0..W {
@@ -244,7 +249,7 @@ unsafe fn copy_rows<S: Float, const W: usize>(b: Mat<'_, S>, width: usize, out: 
 /// Packs a panel of B as `[ks][width]` with zeros beyond `cols`.
 ///
 /// # Safety
-/// `cols <= width`, `out` is at least `ks * width` long and the elements lie inside `b`.
+/// `cols <= width`, `out` is at least `ks * width` long, and the elements lie inside `b`.
 #[inline(always)]
 pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
     isa: Isa,
@@ -258,8 +263,7 @@ pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
     let zero = S::Compute::default();
     if b.has_adjacent_cols() {
         if cols == width {
-            // SAFETY: `width` adjacent elements of every row lie inside `b`; panels are as wide as some vectors of 4 elements
-            // at least.
+            // SAFETY: `width` adjacent elements of every row lie inside `b`. The width of a panel is a multiple of 4.
             unsafe {
                 match width {
                     w if w.is_multiple_of(32) => copy_rows::<S, 32>(b, width, out),
@@ -282,7 +286,8 @@ pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
     }
     let (mut steps, mut whole) = (0, 0);
     if b.has_adjacent_rows() {
-        // Columns are contiguous in memory; 8 of them at a time, because more would compete for the same cache sets.
+        // Columns are contiguous in memory. They are packed 8 at a time, because more would compete for the same cache
+        // sets.
         (steps, whole) = (ks / 8 * 8, cols / 8 * 8);
         let far = b.cs.unsigned_abs() >= FAR;
         for j in (0..whole).step_by(8) {
@@ -291,7 +296,8 @@ pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
                 if far && (p * size_of::<S>()).is_multiple_of(64) {
                     prefetch(&runs);
                 }
-                // SAFETY: 8 adjacent elements of each column lie inside `b`; `out` has room for 8 steps of 8 columns.
+                // SAFETY: 8 adjacent elements of each column lie inside `b`, and `out` has room for 8 steps of 8
+                // columns.
                 unsafe { transpose::<S>(isa, runs, out.as_mut_ptr().add(p * width + j), width) };
             }
         }
@@ -300,7 +306,7 @@ pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
     for (p, o) in out.chunks_exact_mut(width).enumerate().skip(first) {
         let done = if p < steps { whole } else { 0 };
         for (j, o) in o.iter_mut().enumerate().skip(done) {
-            // SAFETY: `(p, j)` lies inside `b` where `j < cols`.
+            // SAFETY: `(p, j)` lies inside `b` if `j < cols`.
             *o = if j < cols { unsafe { b.get(p, j) }.widen() } else { zero };
         }
     }
@@ -311,36 +317,36 @@ pub(super) fn round<S: Float>(from: &[S::Compute], to: &mut [S]) {
     to.iter_mut().zip(from).for_each(|(to, &from)| *to = S::narrow(from));
 }
 
-/// The packing of one storage type, for every instruction set.
+/// The packing of a storage type, on every instruction set.
 pub(crate) trait Pack: Float<Compute: Real> {
     /// See [`pack_rows`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`pack_rows`].
     unsafe fn rows(isa: Isa, a: Mat<'_, Self>, rows: usize, ks: usize, lda: usize, out: &mut [Self::Compute]);
 
     /// See [`pack_panel`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`pack_panel`].
     unsafe fn panel(isa: Isa, b: Mat<'_, Self>, ks: usize, cols: usize, width: usize, out: &mut [Self::Compute]);
 
-    /// Rounds all of these numbers.
+    /// Rounds the numbers in `from` and stores them in `to`.
     fn round(isa: Isa, from: &[Self::Compute], to: &mut [Self]);
 
-    /// How many steps of the kernel so many steps of a product are, packed.
+    /// Returns the number of kernel steps for `ks` packed steps of a product.
     #[inline(always)]
     fn steps(ks: usize) -> usize {
         ks
     }
 
-    /// Runs the kernel on what was packed.
+    /// Runs the kernel on packed operands.
     ///
     /// # Safety
     /// As for [`Real::run`].
     #[inline(always)]
     unsafe fn run(isa: Isa, j: &Micro<Self::Compute>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { Self::Compute::run(isa, j) }
     }
 }
@@ -349,13 +355,13 @@ macro_rules! pack {
     ($($per_isa:ident $s:ty, $rows:ident, $panel:ident, $round:ident;)*) => {$(
         per_isa_256! {
             fn $rows(isa: Isa, a: Mat<'_, $s>, rows: usize, ks: usize, lda: usize, out: &mut [<$s as Float>::Compute]) =
-                // SAFETY: only `Pack::rows` calls this, whose caller keeps the promise.
+                // SAFETY: only `Pack::rows` calls this, and its caller upholds the contract.
                 |isa, a, rows, ks, lda, out| unsafe { pack_rows::<$s>(isa, a, rows, ks, lda, out) };
             fn $round(from: &[<$s as Float>::Compute], to: &mut [$s]) = round::<$s>;
         }
         $per_isa! {
             fn $panel(isa: Isa, b: Mat<'_, $s>, ks: usize, cols: usize, width: usize, out: &mut [<$s as Float>::Compute]) =
-                // SAFETY: only `Pack::panel` calls this, whose caller keeps the promise.
+                // SAFETY: only `Pack::panel` calls this, and its caller upholds the contract.
                 |isa, b, ks, cols, width, out| unsafe { pack_panel::<$s>(isa, b, ks, cols, width, out) };
         }
         impl Pack for $s {
@@ -380,7 +386,7 @@ pack! {
 
 impl<S: Pack> Panels<S::Compute> for Mat<'_, S> {
     unsafe fn pack(&self, isa: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [S::Compute]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { S::panel(isa, self.from(k.start, j.start), k.len(), j.len(), width, out) }
     }
 

@@ -7,11 +7,11 @@ use super::pack::Panels;
 use crate::CpuBackend;
 use crate::isa::Isa;
 
-/// Fewest elements that justify a task of their own.
+/// The number of elements that a task should pack.
 const TASK: usize = 1 << 15;
 
-/// Some columns of an operand, with all of its rows, as panels: blocks of `step` rows, each with its panels one after
-/// the other.
+/// Some columns of an operand, with all of its rows, packed in panels. Each block of `step` rows has its panels one
+/// after the other.
 #[derive(Debug)]
 pub(crate) struct Packed<'a, T> {
     data: &'a [T],
@@ -20,18 +20,18 @@ pub(crate) struct Packed<'a, T> {
     panels: usize,
 }
 
-/// The number of elements that `cols` columns of `k` rows take up when packed.
+/// Returns the number of elements that `cols` columns of `k` rows take up when packed.
 pub(crate) fn size(k: usize, cols: usize, step: usize, width: usize) -> usize {
     k.div_ceil(step) * cols.div_ceil(width) * room(step, width)
 }
 
-/// Elements from one panel to the next: packing may write one extra row.
+/// Returns the number of elements from one panel to the next. This includes one extra row, which packing may write.
 fn room(step: usize, width: usize) -> usize {
     (step + 1) * width
 }
 
 impl<'a, T: Real> Packed<'a, T> {
-    /// Packs columns `cols` of `b`, which has `k` rows, into `data` of [`size`] elements, on all threads.
+    /// Packs columns `cols` of `b`, which has `k` rows, into `data`, which has [`size`] elements, on all threads.
     ///
     /// # Safety
     /// The rows and columns lie inside `b`.
@@ -52,7 +52,7 @@ impl<'a, T: Real> Packed<'a, T> {
                 let first = chunk * (TASK / room).max(1);
                 for (i, out) in (first..).zip(out.chunks_exact_mut(room)) {
                     let (k0, j) = (i / panels * step, cols.start + i % panels * width);
-                    // SAFETY: the rows and columns lie inside `b`; `out` has room for a row more.
+                    // SAFETY: the rows and columns lie inside `b`, and `out` has room for one more row.
                     unsafe { b.pack(cpu.isa(), k0..k.min(k0 + step), j..cols.end.min(j + width), width, out) };
                 }
             },

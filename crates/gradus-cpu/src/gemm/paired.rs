@@ -1,9 +1,9 @@
-//! Products of bf16 by the instruction that performs two steps at once, where the processor has it.
+//! Products of bf16 with the instruction that performs two steps at once, if the processor has it.
 //!
-//! The instruction adds two products to a sum, first that of the upper halves of two words, and rounds after each. With
-//! an even step in the upper half and the next step in the lower half, a word extends a chain (see
-//! [`kernel`](super::kernel)) by exactly two steps, except that the instruction treats subnormal numbers as zero.
-//! [`fits`] finds the products in which none occurs.
+//! The instruction adds two products to a sum and rounds after each. The product of the upper halves of two words comes
+//! first. With an even step in the upper half and the next step in the lower half, a word extends a chain (see
+//! [`kernel`](super::kernel)) by exactly two steps. The only difference is that the instruction treats subnormal
+//! numbers as zero. [`fits`] finds the products in which none occurs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -24,7 +24,7 @@ use crate::isa::{Isa, per_isa_256};
 #[repr(transparent)]
 pub(crate) struct Paired(bf16);
 
-// SAFETY: a transparent wrapper of bf16.
+// SAFETY: this is a transparent wrapper of bf16.
 unsafe impl Plain for Paired {
     fn holds(dtype: DType) -> bool {
         dtype == DType::BF16
@@ -45,12 +45,12 @@ impl Float for Paired {
     }
 }
 
-/// Two adjacent steps; "widened" means the word that the instruction reads, which is not a number.
+/// Two adjacent steps. Widening them yields the word that the instruction reads, which does not represent a number.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[repr(transparent)]
 struct Word([u16; 2]);
 
-// SAFETY: a transparent wrapper of two u16; no dtype is stored so.
+// SAFETY: this is a transparent wrapper of two u16, and no dtype is stored as it.
 unsafe impl Plain for Word {
     fn holds(_: DType) -> bool {
         false
@@ -71,21 +71,23 @@ impl Float for Word {
     }
 }
 
-/// The word of an even step and the odd one after it.
+/// Combines an even step and the odd step after it into a word.
 #[inline(always)]
 fn word(even: u16, odd: u16) -> f32 {
     f32::from_bits(u32::from(even) << 16 | u32::from(odd))
 }
 
-/// The matrix of the words along axis 1 (`across`) or 0 of `m`, along which elements are adjacent.
+/// Returns the matrix of the words of `m` along axis 1 (if `across`) or axis 0. Elements must be adjacent along this
+/// axis.
 fn words(m: Mat<'_, Paired>, across: bool) -> Mat<'_, Word> {
     if across { m.cast(1, 2) } else { m.cast(2, 1) }
 }
 
-/// Writes steps `ks` of `cols` columns of `b` as words, `[ks / 2][width]`, with 0 for missing steps and columns.
+/// Writes `ks` steps of `cols` columns of `b` as words, with 0 for missing steps and columns. The result has `width`
+/// words for each pair of steps.
 ///
 /// # Safety
-/// The elements lie inside `b`, where they are adjacent along a row; `cols <= width`; `out` has room.
+/// The elements lie inside `b`, where they are adjacent along a row, `cols <= width`, and `out` has room.
 #[inline(always)]
 unsafe fn interleave(b: Mat<'_, Paired>, ks: usize, cols: usize, width: usize, out: &mut [f32]) {
     for (p, out) in out[..ks.div_ceil(2) * width].chunks_exact_mut(width).enumerate() {
@@ -93,7 +95,7 @@ unsafe fn interleave(b: Mat<'_, Paired>, ks: usize, cols: usize, width: usize, o
         let even = unsafe { std::slice::from_raw_parts(b.from(2 * p, 0).as_ptr(), cols) };
         let (out, rest) = out.split_at_mut(cols);
         if 2 * p + 1 < ks {
-            // SAFETY: so does the row after it.
+            // SAFETY: the row after it lies inside `b` too.
             let odd = unsafe { std::slice::from_raw_parts(b.from(2 * p + 1, 0).as_ptr(), cols) };
             for ((o, even), odd) in out.iter_mut().zip(even).zip(odd) {
                 *o = word(even.0.to_bits(), odd.0.to_bits());
@@ -108,10 +110,10 @@ unsafe fn interleave(b: Mat<'_, Paired>, ks: usize, cols: usize, width: usize, o
 /// See [`Pack::rows`].
 ///
 /// # Safety
-/// As there.
+/// As for [`Pack::rows`].
 #[inline(always)]
 unsafe fn rows(isa: Isa, a: Mat<'_, Paired>, rows: usize, ks: usize, lda: usize, out: &mut [f32]) {
-    // SAFETY: the caller's promise; what is no run along columns is one along rows (`fits`).
+    // SAFETY: guaranteed by the caller. If rows are not adjacent, columns are, as `fits` checked.
     unsafe {
         if a.has_adjacent_rows() {
             interleave(a.transposed(), ks, rows, lda, out);
@@ -128,7 +130,7 @@ unsafe fn rows(isa: Isa, a: Mat<'_, Paired>, rows: usize, ks: usize, lda: usize,
 /// See [`Pack::panel`].
 ///
 /// # Safety
-/// As there.
+/// As for [`Pack::panel`].
 #[inline(always)]
 unsafe fn panel(isa: Isa, b: Mat<'_, Paired>, ks: usize, cols: usize, width: usize, out: &mut [f32]) {
     // SAFETY: as above.
@@ -148,13 +150,13 @@ unsafe fn panel(isa: Isa, b: Mat<'_, Paired>, ks: usize, cols: usize, width: usi
 
 per_isa_256! {
     fn paired_rows(isa: Isa, a: Mat<'_, Paired>, count: usize, ks: usize, lda: usize, out: &mut [f32]) =
-        // SAFETY: only `Pack::rows` calls this, whose caller keeps the promise.
+        // SAFETY: only `Pack::rows` calls this, and its caller upholds the contract.
         |isa, a, count, ks, lda, out| unsafe { rows(isa, a, count, ks, lda, out) };
     fn paired_panel(isa: Isa, b: Mat<'_, Paired>, ks: usize, cols: usize, width: usize, out: &mut [f32]) =
-        // SAFETY: only `Pack::panel` calls this, whose caller keeps the promise.
+        // SAFETY: only `Pack::panel` calls this, and its caller upholds the contract.
         |isa, b, ks, cols, width, out| unsafe { panel(isa, b, ks, cols, width, out) };
     fn paired_round(from: &[f32], to: &mut [Paired]) = round::<Paired>;
-    /// The bits of the smallest nonzero magnitude, minus 1; 65535 if all are zero.
+    /// Returns the bits of the smallest nonzero magnitude minus 1, or 65535 if all numbers are zero.
     fn smallest(x: &[bf16]) -> u16 = |x: &[bf16]| x.iter().fold(u16::MAX, |s, x| s.min((x.to_bits() & 0x7fff).wrapping_sub(1)));
 }
 
@@ -176,16 +178,16 @@ impl Pack for Paired {
     }
 
     unsafe fn run(_: Isa, j: &Micro<f32>) {
-        // SAFETY: `fits` found the instruction; the rest is the caller's promise.
+        // SAFETY: `fits` checked that the processor has the instruction. The rest is guaranteed by the caller.
         unsafe { run(j) }
     }
 }
 
 /// # Safety
-/// As for [`Real::run`], on a processor that [`has_chains`].
+/// As for [`Real::run`]. The processor must also have the instruction.
 unsafe fn run(j: &Micro<f32>) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         super::kernel::bf16_avx512(j);
     }
@@ -193,7 +195,7 @@ unsafe fn run(j: &Micro<f32>) {
     unreachable!("no processor of this architecture has chains of pairs: {j:?}");
 }
 
-/// Whether the processor has the instruction, and rounds after each product, the upper one first.
+/// Returns whether the processor has the instruction, adds the upper product first and rounds after each product.
 fn has_chains(isa: Isa) -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     #[cfg(target_arch = "x86_64")]
@@ -204,14 +206,14 @@ fn has_chains(isa: Isa) -> bool {
     false
 }
 
-/// Compares a product of one row by the instruction with one by fused multiply-adds.
+/// Returns whether the instruction and fused multiply-adds compute the same product of one row.
 fn rounds_in_order(isa: Isa) -> bool {
     const PAIRS: usize = 16;
     let width = <f32 as Real>::panel(isa);
     let mut state = 1u32;
     let mut number = |_| {
         state = state.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
-        // Any sign and mantissa, an exponent within 4 of that of 1.
+        // Any sign and mantissa, and an exponent within 2 of the exponent of 1.
         (state >> 16) as u16 & 0x807f | (125 + (state >> 9) as u16 % 4) << 7
     };
     let a: Vec<u16> = (0..2 * PAIRS).map(&mut number).collect();
@@ -245,15 +247,16 @@ fn rounds_in_order(isa: Isa) -> bool {
     (0..width).all(|j| sums[j].to_bits() == chain(j).to_bits())
 }
 
-/// Fewest rows and columns for which it pays to examine the operands of a product.
+/// The fewest rows and columns for which it pays off to examine the operands of a product.
 const WORTH: usize = 8;
 
-/// Whether a product of bf16 computed in pairs has the same bits as the chains.
+/// Returns whether a product of bf16 can be computed in pairs with the same bits as the chains.
 ///
-/// Products are multiples of the product of the operands' smallest units, and so are rounded sums of them. If that
-/// product is at least the smallest normal f32, no intermediate result is subnormal.
+/// Every product of two elements is a multiple of the product of the operands' smallest units, and so is every rounded
+/// sum of such products. If the product of the units is at least the smallest normal f32, no intermediate result is
+/// subnormal.
 pub(super) fn fits(cpu: &CpuBackend, plan: &Plan, a: &View<'_>, b: &View<'_>) -> Result<bool> {
-    // Steps must be contiguous, or else rows (or columns).
+    // Either the steps of an operand must be contiguous, or the rows of A and the columns of B.
     let lies_well = |along: isize, step: isize| step == 1 || along == 1;
     let [[ar, ac], [br, bc], _] = plan.strides;
     if plan.m.min(plan.n) < WORTH || !lies_well(ar, ac) || !lies_well(bc, br) {
@@ -277,7 +280,7 @@ pub(super) fn fits(cpu: &CpuBackend, plan: &Plan, a: &View<'_>, b: &View<'_>) ->
         });
         Ok((u32::from(least.into_inner()) + 1) >> 7)
     };
-    // The unit of a number of exponent `e` is 2^(e - 134), the smallest normal f32 2^-126.
+    // The unit of a number with exponent `e` is 2^(e - 134), and the smallest normal f32 is 2^-126.
     let (a, b) = (exponent(a)?, exponent(b)?);
     Ok(a > 0 && b > 0 && a + b >= 2 * 134 - 126)
 }
@@ -296,7 +299,8 @@ mod tests {
         }
     }
 
-    /// The smallest numbers decide which kernel runs; either way the bits are those of the other instruction sets.
+    /// The smallest numbers determine which kernel runs. Either way, the bits must equal those of the other instruction
+    /// sets.
     #[test]
     fn pairs_change_no_bit_however_small_the_numbers() {
         for scale in [1.0, 2f64.powi(-50), 2f64.powi(-64), 2f64.powi(-68), 2f64.powi(-126), 2f64.powi(-130)] {

@@ -4,16 +4,17 @@ use gradus_backend::{Error, MAX_RANK, Result, View, ViewMut};
 
 pub(super) const OP: &str = "gemm";
 
-/// Sizes of a product and the layout of its operands: matrices, and batch axes that step between them.
+/// The sizes of a product and the layout of its operands, which consist of matrices and batch axes that step between
+/// them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) k: usize,
-    /// Row and column strides of A, B and C.
+    /// The row and column strides of A, B and C.
     pub(super) strides: [[isize; 2]; 3],
     pub(super) offsets: [usize; 3],
-    /// Batch axes, outermost first.
+    /// The number of batch axes, which are listed outermost first.
     pub(super) batch_rank: usize,
     pub(super) batch: [usize; MAX_RANK],
     pub(super) batch_strides: [[isize; 3]; MAX_RANK],
@@ -55,7 +56,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Turns inner batch axes into rows where B is shared and the rows of A and C continue along them.
+    /// Turns inner batch axes into rows as long as B is the same along them and the rows of A and C continue along
+    /// them.
     pub(super) fn fold_rows(&mut self) {
         while self.batch_rank > 0 {
             let last = self.batch_rank - 1;
@@ -87,7 +89,7 @@ impl Plan {
         self.batch[..self.batch_rank].iter().product()
     }
 
-    /// Where the operands of product `i` start.
+    /// Returns the positions at which the operands of product `i` start.
     pub(super) fn starts(&self, mut i: usize) -> [usize; 3] {
         let mut at = self.offsets;
         for axis in (0..self.batch_rank).rev() {

@@ -1,6 +1,7 @@
-//! Products, cut into tiles for all threads.
+//! Products, divided into tiles for all threads.
 //!
-//! Tiles do not cut `k`, so they change no bits; their size is chosen to give enough tiles to share out.
+//! Tiles do not divide `k`, so they do not change a single bit of the result. Their size is chosen so that there are
+//! enough of them for all threads.
 
 use super::block::{MatMut, Product, k_step, tile};
 use super::kernel::Real;
@@ -9,25 +10,25 @@ use super::packed::{self, Packed};
 use crate::CpuBackend;
 use crate::temp::Temp;
 
-/// Most rows in a tile: its part of A fills half of a small L2 cache.
+/// The most rows in a tile. Its part of A then fills half of a small L2 cache.
 const TILE_ROWS: usize = 192;
-/// Most columns of a tile.
+/// The most columns in a tile.
 const TILE_COLS: usize = 512;
-/// Fewest tiles that a large product is cut into.
+/// The fewest tiles that a large product is divided into.
 const TILES: usize = 12;
-/// Fewest rows for which the tiles of a product share B.
+/// The fewest rows for which the tiles of a product share a packed B.
 const SHARED_ROWS: usize = 192;
-/// Elements of B that are packed at a time to be shared.
+/// The number of elements of B that are packed at a time to be shared.
 const SHARED: usize = 1 << 24;
-/// Fewest multiply-adds that justify a task of their own.
+/// The number of multiply-adds that a task should perform.
 const TASK: usize = 1 << 18;
 
-/// Runs `count` products of one size on all threads; `operands(i)` gives A, B and C of product `i`. C is stored in the
-/// type of the operands or in the one that they compute in. Each tile of C is shown to `prepare` just before it is
-/// computed, with its product's number, its first row and its sizes.
+/// Computes `count` products of the same size on all threads. `operands(i)` returns A, B and C of product `i`. C is
+/// stored in the type of the operands or in their compute type. Just before a tile of C is computed, `prepare` is
+/// called with the number of its product, its first row, the tile and its sizes.
 ///
 /// # Safety
-/// The operands have the sizes of `p`; the results of different products do not overlap.
+/// The operands have the sizes in `p`, and the results of different products do not overlap.
 pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Pack<Compute = S::Compute>>(
     cpu: &CpuBackend,
     count: usize,
@@ -44,12 +45,12 @@ pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Pack<Comput
         let c = c.from(row, col);
         prepare(part.product, row, c, [part.size.m, part.size.n]);
         let (b, j): (&dyn Panels<_>, _) = part.packed.map_or((&b, col), |(packed, j)| (packed, j));
-        // SAFETY: the part lies inside the operands; no two parts share an element.
+        // SAFETY: the part lies inside the operands, and no two parts share an element.
         unsafe { tile(cpu.isa(), &part.size, a.from(row, 0), b, j, c) };
     };
     if count == 1 && p.m >= SHARED_ROWS && p.n >= TILE_COLS / 4 && p.k > 0 {
         let (_, b, _) = operands(0);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         if unsafe { shared(cpu, p, &b, &run) } {
             return;
         }
@@ -60,14 +61,14 @@ pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Pack<Comput
 /// A part of the results that one task computes.
 struct Part<'a, T> {
     product: usize,
-    /// Its first row and column.
+    /// The part's first row and column.
     at: (usize, usize),
     size: Product<T>,
-    /// B, if it is packed already, and the part's first column there.
+    /// B, if it is already packed, and the part's first column in it.
     packed: Option<(&'a Packed<'a, T>, usize)>,
 }
 
-/// How products are cut into tiles.
+/// How products are divided into tiles.
 #[derive(Debug, Clone, Copy)]
 struct Grid {
     count: usize,
@@ -76,14 +77,14 @@ struct Grid {
 }
 
 impl Grid {
-    /// For `count` products, with at most this many rows per tile.
+    /// Creates the grid for `count` products, with at most `most` rows per tile.
     fn new<T>(count: usize, p: &Product<T>, most: usize) -> Grid {
         let (mut rows, mut cols) = (p.m.min(most), p.n.min(TILE_COLS));
         let enough = |rows: usize, cols: usize| {
             rows * cols * p.k <= 4 * TASK || count * p.m.div_ceil(rows) * p.n.div_ceil(cols) >= TILES
         };
         while !enough(rows, cols) && (rows > 48 || cols > 64) {
-            // Halve one side: a tile should have more columns than rows, in whole panels.
+            // Halves one side. A tile should have more columns than rows, and whole panels.
             if (2 * rows > cols && rows > 48) || cols <= 64 {
                 rows = (rows / 2).next_multiple_of(12);
             } else {
@@ -114,10 +115,11 @@ fn tiles<T: Real>(
     cpu.parallel_for(count * down * across, grain, |tasks| tasks.for_each(tile));
 }
 
-/// One large product whose tiles share B, packed once. Returns `false`, and does nothing, if memory is short.
+/// Computes one large product whose tiles share B, which is packed once. Returns `false`, and does nothing, if memory
+/// is short.
 ///
 /// # Safety
-/// `b` has the rows and columns of `p`.
+/// `b` has the number of rows and columns in `p`.
 unsafe fn shared<T: Real>(
     cpu: &CpuBackend,
     p: &Product<T>,

@@ -1,11 +1,11 @@
-//! GEMM is compared with plain loops, and repeated in ways that must not change a bit.
+//! Tests that compare GEMM with plain loops, and that repeat it in ways that must not change a single bit.
 
 use gradus_backend::{Backend, DType, ErrorKind, Layout, Scalar, Shape};
 
 use crate::CpuBackend;
 use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, float, integers, noise};
 
-/// `alpha * a @ b + beta * c` in f64, for one batch axis.
+/// Computes `alpha * a @ b + beta * c` in f64, for one batch axis.
 fn naive([s, m, n, k]: [usize; 4], alpha: f64, a: &[f64], b: &[f64], beta: f64, c: &[f64]) -> Vec<f64> {
     let mut out = Vec::new();
     for s in 0..s {
@@ -159,7 +159,8 @@ fn rows_that_compete_for_a_set_of_the_cache_have_the_same_bits() {
     let cpu = CpuBackend::with_threads(1).unwrap();
     let (m, n, k) = (40, 70, 500);
     let b = Tensor::new(&cpu, DType::F32, &[k, n], Lie::Contiguous, noise(2));
-    // The same columns of rows of 4 KiB, which are packed, and of longer rows, which are read in place.
+    // The same columns are multiplied twice: as parts of rows of 4 KiB, which are packed, and as parts of longer rows,
+    // which are read in place.
     let product = |columns: usize| {
         let mut f = noise(1);
         let values: Vec<f64> = (0..m * k).map(&mut f).collect();

@@ -1,13 +1,14 @@
-//! Blocks of 8 by 8 numbers, transposed in registers.
+//! Transposes blocks of 8 by 8 numbers in registers.
 
 use crate::isa::{Isa, Level};
 
 /// A number whose blocks can be transposed.
 pub(crate) trait Transpose: Copy {
-    /// `out[p * ld + r] = rows[r][p]` for `r` and `p` below 8.
+    /// Sets `out[p * ld + r] = rows[r][p]` for `r` and `p` below 8.
     ///
     /// # Safety
-    /// Each of `rows` points to 8 readable numbers, `out + p * ld` to 8 writable ones that no row overlaps.
+    /// Each of `rows` points to 8 readable numbers. For each `p`, `out + p * ld` points to 8 writable numbers that
+    /// overlap none of the rows.
     unsafe fn transpose8(isa: Isa, rows: [*const Self; 8], out: *mut Self, ld: usize);
 }
 
@@ -16,7 +17,7 @@ pub(crate) trait Transpose: Copy {
 unsafe fn portable<T: Copy>(rows: [*const T; 8], out: *mut T, ld: usize) {
     for p in 0..8 {
         for (r, row) in rows.iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { *out.add(p * ld + r) = *row.add(p) };
         }
     }
@@ -28,10 +29,10 @@ unsafe fn portable<T: Copy>(rows: [*const T; 8], out: *mut T, ld: usize) {
 #[target_feature(enable = "avx2")]
 unsafe fn f32_avx2(rows: [*const f32; 8], out: *mut f32, ld: usize) {
     use std::arch::x86_64::*;
-    // Loops rather than closures: those would not be compiled for AVX2.
+    // These are loops because closures would not be compiled for AVX2.
     let mut r = [_mm256_setzero_ps(); 8];
     for i in 0..8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         r[i] = unsafe { _mm256_loadu_ps(rows[i]) };
     }
     let mut quads = [_mm256_setzero_ps(); 8];
@@ -46,12 +47,12 @@ unsafe fn f32_avx2(rows: [*const f32; 8], out: *mut f32, ld: usize) {
     }
     for i in 0..4 {
         let (x, y) = (quads[i], quads[i + 4]);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { _mm256_storeu_ps(out.add(i * ld), _mm256_permute2f128_ps::<0x20>(x, y)) };
     }
     for i in 0..4 {
         let (x, y) = (quads[i], quads[i + 4]);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { _mm256_storeu_ps(out.add((i + 4) * ld), _mm256_permute2f128_ps::<0x31>(x, y)) };
     }
 }
@@ -67,7 +68,7 @@ unsafe fn f64_avx2(rows: [*const f64; 8], out: *mut f64, ld: usize) {
         for (h, half) in halves.iter_mut().enumerate() {
             let mut r = [_mm256_setzero_pd(); 4];
             for i in 0..4 {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 r[i] = unsafe { _mm256_loadu_pd(rows[4 * h + i].add(p)) };
             }
             let (a, b) = (_mm256_unpacklo_pd(r[0], r[1]), _mm256_unpackhi_pd(r[0], r[1]));
@@ -81,7 +82,7 @@ unsafe fn f64_avx2(rows: [*const f64; 8], out: *mut f64, ld: usize) {
         }
         let [left, right] = halves;
         for (i, (&l, &r)) in left.iter().zip(&right).enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 _mm256_storeu_pd(out.add((p + i) * ld), l);
                 _mm256_storeu_pd(out.add((p + i) * ld + 4), r);
@@ -95,7 +96,7 @@ macro_rules! transpose {
         impl Transpose for $t {
             #[inline(always)]
             unsafe fn transpose8(isa: Isa, rows: [*const Self; 8], out: *mut Self, ld: usize) {
-                // SAFETY: the levels have AVX2; the rest is the caller's promise.
+                // SAFETY: both levels have AVX2. The rest is guaranteed by the caller.
                 unsafe {
                     match isa.level() {
                         #[cfg(target_arch = "x86_64")]
@@ -121,7 +122,8 @@ mod tests {
             for isa in Isa::available() {
                 let mut out = vec![T::default(); 8 * 11];
                 let rows = std::array::from_fn(|r| data[r * 9..].as_ptr());
-                // SAFETY: rows of 9 numbers hold 8; the last store ends at 7 * 11 + 8.
+                // SAFETY: each row of 9 numbers has 8 readable numbers, and the last store ends at 7 * 11 + 8, inside
+                // `out`.
                 unsafe { T::transpose8(isa, rows, out.as_mut_ptr(), 11) };
                 assert!((0..64).all(|i| out[i / 8 * 11 + i % 8] == data[i % 8 * 9 + i / 8]));
             }

@@ -1,4 +1,4 @@
-//! Reading by index.
+//! Reading elements by index.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -47,7 +47,7 @@ fn pick<T: Plain>(cpu: &CpuBackend, op: &str, walk: &Walk, x: &[T], index: &Indi
                 };
                 let ax = ax.wrapping_add_signed(by);
                 if so == 1 && sx == 1 {
-                    // SAFETY: rows of an output that does not overlap itself are apart, and each is one task's.
+                    // SAFETY: no two elements of the output share a position, and each row belongs to one task.
                     unsafe { out.slice(ao..ao + walk.len) }.copy_from_slice(&x[ax..ax + walk.len]);
                 } else {
                     for i in 0..walk.len {

@@ -1,8 +1,9 @@
-//! Gather, scatter and embeddings: elements picked by an integer tensor.
+//! Gather, scatter and embeddings, which select elements by an integer tensor.
 //!
-//! All are one walk over three layouts of the same shape: the indices, the tensor with the shape of the indices, and
-//! the indexed tensor with its indexed axis held at 0 (stride 0). An index then adds `index * stride`. If the index is
-//! constant along the innermost merged axis (a broadcast index: `index_select`, embeddings), whole rows are moved.
+//! Each operation is one walk over three layouts of the same shape: the indices, the tensor that has their shape, and
+//! the indexed tensor with its indexed axis held at position 0 (stride 0). An index then adds `index * stride` to the
+//! position in the indexed tensor. If the index is constant along the innermost merged axis, as in `index_select` and
+//! embeddings, whole rows are moved.
 
 mod gather;
 mod scatter;
@@ -21,7 +22,7 @@ use crate::CpuBackend;
 use crate::access::check_axis;
 use crate::nest::Nest;
 
-/// Fewest elements that justify a task of their own.
+/// The number of elements that a task should process.
 const TASK: usize = 1 << 14;
 
 /// The buffer of an index tensor.
@@ -56,22 +57,23 @@ impl<'a> Indices<'a> {
 /// How indices address an axis of another tensor.
 #[derive(Debug, Clone)]
 struct Walk {
-    /// Starts of rows in the indices, in the tensor with their shape, and in the indexed tensor.
+    /// Where rows start in the indices, in the tensor with their shape, and in the indexed tensor.
     rows: Nest<3>,
-    /// Length of a row, and its steps in the three.
+    /// The length of a row, and its strides in the three tensors.
     len: usize,
     steps: [isize; 3],
-    /// The indexed axis: its size and stride.
+    /// The size and stride of the indexed axis.
     size: usize,
     stride: isize,
-    /// Number of elements for which each of the caller's indices is used.
+    /// The number of elements for which each of the caller's indices is used.
     per_index: usize,
-    /// Number of elements for each combination of positions along the axes before the indexed one.
+    /// The number of elements for each combination of positions along the axes before the indexed one.
     lead: usize,
 }
 
 impl Walk {
-    /// For an axis of `indexed`; `other` has the shape of `index`, which equals that of `indexed` except at the axis.
+    /// Creates the walk for indices along an axis of `indexed`. `other` has the shape of `index`, which equals that of
+    /// `indexed` except along the axis.
     fn along(op: &str, axis: usize, index: &Layout, other: &Layout, indexed: &Layout) -> Result<Walk> {
         let dims = other.dims();
         check_axis(op, axis, indexed.dims())?;
@@ -88,13 +90,15 @@ impl Walk {
         let (size, stride) = (indexed.dims()[axis], indexed.strides()[axis]);
         let mut held = indexed.dims().to_vec();
         held[axis] = 1;
-        // The axis held at 0; if it is empty, every index is an error before anything is read.
+        // The indexed tensor with the axis held at 0. If the axis is empty, every index is an error, so nothing is
+        // read.
         let base = if size == 0 { Layout::contiguous(Shape::new(&held)?) } else { indexed.narrow(axis, 0, 1)? };
         let lead = dims[axis..].iter().product();
         Ok(Walk::new(index, other, &base.expand(*other.shape())?, size, stride, lead, 1))
     }
 
-    /// For rows of a matrix: `other` is `[.., d]`, `index` its shape without the last axis, `matrix` `[size, d]`.
+    /// Creates the walk for rows of a matrix. `other` has shape `[.., d]`, `index` has this shape without the last
+    /// axis, and `matrix` has shape `[size, d]`.
     fn rows(op: &str, index: &Layout, other: &Layout, matrix: &Layout) -> Result<Walk> {
         let fits = other.rank() == index.rank() + 1 && other.dims().starts_with(index.dims());
         if matrix.rank() != 2 || !fits || other.dims()[index.rank()] != matrix.dims()[1] {
@@ -125,12 +129,12 @@ impl Walk {
         Walk { rows, len, steps, size, stride, per_index, lead }
     }
 
-    /// Whether one index serves a whole row.
+    /// Whether one index applies to a whole row.
     fn whole_rows(&self) -> bool {
         self.steps[0] == 0
     }
 
-    /// Rows a task.
+    /// Returns the number of rows per task.
     fn grain(&self) -> usize {
         (TASK / self.len.max(1)).max(1)
     }
@@ -140,7 +144,7 @@ impl Walk {
         self.len == 0 || self.rows.numel() == 0
     }
 
-    /// Errors at the first index that is outside the axis.
+    /// Errors if an index is outside the axis. The error names the first such index.
     fn check(&self, cpu: &CpuBackend, op: &str, index: &Indices<'_>) -> Result<()> {
         let bad = AtomicUsize::new(usize::MAX);
         let count = if self.whole_rows() { 1 } else { self.len };
@@ -158,7 +162,7 @@ impl Walk {
         self.report(op, index, bad.into_inner())
     }
 
-    /// The error for index number `bad`, if that is one.
+    /// Returns the error for the index of element number `bad`; `usize::MAX` means that no index is bad.
     fn report(&self, op: &str, index: &Indices<'_>, bad: usize) -> Result<()> {
         if bad == usize::MAX {
             return Ok(());
@@ -171,7 +175,7 @@ impl Walk {
         Err(Error::new(kind, op, m).help("indices count from 0; negative ones are not taken from the end here"))
     }
 
-    /// The offset of an index from the start of the axis, if it is in range.
+    /// Returns the offset of an index from the start of the axis, or `None` if it is out of range.
     #[inline(always)]
     fn place(&self, index: i64) -> Option<isize> {
         let inside = usize::try_from(index).is_ok_and(|i| i < self.size);
@@ -179,7 +183,7 @@ impl Walk {
     }
 }
 
-/// The position `i` steps on.
+/// Returns the position `i` steps after `at`.
 #[inline(always)]
 fn along(at: usize, step: isize, i: usize) -> usize {
     at.wrapping_add_signed(step.wrapping_mul(i as isize))

@@ -1,4 +1,5 @@
-//! Writing by index. Writes to the same element happen in the order of the indices: each task owns lanes of the output.
+//! Writing elements by index. Writes to the same element happen in the order of the indices, because no two tasks write
+//! to the same element.
 
 use gradus_backend::{DType, Result, Scalar, ScatterOp, View, ViewMut};
 
@@ -11,7 +12,7 @@ use crate::sum::{Summable, with_sum};
 use crate::temp::Temp;
 use crate::{CpuBackend, copy};
 
-/// Elements of a row that a task takes.
+/// The number of elements of a row that a task processes.
 const COLS: usize = 128;
 
 /// See [`Backend::scatter`](gradus_backend::Backend::scatter).
@@ -36,7 +37,7 @@ pub(crate) fn scatter(
             Ok(())
         }),
         ScatterOp::Add if is_half(out.dtype) => {
-            // Sums in f32, of the whole output, rounded once.
+            // The whole output is summed in f32 and rounded once.
             cpu.check_view(OP, out.buffer, out.dtype, out.layout)?;
             let mut sums = Temp::new(cpu, DType::F32, out.layout.dims())?;
             convert(cpu, OP, out.as_view(), &mut sums.view_mut())?;
@@ -80,7 +81,7 @@ fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-/// Copies between f32 and a half type, either way.
+/// Copies between f32 and a half-precision type, in either direction.
 fn convert(cpu: &CpuBackend, op: &str, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
     fn each<T: Plain, U: Plain>(cpu: &CpuBackend, nest: Nest<2>, x: &[T], out: &mut [U], f: impl Fn(T) -> U + Sync) {
         let (rows, len, [sx, so]) = nest.split_inner();
@@ -88,7 +89,7 @@ fn convert(cpu: &CpuBackend, op: &str, x: View<'_>, out: &mut ViewMut<'_>) -> Re
         cpu.parallel_for(rows.numel(), (super::TASK / len.max(1)).max(1), |r| {
             rows.for_each(r, |_, [ax, ao]| {
                 for i in 0..len {
-                    // SAFETY: elements of an output that does not overlap itself are apart, and each is one task's.
+                    // SAFETY: no two elements of the output share a position, and each belongs to one task.
                     unsafe { out.write(along(ao, so, i), f(x[along(ax, sx, i)])) };
                 }
             });
@@ -107,7 +108,7 @@ fn convert(cpu: &CpuBackend, op: &str, x: View<'_>, out: &mut ViewMut<'_>) -> Re
     Ok(())
 }
 
-/// Adds `src` at the (checked) indices; `out` has the type that `src` is summed in.
+/// Adds `src` to `out` at the indices, which were checked before. `out` has the type that `src` is summed in.
 fn add(
     cpu: &CpuBackend,
     op: &str,
@@ -124,7 +125,8 @@ fn add(
     })
 }
 
-/// Combines every element of `src` with the element of `out` at its (checked) index, in the order of the indices.
+/// Combines every element of `src` with the element of `out` at its index, in the order of the indices, which were
+/// checked before.
 fn put<T: Plain, A: Plain>(
     cpu: &CpuBackend,
     walk: &Walk,
@@ -142,7 +144,7 @@ fn put<T: Plain, A: Plain>(
     let skip = skip.and_then(|s| i64::try_from(s).ok());
     let count = walk.rows.numel();
     let at = |i: usize, v: T| {
-        // SAFETY: tasks own what they meet, see below.
+        // SAFETY: no other task accesses this element, for the reasons given below, where the tasks are created.
         let one = unsafe { out.slice(i..i + 1) };
         meet(&mut one[0], v);
     };
@@ -152,7 +154,7 @@ fn put<T: Plain, A: Plain>(
             let Some(by) = walk.place(i).filter(|_| skip != Some(i)) else { return };
             let a_out = a_out.wrapping_add_signed(by);
             if ss == 1 && so == 1 {
-                // SAFETY: the columns of the row are this task's.
+                // SAFETY: the columns of the row belong to this task.
                 let out = unsafe { out.slice(a_out + cols.start..a_out + cols.end) };
                 let src = &src[a_src + cols.start..a_src + cols.end];
                 out.iter_mut().zip(src).for_each(|(o, &v)| meet(o, v));
@@ -167,14 +169,15 @@ fn put<T: Plain, A: Plain>(
             }
         }
     };
-    // Different combinations of the axes before the indexed one never write to the same element, so each can be a task.
-    // Rows are in row-major order, so a combination is a run of rows.
+    // Different combinations of positions along the axes before the indexed one never write to the same element, so
+    // each can be a task. Rows are in row-major order, so a combination is a run of rows.
     let per_lead = walk.lead / walk.len;
     if walk.lead.is_multiple_of(walk.len) && per_lead > 0 && count > per_lead {
         let grain = (super::TASK / walk.lead).max(1) * per_lead;
         cpu.parallel_for(count, grain, |rows| walk.rows.for_each(rows, |_, a| columns(a, 0..walk.len)));
     } else if walk.whole_rows() && so != 0 && walk.len > COLS && count * walk.len > 2 * super::TASK {
-        // Neither do different columns of whole rows, unless all columns are the same element (stride 0).
+        // Different columns of whole rows do not write to the same element either, unless all columns are the same
+        // element (stride 0).
         cpu.parallel_for(walk.len, COLS, |cols| walk.rows.for_each(0..count, |_, a| columns(a, cols.clone())));
     } else {
         walk.rows.for_each(0..count, |_, a| columns(a, 0..walk.len));

@@ -1,11 +1,12 @@
-//! Gather, scatter and embeddings against plain loops.
+//! Tests of gather, scatter and embeddings against plain loops.
 
 use gradus_backend::{Backend, DType, ErrorKind, ScatterOp, Shape};
 
 use crate::CpuBackend;
 use crate::testing::{Lie, Tensor, assert_same_bits, integers};
 
-/// Position of the element that index number `i` (of shape `dims`) with value `v` picks from `sizes` along `axis`.
+/// Returns the position, in a tensor of shape `sizes`, of the element that index number `i` selects along `axis`. The
+/// indices have shape `dims`, and this one has value `v`.
 fn picked(dims: &[usize], sizes: &[usize], axis: usize, mut i: usize, v: usize) -> usize {
     let mut at = vec![0; dims.len()];
     for a in (0..dims.len()).rev() {

@@ -1,9 +1,11 @@
-//! Kernels compiled ahead of time: all their instructions in one loop, with every value in a register.
+//! Kernels that are compiled ahead of time. Each runs all of its instructions in one loop, with every value in a
+//! register.
 //!
-//! The block interpreter runs a loop an instruction, so values go through L1 between them, some 2 cycles for 8 elements
-//! each time. For these kernels, activations with all that keeps their limits exact, this is most of the time.
-//! `list.rs` has them instruction by instruction: `cargo xtask compiled` makes it from the kernels that `tests.rs` names. A
-//! kernel is found by comparing all of its instructions; one that differs anywhere is interpreted, which gives the same bits.
+//! The block interpreter runs one loop per instruction, so values pass through the L1 cache between instructions, which
+//! takes about 2 cycles for 8 elements each time. For activations, this would be most of the time, because many cheap
+//! instructions keep their limits exact. `list.rs` holds the kernels instruction by instruction. `cargo xtask compiled`
+//! generates it from the kernels that `tests.rs` names. A kernel is found by comparing all of its instructions. One
+//! that differs anywhere is interpreted, which computes the same bits.
 
 use std::hint::select_unpredictable as select;
 use std::ops::Range;
@@ -15,15 +17,15 @@ use super::convert::{slice, slice_mut};
 use crate::isa::{Isa, per_isa};
 use crate::math::Logistic;
 
-/// Most arguments and outputs of these kernels.
+/// The most arguments of these kernels; `MOST_OUTS` is the most outputs.
 pub(super) const MOST_ARGS: usize = 12;
 pub(super) const MOST_OUTS: usize = 3;
 
-/// The arguments that are a single number for all elements, at their positions.
+/// The arguments that are a single number for all elements, at the indices of the arguments.
 type Numbers = [f32; MOST_ARGS];
 
-/// Number of elements whose exponentials are computed before they are used. A lane that did both would be a chain so
-/// long that the processor could not keep enough lanes in flight.
+/// The number of elements whose exponentials are computed before they are used. If a lane did both at once, it would be
+/// such a long chain that the processor could not keep enough lanes in flight.
 const STAGE: usize = 128;
 
 /// The exponentials that the sigmoids of a lane are computed from.
@@ -40,13 +42,14 @@ impl Kept {
 pub(super) struct Compiled {
     insts: &'static [Inst],
     outs: &'static [Value],
-    /// How many arguments have one value per element; the rest are single numbers.
+    /// How many arguments have one value per element. The rest are single numbers.
     pub(super) elementwise: usize,
-    /// Runs the kernel over this many elements, with arguments and outputs in order.
+    /// Runs the kernel on the given number of elements. The pointers are in the order of the arguments and of the
+    /// outputs.
     ///
     /// # Safety
-    /// The pointers of arguments are readable for this many f32 (those of single numbers for one), and the pointers of
-    /// outputs are writable; no output overlaps anything else.
+    /// The pointers of arguments are readable for this many f32, or for one f32 if the argument is a single number. The
+    /// pointers of outputs are writable for this many f32. No output overlaps anything else.
     pub(super) run: unsafe fn(Isa, [*const u8; MOST_ARGS], [*mut u8; MOST_OUTS], usize),
 }
 
@@ -56,7 +59,7 @@ impl std::fmt::Debug for Compiled {
     }
 }
 
-/// What an instruction does to a lane.
+/// Computes an instruction for one lane.
 macro_rules! lane {
     (Arg $x:ident, $k:literal) => {
         $x.0[$k]
@@ -106,7 +109,7 @@ macro_rules! lane {
     };
 }
 
-/// The instruction, its operands being variants of `$values`.
+/// The [`Inst`] of an instruction whose operands are variants of `$values`.
 macro_rules! inst {
     (Arg $values:ident, $k:literal) => { inst!(@ ScalarOp::Arg($k), F32, [0, 0, 0]) };
     (Number $values:ident, $k:literal) => { inst!(@ ScalarOp::Arg($k), F32, [0, 0, 0]) };
@@ -127,7 +130,7 @@ macro_rules! inst {
     (@ $op:expr, $dtype:ident, $operands:expr) => { Inst { op: $op, dtype: DType::$dtype, operands: $operands } };
 }
 
-/// Number of arguments of the code.
+/// Returns the number of arguments of these instructions.
 const fn count(insts: &[Inst]) -> usize {
     let (mut n, mut i) = (0, 0);
     while i < insts.len() {
@@ -137,7 +140,7 @@ const fn count(insts: &[Inst]) -> usize {
     n
 }
 
-/// Whether the code has a sigmoid, all of which must be of one value.
+/// Returns whether there is a sigmoid among the instructions. All sigmoids must have the same operand.
 const fn has_sigmoid(insts: &[Inst]) -> bool {
     let (mut of, mut i) = (None, 0);
     while i < insts.len() {
@@ -166,9 +169,10 @@ macro_rules! compiled {
             pub(super) const COMPILED: Compiled =
                 Compiled { insts: &[$(inst!($op Values, $($x)*)),*], outs: OUTS, elementwise: $args, run };
 
-            /// The outputs of a lane, and the exponentials of its sigmoids, which are computed unless they are given.
+            /// Returns the outputs of a lane and the exponentials of its sigmoids, which are computed unless they are
+            /// given.
             #[inline(always)]
-            #[allow(unused_mut)] // without a sigmoid nothing is kept
+            #[allow(unused_mut)] // Without a sigmoid, `x` is not changed.
             fn lane(args: [f32; $args], numbers: Numbers, given: Kept) -> ([f32; OUTS.len()], Kept) {
                 let mut x = (args, numbers, given);
                 $(let $v = lane!($op x, $($x)*);)*
@@ -187,7 +191,7 @@ macro_rules! compiled {
                     for start in (0..staged).step_by(STAGE) {
                         let args = args.map(|a| &a[start..start + STAGE]);
                         let mut outs = outs.each_mut().map(|o| &mut o[start..start + STAGE]);
-                        // Nothing else of this is used, so nothing else is computed.
+                        // Only the exponentials are used, so LLVM removes all other computations.
                         for i in 0..STAGE {
                             if let (_, Kept(Some(Logistic { q, t }))) = lane(args.map(|a| a[i]), numbers, Kept(None)) {
                                 (qs[i], ts[i]) = (q, t);
@@ -213,10 +217,10 @@ macro_rules! compiled {
             per_isa! { fn per_isa(args: [&[f32]; $args], numbers: Numbers, outs: [&mut [f32]; OUTS.len()]) = body; }
 
             /// # Safety
-            /// See [`Compiled::run`].
+            /// As for [`Compiled::run`].
             unsafe fn run(isa: Isa, args: [*const u8; MOST_ARGS], outs: [*mut u8; MOST_OUTS], n: usize) {
                 const ARGS: Range<usize> = $args..count(COMPILED.insts);
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     let number = |k| if ARGS.contains(&k) { *args[k].cast::<f32>() } else { 0.0 };
                     let numbers = std::array::from_fn(number);

@@ -1,4 +1,4 @@
-//! Conversions over blocks: the cast instruction, loads that widen, stores that narrow, and selection.
+//! Conversions of blocks: the cast instruction, loads that widen, stores that narrow, and selection.
 
 use gradus_backend::{DType, Scalar, bf16, bf16_from_f64, f16, f16_from_f64};
 
@@ -8,28 +8,28 @@ use crate::half_float::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
 use crate::isa::{Isa, per_isa};
 
 per_isa! {
-    /// f16 as it computes.
+    /// Widens f16 to f32.
     fn widen_f16(x: &[f16], out: &mut [f32]) = |x, out| each(x, out, f16_to_f32);
-    /// bf16 as it computes.
+    /// Widens bf16 to f32.
     fn widen_bf16(x: &[bf16], out: &mut [f32]) = |x, out| each(x, out, bf16_to_f32);
-    /// f32 as f16 is stored.
+    /// Rounds f32 to f16.
     fn narrow_f16(x: &[f32], out: &mut [f16]) = |x, out| each(x, out, f16_from_f32);
-    /// f32 as bf16 is stored.
+    /// Rounds f32 to bf16.
     fn narrow_bf16(x: &[f32], out: &mut [bf16]) = |x, out| each(x, out, bf16_from_f32);
     fn f32_from_f64(x: &[f64], out: &mut [f32]) = |x, out| each(x, out, |x| x as f32);
     fn f64_from_f32(x: &[f32], out: &mut [f64]) = |x, out| each(x, out, f64::from);
     fn f32_from_bool(x: &[u8], out: &mut [f32]) = |x, out| each(x, out, |x| f32::from(u8::from(x != 0)));
-    /// Selection by bit pattern, elements of 1 byte.
+    /// Selects between elements of 1 byte, whatever their dtype.
     pub(super) fn select_1(c: &[u8], a: &[u8], b: &[u8], out: &mut [u8]) = select_body::<u8>;
-    /// Selection by bit pattern, elements of 2 bytes.
+    /// Selects between elements of 2 bytes, whatever their dtype.
     pub(super) fn select_2(c: &[u8], a: &[u16], b: &[u16], out: &mut [u16]) = select_body::<u16>;
-    /// Selection by bit pattern, elements of 4 bytes.
+    /// Selects between elements of 4 bytes, whatever their dtype.
     pub(super) fn select_4(c: &[u8], a: &[u32], b: &[u32], out: &mut [u32]) = select_body::<u32>;
-    /// Selection by bit pattern, elements of 8 bytes.
+    /// Selects between elements of 8 bytes, whatever their dtype.
     pub(super) fn select_8(c: &[u8], a: &[u64], b: &[u64], out: &mut [u64]) = select_body::<u64>;
 }
 
-/// `out[i] = a[i]` where `c[i]` is not 0, else `b[i]`; every operand may be a splat.
+/// Sets `out[i]` to `a[i]` if `c[i]` is not 0, and otherwise to `b[i]`. Every operand may be a splat.
 #[inline(always)]
 fn select_body<T: Plain>(c: &[u8], a: &[T], b: &[T], out: &mut [T]) {
     let n = out.len();
@@ -45,13 +45,13 @@ fn select_body<T: Plain>(c: &[u8], a: &[T], b: &[T], out: &mut [T]) {
     }
 }
 
-/// A type that converts to every other as the cast instruction does.
+/// A type that the cast instruction converts from.
 pub(super) trait Cast: Plain {
-    /// The conversion to compute type `D`.
+    /// Converts elements to compute type `D`.
     fn cast<D: CastTarget>(x: &[Self], out: &mut [D]);
 }
 
-/// A type that every other converts to.
+/// A type that the cast instruction converts to.
 pub(super) trait CastTarget: Plain {
     fn from_f64(v: f64) -> Self;
     fn from_f32(v: f32) -> Self;
@@ -83,12 +83,12 @@ macro_rules! cast_target {
 }
 cast_target!(f64 f32 i64 i32 i16 i8 u64 u32 u16 u8);
 
-/// Bool as a target: anything that is not 0, NaN included.
+/// Bool as the target of a cast. Every number other than 0 becomes true, including NaN.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[repr(transparent)]
 pub(super) struct Truth(u8);
 
-// SAFETY: a transparent wrapper of u8, the size of a bool.
+// SAFETY: this is a transparent wrapper of u8, which has the size of a bool.
 unsafe impl Plain for Truth {
     fn holds(dtype: DType) -> bool {
         dtype == DType::Bool
@@ -137,7 +137,7 @@ cast! {
     Truth, from_u64, |x: Truth| u64::from(x.0 != 0);
 }
 
-/// Runs the expression with `$t` the type that a dtype computes in (half precision: f32).
+/// Evaluates the expression with `$t` as the compute type of a dtype, which is f32 for half precision.
 macro_rules! with_compute {
     ($dtype:expr, $t:ident => $body:expr) => {
         match_dtype!(
@@ -148,12 +148,13 @@ macro_rules! with_compute {
     };
 }
 
-/// The cast instruction over `n` elements of compute type `from` at `x`, to `to` at `out`.
+/// Runs the cast instruction on `n` elements, from the compute type of `from` at `x` to the compute type of `to` at
+/// `out`.
 ///
 /// # Safety
-/// `x` is readable and `out` writable for `n` elements of their types, aligned, and they do not overlap.
+/// `x` is readable and `out` is writable for `n` elements of their types, both are aligned, and they do not overlap.
 pub(super) unsafe fn cast(isa: Isa, from: DType, to: DType, x: *const u8, out: *mut u8, n: usize) {
-    // SAFETY: the caller's promise, for the types that the dtypes stand for.
+    // SAFETY: guaranteed by the caller, for the types that the dtypes stand for.
     unsafe {
         match (from, to) {
             (DType::F64, DType::F32) => f32_from_f64(isa, slice(x, n), slice_mut(out, n)),
@@ -166,27 +167,27 @@ pub(super) unsafe fn cast(isa: Isa, from: DType, to: DType, x: *const u8, out: *
     }
 }
 
-/// Memory as elements.
+/// Returns memory as a slice of elements.
 ///
 /// # Safety
 /// `x` is readable for `n` elements and aligned for them, and nothing writes them while the slice lives.
 #[inline(always)]
 pub(super) unsafe fn slice<'a, T: Plain>(x: *const u8, n: usize) -> &'a [T] {
-    // SAFETY: the caller's promise; every bit pattern is a `T`.
+    // SAFETY: guaranteed by the caller. Every bit pattern is a `T`.
     unsafe { std::slice::from_raw_parts(x.cast(), n) }
 }
 
-/// Memory as writable elements.
+/// Returns memory as a slice of writable elements.
 ///
 /// # Safety
-/// `x` is valid for `n` elements and aligned for them, and nothing else touches them while the slice lives.
+/// `x` is valid for `n` elements and aligned for them, and nothing else accesses them while the slice lives.
 #[inline(always)]
 pub(super) unsafe fn slice_mut<'a, T: Plain>(x: *mut u8, n: usize) -> &'a mut [T] {
-    // SAFETY: the caller's promise; every bit pattern is a `T`.
+    // SAFETY: guaranteed by the caller. Every bit pattern is a `T`.
     unsafe { std::slice::from_raw_parts_mut(x.cast(), n) }
 }
 
-/// A scalar as a compute type holds it, converted as the cast instruction does.
+/// Converts a scalar to a compute type, as the cast instruction does.
 pub(super) fn scalar_to<T: CastTarget>(s: Scalar) -> T {
     match s {
         Scalar::Bool(v) => T::from_u64(u64::from(v)),
@@ -195,7 +196,7 @@ pub(super) fn scalar_to<T: CastTarget>(s: Scalar) -> T {
     }
 }
 
-/// Fills a splat with a scalar, rounded to storage dtype `dtype` first and then in its compute type.
+/// Fills a splat with a scalar, which is first rounded to `dtype` and then converted to its compute type.
 pub(super) fn splat_scalar(dtype: DType, value: Scalar, out: &mut Splat) {
     let value = match dtype {
         DType::F16 => Scalar::Float(f16_from_f64(value.to_f64()).to_f64()),
@@ -213,12 +214,12 @@ pub(super) fn splat_scalar(dtype: DType, value: Scalar, out: &mut Splat) {
 #[repr(C, align(64))]
 pub(super) struct Splat(pub(super) [u8; LANES * 8]);
 
-/// Loads `n` elements from `x`, `stride` elements apart, in compute type.
+/// Loads `n` elements of `dtype`, which lie `stride` elements apart from `x` on, and converts them to the compute type.
 ///
 /// # Safety
 /// Every element is readable, `out` is writable for `n` elements of the compute type, and they do not overlap.
 pub(super) unsafe fn load(isa: Isa, dtype: DType, x: *const u8, stride: isize, out: *mut u8, n: usize) {
-    // SAFETY: the caller's promise, for the type that the dtype stands for; alignment is by element in every buffer.
+    // SAFETY: guaranteed by the caller, for the type that the dtype stands for. In every buffer, elements are aligned.
     unsafe {
         match (dtype, stride) {
             (DType::F16, 1) => widen_f16(isa, slice(x, n), slice_mut(out, n)),
@@ -230,12 +231,12 @@ pub(super) unsafe fn load(isa: Isa, dtype: DType, x: *const u8, stride: isize, o
     }
 }
 
-/// Copies `n` elements of `size` bytes from `x`, `stride` elements apart, to one after the other at `out`.
+/// Copies `n` elements of `size` bytes, which lie `stride` elements apart from `x` on, to consecutive places at `out`.
 ///
 /// # Safety
-/// Every element is readable, `out` is writable for `n` of them, aligned, and they do not overlap.
+/// Every element is readable, `out` is writable for `n` elements, all are aligned, and they do not overlap.
 pub(crate) unsafe fn load_raw(size: usize, x: *const u8, stride: isize, out: *mut u8, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (size, stride) {
             (_, 1) => std::ptr::copy_nonoverlapping(x, out, n * size),
@@ -247,13 +248,13 @@ pub(crate) unsafe fn load_raw(size: usize, x: *const u8, stride: isize, out: *mu
     }
 }
 
-/// Stores `n` elements of compute type `from` (that of `dtype`, or f64 for half precision) to `out`, `stride` elements
-/// apart, rounded once. Booleans become 0 or 1.
+/// Rounds `n` elements of type `from` to `dtype` and stores them at `out`, `stride` elements apart. `from` is the
+/// compute type of `dtype` or, for half precision, may be f64. Each element is rounded once. Booleans become 0 or 1.
 ///
 /// # Safety
 /// `x` is readable for `n` elements of `from`, every element of `out` is writable, and they do not overlap.
 pub(super) unsafe fn store(isa: Isa, from: DType, dtype: DType, x: *const u8, out: *mut u8, stride: isize, n: usize) {
-    // SAFETY: the caller's promise, for the type that the dtype stands for; alignment is by element in every buffer.
+    // SAFETY: guaranteed by the caller, for the type that the dtype stands for. In every buffer, elements are aligned.
     unsafe {
         match (dtype, stride) {
             (DType::F16, _) if from == DType::F64 => scatter(slice(x, n), out, stride, f16_from_f64),
@@ -280,7 +281,7 @@ pub(super) unsafe fn store(isa: Isa, from: DType, dtype: DType, x: *const u8, ou
 unsafe fn gather<T: Plain, U: Plain>(x: *const u8, stride: isize, out: &mut [U], f: impl Fn(T) -> U) {
     let x = x.cast::<T>();
     for (i, o) in out.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         *o = f(unsafe { *x.offset(i as isize * stride) });
     }
 }
@@ -291,7 +292,7 @@ unsafe fn gather<T: Plain, U: Plain>(x: *const u8, stride: isize, out: &mut [U],
 unsafe fn scatter<T: Plain, U: Plain>(x: &[T], out: *mut u8, stride: isize, f: impl Fn(T) -> U) {
     let out = out.cast::<U>();
     for (i, &v) in x.iter().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { *out.offset(i as isize * stride) = f(v) };
     }
 }

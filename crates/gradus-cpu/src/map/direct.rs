@@ -1,4 +1,4 @@
-//! The short way for the commonest kernels: one f32 or f64 instruction on contiguous memory, scalars and constants.
+//! A short path for the most common kernels: one f32 or f64 instruction on contiguous memory, scalars and constants.
 //!
 //! No program is built: the instruction's loop runs directly on the operands' memory, which keeps a small operation
 //! under a hundred nanoseconds.
@@ -17,14 +17,14 @@ use crate::CpuBackend;
 use crate::access::{Float, Plain};
 use crate::isa::Isa;
 
-/// Elements saved at a time when an argument is updated in place.
+/// The number of elements that are saved at a time when an argument is updated in place.
 const BLOCK: usize = 512;
-/// Up to this size the work is not split.
+/// Up to this many elements, the work is not split.
 const SMALL: usize = 1024;
-/// Up to this size [`small`] updates in place.
+/// Up to this many elements, [`small`] updates an argument in place.
 const FEW: usize = 64;
 
-/// f32 and f64.
+/// The types that this module handles: f32 and f64.
 trait Direct: Plain + Float + CastTarget {
     fn unary(isa: Isa, op: ScalarOp, x: &[Self], out: &mut [Self]);
     fn binary(isa: Isa, op: ScalarOp, a: &[Self], b: &[Self], out: &mut [Self]);
@@ -49,11 +49,11 @@ impl Direct for f64 {
 /// An operand of the instruction.
 #[derive(Clone, Copy)]
 enum Source<T> {
-    /// Contiguous elements from here.
+    /// Contiguous elements from this address on.
     Memory(*const T),
     /// The previous contents of the output.
     Output,
-    /// The same for all.
+    /// The same number for all elements.
     Splat(T),
 }
 
@@ -64,8 +64,8 @@ struct Target<T>(*mut T);
 // SAFETY: tasks write ranges that do not overlap.
 unsafe impl<T: Send> Sync for Target<T> {}
 
-/// [`run`] for few elements, checking the operands as it goes. Returns `false` for anything but the commonest case: the
-/// general path then takes over, or reports what is wrong.
+/// Like [`run`], but for few elements, and checks the operands itself. Returns `false` for anything but the most common
+/// case. The general path then takes over or reports what is wrong.
 #[inline]
 pub(super) fn small(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> bool {
     let ([out], [(value, dtype)], Some(last)) = (&mut *outs, kernel.outputs(), kernel.insts().last()) else {
@@ -95,7 +95,7 @@ fn small_typed<T: Direct>(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>]
         let v = match args.get(k)? {
             MapArg::View(v) => v,
             MapArg::Output(0) if n <= FEW && kernel.args()[k] == out.dtype => {
-                // SAFETY: the output has `n` elements, and `old` room for them.
+                // SAFETY: the output has `n` elements, and `old` has room for them.
                 unsafe { old.as_mut_ptr().cast::<T>().copy_from_nonoverlapping(target, n) };
                 return Some(old.as_ptr().cast());
             }
@@ -130,8 +130,8 @@ fn small_typed<T: Direct>(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>]
     true
 }
 
-/// Runs the kernel if this module handles its form; otherwise returns `false`. The operands have been checked and are
-/// not empty; the output is contiguous, and so are the arguments whose bits are set in `contiguous`.
+/// Runs the kernel if this module handles its form, and otherwise returns `false`. The operands have been checked and
+/// are not empty. The output is contiguous, and so are the arguments whose bits are set in `contiguous`.
 pub(super) fn run(
     cpu: &CpuBackend,
     kernel: &Kernel,
@@ -192,7 +192,7 @@ fn typed<T: Direct>(
     let target = Target(out.buffer.as_ptr().as_ptr().cast::<T>().wrapping_add(out.layout.offset()));
     let isa = cpu.isa();
     let Some(a) = source::<T>(kernel, inputs[0], args, contiguous) else { return false };
-    // A unary instruction takes its operand twice.
+    // For a unary instruction, `b` is the same operand as `a`.
     let second = inputs[inputs.len() - 1];
     let Some(b) = source::<T>(kernel, second, args, contiguous) else { return false };
     if matches!(a, Source::Splat(_)) && (inputs.len() == 1 || matches!(b, Source::Splat(_))) {
@@ -208,7 +208,7 @@ fn typed<T: Direct>(
     let (a, b, target) = (&a, &b, &target);
     let body = |range: Range<usize>| {
         // SAFETY: operands and output are contiguous with `n` elements, checked to lie in their buffers; ranges do not
-        // overlap, and an operand that is the output is copied aside before it is written.
+        // overlap, and an operand that is the output is copied before the output is written.
         unsafe {
             let part = |s: &Source<T>, splat: &[T; LANES], old: *const T, start: usize, n: usize| match s {
                 Source::Memory(p) => slice::<T>(p.add(start).cast(), n),

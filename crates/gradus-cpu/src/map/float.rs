@@ -1,8 +1,8 @@
-//! The float instructions over blocks: f32 and f64, an instance for each instruction set.
+//! The float instructions on blocks of f32 and f64, with an instance for each instruction set.
 //!
-//! Every function is one `match` over loops that LLVM turns into vectors, with the slices as parameters, so that it knows
-//! that they do not overlap. An operand that is shorter than the output is a *splat*: [`LANES`] equal elements that
-//! stand for all.
+//! Every function is one `match` over loops that LLVM vectorises. The slices are parameters, so LLVM knows that they do
+//! not overlap. An operand that is shorter than the output is a *splat*: [`LANES`] equal elements that stand for all
+//! elements.
 
 use std::hint::select_unpredictable as select;
 
@@ -14,10 +14,10 @@ use crate::extreme::Extreme;
 use crate::isa::per_isa;
 use crate::math;
 
-/// Elements that a loop body handles at once, and the length of a splat.
+/// The number of elements that a loop body handles at once, and the length of a splat.
 pub(crate) const LANES: usize = 32;
 
-/// `out[i] = f(a[i])`; the body is instantiated once, for heavy functions. No splats.
+/// Sets `out[i] = f(a[i])`, for heavy functions: the body is instantiated only once. `a` may not be a splat.
 #[inline(always)]
 pub(super) fn lanes<A: Plain, O: Plain>(a: &[A], out: &mut [O], f: impl Fn(A) -> O) {
     let (mut last_a, mut last_o) = ([A::default(); LANES], [O::default(); LANES]);
@@ -35,7 +35,7 @@ pub(super) fn lanes<A: Plain, O: Plain>(a: &[A], out: &mut [O], f: impl Fn(A) ->
     rest_o.copy_from_slice(&last_o[..rest_o.len()]);
 }
 
-/// `out[i] = f(a[i])`, for light functions. No splats.
+/// Sets `out[i] = f(a[i])`, for light functions. `a` may not be a splat.
 #[inline(always)]
 pub(super) fn each<A: Plain, O: Plain>(a: &[A], out: &mut [O], f: impl Fn(A) -> O) {
     for (o, &x) in out.iter_mut().zip(a) {
@@ -43,7 +43,7 @@ pub(super) fn each<A: Plain, O: Plain>(a: &[A], out: &mut [O], f: impl Fn(A) -> 
     }
 }
 
-/// `out[i] = f(a[i], b[i])`, for light functions; either operand may be a splat.
+/// Sets `out[i] = f(a[i], b[i])`, for light functions. Either operand may be a splat.
 #[inline(always)]
 fn zip<A: Plain, B: Plain, O: Plain>(a: &[A], b: &[B], out: &mut [O], f: impl Fn(A, B) -> O) {
     let n = out.len();
@@ -65,8 +65,8 @@ fn zip<A: Plain, B: Plain, O: Plain>(a: &[A], b: &[B], out: &mut [O], f: impl Fn
     }
 }
 
-/// `out[i] = f(a[i], b[i])`; the body is instantiated once, for heavy functions and rare ones. Either operand may be a
-/// splat.
+/// Sets `out[i] = f(a[i], b[i])`, for heavy or rare functions: the body is instantiated only once. Either operand may
+/// be a splat.
 #[inline(always)]
 pub(super) fn zip_lanes<A: Plain, B: Plain, O: Plain>(a: &[A], b: &[B], out: &mut [O], f: impl Fn(A, B) -> O) {
     let n = out.len();
@@ -79,13 +79,13 @@ pub(super) fn zip_lanes<A: Plain, B: Plain, O: Plain>(a: &[A], b: &[B], out: &mu
     }
 }
 
-/// How far an operand advances with every [`LANES`] elements of the output.
+/// Returns how far an operand advances with every [`LANES`] elements of the output.
 #[inline(always)]
 pub(super) fn step<T>(a: &[T], n: usize) -> usize {
     if a.len() >= n { LANES } else { 0 }
 }
 
-/// What f32 and f64 do in one or two machine instructions.
+/// The instructions that take f32 and f64 only one or two machine instructions.
 trait Basic: Plain + PartialOrd {
     fn unary(op: ScalarOp, x: &[Self], out: &mut [Self]) -> bool;
     fn binary(op: ScalarOp, a: &[Self], b: &[Self], out: &mut [Self]) -> bool;
@@ -190,8 +190,8 @@ fn binary_f32_body(op: ScalarOp, a: &[f32], b: &[f32], out: &mut [f32]) {
     }
 }
 
-/// `finish(fmod(a, b), b)` in f64. If every quotient of a group is below 2^24, its truncation in f64 is exact, and so
-/// is the remainder; other groups are computed element by element.
+/// Computes `finish(fmod(a, b), b)` in f64. If every quotient in a group of elements is below 2^24, its truncation in
+/// f64 is exact, and so is the remainder. Other groups are computed element by element.
 #[inline(always)]
 fn modulo(a: &[f32], b: &[f32], out: &mut [f32], finish: impl Fn(f64, f64) -> f32) {
     let n = out.len();
@@ -233,7 +233,7 @@ fn binary_f64_body(op: ScalarOp, a: &[f64], b: &[f64], out: &mut [f64]) {
     }
 }
 
-/// The f64 functions that come from libm, one by one.
+/// Computes the f64 functions that come from libm, one element at a time.
 #[inline(never)]
 fn transcendental_f64(op: ScalarOp, x: &[f64], out: &mut [f64]) {
     use ScalarOp::*;
@@ -269,7 +269,7 @@ fn transcendental_f64(op: ScalarOp, x: &[f64], out: &mut [f64]) {
     each(x, out, f);
 }
 
-/// The f64 functions of two operands that come from libm, one by one.
+/// Computes the f64 functions of two operands that come from libm, one element at a time.
 #[inline(never)]
 fn scalar_f64(op: ScalarOp, a: &[f64], b: &[f64], out: &mut [f64]) {
     let f: fn(f64, f64) -> f64 = match op {
@@ -295,20 +295,20 @@ fn compare_body<T: Plain + PartialOrd>(op: ScalarOp, a: &[T], b: &[T], out: &mut
 }
 
 per_isa! {
-    /// A float instruction of one operand.
+    /// Runs a float instruction with one operand.
     pub(crate) fn unary_f32(op: ScalarOp, x: &[f32], out: &mut [f32]) = unary_f32_body;
-    /// A float instruction of one operand.
+    /// Runs a float instruction with one operand.
     pub(crate) fn unary_f64(op: ScalarOp, x: &[f64], out: &mut [f64]) = unary_f64_body;
-    /// A float instruction of two operands.
+    /// Runs a float instruction with two operands.
     pub(crate) fn binary_f32(op: ScalarOp, a: &[f32], b: &[f32], out: &mut [f32]) = binary_f32_body;
-    /// A float instruction of two operands.
+    /// Runs a float instruction with two operands.
     pub(crate) fn binary_f64(op: ScalarOp, a: &[f64], b: &[f64], out: &mut [f64]) = binary_f64_body;
-    /// A comparison.
+    /// Runs a comparison.
     pub(crate) fn compare_f32(op: ScalarOp, a: &[f32], b: &[f32], out: &mut [u8]) = compare_body::<f32>;
-    /// A comparison.
+    /// Runs a comparison.
     pub(crate) fn compare_f64(op: ScalarOp, a: &[f64], b: &[f64], out: &mut [u8]) = compare_body::<f64>;
-    /// `IsNan` or `IsFinite`.
+    /// Runs `IsNan` or `IsFinite`.
     pub(crate) fn test_f32(op: ScalarOp, x: &[f32], out: &mut [u8]) = f32::test;
-    /// `IsNan` or `IsFinite`.
+    /// Runs `IsNan` or `IsFinite`.
     pub(crate) fn test_f64(op: ScalarOp, x: &[f64], out: &mut [u8]) = f64::test;
 }

@@ -1,19 +1,20 @@
-//! The integer and boolean instructions over blocks, in each type itself, with wrapping arithmetic.
+//! The integer and boolean instructions on blocks. Each type is computed in itself, with wrapping arithmetic.
 //!
-//! Portable code only: LLVM vectorises the cheap ones for the target, and the expensive ones (division, powers) have no
-//! vector form. A zero divisor or a negative exponent ends the block and is reported as `false`.
+//! All code is portable. LLVM vectorises the cheap instructions for the compilation target, and the expensive ones
+//! (division and powers) have no vector form. A zero divisor or a negative exponent ends the block and is reported as
+//! `false`.
 
 use gradus_backend::ScalarOp;
 
 use super::float::{LANES, each, step, zip_lanes};
 use crate::access::Plain;
 
-/// An unsigned integer: wrapping operations that are the same for signed integers.
+/// An unsigned integer type, with the wrapping operations that are the same for signed integers.
 pub(super) trait Bits: Plain {
     fn neg(x: &[Self], out: &mut [Self]);
-    /// `Add`, `Sub` or `Mul`.
+    /// Runs `Add`, `Sub` or `Mul`.
     fn arithmetic(op: ScalarOp, a: &[Self], b: &[Self], out: &mut [Self]);
-    /// `Eq` or `Ne`.
+    /// Runs `Eq` or `Ne`.
     fn equal(op: ScalarOp, a: &[Self], b: &[Self], out: &mut [u8]);
 }
 
@@ -39,11 +40,11 @@ macro_rules! bits {
 }
 bits!(u64 u32 u16 u8);
 
-/// An integer type that kernels compute in: operations that depend on its sign.
+/// An integer type that kernels compute in, with the operations that depend on its sign.
 pub(super) trait Int: Plain + Ord {
-    /// `Abs`, `Sign`, or one that leaves integers as they are.
+    /// Runs `Abs`, `Sign`, or an instruction that leaves integers unchanged.
     fn unary(op: ScalarOp, x: &[Self], out: &mut [Self]);
-    /// An instruction of two operands that [`Bits`] does not have; `false` if one has no result.
+    /// Runs an instruction with two operands that [`Bits`] does not have. Returns `false` if an element has no result.
     #[must_use]
     fn binary(op: ScalarOp, a: &[Self], b: &[Self], out: &mut [Self]) -> bool;
 }
@@ -55,7 +56,7 @@ macro_rules! int {
                 match op {
                     ScalarOp::Abs => each(x, out, $abs),
                     ScalarOp::Sign => each(x, out, $sign),
-                    // Rounding leaves integers as they are.
+                    // Rounding leaves integers unchanged.
                     _ => out.copy_from_slice(x),
                 }
             }
@@ -98,7 +99,7 @@ int! {
     u8, |x| x, |x| x.min(1);
 }
 
-/// `base^e` by squaring.
+/// Returns `base^e`, computed by squaring.
 #[inline]
 fn power<T: Copy>(mut base: T, mut e: u64, one: T, mul: impl Fn(T, T) -> T) -> T {
     let mut out = one;
@@ -112,7 +113,8 @@ fn power<T: Copy>(mut base: T, mut e: u64, one: T, mul: impl Fn(T, T) -> T) -> T
     out
 }
 
-/// `out[i] = f(a[i], b[i])` up to the first element that has no result.
+/// Sets `out[i] = f(a[i], b[i])` up to the first element that has no result. Returns `false` if there is such an
+/// element.
 #[inline]
 fn partial<T: Copy>(a: &[T], b: &[T], out: &mut [T], f: impl Fn(T, T) -> Option<T>) -> bool {
     let n = out.len();
@@ -128,7 +130,7 @@ fn partial<T: Copy>(a: &[T], b: &[T], out: &mut [T], f: impl Fn(T, T) -> Option<
     true
 }
 
-/// `Lt`, `Le`, `Gt` or `Ge`.
+/// Runs `Lt`, `Le`, `Gt` or `Ge`.
 pub(super) fn compare<T: Int>(op: ScalarOp, a: &[T], b: &[T], out: &mut [u8]) {
     let (a, b) = if matches!(op, ScalarOp::Gt | ScalarOp::Ge) { (b, a) } else { (a, b) };
     match op {
@@ -137,7 +139,7 @@ pub(super) fn compare<T: Int>(op: ScalarOp, a: &[T], b: &[T], out: &mut [u8]) {
     }
 }
 
-/// A comparison of booleans, any non-zero byte being true.
+/// Runs a comparison of booleans. Every byte other than 0 is true.
 pub(super) fn compare_bool(op: ScalarOp, a: &[u8], b: &[u8], out: &mut [u8]) {
     let f: fn(bool, bool) -> bool = match op {
         ScalarOp::Eq => |a, b| a == b,
@@ -150,7 +152,7 @@ pub(super) fn compare_bool(op: ScalarOp, a: &[u8], b: &[u8], out: &mut [u8]) {
     zip_lanes(a, b, out, |a, b| u8::from(f(a != 0, b != 0)));
 }
 
-/// `And`, `Or`, `Xor`.
+/// Runs `And`, `Or` or `Xor`.
 pub(super) fn logic(op: ScalarOp, a: &[u8], b: &[u8], out: &mut [u8]) {
     match op {
         ScalarOp::And => zip_lanes(a, b, out, |a, b| u8::from((a != 0) & (b != 0))),
@@ -159,7 +161,7 @@ pub(super) fn logic(op: ScalarOp, a: &[u8], b: &[u8], out: &mut [u8]) {
     }
 }
 
-/// `Not`.
+/// Runs `Not`.
 pub(super) fn not(x: &[u8], out: &mut [u8]) {
     each(x, out, |x| u8::from(x == 0));
 }

@@ -1,8 +1,9 @@
 //! The elementwise engine: kernels over strided, broadcast views.
 //!
-//! [`map`] checks its operands once and takes one of two ways. A single float instruction on contiguous memory runs as
-//! one loop ([`direct`]). Everything else becomes a [`program`] of loops over blocks that stay in L1 ([`run`](mod@run)): the
-//! interpreter's cost is one dispatch an instruction and block, and intermediate values never reach memory.
+//! [`map`] checks its operands once and takes one of two paths. A single float instruction on contiguous memory runs as
+//! one loop ([`direct`]). Everything else becomes a [`program`] of loops over blocks that stay in the L1 cache
+//! ([`run`](mod@run)). The interpreter costs one dispatch per instruction and block, and intermediate values never
+//! reach memory.
 
 mod compiled;
 mod convert;
@@ -40,8 +41,8 @@ pub(crate) fn map(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: 
     general(cpu, kernel, args, contiguous, outs, all_outs)
 }
 
-/// Checks number, dtype, shape, owner and span of every operand. Returns which arguments are contiguous, as bits, and
-/// whether all outputs are.
+/// Checks the number of operands, and the dtype, shape, owner and span of each. Returns which arguments are contiguous,
+/// as a bit mask, and whether all outputs are contiguous.
 #[inline]
 fn check(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Result<(u32, bool)> {
     let op = kernel.name();
@@ -83,7 +84,8 @@ fn arity(kernel: &Kernel, args: usize, outs: usize) -> Error {
     Error::new(ErrorKind::InvalidArgument, kernel.name(), m)
 }
 
-/// Whether a kernel is compiled ahead of time, with the arguments from number `numbers` on as single numbers.
+/// Returns whether a kernel is compiled ahead of time for calls in which the arguments from number `numbers` on are
+/// single numbers.
 pub fn is_compiled(kernel: &Kernel, numbers: usize) -> bool {
     compiled::find(kernel, |k| k >= numbers).is_some()
 }
@@ -139,14 +141,16 @@ fn general(
         MapArg::Scalar(s) => splat_scalar(kernel.args()[k], *s, splat),
         MapArg::View(v) => {
             let x = operands[k].base.wrapping_add(v.layout.offset() * v.dtype.size());
-            // SAFETY: the view's one element, checked to lie in its buffer, into a splat of `LANES` elements of any type.
+            // SAFETY: all elements of the view share one position, which was checked to lie in its buffer, and a splat
+            // has room for `LANES` elements of any type.
             unsafe { load(isa, v.dtype, x, 0, splat.0.as_mut_ptr(), LANES) }
         }
         MapArg::Output(_) => {}
     };
     let result = program.compile(isa, kernel, &arg_modes[..args.len()], &out_modes, alias, fill).and_then(|()| {
-        // SAFETY: `check` has verified positions, dtypes and shapes of every operand, and that outputs do not overlap
-        // themselves. They are borrowed mutably, so no view shares their memory; `alias` names the arguments that do.
+        // SAFETY: `check` verified the positions, dtype and shape of every operand, and that no two elements of an
+        // output share a position. Outputs are borrowed mutably, so no view shares their memory. Only the arguments
+        // that `alias` reports do.
         unsafe { run::run(cpu, kernel, &program, &operands, &walk, numel) }
     });
     let _ = PROGRAM.try_with(|p| p.set(Some(program)));

@@ -1,9 +1,10 @@
-//! A kernel made ready to run: values placed in registers, splats and memory, in one pass over its code.
+//! A kernel that is ready to run, with its values assigned to registers, splats and memory.
 //!
-//! A *register* is a block of elements in scratch memory that stays in L1. A *splat* is [`LANES`] equal elements:
-//! values that depend only on constants and scalars are computed once, here, and used as splats. An argument or output
-//! whose memory can be used in place needs no register. A register is free for reuse after the last instruction that
-//! reads it, but is never both the result and an operand of one instruction: the loops rely on that.
+//! A *register* is a block of elements in scratch memory that stays in the L1 cache. A *splat* is [`LANES`] equal
+//! elements. Values that depend only on constants and scalars are computed once, when the program is compiled, and used
+//! as splats. An argument or output whose memory can be used in place needs no register. A register is free for reuse
+//! after the last instruction that reads it. It is never both the result and an operand of one instruction, because the
+//! loops rely on this.
 
 use gradus_backend::kernel::{Inst, integer_failure};
 use gradus_backend::{DType, Error, Kernel, Result, ScalarOp};
@@ -15,7 +16,7 @@ use super::int::{self, Bits, Int};
 use crate::access::{match_dtype, with_word};
 use crate::isa::Isa;
 
-/// Where a value is: an index into the pointer table of arguments, outputs, splats and registers.
+/// Where a value is stored: an index into the pointer table of arguments, outputs, splats and registers.
 pub(super) type Slot = u32;
 
 /// How an argument is read.
@@ -23,7 +24,7 @@ pub(super) type Slot = u32;
 pub(super) enum ArgMode {
     /// One value for all elements, in a splat.
     Uniform,
-    /// From where it lies.
+    /// Read in place.
     Direct,
     /// Loaded into a register, block by block.
     Load,
@@ -40,20 +41,20 @@ pub(super) enum OutMode {
     Store,
 }
 
-/// One instruction with its operands placed.
+/// An instruction with the slots of its result and operands.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     op: ScalarOp,
-    /// Type of the first operand, or of the values that a selection chooses from.
+    /// The dtype of the first operand or, for `Select`, of the values to select from.
     from: DType,
     to: DType,
     dst: Slot,
     src: [Slot; 3],
-    /// Bit `k`: operand `k` is a splat.
+    /// Bit `k` is set if operand `k` is a splat.
     splat: u8,
 }
 
-/// A kernel that is compiled with the crate, its operands placed.
+/// A kernel that is compiled ahead of time, with the slots of its operands.
 #[derive(Debug)]
 pub(super) struct Whole {
     kernel: &'static Compiled,
@@ -61,28 +62,29 @@ pub(super) struct Whole {
     outs: [Slot; MOST_OUTS],
 }
 
-/// See the [module page](self).
+/// A kernel that is ready to run (see the [module page](self)).
 #[derive(Debug, Default)]
 pub(super) struct Program {
     pub(super) steps: Vec<Step>,
-    /// All steps as one compiled kernel, which then replaces them.
+    /// The compiled kernel that replaces all steps, if there is one.
     pub(super) whole: Option<Whole>,
     pub(super) splats: Vec<Splat>,
     /// Arguments to load at the start of each block, with their registers.
     pub(super) loads: Vec<(usize, Slot)>,
     /// Arguments to fill in at the start of each row, with their registers.
     pub(super) rows: Vec<(usize, Slot)>,
-    /// Splats to fill into registers at the start, with element size: outputs that are the same everywhere.
+    /// Splats to fill into registers at the start, with their registers and the size of an element. They hold outputs
+    /// that are the same for all elements.
     pub(super) fills: Vec<(Slot, Slot, usize)>,
-    /// Outputs to store at the end of each block, with where their values are.
+    /// Outputs to store at the end of each block, with the slots and dtypes of their values.
     pub(super) stores: Vec<(usize, Slot, DType)>,
-    /// Number of arguments, outputs and registers.
+    /// The number of arguments, followed by those of outputs and registers.
     pub(super) args: usize,
     pub(super) outs: usize,
     pub(super) registers: usize,
-    /// Bytes of the largest element in a register.
+    /// The size in bytes of the largest element in a register.
     pub(super) width: usize,
-    /// Cost per element, in units of about one cheap instruction.
+    /// The cost per element, in units of about one cheap instruction.
     pub(super) cost: usize,
     free: Vec<Slot>,
     place: Vec<Place>,
@@ -92,15 +94,15 @@ pub(super) struct Program {
 struct Place {
     slot: Slot,
     uniform: bool,
-    /// Index of the last instruction that reads the value; `u32::MAX` if it is needed to the end of the block.
+    /// The index of the last instruction that reads the value; `u32::MAX` if it is needed until the end of the block.
     last: u32,
-    /// In a register that becomes free after its last use.
+    /// Whether the value is in a register that becomes free after the last use.
     owned: bool,
-    /// The output that its instruction writes.
+    /// The output that the value's instruction writes in place.
     direct: Option<Slot>,
 }
 
-/// Cost of an instruction, in units of about one cheap instruction.
+/// Returns the cost of an instruction, in units of about one cheap instruction.
 pub(super) fn cost(op: ScalarOp, dtype: DType) -> usize {
     use ScalarOp::*;
     match op {
@@ -117,18 +119,19 @@ pub(super) fn cost(op: ScalarOp, dtype: DType) -> usize {
 }
 
 impl Program {
-    /// Number of slots.
+    /// The number of slots.
     pub(super) fn slots(&self) -> usize {
         self.args + self.outs + self.splats.len() + self.registers
     }
 
-    /// Slot of the first register.
+    /// The slot of the first register.
     pub(super) fn first_register(&self) -> usize {
         self.args + self.outs + self.splats.len()
     }
 
-    /// Makes this the program of `kernel`. `alias(k)` tells which output an argument reads, if any; `fill(k, splat)` writes
-    /// the value of a uniform argument. Errors if an integer instruction on uniform values has no result.
+    /// Turns this into the program of `kernel`. `alias(k)` returns the output that argument `k` reads, if any.
+    /// `fill(k, splat)` writes the value of argument `k`, which is uniform. Errors if an integer instruction on uniform
+    /// values has no result.
     pub(super) fn compile(
         &mut self,
         isa: Isa,
@@ -144,7 +147,7 @@ impl Program {
             self.whole(kernel, compiled, arg_modes, out_modes, alias, fill);
             return Ok(());
         }
-        // Last uses, and what is uniform.
+        // Finds the last use of each value, and the values that are uniform.
         for (i, inst) in insts.iter().enumerate() {
             let uniform = match inst.op {
                 ScalarOp::Const(_) => true,
@@ -163,7 +166,7 @@ impl Program {
         }
         let mut next_splat = 0;
         // Outputs that no instruction writes in place are stored at the end, so their values must be kept. Arguments
-        // come first: whether an output can be written in place depends on how long they are needed.
+        // come first, because whether an output can be written in place depends on how long they are needed.
         for &(v, _) in kernel.outputs() {
             if matches!(insts[usize::from(v)].op, ScalarOp::Arg(_)) {
                 self.place[usize::from(v)].last = u32::MAX;
@@ -213,7 +216,7 @@ impl Program {
             for &v in inst.inputs() {
                 self.release(v, i);
             }
-            // A value that nothing reads is free at once.
+            // The register of a value that nothing reads is free at once.
             if self.place[i].last == 0 && self.place[i].owned {
                 self.free.push(slot);
                 self.place[i].owned = false;
@@ -232,7 +235,7 @@ impl Program {
         Ok(())
     }
 
-    /// Makes this the program of a kernel that is compiled ahead of time. Outputs that an argument also reads are
+    /// Turns this into the program of a kernel that is compiled ahead of time. Outputs that an argument also reads are
     /// written at the end of each block.
     fn whole(
         &mut self,
@@ -284,8 +287,9 @@ impl Program {
         (self.args, self.outs, self.registers, self.width, self.cost) = (args, outs, 0, 1, 0);
     }
 
-    /// Whether the instruction that computes output `k` may write it in place: its storage type is its compute type, it
-    /// is the first output with this value, and no argument reads the old contents at that instruction or later.
+    /// Returns whether the instruction that computes output `k` may write it in place. This requires that its storage
+    /// type is its compute type, that it is the first output with this value, and that no argument with the old
+    /// contents is read at this instruction or later.
     fn is_direct(
         &self,
         kernel: &Kernel,
@@ -299,7 +303,7 @@ impl Program {
             || matches!(inst.op, ScalarOp::Arg(_))
             || self.place[usize::from(v)].uniform
             || kernel.outputs()[..k].iter().any(|o| o.0 == v)
-            // Selection copies the bytes of a bool, which may be any; storing makes them 0 or 1.
+            // Selection copies the byte of a bool, which may have any value, but storing turns it into 0 or 1.
             || (inst.op == ScalarOp::Select && inst.dtype == DType::Bool)
         {
             return false;
@@ -310,12 +314,12 @@ impl Program {
         })
     }
 
-    /// A register that is free.
+    /// Returns a free register.
     fn register(&mut self) -> Slot {
         self.free.pop().unwrap_or_else(|| self.new_register())
     }
 
-    /// A register that was never used: for values written before the first step runs.
+    /// Returns a register that was never used, for a value that is written before the first step runs.
     fn new_register(&mut self) -> Slot {
         self.registers += 1;
         (self.first_register() + self.registers - 1) as Slot
@@ -344,7 +348,7 @@ impl Program {
         step
     }
 
-    /// Computes a value that is the same for all elements into splat number `n`.
+    /// Computes a value that is the same for all elements and stores it in splat number `n`.
     fn uniform(
         &mut self,
         isa: Isa,
@@ -362,9 +366,10 @@ impl Program {
                 let step = self.step(kernel.insts(), inst, 0);
                 let first = self.args + self.outs;
                 let (before, here) = self.splats.split_at_mut(n);
-                // Unused operands point at any splat.
+                // Unused operands point to an arbitrary splat.
                 let src = step.src.map(|s| before[(s as usize).saturating_sub(first).min(n - 1)].0.as_ptr());
-                // SAFETY: the operands are splats made before, of `LANES` elements, and the result is another splat.
+                // SAFETY: the operands are earlier splats, which have `LANES` elements, and the result is another
+                // splat.
                 if !unsafe { run(isa, &step, src, here[0].0.as_mut_ptr(), LANES) } {
                     return Err(failure(kernel, op));
                 }
@@ -374,54 +379,55 @@ impl Program {
     }
 }
 
-/// The error of an integer instruction that has no result.
+/// Returns the error of an integer instruction that has no result.
 pub(super) fn failure(kernel: &Kernel, op: ScalarOp) -> Error {
     Error::argument(kernel.name(), integer_failure(op))
 }
 
 impl Whole {
-    /// Runs the kernel over `n` elements; pointers come from the table.
+    /// Runs the kernel on `n` elements, with pointers from the table.
     ///
     /// # Safety
-    /// The table holds memory of `n` f32 for each slot that is named here (a splat: [`LANES`]), those of the outputs
-    /// overlapping nothing.
+    /// For each slot that is named here, the table points to `n` f32, or to [`LANES`] f32 if the slot is a splat. The
+    /// memory of an output overlaps nothing else.
     #[inline]
     pub(super) unsafe fn run(&self, isa: Isa, table: &[*mut u8], n: usize) {
         let args = self.args.map(|s| table[s as usize].cast_const());
-        // SAFETY: the caller's promise; slots beyond the kernel's operands are 0, and not used.
+        // SAFETY: guaranteed by the caller. Slots beyond the kernel's operands are 0 and are not used.
         unsafe { (self.kernel.run)(isa, args, self.outs.map(|s| table[s as usize]), n) }
     }
 }
 
 impl Step {
-    /// Runs the step over `n` elements; pointers come from the table. `false` if an integer instruction has no result.
+    /// Runs the step on `n` elements, with pointers from the table. If an integer instruction has no result, returns
+    /// the instruction as the error.
     ///
     /// # Safety
-    /// The table holds, for each slot that the step names, memory of `n` elements of its type (a splat: `LANES`), the
-    /// result's not overlapping the operands'.
+    /// For each slot that the step names, the table points to `n` elements of its type, or to `LANES` elements if the
+    /// slot is a splat. The memory of the result does not overlap that of the operands.
     #[inline]
     pub(super) unsafe fn run(&self, isa: Isa, table: &[*mut u8], n: usize) -> Result<(), ScalarOp> {
         let src = self.src.map(|s| table[s as usize].cast_const());
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         if unsafe { run(isa, self, src, table[self.dst as usize], n) } { Ok(()) } else { Err(self.op) }
     }
 }
 
-/// Runs one instruction over `n` elements.
+/// Runs one instruction on `n` elements. Returns `false` if an integer instruction has no result.
 ///
 /// # Safety
-/// `src` are readable for `n` elements of the operands' types (`LANES` where the step says splat), `dst` is writable for
-/// `n` elements, and they do not overlap.
+/// `src` are readable for `n` elements of the operands' types, or for `LANES` elements if the step marks them as
+/// splats. `dst` is writable for `n` elements. They do not overlap.
 unsafe fn run(isa: Isa, step: &Step, src: [*const u8; 3], dst: *mut u8, n: usize) -> bool {
     use ScalarOp::*;
     let [a, b, c] = src;
     let len = |k: u8| if step.splat >> k & 1 == 1 { LANES } else { n };
     let (na, nb) = (len(0), len(1));
-    // SAFETY: the caller's promise; the verifier has made sure that operands have the types that the arms read.
+    // SAFETY: guaranteed by the caller. The verifier ensured that operands have the types that the arms read.
     unsafe {
         macro_rules! ints {
             ($t:ident => $body:expr) => {
-                // Floats have arms of their own.
+                // The float types are never used here, because they have arms of their own.
                 match_dtype!(
                     step.from, $t => $body;
                     I64: i64, I32: i32, I16: i16, I8: i8, U64: u64, U32: u32, U16: u16,

@@ -1,8 +1,10 @@
-//! Running a program over tensors: cutting the elements into blocks, finding each operand's part, loading and storing.
+//! Runs a program on tensors. It divides the elements into blocks, finds each operand's part of a block, and loads and
+//! stores elements.
 //!
-//! Three walks. *Flat*: every operand is contiguous, one long run. *Rows*: the innermost merged axis is long, so a block
-//! is a part of a row, along which every operand has one stride. *Gather*: rows are short, so a block is a range of
-//! the row-major order, which every operand that is not contiguous collects from its own layout.
+//! There are three walks. *Flat*: every operand is contiguous, so the elements form one long run. *Rows*: the innermost
+//! merged axis is long, so a block is a part of a row, along which every operand has one stride. *Gather*: rows are
+//! short, so a block is a range of the row-major order, and the elements of every operand that is not contiguous are
+//! gathered according to its own layout.
 
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -17,14 +19,14 @@ use super::program::{ArgMode, OutMode, Program, failure};
 use crate::nest::Nest;
 use crate::{CpuBackend, scratch};
 
-/// Most operands of a common nest.
+/// The most operands that can share one nest.
 pub(super) const MAX_NEST: usize = 8;
 /// Rows of at least this many elements are walked one by one.
 const LONG_ROW: usize = 128;
-/// Bytes of L1 that the registers of a block and the data streamed past them may take.
+/// The number of bytes in the L1 cache that the registers of a block and the data streamed past them may take up.
 const L1: usize = 20 << 10;
 
-/// A tensor operand: where its buffer starts, checked to hold every position of its layout.
+/// A tensor operand, with the address of its buffer, which was checked to hold every position of the layout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawOperand<'a> {
     pub(super) base: *mut u8,
@@ -33,17 +35,18 @@ pub(super) struct RawOperand<'a> {
     pub(super) layout: Option<&'a Layout>,
 }
 
-// SAFETY: the pointers are read (arguments) or written at positions that differ between tasks (outputs), as `run` promises.
+// SAFETY: arguments are only read, and outputs are written at positions that differ between tasks, by the contract of
+// `run`.
 unsafe impl Sync for RawOperand<'_> {}
 
-/// Whether all elements lie in one place. The layout has elements.
+/// Returns whether all elements share one position. The layout must not be empty.
 pub(super) fn is_uniform(l: &Layout) -> bool {
     l.dims().iter().zip(l.strides()).all(|(&d, &s)| d == 1 || s == 0)
 }
 
 /// How to walk the elements. Entries of the nests are in the order of the operands, arguments first.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // one a call, on the stack
+#[allow(clippy::large_enum_variant)] // There is one per call, on the stack.
 pub(super) enum Walk {
     Flat,
     Rows { outer: Nest<MAX_NEST>, len: usize, strides: [isize; MAX_NEST] },
@@ -51,12 +54,12 @@ pub(super) enum Walk {
 }
 
 impl Walk {
-    /// The walk for operands that are not all contiguous.
+    /// Returns the walk for operands that are not all contiguous.
     pub(super) fn choose(operands: &[RawOperand<'_>]) -> Walk {
         let layouts = || operands.iter().filter_map(|o| o.layout);
         if operands.len() <= MAX_NEST {
             let Some(any) = layouts().next() else { return Walk::Flat };
-            // Uniform operands may have any layout: their positions are not used.
+            // Uniform operands may have any layout here, because their positions are not used.
             let mut all = [any; MAX_NEST];
             for (to, o) in all.iter_mut().zip(operands) {
                 *to = o.layout.unwrap_or(any);
@@ -70,7 +73,7 @@ impl Walk {
         Walk::Gather(operands.iter().map(nest).collect())
     }
 
-    /// How argument `k` is read.
+    /// Returns how argument `k` is read.
     pub(super) fn arg_mode(&self, k: usize, o: &RawOperand<'_>) -> ArgMode {
         let plain = o.dtype.compute() == o.dtype;
         match self {
@@ -83,7 +86,7 @@ impl Walk {
         }
     }
 
-    /// How the output that is operand `k` is written.
+    /// Returns how the output that is operand `k` is written.
     pub(super) fn out_mode(&self, k: usize, o: &RawOperand<'_>) -> OutMode {
         match self.arg_mode(k, o) {
             ArgMode::Direct => OutMode::Direct,
@@ -103,17 +106,17 @@ struct Task<'a> {
     failure: Mutex<Option<ScalarOp>>,
 }
 
-/// Fewest elements per task, given the cost of each.
+/// Returns the number of elements per task, given the cost of each.
 pub(super) fn grain(cost: usize) -> usize {
     ((128 << 10) / cost.max(1)).clamp(1024, 64 << 10).next_multiple_of(1024)
 }
 
-/// Runs a program over `numel` elements.
+/// Runs a program on `numel` elements.
 ///
 /// # Safety
-/// The operands are those that the program was compiled for, in the walk's order, arguments first; every position of
-/// every layout lies in its buffer, outputs have no two elements in one place and share no memory with an argument,
-/// but for those the program was told of.
+/// The operands are those that the program was compiled for, in the order of the walk, arguments first. Every position
+/// of every layout lies in its buffer. No two elements of an output share a position. An output shares memory only with
+/// the arguments that were reported to the program as its aliases.
 pub(super) unsafe fn run(
     cpu: &CpuBackend,
     kernel: &Kernel,
@@ -129,7 +132,7 @@ pub(super) unsafe fn run(
     match walk {
         Walk::Flat | Walk::Gather(_) => cpu.parallel_for(numel, grain, |range| task.chunk(|t| t.linear(range.clone()))),
         Walk::Rows { outer, len, .. } => {
-            // A task is a part of a long row, or several short ones.
+            // A task is a part of a long row, or several short rows.
             let parts = len.div_ceil(grain);
             let size = len.div_ceil(parts).next_multiple_of(64);
             let together = (grain / size).max(1);
@@ -142,20 +145,20 @@ pub(super) unsafe fn run(
     cpu.finished(kernel.name(), failed.map_or(Ok(()), |op| Err(failure(kernel, op))))
 }
 
-/// A task on one thread: the pointer table, its registers in place.
+/// A thread that works on the task, with its pointer table, which includes its registers.
 struct Worker<'a> {
     task: &'a Task<'a>,
     table: &'a mut [*mut u8],
 }
 
-/// Where an operand's part of a block is.
+/// Where an operand's part of a block lies.
 enum Part<'a> {
     Run(*mut u8, isize),
     Nest(&'a Nest<1>, usize),
 }
 
 impl Task<'_> {
-    /// Sets up registers and calls `f`.
+    /// Sets up the registers and calls `f`.
     fn chunk(&self, f: impl FnOnce(&mut Worker<'_>)) {
         if self.failed.load(Ordering::Relaxed) {
             return;
@@ -167,7 +170,7 @@ impl Task<'_> {
             let table = if p.slots() <= few.len() {
                 &mut few[..p.slots()]
             } else {
-                // One for each operand and register of a kernel: at most 2^17.
+                // There is one for each operand and register of a kernel: at most 2^17.
                 many.resize(p.slots(), null_mut());
                 &mut many[..]
             };
@@ -181,7 +184,8 @@ impl Task<'_> {
             for &(splat, to, size) in &p.fills {
                 let (from, to) = (table[splat as usize], table[to as usize]);
                 for i in 0..self.block / LANES {
-                    // SAFETY: a splat has `LANES` elements, the register `block` of them, a multiple of `LANES`.
+                    // SAFETY: a splat has `LANES` elements, and the register has `block` elements, which is a multiple
+                    // of `LANES`.
                     unsafe { std::ptr::copy_nonoverlapping(from, to.add(i * LANES * size), LANES * size) };
                 }
             }
@@ -191,7 +195,7 @@ impl Task<'_> {
 }
 
 impl Worker<'_> {
-    /// A range of the row-major order, in the flat and gathering walks.
+    /// Runs the program on a range of the row-major order, in the flat and gather walks.
     fn linear(&mut self, range: Range<usize>) {
         let t = self.task;
         for i in range.clone().step_by(t.block) {
@@ -207,7 +211,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Parts `units` of the rows: part `u % parts` of row `u / parts`, of `size` elements, the last one less.
+    /// Runs the program on parts of rows. Unit `u` is part `u % parts` of row `u / parts`. Parts have `size` elements,
+    /// except that the last part of a row may have fewer.
     fn rows(&mut self, units: Range<usize>, parts: usize, size: usize) {
         let t = self.task;
         let Walk::Rows { outer, len, strides } = t.walk else { return };
@@ -218,7 +223,8 @@ impl Worker<'_> {
             for &(k, to) in &p.rows {
                 let (o, to) = (&t.operands[k], self.table[to as usize]);
                 let n = t.block.min(range.len());
-                // SAFETY: the one element of the row, at its checked position, into a register of at least `n` elements.
+                // SAFETY: the only element of the row lies at a checked position, and the register has at least `n`
+                // elements.
                 unsafe { load(t.cpu.isa(), o.dtype, at(o, start[k]), 0, to, n) };
             }
             for i in range.clone().step_by(t.block) {
@@ -231,7 +237,7 @@ impl Worker<'_> {
         }
     }
 
-    /// One block of `n` elements, of which `part` tells where each operand has them.
+    /// Runs the program on one block of `n` elements. `part` returns where the elements of each operand lie.
     #[inline]
     fn block<'n>(&mut self, n: usize, part: impl Fn(usize) -> Part<'n>) {
         let t = self.task;
@@ -243,8 +249,8 @@ impl Worker<'_> {
         }
         for &(k, to) in &p.loads {
             let (dtype, to) = (t.operands[k].dtype, self.table[to as usize]);
-            // SAFETY: `part` gives positions of the operand's layout, checked to lie in its buffer; a register holds `n`
-            // elements.
+            // SAFETY: `part` returns positions of the operand's layout, which were checked to lie in its buffer, and a
+            // register holds `n` elements.
             unsafe {
                 match part(k) {
                     Part::Run(ptr, stride) => load(isa, dtype, ptr, stride, to, n),
@@ -262,12 +268,13 @@ impl Worker<'_> {
             }
         }
         if let Some(whole) = &p.whole {
-            // SAFETY: as for the steps below; an output that an argument reads is a register.
+            // SAFETY: as for the steps below. An output that an argument reads is written to a register.
             unsafe { whole.run(isa, self.table, n) };
         }
         for step in &p.steps {
-            // SAFETY: the table holds registers of `n` elements, splats of `LANES`, and for operands that are used as they
-            // lie, memory of `n` elements in a row; results overlap no operand, as `Program` places them.
+            // SAFETY: the table points to registers of `n` elements, to splats of `LANES` elements and, for operands
+            // that are used in place, to `n` consecutive elements. `Program` chooses slots such that no result overlaps
+            // an operand.
             if let Err(op) = unsafe { step.run(isa, self.table, n) } {
                 t.failed.store(true, Ordering::Relaxed);
                 *t.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(op);
@@ -276,7 +283,7 @@ impl Worker<'_> {
         }
         for &(k, from, computed) in &p.stores {
             let (o, from) = (&t.operands[p.args + k], self.table[from as usize]);
-            // SAFETY: as for loads; the elements of an output are written by this block alone.
+            // SAFETY: as for loads. Only this block writes these elements of the output.
             unsafe {
                 match part(p.args + k) {
                     Part::Run(ptr, stride) => store(isa, computed, o.dtype, from, ptr, stride, n),
@@ -290,13 +297,13 @@ impl Worker<'_> {
     }
 }
 
-/// Address of the element at a position.
+/// Returns the address of the element at a position.
 fn at(o: &RawOperand<'_>, position: usize) -> *mut u8 {
     o.base.wrapping_add(position.wrapping_mul(o.dtype.size()))
 }
 
 /// Calls `f(done, position, stride, len)` for each run along the innermost axis in `start..start + n` of the row-major
-/// order, `done` being the number of elements before it.
+/// order. `done` is the number of elements before the run.
 #[inline]
 pub(crate) fn runs(nest: &Nest<1>, start: usize, n: usize, mut f: impl FnMut(usize, usize, isize, usize)) {
     let (outer, len, [stride]) = nest.clone().split_inner();

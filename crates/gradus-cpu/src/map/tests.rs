@@ -1,4 +1,4 @@
-//! Every instruction, dtype and memory layout against `Kernel::eval`, on every instruction set of the machine.
+//! Tests of every instruction, dtype and memory layout against `Kernel::eval`, on every instruction set of the machine.
 
 use gradus_backend::kernel::TypeRule;
 use gradus_backend::*;
@@ -7,7 +7,7 @@ use super::map;
 use crate::CpuBackend;
 use crate::isa::Level;
 
-/// A buffer whose elements at the positions of a layout are the given bit patterns.
+/// A tensor with its own buffer, whose elements are given as bit patterns.
 struct Tensor {
     buffer: Buffer,
     dtype: DType,
@@ -36,7 +36,7 @@ impl Tensor {
         ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
-    /// Bit patterns in row-major order; asserts that the memory between elements is unchanged.
+    /// Returns the bit patterns in row-major order, and asserts that the memory between elements is unchanged.
     fn bits(&self, cpu: &CpuBackend) -> Vec<u64> {
         let size = self.dtype.size();
         let mut bytes = vec![0; self.buffer.bytes()];
@@ -62,7 +62,7 @@ fn random(i: usize) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Bit pattern number `i` of a dtype: special values first, then any pattern, then ordinary numbers.
+/// Returns bit pattern number `i` of a dtype: at random a special value, any pattern or an ordinary number.
 fn pattern(dtype: DType, i: usize) -> u64 {
     let r = random(i);
     let ordinary = (r >> 11) as f64 / (1u64 << 53) as f64 * 12.0 - 6.0;
@@ -100,7 +100,8 @@ fn scalar(dtype: DType, bits: u64) -> Scalar {
     }
 }
 
-/// Whether a result is right: integers exactly, floats within one step of the correctly rounded value.
+/// Returns whether a result is right. Integers must be exact, and floats within one step of the correctly rounded
+/// value.
 fn agrees(dtype: DType, got: u64, want: Scalar) -> bool {
     let steps = |a: i64, b: i64| a.abs_diff(b) <= 1;
     let order = |b: i64, sign: i64| if b & sign != 0 { -(b & sign.wrapping_sub(1)) } else { b };
@@ -132,7 +133,7 @@ fn flat(n: usize) -> Layout {
     Layout::contiguous(shape(&[n]))
 }
 
-/// Memory layouts of one shape.
+/// Returns several memory layouts of the same shape.
 fn layouts(dims: &[usize]) -> Vec<Layout> {
     let s = shape(dims);
     let reversed: Vec<_> = dims.iter().rev().copied().collect();
@@ -151,7 +152,7 @@ fn layouts(dims: &[usize]) -> Vec<Layout> {
     ]
 }
 
-/// Broadcast layouts, for arguments only.
+/// Returns broadcast layouts, which only arguments may have.
 fn stretched(dims: &[usize]) -> Vec<Layout> {
     let s = shape(dims);
     let mut out = vec![Layout::contiguous(shape(&[1])).expand(s).unwrap()];
@@ -161,7 +162,7 @@ fn stretched(dims: &[usize]) -> Vec<Layout> {
     out
 }
 
-/// All backends to compare: every instruction set, one and two threads.
+/// Returns all backends to compare: one with two threads, and one with a single thread for each instruction set.
 fn backends() -> Vec<CpuBackend> {
     let mut all = vec![CpuBackend::with_threads(2).unwrap()];
     for level in Level::ALL {
@@ -170,13 +171,13 @@ fn backends() -> Vec<CpuBackend> {
     all
 }
 
-/// Runs a kernel on arguments with the layouts `args` and checks its outputs, with the layouts `out`, against the
-/// oracle.
+/// Runs a kernel on arguments with the layouts `args` and compares its outputs, with the layout `out`, with the results
+/// of `Kernel::eval`.
 fn check(cpus: &[CpuBackend], kernel: &Kernel, args: &[Layout], out: Layout, value: impl Fn(usize, usize) -> u64) {
     let mut first: Option<Vec<Vec<u64>>> = None;
     let mut want: Vec<Vec<Scalar>> = Vec::new();
     for cpu in cpus {
-        // In a broadcast layout several indices share one position: the value belongs to the position.
+        // In a broadcast layout, several indices share one position, so values are assigned to positions.
         let tensors: Vec<_> = (0..args.len())
             .map(|k| {
                 let at: Vec<usize> = args[k].positions().collect();
@@ -222,7 +223,7 @@ fn check(cpus: &[CpuBackend], kernel: &Kernel, args: &[Layout], out: Layout, val
     }
 }
 
-/// Every kernel of one instruction.
+/// Returns every kernel that consists of one instruction.
 fn instructions() -> Vec<(Kernel, ScalarOp)> {
     let mut all = Vec::new();
     for &op in ScalarOp::ALL {
@@ -261,7 +262,7 @@ fn instructions() -> Vec<(Kernel, ScalarOp)> {
     all
 }
 
-/// Values for argument `k` of an instruction, legal for it.
+/// Returns a value that is legal for argument `k` of an instruction.
 fn legal(op: ScalarOp, dtype: DType, k: usize, i: usize) -> u64 {
     let bits = pattern(dtype, i * 3 + k);
     let int = dtype.is_int() && k == 1;
@@ -317,13 +318,14 @@ fn every_pair_of_layouts_works_in_every_walk() {
         for (t, a) in all.iter().enumerate() {
             let value = |k: usize, i: usize| u64::from(((random(i * 5 + k) % 1000) as f32 / 100.0 - 5.0).to_bits());
             let args = [*a, all[(t * 3 + 1) % all.len()], all[(t + 4) % all.len()]];
-            // Several instructions: an error of one step each may add up, so compare coarsely but between layouts exactly.
+            // The errors of several instructions, one step each, may add up, so the results are compared with a
+            // tolerance.
             compose(&cpus, &kernel, &args, ways[t % ways.len()], value);
         }
     }
 }
 
-/// Like `check`, with a relative bound for kernels of several instructions.
+/// Like `check`, but with a relative tolerance, for kernels of several instructions.
 fn compose(cpus: &[CpuBackend], kernel: &Kernel, args: &[Layout], out: Layout, value: impl Fn(usize, usize) -> u64) {
     for cpu in cpus {
         let tensors: Vec<_> = (0..args.len())
@@ -377,7 +379,7 @@ fn bits_do_not_depend_on_threads_or_instruction_set() {
 fn scalars_constants_and_in_place_outputs() {
     let cpu = CpuBackend::with_threads(2).unwrap();
     let n = 3000;
-    // m = 0.9 m + 0.1 g; p = p - lr * m / (sqrt(v) + eps), with m and p updated in place.
+    // p and m are updated in place: m' = 0.9 m + 0.1 g and p' = p - lr * m' / (sqrt(|m|) + 1e-3).
     let adam = Kernel::build("adam", &[DType::F32; 4], |v| {
         let (p, m, g, lr) = (v[0], v[1], v[2], v[3]);
         let m2 = m * 0.9 + g * 0.1;
@@ -397,7 +399,7 @@ fn scalars_constants_and_in_place_outputs() {
             assert!((f64::from(g) - w.to_f64()).abs() < 1e-5 * (1.0 + w.to_f64().abs()), "{i}: {g} {w}");
         }
     }
-    // One instruction in place, with a scalar, over contiguous and strided memory.
+    // One instruction in place, with a scalar, on contiguous and strided memory.
     let sub = Kernel::build("sub", &[DType::F32; 2], |v| vec![v[0] - v[1]]).unwrap();
     for layout in layouts(&[50, 40]) {
         let mut t = Tensor::new(&cpu, DType::F32, layout, |i| u64::from((i as f32).to_bits()));
@@ -406,7 +408,7 @@ fn scalars_constants_and_in_place_outputs() {
         map(&cpu, &sub, &[MapArg::Scalar(Scalar::Int(1)), MapArg::Output(0)], &mut [t.view_mut()]).unwrap();
         assert!(t.bits(&cpu).iter().enumerate().all(|(i, &b)| f32::from_bits(b as u32) == 4.0 - i as f32));
     }
-    // And over few elements, with another operand, just below and above the number saved at a time.
+    // The same on few elements, with another operand, just below and above the number of elements saved at a time.
     for n in [1, 5, 63, 64, 65, 700] {
         let value = |i: usize| u64::from((i as f32).to_bits());
         let (mut t, b) = (Tensor::new(&cpu, DType::F32, flat(n), value), Tensor::new(&cpu, DType::F32, flat(n), value));
@@ -415,7 +417,7 @@ fn scalars_constants_and_in_place_outputs() {
         map(&cpu, &sub, &[MapArg::Output(0), MapArg::View(b.view())], &mut [t.view_mut()]).unwrap();
         assert!(t.bits(&cpu).iter().enumerate().all(|(i, &b)| f32::from_bits(b as u32) == -(i as f32)));
     }
-    // Constants only, and the same value twice.
+    // Outputs that are constants, and the same value as two outputs.
     let k = Kernel::build("k", &[DType::F32], |v| {
         vec![v[0].constant(2.0).exp(), v[0].constant(7.0), v[0] * 2.0, v[0] * 2.0]
     });
@@ -433,7 +435,7 @@ fn scalars_constants_and_in_place_outputs() {
 #[test]
 fn registers_are_reused_without_clobbering_in_long_programs() {
     let cpus = backends();
-    // A wide tree and a long chain: many live values, most of which end along the way.
+    // A wide tree and a long chain, with many live values, most of which are last used along the way.
     let kernel = Kernel::build("wide", &[DType::F32, DType::BF16, DType::F32], |v| {
         let b = v[1].cast(DType::F32);
         let leaves: Vec<_> = (0..40).map(|i| v[0] * f64::from(i) + b * v[2]).collect();

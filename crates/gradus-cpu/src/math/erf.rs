@@ -3,10 +3,11 @@
 use super::exp::{exp64, one_minus_exp_neg};
 use super::{at_most, poly32, poly64, select, with_sign};
 
-/// `erf |x|`, sign put back: `x + x P(x^2)` below 1, `1 - e^(-x G(x))` above with `G(x) = -ln(erfc x) / x`.
+/// Returns `erf x`, which is `erf |x|` with the sign of `x`. Below 1, `erf x = x + x P(x^2)`. Above 1,
+/// `erf x = 1 - e^(-x G(x))` with `G(x) = -ln(erfc x) / x`.
 ///
-/// Above 1 the exponential is at most 0.16, so its error counts a sixth; from 4 on the result rounds to 1. Errors of
-/// the fits: `2^-29.5` of `erf x / x`, `2^-31.3` of `erfc x`.
+/// Above 1, the exponential is at most 0.16, so only about a sixth of its error reaches the result. From 4 on, the
+/// result rounds to 1. The errors of the fits are `2^-29.5` for `erf x / x` and `2^-31.3` for `erfc x`.
 #[inline(always)]
 pub(crate) fn erf(x: f32) -> f32 {
     let a = x.abs();
@@ -18,9 +19,10 @@ pub(crate) fn erf(x: f32) -> f32 {
     with_sign(select(a < 1.0, small, large), x)
 }
 
-/// `erfc |x| = e^(-x^2) u P(1 - 2 k u)` in f64, with `u = 1 / (x + k)`, `k = 3`; `erfc(-x) = 2 - erfc x`.
+/// Returns `erfc x`, computed in f64. `erfc |x| = e^(-x^2) u P(1 - 2 k u)` with `u = 1 / (|x| + k)` and `k = 3`. For
+/// negative arguments, `erfc(-x) = 2 - erfc x`.
 ///
-/// Relative error of the fit on `[0, 10.1]`, beyond which the result rounds to 0: `2^-34`.
+/// The relative error of the fit is `2^-34` on `[0, 10.1]`, beyond which the result rounds to 0.
 #[inline(always)]
 pub(crate) fn erfc(x: f32) -> f32 {
     let a = f64::from(at_most(x.abs(), 10.1));

@@ -1,24 +1,26 @@
 //! Exponentials, and functions that need one exponential: `exp`, `exp2`, `expm1`, `sigmoid`, `sigmoid_neg`, `softplus`.
 //!
-//! All rest on `e^x = 2^n e^r` with `n = round(x / ln 2)` and `|r| <= ln 2 / 2`. Adding a number such as `1.5 * 2^23`
-//! rounds `x / ln 2` to an integer and leaves that integer in the low bits of the sum, where a shift makes an
-//! exponent of it; no conversion to an integer type is needed.
+//! All of them are based on `e^x = 2^n e^r` with `n = round(x / ln 2)` and `|r| <= ln 2 / 2`. Adding a number such as
+//! `1.5 * 2^23` rounds `x / ln 2` to an integer and leaves this integer in the low bits of the sum. A shift then turns
+//! it into an exponent, so that no conversion to an integer type is needed.
 
 use core::f64::consts::{LN_2, LOG2_E};
 
 use super::{at_least, at_most, poly32, poly64, select, with_sign};
 
-/// `1.5 * 2^23 + 254`: after adding it the low bits hold `n + 254`, the sum of two biased exponents that add to `n`.
+/// `1.5 * 2^23 + 254`. Once it is added to `n`, the low bits hold `n + 254`, the sum of two biased exponents for
+/// exponents that add up to `n`.
 const ROUND32: f32 = 12_582_912.0 + 254.0;
-/// `1.5 * 2^52`: after adding it the low bits hold `n`.
+/// `1.5 * 2^52`. Once it is added to `n`, the low bits hold `n`.
 pub(super) const ROUND64: f64 = 6_755_399_441_055_744.0;
 
-/// The first 15 bits of `ln 2`, so that `n * LN2_HI` is exact for every `n` of 8 bits; `LN2_LO` is what they miss.
+/// The first 15 bits of `ln 2`, so that `n * LN2_HI` is exact for every `n` of 8 bits. [`LN2_LO`] is the remainder.
 pub(super) const LN2_HI: f32 = 0.693_145_75;
 /// `ln 2 - LN2_HI`.
 pub(super) const LN2_LO: f32 = (LN_2 - LN2_HI as f64) as f32;
 
-/// `p * 2^n` where `t = ROUND32 + n`, `-150 <= n <= 128`: two factors, so that only the last product can round.
+/// Returns `p * 2^n`, where `t = ROUND32 + n` and `-150 <= n <= 128`. The power is split into two factors, so that only
+/// the last product can round.
 #[inline(always)]
 fn scale(p: f32, t: f32) -> f32 {
     let sum = t.to_bits() << 23;
@@ -26,10 +28,11 @@ fn scale(p: f32, t: f32) -> f32 {
     p * f32::from_bits(half) * f32::from_bits(sum.wrapping_sub(half))
 }
 
-/// `(e^r - 1) / r` for `|r| <= ln 2 / 2`, error of the fit `2^-28.2` of `e^r`.
+/// The coefficients of `(e^r - 1) / r` for `|r| <= ln 2 / 2`. The error of the fit is `2^-28.2`, relative to `e^r`.
 const EXPM1: [f32; 6] = [1.0, 0.49999994, 0.16666521, 0.04166827, 0.008368685, 0.0013820466];
 
-/// `e^x`. Reduction with a two-part `ln 2` whose first product is exact, degree 6.
+/// Returns `e^x`. The reduction uses `ln 2` in two parts, of which the first has an exact product with `n`. The
+/// polynomial for `e^r` has degree 6.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     let x = at_least(at_most(x, 89.0), -104.0);
@@ -39,7 +42,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     scale(r.mul_add(poly32(r, EXPM1), 1.0), t)
 }
 
-/// `1 - e^(-x g)` for `x g` from 1 to 20, where it is near 1.
+/// Returns `1 - e^(-x g)` for `x g` from 1 to 20, where it is near 1.
 ///
 /// The product is fused into the reduction and `1 - 2^n` into the last step, so that neither the rounding of a large
 /// `x g` nor that of `e^r` near 1 reaches the result.
@@ -53,7 +56,7 @@ pub(super) fn one_minus_exp_neg(x: f32, g: f32) -> f32 {
     (-power).mul_add(r * poly32(r, EXPM1), 1.0 - power)
 }
 
-/// `2^x`. The reduction is exact; `2^r = 1 + r P(r)`, error of the fit `2^-28.3`.
+/// Returns `2^x`. The reduction is exact. `2^r = 1 + r P(r)`, and the error of the fit is `2^-28.3`.
 #[inline(always)]
 pub(crate) fn exp2(x: f32) -> f32 {
     let x = at_least(at_most(x, 129.0), -151.0);
@@ -63,7 +66,7 @@ pub(crate) fn exp2(x: f32) -> f32 {
     scale(poly32(r, c), t)
 }
 
-/// `(e^r - 1, 2^n)` in f64 with `e^x = 2^n e^r`, for `|x| < 700`; relative error `2^-32`.
+/// Returns `(e^r - 1, 2^n)` in f64, where `e^x = 2^n e^r`, for `|x| < 700`. The relative error is `2^-32`.
 #[inline(always)]
 pub(super) fn exp_parts(x: f64) -> (f64, f64) {
     let t = x.mul_add(LOG2_E, ROUND64);
@@ -81,21 +84,23 @@ pub(super) fn exp_parts(x: f64) -> (f64, f64) {
     (r * poly64(r, c), power)
 }
 
-/// `e^x` in f64 to 32 bits, for `|x| < 700`.
+/// Returns `e^x` in f64 with an accuracy of 32 bits, for `|x| < 700`.
 #[inline(always)]
 pub(super) fn exp64(x: f64) -> f64 {
     let (q, s) = exp_parts(x);
     s.mul_add(q, s)
 }
 
-/// `e^x - 1 = 2^n (e^r - 1) + (2^n - 1)` in f64. Its sign is that of `x`, which keeps `-0`.
+/// Returns `e^x - 1 = 2^n (e^r - 1) + (2^n - 1)`, computed in f64. The result takes the sign of `x`, which preserves
+/// `-0`.
 #[inline(always)]
 pub(crate) fn expm1(x: f32) -> f32 {
     let (q, s) = exp_parts(f64::from(at_least(at_most(x, 90.0), -20.0)));
     with_sign(s.mul_add(q, s - 1.0) as f32, x)
 }
 
-/// What the logistic function is computed from: `e^-x = 2^n (1 + q)`, with `n` in the low bits of `t`.
+/// The parts that the logistic function is computed from. They represent `e^-x = 2^n (1 + q)`, with `n` in the low bits
+/// of `t`.
 #[derive(Clone, Copy)]
 pub(crate) struct Logistic {
     pub(crate) q: f32,
@@ -103,12 +108,12 @@ pub(crate) struct Logistic {
 }
 
 impl Logistic {
-    /// `2^-64`: scaled by it, neither `e^-x` nor its inverse leaves the range.
+    /// `2^-64`. Scaled by it, neither `e^-x` nor its inverse leaves the range of f32.
     const SCALE: f32 = 1.0 / 18_446_744_073_709_551_616.0;
-    /// `1.5 * 2^23 + 127 - 64`: after adding it the low bits hold the biased exponent of `2^n` so scaled.
+    /// `1.5 * 2^23 + 127 - 64`. Once it is added to `n`, the low bits hold the biased exponent of `2^n` times `SCALE`.
     const ROUND: f32 = 12_582_912.0 + (127.0 - 64.0);
 
-    /// `q = r + r^2 P(r)`, error of the fit `2^-32`, in an order that lets its steps overlap.
+    /// Computes `q = r + r^2 P(r)` in an order that lets its steps overlap. The error of the fit is `2^-32`.
     #[inline(always)]
     pub(crate) fn new(x: f32) -> Logistic {
         let x = at_least(at_most(x, 104.0), -104.0);
@@ -121,8 +126,9 @@ impl Logistic {
         Logistic { q: z.mul_add(high.mul_add(z, f32::mul_add(c3, r, c2)), r), t }
     }
 
-    /// `1 / (1 + e^-x)` as `y` and a correction factor. With `s = 2^n` the sum `1 + s + s q` is kept in two parts, `d +
-    /// low`, and `y = 1 / d` is corrected to `1 / (d + low)`. An `s` below `2^-30` changes nothing.
+    /// Returns `(y, error, unit)`, where `y + error * unit` is `1 / (1 + e^-x)`. With `s = 2^n`, the sum `1 + s + s q`
+    /// is kept in two parts, `d + low`, and `y = 1 / d` is corrected to `1 / (d + low)`. An `s` below `2^-30` does not
+    /// change the result.
     #[inline(always)]
     fn parts(self) -> (f32, f32, f32) {
         let s = f32::from_bits(at_least(self.t, Self::ROUND - 30.0).to_bits() << 23);
@@ -135,15 +141,16 @@ impl Logistic {
         (y, error, y * (1.0 / Self::SCALE))
     }
 
-    /// `1 / (1 + e^-x)`
+    /// Returns `1 / (1 + e^-x)`.
     #[inline(always)]
     pub(crate) fn sigmoid(self) -> f32 {
         let (y, error, unit) = self.parts();
         error.mul_add(unit, y)
     }
 
-    /// `1 / (1 + e^x)` of the `x` that this was made of: `e^-x = 2^n (1 + q)` times [`sigmoid`](Self::sigmoid), with
-    /// `1 + q` in two parts. Below -17.4 it is 1, and `sigmoid` may be too small to be exact.
+    /// Returns `1 / (1 + e^x)` for the `x` that was passed to [`new`](Self::new). It is `e^-x = 2^n (1 + q)` times
+    /// [`sigmoid`](Self::sigmoid), with `1 + q` in two parts. Below -17.4, the result is 1 without this product,
+    /// because `sigmoid` may be too small to be exact.
     #[inline(always)]
     pub(crate) fn sigmoid_neg(self, x: f32) -> f32 {
         const MOVE: u32 = 254 - (127 - 64);
@@ -155,21 +162,21 @@ impl Logistic {
     }
 }
 
-/// The logistic function `1 / (1 + e^-x)`.
+/// Returns the logistic function `1 / (1 + e^-x)`.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
     Logistic::new(x).sigmoid()
 }
 
-/// `1 / (1 + e^x)`
+/// Returns `1 / (1 + e^x)`.
 #[inline(always)]
 pub(crate) fn sigmoid_neg(x: f32) -> f32 {
     Logistic::new(x).sigmoid_neg(x)
 }
 
-/// `ln(1 + e^x) = max(x, 0) + ln(1 + y)` with `y = e^-|x|` in `[0, 1]`, in f64.
+/// Returns `ln(1 + e^x) = max(x, 0) + ln(1 + y)` with `y = e^-|x|` in `[0, 1]`, computed in f64.
 ///
-/// `ln(1 + y) = y P(y)` with relative error `2^-30.3`.
+/// `ln(1 + y) = y P(y)`, with a relative error of `2^-30.3`.
 #[inline(always)]
 pub(crate) fn softplus(x: f32) -> f32 {
     let y = exp64(f64::from(at_least(-x.abs(), -110.0)));

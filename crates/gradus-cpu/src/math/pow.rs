@@ -4,14 +4,15 @@ use super::exp::exp64;
 use super::log::ln64;
 use super::select;
 
-/// Whether `a >= 0` is an integer (infinity counts): below `2^23` adding and taking away `2^23` must leave it alone.
+/// Returns whether `a >= 0` is an integer. Infinity counts as one. Below `2^23`, an integer is unchanged if `2^23` is
+/// added and subtracted again.
 #[inline(always)]
 fn is_integer(a: f32) -> bool {
     const TWO_23: f32 = 8_388_608.0;
     (a >= TWO_23) | ((a + TWO_23) - TWO_23 == a)
 }
 
-/// `x^y = e^(y ln|x|)` in f64, with the sign and the special values of C99's `powf`.
+/// Returns `x^y = e^(y ln|x|)`, computed in f64, with the sign and the special values of C99's `powf`.
 #[inline(always)]
 pub(crate) fn pow(x: f32, y: f32) -> f32 {
     let a = f64::from(x.abs());
@@ -20,7 +21,8 @@ pub(crate) fn pow(x: f32, y: f32) -> f32 {
     let t = f64::from(y) * l;
     let t = select(t > 90.0, 90.0, t);
     let p = exp64(select(t < -110.0, -110.0, t)) as f32;
-    // (+-1)^y and x^0 are 1 whatever the other operand is, infinite or NaN.
+    // The magnitude of (+-1)^y is 1, even if `y` is infinite. The last line handles 1^y and x^0, which are 1 even if
+    // the other operand is NaN.
     let p = select((a == 1.0) & !y.is_nan(), 1.0, p);
     let b = y.abs();
     let integer = is_integer(b);
@@ -31,8 +33,8 @@ pub(crate) fn pow(x: f32, y: f32) -> f32 {
     select((x == 1.0) | (y == 0.0), 1.0, p)
 }
 
-/// `1 / sqrt(x)`: a rounded square root and a rounded division, then one Newton step whose residual `1 - x y^2` is
-/// formed exactly enough with two fused products. `+-0` gives `+-inf`.
+/// Returns `1 / sqrt(x)`. A rounded square root and a rounded division are followed by one Newton step, whose residual
+/// `1 - x y^2` is computed accurately enough with two fused products. For `+-0`, the result is `+-inf`.
 #[inline(always)]
 pub(crate) fn rsqrt(x: f32) -> f32 {
     let y = 1.0 / x.sqrt();

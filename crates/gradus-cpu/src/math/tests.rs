@@ -1,6 +1,6 @@
-//! Accuracy against the f64 functions of the `libm` crate, on every 4099th bit pattern by default.
-//! `GRADUS_MATH_STRIDE=1 cargo test --release -p gradus-cpu math -- --nocapture` tries all 2^32 (use FMA:
-//! `RUSTFLAGS=-Ctarget-cpu=native`); each test prints the largest error it met.
+//! Tests of the accuracy against the f64 functions of the `libm` crate, on every 4099th bit pattern by default. To test
+//! all 2^32 bit patterns, run `GRADUS_MATH_STRIDE=1 cargo test --release -p gradus-cpu math -- --nocapture`, with FMA
+//! (`RUSTFLAGS=-Ctarget-cpu=native`). Each test prints the largest error that it found.
 
 /// Bit patterns of non-negative points, other than powers of two, near which errors are likely.
 const DELICATE: [f32; 23] = [
@@ -29,8 +29,8 @@ const DELICATE: [f32; 23] = [
     149.5,
 ];
 
-/// Distance from `got` to the true value `want` in units in the last place of `want` rounded to f32; infinite for a
-/// NaN out of place or a zero of the wrong sign.
+/// Returns the distance from `got` to the true value `want`, in units in the last place of `want` rounded to f32. It is
+/// infinite if only one of them is NaN or if a zero has the wrong sign.
 fn ulps(got: f32, want: f64) -> f64 {
     if want.is_nan() || got.is_nan() {
         return if want.is_nan() && got.is_nan() { 0.0 } else { f64::INFINITY };
@@ -117,7 +117,7 @@ within_one_ulp! {
     rsqrt: |x| 1.0 / libm::sqrt(x);
 }
 
-/// A Weyl sequence, enough to scatter bit patterns.
+/// Returns an element of a Weyl sequence, which scatters bit patterns well enough.
 fn scatter(i: u64) -> u64 {
     i.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -128,7 +128,8 @@ fn pow_is_within_one_ulp_where_the_result_is_in_range() {
     let (mut worst, mut at) = (0.0, (0.0, 0.0));
     for i in 0..count {
         let random = scatter(i);
-        // x over all bit patterns; y so that the result is spread over the range of f32, and now and then an integer.
+        // `x` is spread over all bit patterns. `y` is chosen so that the results are spread over the range of f32, and
+        // is sometimes an integer.
         let x = f32::from_bits((random >> 32) as u32);
         let target = (random & 0xffff_ffff) as f64 / 4_294_967_296.0 * 195.0 - 105.0;
         let y = (target / libm::log(f64::from(x.abs()))) as f32;
@@ -174,7 +175,8 @@ fn pow_has_the_special_values_of_c99() {
 
 #[test]
 fn slices_give_the_bits_of_the_scalar_functions() {
-    // Odd multiples of a step that takes the blocks into and out of the range of the quick reduction.
+    // Multiples of a step that changes every 300 elements, so that blocks lie inside and outside the range of the quick
+    // reduction.
     let x: Vec<f32> = (0..5000_u64).map(|i| f32::from_bits((scatter(i / 300) >> 33) as u32) * (i as f32)).collect();
     let mut out = vec![0.0; x.len()];
     type Pair = (fn(&[f32], &mut [f32]), fn(f32) -> f32);
@@ -191,7 +193,7 @@ fn slices_give_the_bits_of_the_scalar_functions() {
     }
 }
 
-/// A checksum of the results on some 2^15 fixed points, the same on every machine and in every build.
+/// A checksum of the results on about 2^15 fixed points must be the same on every machine and in every build.
 #[test]
 fn bits_are_the_same_on_every_machine() {
     let mut found = String::new();

@@ -1,14 +1,14 @@
 //! Circular functions and their inverses, in f64 with one rounding to f32 at the end.
 //!
-//! An f32 comes no nearer than about `2^-31` to a multiple of `pi/2`, so the remainder `r` needs an absolute error of
-//! `2^-60`. Two reductions give it, and both are free of branches:
-//! - `|x| <= 2^40`: `x - n (P1 + P2)` with `P1 + P2 = pi/2` to 106 bits, two fused products;
-//! - beyond: `x / 2 pi` piece by piece. `1 / 2 pi` is cut into 29-bit pieces, whose products with the 24 bits of `x` are
-//!   exact; of each product only the fraction is kept. `x` is a multiple of `2^17`, so the bits of `1 / 2 pi` above
-//!   `2^-17` only add whole turns, and six pieces reach `2^-191`, enough for `x < 2^128`.
+//! No f32 other than 0 is closer than about `2^-31` to a multiple of `pi/2`, so the remainder `r` needs an absolute
+//! error of at most `2^-60`. Two reductions achieve this, both without branches:
+//! - For `|x| <= 2^40`, `x - n (P1 + P2)` is computed with two fused products. `P1 + P2` equals `pi/2` to 106 bits.
+//! - For larger `x`, `x / 2 pi` is computed piece by piece. `1 / 2 pi` is divided into 29-bit pieces, whose products
+//!   with the 24 bits of `x` are exact. Only the fraction of each product is kept. `x` is a multiple of `2^17`, so the
+//!   bits of `1 / 2 pi` above `2^-17` only add whole turns, and six pieces reach `2^-191`, enough for `x < 2^128`.
 //!
-//! `sin`, `cos` and `tan` compute both and select. The `*_slice` forms give the same bits at half the cost: they use
-//! the first reduction alone and go back over a block only if it holds an `|x| > 2^40`.
+//! `sin`, `cos` and `tan` compute both reductions and select one. The `*_slice` functions return the same bits at half
+//! the cost: they use only the first reduction, and compute a block again only if it contains an `|x| > 2^40`.
 
 use core::f64::consts::{FRAC_2_PI, FRAC_PI_2, PI};
 
@@ -19,7 +19,7 @@ use super::{poly64, select, with_sign};
 const MODERATE: f32 = 1_099_511_627_776.0;
 /// `pi/2 - FRAC_PI_2`.
 const FRAC_PI_2_LO: f64 = 6.123233995736766e-17;
-/// Bits of `1 / 2 pi` from `2^-18` on, 29 a piece.
+/// The bits of `1 / 2 pi` from `2^-18` on, 29 per piece.
 const TURNS: [f64; 6] = [
     5.773170016709628e-06,
     3.626141059173845e-15,
@@ -29,10 +29,10 @@ const TURNS: [f64; 6] = [
     4.0267819553577653e-50,
 ];
 
-/// `x = n pi/2 + r`: the remainder, and an integer whose two low bits are those of `n`.
+/// The reduction `x = n pi/2 + r`, as the remainder `r` and an integer whose two low bits are those of `n`.
 type Reduced = (f64, u64);
 
-/// Reduction for `|x| <= MODERATE`.
+/// Reduces `x` with `|x| <= MODERATE`.
 #[inline(always)]
 fn reduce_moderate(x: f32) -> Reduced {
     let x = f64::from(x);
@@ -41,7 +41,7 @@ fn reduce_moderate(x: f32) -> Reduced {
     (n.mul_add(-FRAC_PI_2_LO, n.mul_add(-FRAC_PI_2, x)), t.to_bits())
 }
 
-/// Reduction for `|x| > MODERATE`; infinity gives NaN.
+/// Reduces `x` with `|x| > MODERATE`. Infinity yields NaN.
 #[inline(always)]
 fn reduce_huge(x: f32) -> Reduced {
     let x = f64::from(x);
@@ -57,7 +57,7 @@ fn reduce_huge(x: f32) -> Reduced {
     ((quarters - (t - ROUND64)) * FRAC_PI_2, t.to_bits())
 }
 
-/// Reduction for every `x`.
+/// Reduces any `x`.
 #[inline(always)]
 fn reduce(x: f32) -> Reduced {
     let (near, near_n) = reduce_moderate(x);
@@ -66,7 +66,7 @@ fn reduce(x: f32) -> Reduced {
     (select(huge, far, near), select(huge, far_n, near_n))
 }
 
-/// `(sin r, cos r)` for `|r| <= pi/4`; errors of the fits `2^-37` and `2^-33`.
+/// Returns `(sin r, cos r)` for `|r| <= pi/4`. The errors of the fits are `2^-37` and `2^-33`.
 #[inline(always)]
 fn sin_cos_reduced(r: f64) -> (f64, f64) {
     let z = r * r;
@@ -75,7 +75,7 @@ fn sin_cos_reduced(r: f64) -> (f64, f64) {
     (r * poly64(z, s), poly64(z, c))
 }
 
-/// The sine of `r + n pi/2`: sine or cosine of `r` by bit 0 of `n`, negated by bit 1.
+/// Returns the sine of `r + n pi/2`. Bit 0 of `n` selects the sine or the cosine of `r`, and bit 1 negates it.
 #[inline(always)]
 fn sin_reduced((r, n): Reduced) -> f32 {
     let (s, c) = sin_cos_reduced(r);
@@ -83,13 +83,13 @@ fn sin_reduced((r, n): Reduced) -> f32 {
     f64::from_bits(y.to_bits() ^ ((n & 2) << 62)) as f32
 }
 
-/// The cosine of `r + n pi/2` is the sine a quarter turn on.
+/// Returns the cosine of `r + n pi/2`, which is the sine a quarter turn further on.
 #[inline(always)]
 fn cos_reduced((r, n): Reduced) -> f32 {
     sin_reduced((r, n.wrapping_add(1)))
 }
 
-/// The tangent of `r + n pi/2`: `sin r / cos r` for even `n`, `-cos r / sin r` for odd.
+/// Returns the tangent of `r + n pi/2`: `sin r / cos r` for even `n`, and `-cos r / sin r` for odd `n`.
 #[inline(always)]
 fn tan_reduced((r, n): Reduced) -> f32 {
     let (s, c) = sin_cos_reduced(r);
@@ -97,28 +97,28 @@ fn tan_reduced((r, n): Reduced) -> f32 {
     (select(even, s, -c) / select(even, c, s)) as f32
 }
 
-/// `sin x` for every finite `x`; NaN at infinity.
+/// Returns `sin x` for every finite `x`, and NaN for infinity.
 #[cfg(test)]
 #[inline(always)]
 pub(crate) fn sin(x: f32) -> f32 {
     sin_reduced(reduce(x))
 }
 
-/// `cos x` for every finite `x`; NaN at infinity.
+/// Returns `cos x` for every finite `x`, and NaN for infinity.
 #[cfg(test)]
 #[inline(always)]
 pub(crate) fn cos(x: f32) -> f32 {
     cos_reduced(reduce(x))
 }
 
-/// `tan x` for every finite `x`; NaN at infinity.
+/// Returns `tan x` for every finite `x`, and NaN for infinity.
 #[cfg(test)]
 #[inline(always)]
 pub(crate) fn tan(x: f32) -> f32 {
     tan_reduced(reduce(x))
 }
 
-/// Applies `finish(reduce(x))` to a slice in blocks; the costly reduction runs only where a block needs it.
+/// Applies `finish(reduce(x))` to a slice in blocks. The costly reduction runs only for blocks that need it.
 #[inline(always)]
 fn map_reduced(x: &[f32], out: &mut [f32], finish: impl Fn(Reduced) -> f32) {
     const BLOCK: usize = 128;
@@ -136,25 +136,26 @@ fn map_reduced(x: &[f32], out: &mut [f32], finish: impl Fn(Reduced) -> f32) {
     }
 }
 
-/// `out[i] = sin(x[i])`, the same bits as [`sin`], over the shorter of the two slices.
+/// Sets `out[i] = sin(x[i])`, with the same bits as [`sin`], up to the length of the shorter slice.
 #[inline(always)]
 pub(crate) fn sin_slice(x: &[f32], out: &mut [f32]) {
     map_reduced(x, out, sin_reduced);
 }
 
-/// `out[i] = cos(x[i])`, the same bits as [`cos`], over the shorter of the two slices.
+/// Sets `out[i] = cos(x[i])`, with the same bits as [`cos`], up to the length of the shorter slice.
 #[inline(always)]
 pub(crate) fn cos_slice(x: &[f32], out: &mut [f32]) {
     map_reduced(x, out, cos_reduced);
 }
 
-/// `out[i] = tan(x[i])`, the same bits as [`tan`], over the shorter of the two slices.
+/// Sets `out[i] = tan(x[i])`, with the same bits as [`tan`], up to the length of the shorter slice.
 #[inline(always)]
 pub(crate) fn tan_slice(x: &[f32], out: &mut [f32]) {
     map_reduced(x, out, tan_reduced);
 }
 
-/// `atan |x| = t + t^3 P(t^2)` with `t = |x|`, or `pi/2` less that with `t = 1/|x|` beyond 1. Error of the fit `2^-31.4`.
+/// Returns `atan x`. `atan |x| = t + t^3 P(t^2)` with `t = |x|`. Beyond 1, `atan |x|` is `pi/2` minus this polynomial
+/// with `t = 1/|x|`. The result takes the sign of `x`. The error of the fit is `2^-31.4`.
 #[inline(always)]
 pub(crate) fn atan(x: f32) -> f32 {
     let a = f64::from(x.abs());
@@ -177,9 +178,10 @@ pub(crate) fn atan(x: f32) -> f32 {
     with_sign(select(outer, FRAC_PI_2 - y, y) as f32, x)
 }
 
-/// `(a > 1/2, asin t)` with `t = a`, or `sqrt((1 - a) / 2)` above 1/2: there `asin a = pi/2 - 2 asin t`.
+/// Returns `(a > 1/2, asin t)`, where `t = a` up to 1/2 and `t = sqrt((1 - a) / 2)` above. In the latter case,
+/// `asin a = pi/2 - 2 asin t`.
 ///
-/// `asin t = t + t^3 P(t^2)`, error of the fit `2^-35.8`; NaN for `a > 1`.
+/// `asin t = t + t^3 P(t^2)`, and the error of the fit is `2^-35.8`. The result is NaN for `a > 1`.
 #[inline(always)]
 fn asin_folded(a: f64) -> (bool, f64) {
     let outer = a > 0.5;
@@ -199,21 +201,22 @@ fn asin_folded(a: f64) -> (bool, f64) {
     (outer, t * poly64(z, c))
 }
 
-/// `asin x`, NaN beyond 1.
+/// Returns `asin x`, or NaN if `|x| > 1`.
 #[inline(always)]
 pub(crate) fn asin(x: f32) -> f32 {
     let (outer, y) = asin_folded(f64::from(x.abs()));
     with_sign(select(outer, FRAC_PI_2 - 2.0 * y, y) as f32, x)
 }
 
-/// `acos x`, NaN beyond 1: `pi/2 - asin x` near 0, `2 asin t` near 1 and `pi - 2 asin t` near -1.
+/// Returns `acos x`, or NaN if `|x| > 1`. It is `pi/2 - asin x` near 0, `2 asin t` near 1 and `pi - 2 asin t` near -1.
 #[inline(always)]
 pub(crate) fn acos(x: f32) -> f32 {
     let (outer, y) = asin_folded(f64::from(x.abs()));
     let negative = x < 0.0;
     let y = select(outer, 2.0, 1.0) * y;
     let base = select(outer, select(negative, PI, 0.0), FRAC_PI_2);
-    // Near 1 the term is added, near -1 taken away; near 0 the other way round.
+    // Near 1 the term is added, and near -1 it is subtracted. Near 0 it is subtracted if `x` is positive and added if
+    // `x` is negative.
     let signed = select(negative == outer, -y, y);
     (base + signed) as f32
 }

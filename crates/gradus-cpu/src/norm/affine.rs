@@ -1,9 +1,10 @@
-//! The gradients of normalisation for its scale and shift: sums of `g * n`, with `n = (x - mean) * rstd`, and of `g`.
+//! The gradients of the scale and shift of a normalisation: the sums of `g * n`, with `n = (x - mean) * rstd`, and of
+//! `g`.
 //!
 //! The terms of one element of the scale either are contiguous and share a statistic, as the pixels of a channel do
 //! (*runs*), or form a column, as in layer norm (*columns*). Columns are summed in units of [`UNIT`] rows by [`WIDTH`]
-//! columns, each by one task, and the units of a column are added in f64, in order: the same bits on any number of
-//! threads.
+//! columns, each by one task, and the units of a column are then added in f64, in order. The results therefore have the
+//! same bits on any number of threads.
 
 use gradus_backend::{Error, HostVec, Result, View, ViewMut, composite};
 
@@ -18,9 +19,9 @@ use crate::{CpuBackend, scratch};
 
 const OP: &str = "normalize_affine_backward";
 
-/// Rows of a unit.
+/// The number of rows in a unit.
 const UNIT: usize = 256;
-/// Most columns that a task sums.
+/// The most columns that a task sums.
 const WIDTH: usize = 512;
 
 /// See [`Backend::normalize_affine_backward`](gradus_backend::Backend::normalize_affine_backward).
@@ -82,7 +83,7 @@ pub(crate) fn normalize_affine_backward(
 
 struct Task<'a, S: NormElement> {
     cpu: &'a CpuBackend,
-    /// Over x, g, dscale, dshift, mean and rstd. A group holds the terms of one element of the scale.
+    /// The groups of x, g, dscale, dshift, mean and rstd. A group holds the terms of one element of the scale.
     groups: Groups<6>,
     x: &'a [S],
     g: &'a [S],
@@ -119,7 +120,7 @@ impl<S: NormElement> Task<'_, S> {
         let [row_x, row_g, _, _, row_m, row_r] = self.groups.steps;
         let width = len.min(WIDTH);
         let (units, strips) = (self.groups.len.div_ceil(UNIT), len.div_ceil(width));
-        // Rows of a call: whole groups of four.
+        // The number of rows per call: a multiple of four.
         let together = (8 * BLOCK / width).clamp(4, UNIT) / 4 * 4;
         let tasks = outer.numel() * strips * units;
         let mut partial = HostVec::filled(self.cpu, OP, S::Compute::ZERO, tasks * 2 * width)?;
@@ -133,7 +134,7 @@ impl<S: NormElement> Task<'_, S> {
                     let [x_at, g_at, _, _, m_at, r_at] = outer.at(strip / strips);
                     let first = strip % strips * width;
                     let w = width.min(len - first);
-                    // SAFETY: the sums of a task are its own.
+                    // SAFETY: the sums of a task belong to it alone.
                     let sums = unsafe { sums.slice(t * 2 * width..(t + 1) * 2 * width) };
                     let (of_gn, of_g) = sums.split_at_mut(width);
                     let end = self.groups.len.min((unit + 1) * UNIT);
@@ -167,7 +168,8 @@ impl<S: NormElement> Task<'_, S> {
         Ok(())
     }
 
-    /// Rows `i..i + n` of `w` elements and the distance between their starts: in place, or copied to `room`.
+    /// Returns rows `i..i + n` of `w` elements, and the distance between their starts. The rows are in place if
+    /// possible, and otherwise copied to `room`.
     fn rows<'a>(
         &self,
         from: &'a [S],
@@ -191,7 +193,7 @@ impl<S: NormElement> Task<'_, S> {
 
     /// Stores the sums of an element of the scale.
     fn store(&self, at: [usize; 2], sums: [f64; 2]) {
-        // SAFETY: an element of the scale is summed by one task, and outputs do not overlap themselves.
+        // SAFETY: each element of the scale is stored once, and no two elements of an output share a position.
         unsafe {
             self.dscale.write(at[0], S::Compute::from_f64(sums[0]));
             if let Some(dshift) = &self.dshift {

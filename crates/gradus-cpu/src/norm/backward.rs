@@ -1,4 +1,4 @@
-//! The gradient of normalisation for its input.
+//! The gradient of the input of a normalisation.
 
 use gradus_backend::{Axes, Result, View, ViewMut};
 
@@ -96,7 +96,7 @@ fn backward<S: NormElement>(
                     let g = S::read(isa, g, p[1], sg, &mut g_block[..n]);
                     let a = scale.map(|s| values(isa, s, p[3], ss, &mut a[..n]));
                     let make = |d: &mut [S::Compute]| S::gradient(isa, row, g, a, [m, r, mean_h, mean_hn], d);
-                    // SAFETY: each group is one task's, and elements of an output that does not overlap itself are apart.
+                    // SAFETY: each group belongs to one task, and no two elements of the output share a position.
                     unsafe { S::write(isa, &dx, p[2], sd, &mut to[..n], make) };
                 });
             });

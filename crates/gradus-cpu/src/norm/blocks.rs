@@ -1,4 +1,4 @@
-//! Narrow, contiguous rows, normalised a block at a time as long as their statistics are ordinary.
+//! Normalises narrow, contiguous rows one block at a time, as long as their statistics are ordinary.
 
 use std::ops::Range;
 
@@ -12,11 +12,12 @@ use crate::parallel::Disjoint;
 use crate::transposed::size;
 use crate::{CpuBackend, scratch};
 
-/// Most elements of a block of rows.
+/// The most elements in a block of rows.
 const BLOCK: usize = 1 << 11;
 
-/// Whether the groups are narrow rows, one after the other in the first `own` layouts. The layouts after these (scale
-/// and shift) are the same for all rows, and the last two (statistics) have one element per row.
+/// Returns whether the groups are narrow rows that lie one after the other in the first `own` layouts. The layouts
+/// after these (scale and shift) must be the same for all rows, and the last two (statistics) must have one element per
+/// row.
 fn are_narrow(groups: &Groups<6>, own: usize) -> bool {
     let (len, own) = (groups.count, 0..own);
     let strides = std::array::from_fn(|k| if own.contains(&k) { len as isize } else { isize::from(k > 3) });
@@ -40,7 +41,7 @@ fn for_each_block(
 }
 
 /// Normalises the groups of a range in order, as long as they are narrow rows with ordinary statistics. Returns the
-/// rest.
+/// rest of the range.
 pub(super) fn forward<S: NormElement>(
     cpu: &CpuBackend,
     groups: &Groups<6>,
@@ -58,14 +59,15 @@ pub(super) fn forward<S: NormElement>(
     scratch::split(cpu, [BLOCK, BLOCK, reach, reach, room(len)], |[x_rows, y_rows, scale, shift, transposed]| {
         let [.., sa, sb, _, _] = groups.steps;
         let [.., at_a, at_b, _, _] = groups.starts.at(range.start);
-        // Added to any number, -0 gives that number.
+        // -0 is the neutral shift, because adding it to a number does not change the number.
         fill(isa, affine[0], (at_a, sa), <S::Compute as Real>::ONE, len, scale);
         fill(isa, affine[1], (at_b, sb), -<S::Compute as Real>::ZERO, len, shift);
         range = for_each_block(groups, range.clone(), |at, rows| {
             let n = rows * len;
             let x = S::read(isa, x, at[0], 1, &mut x_rows[..n]);
             let mut is_ordinary = true;
-            // SAFETY: each group is one task's, and what is written of one is apart from others'.
+            // SAFETY: each group belongs to one task, and the elements that are written for different groups do not
+            // overlap.
             unsafe {
                 let stats = [stats[0].slice(at[4]..at[4] + rows), stats[1].slice(at[5]..at[5] + rows)];
                 S::write(isa, out, at[1], 1, &mut y_rows[..n], |y| {
@@ -79,7 +81,8 @@ pub(super) fn forward<S: NormElement>(
     range
 }
 
-/// The gradient for the input of the groups of a range, if they are narrow rows. Returns the rest.
+/// Computes the gradient of the input for the groups of a range, if they are narrow rows. Returns the rest of the
+/// range.
 pub(super) fn backward<S: NormElement>(
     cpu: &CpuBackend,
     groups: &Groups<6>,
@@ -104,7 +107,7 @@ pub(super) fn backward<S: NormElement>(
             let stats = [&stats[0][at[4]..at[4] + rows], &stats[1][at[5]..at[5] + rows]];
             let transposed = [&mut *x_transposed, &mut *g_transposed].map(|t| t.as_chunks_mut().0);
             let make = |d: &mut [S::Compute]| Narrow::backward(isa, len, rms, [x, g], factors, stats, d, transposed);
-            // SAFETY: each group is one task's, and elements of an output that does not overlap itself are apart.
+            // SAFETY: each group belongs to one task, and no two elements of the output share a position.
             unsafe { S::write(isa, dx, at[2], 1, &mut d_rows[..n], make) };
             true
         });
@@ -112,12 +115,13 @@ pub(super) fn backward<S: NormElement>(
     range
 }
 
-/// Length of a buffer for sixteen transposed rows, if rows are narrow enough for that.
+/// Returns the length of a buffer for sixteen transposed rows, or 0 if rows are too long to be transposed.
 fn room(len: usize) -> usize {
     if len > NARROWEST { 0 } else { size(len) * ROWS }
 }
 
-/// The values of a scale or shift, or a neutral value if there is none, padded to whole chunks.
+/// Sets `to` to the values of a scale or shift, padded to whole chunks. If there is no scale or shift, `to` is filled
+/// with the neutral value `none`.
 fn fill<S: NormElement>(
     isa: Isa,
     from: Option<&[S]>,

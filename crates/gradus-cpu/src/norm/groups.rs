@@ -4,32 +4,32 @@ use gradus_backend::{Axes, Error, Layout, Result};
 
 use crate::nest::Nest;
 
-/// Most elements of a run.
+/// The most elements in a run.
 pub(super) const BLOCK: usize = 1024;
-/// Fewest elements that justify a task of their own.
+/// The number of elements that a task should process.
 pub(super) const TASK: usize = 1 << 13;
 
-/// The groups of several layouts of one shape.
+/// The groups of several layouts of the same shape.
 pub(super) struct Groups<const N: usize> {
-    /// Starts of the groups.
+    /// Where the groups start.
     pub(super) starts: Nest<N>,
-    /// Runs of a group, as positions relative to its start; length and steps of a run.
+    /// Where the runs of the first group start; `len` and `steps` are the length and the strides of a run.
     pub(super) runs: Nest<N>,
     pub(super) len: usize,
     pub(super) steps: [isize; N],
-    /// Number of elements of a group.
+    /// The number of elements in a group.
     pub(super) count: usize,
 }
 
 impl<const N: usize> Groups<N> {
-    /// A missing layout gives positions of 0. The first one must be present.
+    /// Creates the groups. The positions of a missing layout are 0. The first layout must be present.
     pub(super) fn new(axes: Axes, layouts: [Option<Layout>; N]) -> Result<Self> {
         let shape = *layouts[0].as_ref().map_or(&gradus_backend::Shape::SCALAR, Layout::shape);
         let none = Layout::contiguous(gradus_backend::Shape::new(&[1])?).reshape(gradus_backend::Shape::SCALAR);
         let none = none.map_or(Err(Error::shape("normalize", "no scalar layout")), |l| l.expand(shape))?;
         let layouts = layouts.map(|l| l.unwrap_or(none));
         let numel = shape.numel();
-        // Axes of one kind are held at their first element.
+        // Holds the reduced axes, or else all other axes, at their first position.
         let hold = |l: &Layout, reduced: bool| {
             (0..l.rank())
                 .filter(|&a| axes.contains(a) == reduced)
@@ -47,7 +47,7 @@ impl<const N: usize> Groups<N> {
         Ok(Groups { starts, runs, len, steps, count })
     }
 
-    /// Groups a task.
+    /// Returns the number of groups per task.
     pub(super) fn grain(&self) -> usize {
         (TASK / self.count.max(1)).max(1)
     }
@@ -55,7 +55,7 @@ impl<const N: usize> Groups<N> {
     /// Calls `f` with the positions and the length of each run of the group that starts at `at`.
     #[inline]
     pub(super) fn for_each_run(&self, at: [usize; N], mut f: impl FnMut([usize; N], usize)) {
-        // Relative to where the first group starts.
+        // Runs are relative to the start of the first group.
         let zero = self.runs.at(0);
         self.runs.for_each(0..self.runs.numel(), |_, run| {
             let mut from: [usize; N] = std::array::from_fn(|k| at[k].wrapping_add(run[k]).wrapping_sub(zero[k]));
@@ -72,7 +72,7 @@ impl<const N: usize> Groups<N> {
     }
 }
 
-/// A statistic, broadcast to the shape of `x`.
+/// Broadcasts the layout of a statistic to the shape of `x`.
 pub(super) fn stretch(v: &Layout, x: &Layout) -> Result<Option<Layout>> {
     v.expand(*x.shape()).map(Some)
 }

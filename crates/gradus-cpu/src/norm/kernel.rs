@@ -1,11 +1,11 @@
-//! The arithmetic of normalisation over a run of elements.
+//! The arithmetic of normalisation on a run of elements.
 
 use super::narrow::Narrow;
 use crate::access::Float;
 use crate::isa::{Isa, per_isa};
 use crate::rows::{Elementary, Rows, sum, tree};
 
-/// `sum (x - m)^2`.
+/// Returns the sum of `(x - m)^2`.
 #[inline(always)]
 fn squares<T: Elementary>(x: &[T], m: T) -> T {
     let add = |[x]: [T; 1], s: T| {
@@ -15,7 +15,7 @@ fn squares<T: Elementary>(x: &[T], m: T) -> T {
     tree([x], T::ZERO, add, |a, b| a + b)
 }
 
-/// `y = (x - m) * r * scale + shift`.
+/// Sets `y = (x - m) * r * scale + shift`.
 #[inline(always)]
 fn apply<T: Elementary>(x: &[T], y: &mut [T], m: T, r: T, scale: Option<&[T]>, shift: Option<&[T]>) {
     let y = y.iter_mut().zip(x);
@@ -27,7 +27,7 @@ fn apply<T: Elementary>(x: &[T], y: &mut [T], m: T, r: T, scale: Option<&[T]>, s
     }
 }
 
-/// The sums of `h = g * scale` and of `h * n` with `n = (x - m) * r`.
+/// Returns the sums of `h = g * scale` and of `h * n`, with `n = (x - m) * r`.
 #[inline(always)]
 fn moments<T: Elementary>(x: &[T], g: &[T], scale: Option<&[T]>, m: T, r: T) -> (T, T) {
     let add = |a: T, b: T| a + b;
@@ -41,7 +41,7 @@ fn moments<T: Elementary>(x: &[T], g: &[T], scale: Option<&[T]>, m: T, r: T) -> 
     }
 }
 
-/// `dx = r * (h - mean_h - n * mean_hn)` with `h` and `n` as above, from `m`, `r` and the two means.
+/// Sets `dx = r * (h - mean_h - n * mean_hn)`, with `h` and `n` as in [`moments`].
 #[inline(always)]
 fn gradient<T: Elementary>(x: &[T], g: &[T], scale: Option<&[T]>, [m, r, mean_h, mean_hn]: [T; 4], dx: &mut [T]) {
     let all = dx.iter_mut().zip(x).zip(g);
@@ -51,8 +51,9 @@ fn gradient<T: Elementary>(x: &[T], g: &[T], scale: Option<&[T]>, [m, r, mean_h,
     }
 }
 
-/// Adds the rows' `g * n`, with `n` as above, to `of_gn` and their `g` to `of_g`, column by column. Each slice comes
-/// with the distance between the starts of its rows; each row has a mean and a reciprocal root.
+/// Adds the `g * n` of all rows, with `n` as in [`moments`], to `of_gn`, and their `g` to `of_g`, column by column. `x`
+/// and `g` each come with the distance between the starts of their rows. Each row has a mean in `m` and a reciprocal
+/// root in `r`.
 #[inline(always)]
 fn affine<T: Elementary>(
     (x, x_step): (&[T], usize),
@@ -90,7 +91,7 @@ fn affine<T: Elementary>(
     }
 }
 
-/// These functions for one storage type, on every instruction set.
+/// The functions of this module for a storage type, on every instruction set.
 pub(super) trait NormElement: Rows<Compute: Narrow> {
     fn sum(isa: Isa, x: &[Self::Compute]) -> Self::Compute;
     fn squares(isa: Isa, x: &[Self::Compute], m: Self::Compute) -> Self::Compute;

@@ -1,5 +1,5 @@
-//! Groups of finite elements whose sum or sum of squares overflows, or whose mean is large: their statistics are
-//! computed from the elements times a power of two. This costs ordinary groups one comparison.
+//! The statistics of groups of finite elements whose sum or sum of squares overflows, or whose mean is large. They are
+//! computed from the elements times a power of two. Ordinary groups pay only one comparison for this.
 
 use gradus_backend::composite;
 
@@ -9,22 +9,23 @@ use crate::access::Float;
 use crate::isa::Isa;
 use crate::rows::Elementary;
 
-/// The statistics of a group, in two forms.
+/// The statistics of a group, in two forms: of the scaled and shifted elements, and of the elements themselves.
 pub(super) struct Large<T> {
-    /// The factor of the elements, and the number subtracted from the products: the first of them, if there is a mean,
-    /// so that deviations of equal elements are exactly 0.
+    /// The factor that elements are multiplied by. `first` is then subtracted from the products. If there is a mean, it
+    /// is the first product, so that deviations of equal elements are exactly 0.
     down: T,
     first: T,
-    /// Mean and `1 / sqrt(var + eps)` of the results.
+    /// The mean and `1 / sqrt(var + eps)` of the elements after [`scale`](Large::scale).
     pub(super) centre: T,
     pub(super) by: T,
-    /// Those of the elements.
+    /// The mean and `1 / sqrt(var + eps)` of the elements themselves.
     pub(super) mean: T,
     pub(super) rstd: T,
 }
 
 impl<T: Elementary> Large<T> {
-    /// For the group that starts at `at`; `None` if one of its elements is not finite. `work` has room for a run.
+    /// Computes the statistics of the group that starts at `at`. Returns `None` if one of its elements is not finite.
+    /// `work` has room for a run.
     pub(super) fn new<S: NormElement + Float<Compute = T>, const N: usize>(
         (isa, groups, at): (Isa, &Groups<N>, [usize; N]),
         x: &[S],
@@ -60,7 +61,7 @@ impl<T: Elementary> Large<T> {
         Some(Large { centre, by: T::from_f64(by), mean, rstd: T::from_f64(by * down), ..zero })
     }
 
-    /// Scales and shifts elements so that the second form of the statistics applies to them.
+    /// Scales and shifts elements so that `centre` and `by` are their statistics.
     pub(super) fn scale(&self, row: &mut [T]) {
         row.iter_mut().for_each(|x| *x = *x * self.down - self.first);
     }

@@ -1,8 +1,9 @@
 //! Normalisation over any axes: layer, batch, group, instance and RMS norm.
 //!
-//! What is normalised together, a *group*, is the elements along the reduced axes at one place of the others. Groups are
-//! shared out to tasks; a group is read in runs of up to [`BLOCK`] elements, whose sums (in the compute type, a fixed tree)
-//! are added in f64, in order. Mean first, then the mean square of what is left.
+//! Elements that are normalised together form a *group*: the elements along the reduced axes at one position of the
+//! other axes. Groups are distributed over tasks. A group is read in runs of up to [`BLOCK`] elements. Each run is
+//! summed in the compute type in a fixed tree, and the sums of the runs are added in f64, in order. The mean is
+//! computed first, and then the mean square of the deviations.
 
 mod affine;
 mod backward;
@@ -30,7 +31,7 @@ use groups::{BLOCK, Groups, stretch};
 use kernel::NormElement;
 use large::Large;
 
-/// The layout of a scale or shift, checked and broadcast to the shape of `x`.
+/// Checks a scale or shift and returns its layout, broadcast to the shape of `x`.
 fn affine(op: &str, name: &str, x: View<'_>, v: Option<View<'_>>) -> Result<Option<Layout>> {
     let Some(v) = v else { return Ok(None) };
     check_dtype(op, name, v.dtype, x.dtype)?;
@@ -112,9 +113,9 @@ fn forward<S: NormElement>(
     let rstd = Disjoint::new(cpu.slice_mut::<S::Compute>(OP, rstd)?);
     let number = |v: f64| <S::Compute as Real>::from_f64(v);
     if xl.numel() == 0 {
-        // Statistics of no elements.
+        // The statistics of groups without elements.
         for (m, r) in mean_layout.positions().zip(rstd_layout.positions()) {
-            // SAFETY: no other thread is at work here.
+            // SAFETY: no other thread accesses the statistics here.
             unsafe {
                 mean.write(m, number(if rms { 0.0 } else { f64::NAN }));
                 rstd.write(r, number(f64::NAN));
@@ -147,7 +148,7 @@ fn forward<S: NormElement>(
                 let ordinary = square.is_finite() && m.to_f64().abs() < narrow::limit::<S::Compute>();
                 let large = if ordinary { None } else { Large::new((isa, &groups, at), x, rms, eps, work) };
                 let (stats, [m, r]) = large.as_ref().map_or(([m, r], [m, r]), |l| ([l.mean, l.rstd], [l.centre, l.by]));
-                // SAFETY: statistics of a group are apart from others', and each group is one task's.
+                // SAFETY: the statistics of different groups do not overlap, and each group belongs to one task.
                 unsafe {
                     mean.write(at[4], stats[0]);
                     rstd.write(at[5], stats[1]);
@@ -172,7 +173,7 @@ fn forward<S: NormElement>(
     Ok(())
 }
 
-/// The values of a run of a scale or shift, in place or copied to `out`.
+/// Returns the values of a run of a scale or shift, in place if possible, and otherwise copied to `out`.
 fn values<'a, S: Rows>(
     isa: crate::isa::Isa,
     from: &'a [S],

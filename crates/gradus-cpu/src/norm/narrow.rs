@@ -1,6 +1,6 @@
-//! Normalisation of narrow rows that are adjacent in memory, a block of rows at a time. The narrowest are
-//! [transposed](crate::transposed); the others are read in whole vectors, and sums leave out what lies beyond a row. Results are
-//! the same, bit for bit, as for one row at a time.
+//! Normalisation of narrow rows that are adjacent in memory, one block of rows at a time. The narrowest rows are
+//! [transposed](crate::transposed). The others are read in whole vectors, and sums leave out the elements beyond a row.
+//! Results have the same bits as for one row at a time.
 
 use gradus_backend::composite;
 
@@ -12,18 +12,18 @@ use crate::rows::{Chunked, Elementary};
 use crate::transposed::{Across, size, transpose, transpose_back, tree};
 use crate::vectors::{Vectors, per_vectors};
 
-/// Most elements of a row.
+/// The most elements in a row.
 pub(super) const NARROW: usize = 256;
-/// Most elements of a row that is transposed.
+/// The most elements in a row that is transposed.
 pub(super) const NARROWEST: usize = 16;
 
-/// The bound on the mean of an ordinary group.
+/// Returns the bound on the mean of an ordinary group.
 pub(super) fn limit<T: Elementary>() -> f64 {
     composite::norm::Large::of(T::DTYPE).limit
 }
 
-/// Normalises rows of `len` elements; `transposed` has [`room`] for them. Returns false if a sum of squares is not
-/// finite or a mean is [large](limit); the results must not be used then.
+/// Normalises rows of `len` elements. `transposed` has room for [`size`] elements of sixteen rows. Returns false if a
+/// sum of squares is not finite or a mean is [large](limit). The results must not be used in that case.
 #[inline(always)]
 fn forward_transposed<V: Vectors<Number: Elementary>>(
     v: V,
@@ -66,7 +66,7 @@ fn forward_transposed<V: Vectors<Number: Elementary>>(
     is_ordinary
 }
 
-/// Whether every sum of squares is finite, and no mean [large](limit).
+/// Returns whether every sum of squares is finite and no mean is [large](limit).
 #[inline(always)]
 fn are_ordinary<T: Elementary>(means: &[T], squares: &[T]) -> bool {
     let mut all = true;
@@ -76,7 +76,8 @@ fn are_ordinary<T: Elementary>(means: &[T], squares: &[T]) -> bool {
     all
 }
 
-/// The gradient for the input of rows of `len` elements; each of `transposed` has [`room`] for them.
+/// Computes the gradient of the input for rows of `len` elements. Both transposed buffers have room for [`size`]
+/// elements of sixteen rows.
 #[inline(always)]
 fn backward_transposed<V: Vectors<Number: Elementary>>(
     v: V,
@@ -98,7 +99,7 @@ fn backward_transposed<V: Vectors<Number: Elementary>>(
         means[..n].copy_from_slice(&mean[first..first + n]);
         roots[..n].copy_from_slice(&rstd[first..first + n]);
         let (m, r) = (v.load(&means), v.load(&roots));
-        // The gradient for the scaled input.
+        // Turns `g` into `h = g * scale`, the gradient of the normalised elements.
         for (g, &a) in g_transposed[..len].iter_mut().zip(scale) {
             v.store(v.load(g) * v.splat(a), g);
         }
@@ -119,7 +120,7 @@ fn backward_transposed<V: Vectors<Number: Elementary>>(
     }
 }
 
-/// See [`forward_transposed`]; scale and shift are whole chunks.
+/// Like [`forward_transposed`], but for rows in chunks. `scale` and `shift` are padded to whole chunks.
 #[inline(always)]
 fn forward_chunked<V: Vectors<Number: Elementary>>(
     v: V,
@@ -139,7 +140,7 @@ fn forward_chunked<V: Vectors<Number: Elementary>>(
     let mut is_ordinary = true;
     for first in (0..mean.len()).step_by(ROWS) {
         let group = first..mean.len().min(first + ROWS);
-        // Always sixteen rows, even if fewer are in use: loops of a known length become vectors.
+        // There are always sixteen rows, even if fewer are in use, because LLVM vectorises loops of a known length.
         let [mut means, mut roots] = [[zero; ROWS]; 2];
         if !rms {
             for i in group.clone() {
@@ -172,7 +173,7 @@ fn forward_chunked<V: Vectors<Number: Elementary>>(
     is_ordinary
 }
 
-/// See [`backward_transposed`]; the scale is whole chunks.
+/// Like [`backward_transposed`], but for rows in chunks. `scale` is padded to whole chunks.
 #[inline(always)]
 fn backward_chunked<V: Vectors<Number: Elementary>>(
     v: V,
@@ -216,7 +217,7 @@ fn backward_chunked<V: Vectors<Number: Elementary>>(
     }
 }
 
-/// These functions for one compute type, on every instruction set.
+/// The functions of this module for a compute type, on every instruction set.
 pub(super) trait Narrow: Elementary {
     fn forward(
         isa: Isa,

@@ -1,4 +1,4 @@
-//! Normalisation against plain loops.
+//! Tests of normalisation against plain loops.
 
 use gradus_backend::{Axes, Backend, DType, ErrorKind};
 
@@ -9,7 +9,7 @@ fn axes(list: &[usize]) -> Axes {
     list.iter().fold(Axes::NONE, |set, &a| set.with(a))
 }
 
-/// The group that each element belongs to, and the number of groups.
+/// Returns the group that each element belongs to, and the number of groups.
 fn groups(dims: &[usize], reduced: Axes) -> (Vec<usize>, usize) {
     let kept: Vec<usize> = dims.iter().enumerate().map(|(a, &d)| if reduced.contains(a) { 1 } else { d }).collect();
     let group = |mut i: usize| {
@@ -98,7 +98,7 @@ fn forward_and_backward_agree_with_f64() {
     }
 }
 
-/// A copy of a tensor's whole buffer.
+/// Returns a copy of a tensor's whole buffer.
 fn cpu_copy(cpu: &CpuBackend, t: &Tensor) -> gradus_backend::Buffer {
     let mut to = cpu.alloc(t.buffer.bytes()).unwrap();
     cpu.copy_buffer(&t.buffer, 0, &mut to, 0, t.buffer.bytes()).unwrap();
@@ -107,7 +107,8 @@ fn cpu_copy(cpu: &CpuBackend, t: &Tensor) -> gradus_backend::Buffer {
 
 #[test]
 fn threads_and_instruction_sets_change_no_bit() {
-    // Rows that are transposed, in chunks and long, columns in one unit and in several; with a scale and without.
+    // The shapes have rows that are transposed, rows in chunks and long rows, and columns in one and in several units.
+    // All are tested with and without a scale.
     let shapes = [([64, 130], 1), ([130, 64], 0), ([700, 9], 1), ([70, 24], 1), ([9, 700], 1), ([1030, 40], 1)];
     for (dtype, (dims, reduced), scaled) in [DType::F32, DType::F64, DType::BF16]
         .into_iter()
@@ -154,7 +155,7 @@ fn wrong_operands_are_typed_errors() {
     assert_eq!(run(Axes::one(2), 0.1, t(f, &[4, 6]), t(f, &[6]), t(f, &[4, 1])), ErrorKind::InvalidAxis);
 }
 
-/// Rows that lie one after the other are normalised a block at a time, others one by one.
+/// Rows that are adjacent in memory are normalised in blocks, and other rows one by one.
 #[test]
 fn narrow_rows_have_the_bits_of_rows_that_lie_apart() {
     let cpu = CpuBackend::with_threads(2).unwrap();

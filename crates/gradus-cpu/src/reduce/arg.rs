@@ -1,8 +1,9 @@
-//! The position of the largest or smallest element along an axis: the first one; a NaN wins over everything.
+//! Finds the position of the largest or smallest element along an axis. The first of several equal elements wins, and a
+//! NaN wins over every number.
 //!
-//! While the best so far is not NaN, an element beats it if it is *not* less than or equal to it (greater than or
-//! equal, for the smallest), which is also true of a NaN. So each element of a group takes one vectorisable comparison,
-//! and a group is searched only if something in it wins.
+//! Elements are compared by keys, so that the largest key always wins. As long as the best key so far is not NaN,
+//! another key beats it if it is *not* less than or equal to it, which is also true of a NaN. Each element of a group
+//! therefore takes one vectorisable comparison, and a group is searched only if one of its elements wins.
 
 use gradus_backend::{ArgReduceOp, DType, Error, Layout, Result, View, ViewMut};
 
@@ -12,9 +13,9 @@ use crate::nest::Nest;
 use crate::order::Order;
 use crate::parallel::Disjoint;
 
-/// Number of elements, or of columns, compared together.
+/// The number of elements, or of columns, that are compared together.
 const GROUP: usize = 64;
-/// Fewest elements per task.
+/// The number of elements that a task should compare.
 const GRAIN: usize = 32 << 10;
 
 /// See [`Backend::arg_reduce`](gradus_backend::Backend::arg_reduce).
@@ -33,17 +34,17 @@ pub(crate) fn arg_reduce(
     check_dtype(name, "the output", out.dtype, DType::I64)?;
     check_shape(name, "the output", out.layout.dims(), &x.layout.shape().with(axis, 1)?)?;
     if x.layout.dims()[axis] == 0 && out.layout.numel() > 0 {
-        let m = format!("axis {axis} of {} is empty, and nothing has no {name}", x.layout.shape());
+        let m = format!("axis {axis} of {} is empty, so it has no {name}", x.layout.shape());
         return Err(Error::argument(name, m));
     }
     let max = op == ArgReduceOp::Max;
     match x.dtype {
-        // The smallest is the largest with the other sign.
+        // The smallest element is the one whose negative is the largest.
         DType::F32 if max => find(cpu, name, cpu.slice::<f32>(name, x)?, x.layout, axis, out, |v| v),
         DType::F32 => find(cpu, name, cpu.slice::<f32>(name, x)?, x.layout, axis, out, |v| -v),
         DType::F64 if max => find(cpu, name, cpu.slice::<f64>(name, x)?, x.layout, axis, out, |v| v),
         DType::F64 => find(cpu, name, cpu.slice::<f64>(name, x)?, x.layout, axis, out, |v| -v),
-        // Any byte but 0 is true.
+        // Every byte other than 0 is true.
         DType::Bool => find(cpu, name, cpu.slice::<u8>(name, x)?, x.layout, axis, out, |v| u8::from((v != 0) == max)),
         _ => with_word!(x.dtype.size(), W => {
             let order = Order::<W>::new(x.dtype);
@@ -53,7 +54,7 @@ pub(crate) fn arg_reduce(
     }
 }
 
-/// The positions of the largest keys.
+/// Writes the positions of the largest keys to `out`.
 fn find<T: Plain, K: Plain + PartialOrd>(
     cpu: &CpuBackend,
     name: &str,
@@ -78,14 +79,14 @@ fn find<T: Plain, K: Plain + PartialOrd>(
     cpu.parallel_for(kept.numel(), (GRAIN / n).max(1), |range| {
         kept.for_each(range, |_, [from, at]| {
             let best = line(all, from, n, step, &key);
-            // SAFETY: positions of the output are all different, each written by one task.
+            // SAFETY: the positions of the output are all different, and each is written by one task.
             unsafe { to.write(at, best as i64) };
         });
     });
     Ok(())
 }
 
-/// Position of the first of `n` elements whose key is not beaten by any other.
+/// Returns the position of the first of `n` elements whose key is not beaten by any other key.
 #[inline(always)]
 fn line<T: Plain, K: Plain + PartialOrd>(all: &[T], from: usize, n: usize, step: isize, key: impl Fn(T) -> K) -> usize {
     let (mut best, mut at) = (key(all[from]), 0);
@@ -117,7 +118,7 @@ fn line<T: Plain, K: Plain + PartialOrd>(all: &[T], from: usize, n: usize, step:
     at
 }
 
-/// Whether `a` does not beat `b`; a NaN beats.
+/// Returns whether `a` does not beat `b`. A NaN beats every number.
 #[inline(always)]
 fn at_most<K: PartialOrd>(a: K, b: K) -> bool {
     a <= b
@@ -129,7 +130,8 @@ fn is_nan<K: PartialOrd>(k: K) -> bool {
     k != k
 }
 
-/// Strips of neighbouring lines together: one row of keys and positions, updated row by row.
+/// Searches strips of neighbouring lines together. Their best keys and positions form one row, which is updated with
+/// every row of the strip.
 fn columns_of<T: Plain, K: Plain + PartialOrd>(
     cpu: &CpuBackend,
     all: &[T],
@@ -157,7 +159,7 @@ fn columns_of<T: Plain, K: Plain + PartialOrd>(
                 }
             }
             for (j, &p) in position[..w].iter().enumerate() {
-                // SAFETY: positions of the output are all different, each written by one task.
+                // SAFETY: the positions of the output are all different, and each is written by one task.
                 unsafe { to.write(at.wrapping_add_signed(step_out * (first + j) as isize), p) };
             }
         }

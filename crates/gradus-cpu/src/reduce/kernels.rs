@@ -1,9 +1,10 @@
-//! The arithmetic of reductions: one [`Reducer`] for each operation and type, behind a table of functions.
+//! The arithmetic of reductions. There is one [`Reducer`] for each operation and type, behind a table of functions.
 //!
-//! Every reduction is the same fixed tree over the reduced elements in row-major order. A *block* of [`BLOCK`] elements
-//! is accumulated in [`LANES`] lanes, element `i` into lane `i % LANES`; the lanes are combined by halving. Blocks are
-//! combined pairwise, a power of two with its like (`Cascade`). So a row that is contiguous, one that is strided and a
-//! column all give the same bits, whatever lies around them and however the work is cut.
+//! Every reduction uses the same fixed tree over the reduced elements in row-major order. A *block* of [`BLOCK`]
+//! elements is accumulated in [`LANES`] lanes, with element `i` in lane `i % LANES`, and the lanes are combined by
+//! halving. Blocks are combined pairwise: the result of a power of two of blocks is combined with that of equally many
+//! blocks (see `Cascade`). A contiguous row, a strided row and a column of the same elements therefore have results
+//! with the same bits, whatever lies around them and however the work is divided.
 
 use gradus_backend::{DType, ReduceOp, bf16, f16};
 
@@ -14,13 +15,13 @@ use crate::isa::{Isa, per_isa, per_isa_256};
 use crate::lanes::first_lanes;
 use crate::order::Word;
 
-/// Lanes that are combined in registers.
+/// The number of lanes that are combined in registers.
 const PART: usize = crate::lanes::LANES;
-/// Elements of a block.
+/// The number of elements in a block.
 pub(super) const BLOCK: usize = 4096;
 
-/// An operation on a type: `finish(combine(.. combine(IDENTITY, lift(x)) ..))`. `by` is what distinguishes dtypes of one
-/// size, as each reducer says.
+/// An operation on a type: `finish(combine(.. combine(IDENTITY, lift(x)) ..))`. `by` distinguishes dtypes of the same
+/// size. Its meaning depends on the reducer.
 trait Reducer: 'static {
     type In: Plain;
     type Acc: Plain;
@@ -29,20 +30,20 @@ trait Reducer: 'static {
     fn lift(x: Self::In, by: u64) -> Self::Acc;
     fn combine(a: Self::Acc, b: Self::Acc) -> Self::Acc;
     fn finish(a: Self::Acc, by: u64) -> Self::Out;
-    /// [`blocks`], or an equivalent for the type, on an instruction set.
+    /// Runs [`blocks`], or an equivalent for the type, on an instruction set.
     fn blocks(isa: Isa, by: u64, x: &[Self::In], n: usize, acc: &mut [Self::Acc]);
-    /// [`row`] on an instruction set.
+    /// Runs [`row`] on an instruction set.
     fn row(isa: Isa, by: u64, x: &[Self::In], acc: &mut [Self::Acc], first: bool);
-    /// [`quad`] on an instruction set.
+    /// Runs [`quad`] on an instruction set.
     fn quad(isa: Isa, by: u64, x: [&[Self::In]; 4], acc: &mut [Self::Acc], first: bool);
-    /// [`merge`] on an instruction set.
+    /// Runs [`merge`] on an instruction set.
     fn merge(isa: Isa, a: &mut [Self::Acc], b: &[Self::Acc]);
 }
 
-/// The functions of a [`Reducer`], on bytes: what the driver, which is compiled once, works with.
+/// The functions of a [`Reducer`] on raw bytes. The driver uses only these, so it is compiled only once.
 #[derive(Clone, Copy)]
 pub(super) struct Kernels {
-    /// Bytes of an accumulator and of an element of the output.
+    /// The size in bytes of an accumulator; `out_size` is that of an element of the output.
     pub(super) acc_size: usize,
     pub(super) out_size: usize,
     /// The argument `by` of the functions.
@@ -50,18 +51,20 @@ pub(super) struct Kernels {
     /// Reduces `rows` consecutive rows of up to [`BLOCK`] elements each: `(isa, by, x, n, rows, acc)`.
     ///
     /// # Safety
-    /// `x` is readable for `n * rows` elements, `acc` writable for `rows` accumulators; both aligned, no overlap.
+    /// `x` is readable for `n * rows` elements and `acc` is writable for `rows` accumulators. Both are aligned, and
+    /// they do not overlap.
     pub(super) blocks: unsafe fn(Isa, u64, *const u8, usize, usize, *mut u8),
-    /// Combines a row of `n` elements into `n` accumulators, which start fresh if `first`: `(isa, by, x, n, acc,
-    /// first)`.
+    /// Combines a row of `n` elements into `n` accumulators, which start from the identity if `first` is true:
+    /// `(isa, by, x, n, acc, first)`.
     ///
     /// # Safety
-    /// `x` is readable for `n` elements, `acc` valid for `n` accumulators; both aligned, no overlap.
+    /// `x` is readable for `n` elements and `acc` is valid for `n` accumulators. Both are aligned, and they do not
+    /// overlap.
     pub(super) row: unsafe fn(Isa, u64, *const u8, usize, *mut u8, bool),
     /// Combines four rows, one after the other: `(isa, by, x, n, acc, first)`.
     ///
     /// # Safety
-    /// As for `row`, each of the four.
+    /// As for `row`, for each of the four rows.
     pub(super) quad: unsafe fn(Isa, u64, [*const u8; 4], usize, *mut u8, bool),
     /// Combines `n` accumulators at `b` into those at `a`: `(isa, a, b, n)`.
     ///
@@ -71,7 +74,8 @@ pub(super) struct Kernels {
     /// Writes `n` results, `stride` elements apart: `(by, acc, out, stride, n)`.
     ///
     /// # Safety
-    /// `acc` is readable for `n` accumulators, `out` writable at every position; both aligned, no overlap.
+    /// `acc` is readable for `n` accumulators and `out` is writable at every position. Both are aligned, and they do
+    /// not overlap.
     pub(super) finish: unsafe fn(u64, *const u8, *mut u8, isize, usize),
 }
 
@@ -79,20 +83,20 @@ fn kernels<R: Reducer>(by: u64) -> Kernels {
     /// # Safety
     /// `x` is readable for `n` elements and aligned.
     unsafe fn read<'a, T>(x: *const u8, n: usize) -> &'a [T] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts(x.cast(), n) }
     }
     /// # Safety
     /// `x` is valid for `n` elements, aligned, and nothing else uses them.
     unsafe fn write<'a, T>(x: *mut u8, n: usize) -> &'a mut [T] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts_mut(x.cast(), n) }
     }
     Kernels {
         acc_size: size_of::<R::Acc>(),
         out_size: size_of::<R::Out>(),
         by,
-        // SAFETY: what the table asks of its callers.
+        // SAFETY: guaranteed by the callers of the functions in the table.
         blocks: |isa, by, x, n, rows, acc| unsafe { R::blocks(isa, by, read(x, n * rows), n, write(acc, rows)) },
         // SAFETY: as above.
         row: |isa, by, x, n, acc, first| unsafe { R::row(isa, by, read(x, n), write(acc, n), first) },
@@ -113,10 +117,10 @@ fn kernels<R: Reducer>(by: u64) -> Kernels {
     }
 }
 
-/// Reduces as many times `n` elements, at most [`BLOCK`], as there are accumulators.
+/// Reduces one row of `n` elements, at most [`BLOCK`], for each accumulator.
 #[inline(always)]
 fn blocks<R: Reducer>(by: u64, x: &[R::In], n: usize, acc: &mut [R::Acc]) {
-    // No closures: they would be compiled without the instruction set.
+    // There are no closures here, because they would be compiled without the instruction set.
     for (i, acc) in acc.iter_mut().enumerate() {
         let x = &x[i * n..];
         *acc =
@@ -124,7 +128,8 @@ fn blocks<R: Reducer>(by: u64, x: &[R::In], n: usize, acc: &mut [R::Acc]) {
     }
 }
 
-/// Elements `first..n`, up to [`PART`] of them, in lanes. `x` holds a whole part, even if not all of it counts.
+/// Returns elements `first..n`, at most [`PART`] of them, in lanes. The remaining lanes hold the identity. `x` has a
+/// whole part from `first` on, even if not all of its elements are used.
 #[inline(always)]
 fn part<R: Reducer>(by: u64, x: &[R::In], n: usize, first: usize) -> [R::Acc; PART] {
     let mut lanes = [R::IDENTITY; PART];
@@ -140,8 +145,8 @@ fn part<R: Reducer>(by: u64, x: &[R::In], n: usize, first: usize) -> [R::Acc; PA
     lanes
 }
 
-/// Reduces the first `n` elements, fewer than [`LANES`]; enough elements follow for whole vectors. Does in registers
-/// what [`block`] does with lanes in memory.
+/// Reduces the first `n` elements, where `n` is less than [`LANES`]. Enough elements must follow for whole vectors.
+/// This function does in registers what [`block`] does with lanes in memory.
 #[inline(always)]
 fn narrow<R: Reducer>(by: u64, x: &[R::In], n: usize) -> R::Acc {
     let mut lanes = part::<R>(by, x, n, 0);
@@ -157,8 +162,8 @@ fn narrow<R: Reducer>(by: u64, x: &[R::In], n: usize) -> R::Acc {
 /// Reduces the first `n` elements, at most [`BLOCK`].
 #[inline(always)]
 fn block<R: Reducer>(by: u64, x: &[R::In], n: usize) -> R::Acc {
-    // Kept in memory, because LLVM splits lanes in registers into scalars. The elements are read strictly in order, as
-    // the processor's prefetchers expect.
+    // The lanes are kept in memory, because LLVM would split lanes in registers into scalars. The elements are read
+    // strictly in order, as the processor's prefetchers expect.
     let mut all = [R::IDENTITY; LANES];
     let lanes: &mut [R::Acc; LANES] = std::hint::black_box(&mut all);
     let mut chunks = x[..n].chunks_exact(LANES);
@@ -173,7 +178,8 @@ fn block<R: Reducer>(by: u64, x: &[R::In], n: usize) -> R::Acc {
     halved::<R, LANES>(lanes)
 }
 
-/// The upper half of the lanes into the lower one, until one is left. No closure combines them, as in [`blocks`].
+/// Combines the upper half of the lanes with the lower half until one lane is left. As in [`blocks`], there are no
+/// closures.
 #[inline(always)]
 fn halved<R: Reducer, const N: usize>(lanes: &mut [R::Acc; N]) -> R::Acc {
     let mut half = N / 2;
@@ -200,7 +206,7 @@ fn row<R: Reducer>(by: u64, x: &[R::In], acc: &mut [R::Acc], first: bool) {
     }
 }
 
-/// Combines four rows into accumulators, the first row first.
+/// Combines four rows into accumulators, in order.
 #[inline(always)]
 fn quad<R: Reducer>(by: u64, [a, b, c, d]: [&[R::In]; 4], acc: &mut [R::Acc], first: bool) {
     let n = acc.len();
@@ -214,7 +220,7 @@ fn quad<R: Reducer>(by: u64, [a, b, c, d]: [&[R::In]; 4], acc: &mut [R::Acc], fi
     }
 }
 
-/// Combines accumulators into accumulators.
+/// Combines the accumulators `b` into the accumulators `a`.
 #[inline(always)]
 fn merge<R: Reducer>(a: &mut [R::Acc], b: &[R::Acc]) {
     for (a, &b) in a.iter_mut().zip(b) {
@@ -268,7 +274,7 @@ macro_rules! reducer {
     };
 }
 
-/// One instance, with the features that the target has at compile time.
+/// Defines a single instance, with the features that the target has at compile time.
 macro_rules! portable {
     (fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $body:expr;) => {
         fn $name(_: Isa, $($arg: $ty),*) $(-> $ret)? {
@@ -303,13 +309,14 @@ floats!(per_isa of_f32, f32, f32, f32::sum_rows);
 floats!(per_isa_256 of_f16, f16, f32);
 floats!(per_isa_256 of_bf16, bf16, f32);
 
-/// The operations on integers of one size, and the logical ones on every dtype of that size.
+/// The operations on integers of one size, and the logical operations on every dtype of that size.
 trait Bits: Word {
-    /// Sums and products; `by` is the sign bit. Wrapping arithmetic is the same for signed and unsigned integers.
+    /// Sums and products. `by` is the sign bit, or 0 for unsigned integers. Wrapping arithmetic is the same for signed
+    /// and unsigned integers.
     fn numeric(op: ReduceOp, by: u64) -> Kernels;
     /// The largest element, compared as signed numbers after an exclusive or with `by`.
     fn largest(by: u64) -> Kernels;
-    /// `Any` and `All`; `by` is the bits that make an element true.
+    /// `Any` and `All`. An element is true if any bit of the mask `by` is set in it.
     fn logical(op: ReduceOp, by: u64) -> Kernels;
 }
 
@@ -340,14 +347,14 @@ macro_rules! bits {
 }
 bits! { u64, i64; u32, i32; u16, i16; u8, i8; }
 
-/// Sums and products of booleans, of which any byte but 0 is true.
+/// Sums and products of booleans. Every byte other than 0 is true.
 fn of_bool(op: ReduceOp) -> Kernels {
     reducer!(portable Sum: u8 => u64 => u64, 0, |x: u8, _| u64::from(x != 0), u64::wrapping_add, |a, _| a);
     reducer!(portable Prod: u8 => u64 => u64, 1, |x: u8, _| u64::from(x != 0), u64::wrapping_mul, |a, _| a);
     if op == ReduceOp::Sum { kernels::<Sum>(0) } else { kernels::<Prod>(0) }
 }
 
-/// The functions of an operation on a dtype.
+/// Returns the functions of an operation on a dtype.
 pub(super) fn table(op: ReduceOp, dtype: DType) -> Kernels {
     let sign = 1 << (8 * dtype.size() - 1);
     let op = match op {
@@ -356,7 +363,7 @@ pub(super) fn table(op: ReduceOp, dtype: DType) -> Kernels {
         op => op,
     };
     match (dtype, op) {
-        // -0 is false.
+        // The sign bit of a float does not count, because -0 is false.
         (_, ReduceOp::Any | ReduceOp::All) => {
             let by = if dtype.is_float() { !sign } else { u64::MAX };
             with_word!(dtype.size(), W => W::logical(op, by))
@@ -370,8 +377,8 @@ pub(super) fn table(op: ReduceOp, dtype: DType) -> Kernels {
             with_word!(dtype.size(), W => W::numeric(op, if dtype.is_signed() { sign } else { 0 }))
         }
         (_, ReduceOp::Max | ReduceOp::Min) => {
-            // Unsigned numbers become signed by flipping the sign bit; with all bits flipped the largest number is the
-            // smallest.
+            // Flipping the sign bit turns unsigned numbers into signed ones in the same order. Flipping all bits as
+            // well reverses the order, so that the largest number is the smallest.
             let unsigned = if dtype.is_signed() { 0 } else { sign };
             let by = if op == ReduceOp::Max { unsigned } else { !unsigned };
             with_word!(dtype.size(), W => W::largest(by))

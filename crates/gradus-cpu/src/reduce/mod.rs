@@ -1,9 +1,9 @@
-//! Reductions over any set of axes, and the positions of extremes.
+//! Reductions over any set of axes, and the positions of extrema.
 //!
-//! The axes fall into those kept and those reduced. If the innermost kept axis is contiguous, whole rows are accumulated,
-//! [`WIDTH`] bytes wide, lane by lane (*columns*); otherwise each kept element reduces its elements block by block,
-//! collected into L1 first if they are not contiguous (*rows*). Both follow the tree of [`kernels`]; long reductions are
-//! cut at whole subtrees, so any number of threads gives the same bits.
+//! Each axis is either kept or reduced. If the innermost kept axis is contiguous, whole rows of up to [`WIDTH`] bytes
+//! are accumulated, lane by lane (*columns*). Otherwise, each kept element reduces its elements block by block. If they
+//! are not contiguous, they are first copied to the L1 cache (*rows*). Both follow the tree of [`kernels`]. Long
+//! reductions are divided at whole subtrees, so that the results have the same bits on any number of threads.
 
 mod arg;
 mod kernels;
@@ -19,15 +19,15 @@ use sums::LANES;
 
 pub(crate) use arg::arg_reduce;
 
-/// Blocks of a unit, the largest subtree that one task reduces: a power of two.
+/// The number of blocks in a unit, which is the largest subtree that one task reduces. It is a power of two.
 const UNIT_BLOCKS: usize = 16;
-/// Elements of a unit.
+/// The number of elements in a unit.
 const UNIT: usize = UNIT_BLOCKS * BLOCK;
-/// Fewest elements that a task reduces.
+/// The number of elements that a task should reduce.
 const GRAIN: usize = 32 << 10;
-/// Consecutive rows that are reduced by one call.
+/// The number of consecutive rows that are reduced by one call.
 const TOGETHER: usize = 64;
-/// Bytes of accumulators in a row of columns.
+/// The most bytes of accumulators in a row of columns.
 const WIDTH: usize = 256;
 
 /// See [`Backend::reduce`](gradus_backend::Backend::reduce).
@@ -51,7 +51,7 @@ pub(crate) fn reduce(cpu: &CpuBackend, op: ReduceOp, x: View<'_>, axes: Axes, ou
         return Ok(());
     }
     if count == 0 && matches!(op, ReduceOp::Max | ReduceOp::Min) {
-        let m = format!("{} has no elements along axes {axes:?}, and nothing has no {name}", x.layout.shape());
+        let m = format!("{} has no elements along axes {axes:?}, so it has no {name} there", x.layout.shape());
         return Err(Error::argument(name, m));
     }
     let k = table(op, x.dtype);
@@ -68,12 +68,12 @@ pub(crate) fn reduce(cpu: &CpuBackend, op: ReduceOp, x: View<'_>, axes: Axes, ou
     let inner = kept.dims().len().checked_sub(1).filter(|&i| kept.strides(i)[0] == 1 && kept.dims()[i] >= 8);
     let contiguous = count == 0 || reduced_is_contiguous(&task.reduced);
     let by_columns = inner.is_some() && !contiguous;
-    // SAFETY: layouts are checked to lie in their buffers; the output's positions are all different, and its buffer is
-    // borrowed mutably, so it shares no memory with `x`.
+    // SAFETY: the layouts were checked to lie in their buffers. The output's positions are all different, and its
+    // buffer is borrowed mutably, so it shares no memory with `x`.
     unsafe { if by_columns { task.columns(name, kept) } else { task.rows(name, &kept, contiguous) } }
 }
 
-/// The kept axes of both layouts, and the reduced axes of `x` from position 0.
+/// Returns the kept axes of both layouts, and the reduced axes of `x`, starting at position 0.
 fn split(x: &Layout, out: &Layout, axes: Axes) -> Result<(Nest<2>, Nest<1>)> {
     let (mut kept, mut kept_out, mut reduced) = (*x, *out, *x);
     for axis in (0..x.rank()).rev() {
@@ -91,7 +91,7 @@ fn split(x: &Layout, out: &Layout, axes: Axes) -> Result<(Nest<2>, Nest<1>)> {
     Ok((Nest::new(&[&kept, &kept_out]), Nest::new(&[&reduced]).at_zero()))
 }
 
-/// A layout without an axis of size 0: nothing is read through it, only its shape matters.
+/// Returns a layout without an axis of size 0. Nothing is read through it, so only its shape matters.
 fn squeeze_empty(l: &Layout, axis: usize) -> Result<Layout> {
     let dims: Vec<_> = l.dims().iter().enumerate().filter(|&(i, _)| i != axis).map(|(_, &d)| d).collect();
     Ok(Layout::contiguous(gradus_backend::Shape::new(&dims)?))
@@ -105,7 +105,7 @@ fn reduced_is_contiguous(reduced: &Nest<1>) -> bool {
     }
 }
 
-/// A reduction in progress. Positions of `reduced` are relative to those of the kept elements.
+/// A reduction in progress. The positions of `reduced` are relative to those of the kept elements.
 struct Task<'a> {
     cpu: &'a CpuBackend,
     k: Kernels,
@@ -116,13 +116,14 @@ struct Task<'a> {
     count: usize,
 }
 
-// SAFETY: tasks read `x` and write the results of kept elements that are theirs alone.
+// SAFETY: `x` is only read, and the result of each kept element is written by one thread.
 unsafe impl Sync for Task<'_> {}
 
-/// Combines results pairwise as they come: each power of two with one of the same size, and the rest at the end.
+/// Combines results pairwise as they arrive. The combination of a power of two of results is combined with the next one
+/// of the same size, and whatever is left is combined at the end.
 struct Cascade<'a> {
     task: &'a Task<'a>,
-    /// Results on the stack, each `width` accumulators.
+    /// The stack of results, each of which has `width` accumulators.
     stack: *mut u8,
     width: usize,
     depth: usize,
@@ -130,15 +131,15 @@ struct Cascade<'a> {
 }
 
 impl Cascade<'_> {
-    /// Enough accumulators for the levels of any number of results.
+    /// The number of levels that is enough for any number of results.
     const LEVELS: usize = 64;
 
-    /// Where to write the next result.
+    /// Returns the address to which the next result must be written.
     fn top(&self) -> *mut u8 {
         self.stack.wrapping_add(self.depth * self.width * self.task.k.acc_size)
     }
 
-    /// Takes in what was written to [`top`](Cascade::top).
+    /// Adds the result that was written to [`top`](Cascade::top).
     ///
     /// # Safety
     /// The stack has room for [`LEVELS`](Cascade::LEVELS) results, and `top` holds one.
@@ -146,7 +147,7 @@ impl Cascade<'_> {
         self.depth += 1;
         self.seen += 1;
         for _ in 0..self.seen.trailing_zeros() {
-            // SAFETY: the caller's promise; there are at least two results, because `seen` is a multiple of two.
+            // SAFETY: guaranteed by the caller. There are at least two results, because `seen` is a multiple of two.
             unsafe { self.combine() };
         }
     }
@@ -154,22 +155,22 @@ impl Cascade<'_> {
     /// Combines the two topmost results.
     ///
     /// # Safety
-    /// There are two.
+    /// There are at least two results on the stack.
     unsafe fn combine(&mut self) {
         self.depth -= 1;
         let (k, isa) = (&self.task.k, self.task.cpu.isa());
         let b = self.top();
-        // SAFETY: two neighbouring results of the stack.
+        // SAFETY: these are two neighbouring results on the stack.
         unsafe { (k.merge)(isa, b.wrapping_sub(self.width * k.acc_size), b, self.width) };
     }
 
     /// Combines all results into the first place of the stack.
     ///
     /// # Safety
-    /// As for [`push`](Cascade::push); there is at least one result.
+    /// As for [`push`](Cascade::push). There is at least one result.
     unsafe fn finish(&mut self) {
         while self.depth > 1 {
-            // SAFETY: there are two.
+            // SAFETY: there are at least two results.
             unsafe { self.combine() };
         }
     }
@@ -184,7 +185,7 @@ impl Task<'_> {
         self.out.wrapping_add(position.wrapping_mul(self.k.out_size))
     }
 
-    /// Number of units of the reduced elements.
+    /// Returns the number of units of the reduced elements.
     fn units(&self) -> usize {
         self.count.div_ceil(UNIT).max(1)
     }
@@ -192,7 +193,8 @@ impl Task<'_> {
     /// Reduces each kept element on its own.
     ///
     /// # Safety
-    /// Positions of both nests lie in the buffers, no two results have one place, and nothing else touches the output.
+    /// The positions of both nests lie in the buffers, no two results share a position, and nothing else accesses the
+    /// output.
     unsafe fn rows(&self, op: &str, kept: &Nest<2>, contiguous: bool) -> Result<()> {
         let units = self.units();
         let total = kept.numel();
@@ -208,8 +210,8 @@ impl Task<'_> {
                 if let Some(step) = step {
                     for i in range.clone().step_by(TOGETHER) {
                         let ([from, to], n) = (kept.at(i), TOGETHER.min(range.end - i));
-                        // SAFETY: the caller's promise; as many elements as `n` rows have follow each other, and there are
-                        // as many accumulators.
+                        // SAFETY: guaranteed by the caller. The elements of the `n` rows follow each other, and there
+                        // are at least `n` accumulators.
                         unsafe {
                             (self.k.blocks)(self.cpu.isa(), self.k.by, self.element(from), self.count, n, acc);
                             (self.k.finish)(self.k.by, acc, self.result(to), step, n);
@@ -218,7 +220,7 @@ impl Task<'_> {
                     return;
                 }
                 kept.for_each(range, |_, [from, to]| {
-                    // SAFETY: the caller's promise; the accumulator is one of at most 8 bytes.
+                    // SAFETY: guaranteed by the caller. There is room for an accumulator, which has at most 8 bytes.
                     unsafe {
                         self.unit(from, 0, contiguous, acc);
                         (self.k.finish)(self.k.by, acc, self.result(to), 0, 1);
@@ -232,11 +234,11 @@ impl Task<'_> {
         self.cpu.parallel_for(total * units, 1, |range| {
             for i in range {
                 let [from, _] = kept.at(i / units);
-                // SAFETY: the caller's promise; partial result `i` is this task's alone.
+                // SAFETY: guaranteed by the caller. Partial result `i` belongs to this task.
                 unsafe { self.unit(from, i % units * UNIT, contiguous, parts.at(i * size)) };
             }
         });
-        // SAFETY: as many partial results as were computed above, combined by one thread.
+        // SAFETY: all partial results were computed above, and only this thread combines them.
         unsafe { self.combine_units(kept, parts.at(0), units) };
         Ok(())
     }
@@ -244,14 +246,14 @@ impl Task<'_> {
     /// Combines the units of each kept element and stores the results.
     ///
     /// # Safety
-    /// As for [`rows`](Task::rows); `partial` holds every partial result.
+    /// As for [`rows`](Task::rows). `partial` holds every partial result.
     unsafe fn combine_units(&self, kept: &Nest<2>, partial: *const u8, units: usize) {
         let size = self.k.acc_size;
         let mut stack = [0u64; Cascade::LEVELS];
         kept.for_each(0..kept.numel(), |i, [_, to]| {
             let mut cascade = Cascade { task: self, stack: stack.as_mut_ptr().cast(), width: 1, depth: 0, seen: 0 };
-            // SAFETY: the partial results of kept element `i`, one after the other to the top of a stack with room for all
-            // levels; there is at least one; the result goes to the place of the element.
+            // SAFETY: the partial results of kept element `i`, of which there is at least one, are pushed onto a stack
+            // with room for all levels. The result is stored at the position of the element.
             unsafe {
                 for u in 0..units {
                     std::ptr::copy_nonoverlapping(partial.add((i * units + u) * size), cascade.top(), size);
@@ -266,19 +268,20 @@ impl Task<'_> {
     /// Reduces the unit that starts at reduced element `start` for the kept element at `from`.
     ///
     /// # Safety
-    /// As for [`rows`](Task::rows); `acc` is writable for one accumulator.
+    /// As for [`rows`](Task::rows). `acc` is writable for one accumulator.
     unsafe fn unit(&self, from: usize, start: usize, contiguous: bool, acc: *mut u8) {
         let (k, isa) = (&self.k, self.cpu.isa());
         let n = UNIT.min(self.count - start);
         if contiguous && n <= BLOCK {
-            // SAFETY: `n` elements in a row.
+            // SAFETY: the `n` elements are contiguous.
             return unsafe { (k.blocks)(isa, k.by, self.element(from + start), n, 1, acc) };
         }
         let mut stack = [0u64; Cascade::LEVELS];
         let mut cascade = Cascade { task: self, stack: stack.as_mut_ptr().cast(), width: 1, depth: 0, seen: 0 };
         for i in (start..start + n).step_by(BLOCK) {
             let m = BLOCK.min(start + n - i);
-            // SAFETY: positions of the layout; the stack has room for all levels of one accumulator of at most 8 bytes.
+            // SAFETY: the positions belong to the layout. The stack has room for all levels, each with one accumulator
+            // of at most 8 bytes.
             unsafe {
                 if contiguous {
                     (k.blocks)(isa, k.by, self.element(from + i), m, 1, cascade.top());
@@ -293,21 +296,23 @@ impl Task<'_> {
                 cascade.push();
             }
         }
-        // SAFETY: one result is left at the bottom of the stack.
+        // SAFETY: `finish` leaves one result at the bottom of the stack.
         unsafe {
             cascade.finish();
             std::ptr::copy_nonoverlapping(stack.as_ptr().cast::<u8>(), acc, k.acc_size);
         }
     }
 
-    /// Copies the `m` reduced elements from number `i` on, of the kept element at `from`, one after the other.
+    /// Copies the `m` reduced elements from number `i` on, which belong to the kept element at `from`, to consecutive
+    /// places at `to`.
     ///
     /// # Safety
-    /// As for [`rows`](Task::rows); `to` is writable for `m` elements.
+    /// As for [`rows`](Task::rows). `to` is writable for `m` elements.
     unsafe fn collect(&self, from: usize, i: usize, m: usize, to: *mut u8) {
         crate::map::runs(&self.reduced, i, m, |done, position, stride, n| {
             let x = self.element(from.wrapping_add(position));
-            // SAFETY: `n` elements along an axis of the layout, to their place among `m`.
+            // SAFETY: the `n` elements lie along an axis of the layout, and `to` has room for them among the `m`
+            // elements.
             unsafe { crate::map::load_raw(self.size, x, stride, to.add(done * self.size), n) };
         });
     }
@@ -315,7 +320,7 @@ impl Task<'_> {
     /// Reduces rows of neighbouring kept elements together.
     ///
     /// # Safety
-    /// As for [`rows`](Task::rows); the innermost kept axis is contiguous in `x`.
+    /// As for [`rows`](Task::rows). The innermost kept axis is contiguous in `x`.
     unsafe fn columns(&self, op: &str, kept: Nest<2>) -> Result<()> {
         let (outer, len, [_, step]) = kept.split_inner();
         let size = self.k.acc_size;
@@ -323,7 +328,7 @@ impl Task<'_> {
         let (units, strips) = (self.units(), len.div_ceil(width));
         let rows = UNIT.min(self.count);
         let together = (GRAIN / (rows * width)).max(1);
-        // Accumulators: `LANES` rows of lanes, then the cascade's stack.
+        // The working memory holds accumulators: `LANES` rows of lanes, and then the stack of the cascade.
         let stack_rows = (UNIT_BLOCKS.ilog2() + 2) as usize;
         let words = ((LANES + stack_rows) * width * size).div_ceil(8);
         let tasks = outer.numel() * strips * units;
@@ -339,7 +344,7 @@ impl Task<'_> {
                     let first = group % strips * width;
                     let w = width.min(len - first);
                     let stack = lanes.wrapping_add(LANES * width * size);
-                    // SAFETY: the caller's promise; the strip's results are this task's alone.
+                    // SAFETY: guaranteed by the caller. The results of the strip belong to this task.
                     unsafe {
                         self.strip(from + first, unit * UNIT, w, lanes, stack);
                         if units == 1 {
@@ -355,7 +360,7 @@ impl Task<'_> {
         if units == 1 {
             return Ok(());
         }
-        // Of each level a row of at most `WIDTH` bytes.
+        // Each level has a row of at most `WIDTH` bytes.
         let mut stack = vec![0u64; (Cascade::LEVELS * width * size).div_ceil(8)];
         for group in 0..outer.numel() * strips {
             let [_, to] = outer.at(group / strips);
@@ -363,8 +368,8 @@ impl Task<'_> {
             let w = width.min(len - first);
             let mut cascade = Cascade { task: self, stack: stack.as_mut_ptr().cast(), width: w, depth: 0, seen: 0 };
             for u in 0..units {
-                // SAFETY: partial results of this strip, to the top of a stack with room for all levels; then the results
-                // to their places.
+                // SAFETY: the partial results of this strip are pushed onto a stack with room for all levels, and the
+                // final results are stored at their positions.
                 unsafe {
                     let part = parts.at((group * units + u) * width * size);
                     std::ptr::copy_nonoverlapping(part, cascade.top(), w * size);
@@ -381,11 +386,12 @@ impl Task<'_> {
         Ok(())
     }
 
-    /// Reduces the unit that starts at reduced element `start` for `w` neighbouring kept elements; the results are left at
-    /// `stack`.
+    /// Reduces the unit that starts at reduced element `start` for `w` neighbouring kept elements, and leaves the
+    /// results at `stack`.
     ///
     /// # Safety
-    /// As for [`columns`](Task::columns); `lanes` has room for [`LANES`] times `w` accumulators, `stack` for a unit's cascade.
+    /// As for [`columns`](Task::columns). `lanes` has room for [`LANES`] times `w` accumulators, and `stack` has room
+    /// for the cascade of a unit.
     unsafe fn strip(&self, from: usize, start: usize, w: usize, lanes: *mut u8, stack: *mut u8) {
         let (k, isa) = (&self.k, self.cpu.isa());
         let row = w * k.acc_size;
@@ -393,7 +399,7 @@ impl Task<'_> {
         let mut cascade = Cascade { task: self, stack, width: w, depth: 0, seen: 0 };
         for first in (start..start + n).step_by(BLOCK) {
             let m = BLOCK.min(start + n - first);
-            // Four rows of each lane at a time.
+            // Four rows of each lane are combined at a time.
             for group in (first..first + m).step_by(4 * LANES) {
                 let rows = (4 * LANES).min(first + m - group);
                 let mut x = [self.x; 4 * LANES];
@@ -403,7 +409,7 @@ impl Task<'_> {
                 let fresh = group == first;
                 for lane in 0..if rows == 4 * LANES { LANES } else { 0 } {
                     let four = std::array::from_fn(|k| x[lane + k * LANES]);
-                    // SAFETY: `w` elements in each of the rows, into the lane's accumulators.
+                    // SAFETY: each of the rows has `w` elements, and the lane has as many accumulators.
                     unsafe { (k.quad)(isa, k.by, four, w, lanes.add(lane * row), fresh) };
                 }
                 let single = if rows < 4 * LANES { &x[..rows] } else { &[] };
@@ -415,17 +421,17 @@ impl Task<'_> {
             let mut used = m.min(LANES);
             while used > 1 {
                 let half = used.next_power_of_two() / 2;
-                // SAFETY: lanes `half..used` into lanes `0..used - half`, which do not overlap them.
+                // SAFETY: lanes `half..used` are combined into lanes `0..used - half`, which do not overlap them.
                 unsafe { (k.merge)(isa, lanes, lanes.add(half * row), (used - half) * w) };
                 used = half;
             }
-            // SAFETY: lane 0 to the top of the stack, which has room for the cascade of a unit.
+            // SAFETY: lane 0 is copied to the top of the stack, which has room for the cascade of a unit.
             unsafe {
                 std::ptr::copy_nonoverlapping(lanes, cascade.top(), row);
                 cascade.push();
             }
         }
-        // SAFETY: there is at least one block.
+        // SAFETY: there is at least one block, so there is a result.
         unsafe { cascade.finish() };
     }
 }

@@ -1,4 +1,4 @@
-//! Sums of rows of f32 and f64, in [`Vectors`].
+//! Sums of rows of f32 and f64, computed with [`Vectors`].
 
 use crate::gemm::Real;
 use crate::halve::Halve;
@@ -7,12 +7,13 @@ use crate::lanes::{self, ROWS};
 use crate::rows::Elementary;
 use crate::vectors::{Vectors, per_vectors};
 
-/// Lanes that a block is accumulated in.
+/// The number of lanes that a block is accumulated in.
 pub(super) const LANES: usize = 64;
-/// Vectors of a block's lanes.
+/// The number of vectors that the lanes of a block take up.
 const PARTS: usize = LANES / lanes::LANES;
 
-/// Sets each of `sums` to the sum of the next `n` elements of `x`, in the tree of [`kernels`](super::kernels).
+/// A type whose rows can be summed. `sum_rows` sets each of `sums` to the sum of the next `n` elements of `x`, in the
+/// tree of [`kernels`](super::kernels).
 pub(super) trait SumRows: Elementary {
     fn sum_rows(isa: Isa, by: u64, x: &[Self], n: usize, sums: &mut [Self]);
 }

@@ -1,4 +1,4 @@
-//! Reductions against plain loops in f64 and i128, over layouts, axes, threads and instruction sets.
+//! Tests of reductions against plain loops in f64, over layouts, axes, threads and instruction sets.
 
 use gradus_backend::*;
 
@@ -23,7 +23,7 @@ fn out_dtype(op: ReduceOp, d: DType) -> DType {
     }
 }
 
-/// The elements (row-major) that each kept element reduces.
+/// Returns, for each kept element, the elements that are reduced to it. Both are in row-major order.
 fn groups(x: &[f64], dims: &[usize], axes: Axes) -> Vec<Vec<f64>> {
     let shape = Shape::new(dims).unwrap();
     let kept = Layout::contiguous(shape.reduced(axes, true));
@@ -104,7 +104,7 @@ fn sums_are_as_exact_as_a_tree_promises() {
             for (g, group) in got.iter().zip(groups(&values, &dims, axes)) {
                 let want: f64 = group.iter().sum();
                 let size: f64 = group.iter().map(|v| v.abs()).sum();
-                // 64 additions in a lane, then a tree.
+                // Each lane takes at most 64 additions, and then a tree combines the results.
                 let steps = (group.len() as f64 / 64.0).min(64.0) + (group.len() as f64).log2() + 1.0;
                 assert!((g - want).abs() <= size * steps * 2f64.powi(-24), "{dims:?} {axes:?}: {g} for {want}");
             }
@@ -114,7 +114,8 @@ fn sums_are_as_exact_as_a_tree_promises() {
 
 #[test]
 fn a_result_depends_on_its_own_elements_only() {
-    // The same numbers as a row, a column, a strided row and part of a batch, on any number of threads and ISA.
+    // The same numbers are a row, a column, a strided row and part of a batch, on several numbers of threads and every
+    // instruction set.
     for n in [1, 5, 63, 64, 65, 1000, 4096, 4097, 9000, 70_000, 200_001] {
         let mut first: Option<Vec<u8>> = None;
         for cpu in &backends() {

@@ -1,4 +1,4 @@
-//! Finding the compiled form of a kernel.
+//! Finds the compiled form of a kernel.
 
 use gradus_backend::kernel::Value;
 use gradus_backend::{DType, Kernel};
@@ -6,7 +6,8 @@ use gradus_backend::{DType, Kernel};
 use super::list::ALL;
 use super::{Compiled, MOST_ARGS};
 
-/// The compiled form of `kernel`, if these of its arguments are single numbers.
+/// Returns the compiled form of `kernel` if there is one whose single-number arguments are exactly those for which
+/// `is_number` is true.
 pub(in crate::map) fn find(kernel: &Kernel, is_number: impl Fn(usize) -> bool) -> Option<&'static Compiled> {
     let is_f32 = |outs: &[(Value, DType)]| outs.iter().all(|o| o.1 == DType::F32);
     ALL.iter().copied().find(|c| {

@@ -1,4 +1,4 @@
-//! The kernels against the interpreter.
+//! Tests of the compiled kernels against the interpreter.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn kernels() -> Vec<Arc<Kernel>> {
     activations.chain([adam("adam", |x| x[0]), adam("adamw", |x| x[0] * x[11])]).collect()
 }
 
-/// The step of Adam as in `gradus-nn`, where a test checks that it is compiled.
+/// The step of Adam as `gradus-nn` builds it. A test there checks that it is compiled.
 fn adam(name: &str, decayed: for<'k> fn(&[Expr<'k>]) -> Expr<'k>) -> Arc<Kernel> {
     let kernel = Kernel::build(name, &[DType::F32; 12], |x| {
         let p = decayed(x);
@@ -36,13 +36,13 @@ fn adam(name: &str, decayed: for<'k> fn(&[Expr<'k>]) -> Expr<'k>) -> Arc<Kernel>
     Arc::new(kernel.unwrap())
 }
 
-/// Whether argument `k` of a kernel is a number.
+/// Returns a function that tells whether argument `k` of a kernel is a single number.
 fn is_number(kernel: &Kernel) -> impl Fn(usize) -> bool {
     let elementwise = if kernel.name().starts_with("adam") { 4 } else { MOST_ARGS };
     move |k| k >= elementwise
 }
 
-/// The same values, from a kernel that has one more output and so is interpreted.
+/// Returns a kernel that computes the same values and one more output, so that it is interpreted.
 fn interpreted(kernel: &Kernel) -> Kernel {
     let builder = gradus_backend::kernel::KernelBuilder::new(kernel.args());
     let args = builder.args();
@@ -66,7 +66,7 @@ fn bits(cpu: &CpuBackend, tensor: &Tensor) -> Vec<u64> {
     tensor.values(cpu).iter().map(|v| if v.is_nan() { 0 } else { v.to_bits() }).collect()
 }
 
-/// An argument of a kernel: the tensor, or a number.
+/// Returns argument `k` of a kernel: the tensor, or a number.
 fn arg<'a>(kernel: &Kernel, k: usize, tensor: &'a Tensor) -> MapArg<'a> {
     if is_number(kernel)(k) { MapArg::Scalar(Scalar::Float(0.1 * k as f64)) } else { MapArg::View(tensor.view()) }
 }
@@ -74,7 +74,7 @@ fn arg<'a>(kernel: &Kernel, k: usize, tensor: &'a Tensor) -> MapArg<'a> {
 const SPECIAL: [f64; 12] =
     [0.0, -0.0, 1.0, -1000.0, 1000.0, 60.0, -60.0, 1e-40, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3e38];
 
-/// Runs a kernel on arguments with the given layouts; their values include all special values and pairs of them.
+/// Runs a kernel on arguments with the given layouts. Their values include all special values and all pairs of them.
 fn run(cpu: &CpuBackend, kernel: &Kernel, lie: impl Fn(usize) -> Lie) -> Vec<Vec<u64>> {
     let dims = [7, 181];
     let value = |k: usize| {
@@ -93,7 +93,7 @@ fn run(cpu: &CpuBackend, kernel: &Kernel, lie: impl Fn(usize) -> Lie) -> Vec<Vec
     outs.iter().map(|o| bits(cpu, o)).collect()
 }
 
-/// `list.rs`, made from the kernels.
+/// Generates the contents of `list.rs` from the kernels.
 fn list() -> String {
     let mut text =
         "//! Made by `cargo xtask compiled`: not to be edited by hand.\n\nuse super::*;\n\ncompiled! {\n".to_owned();
