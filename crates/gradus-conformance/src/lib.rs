@@ -35,7 +35,7 @@ pub fn run(backend: &dyn Backend) -> Report {
 }
 
 /// Runs the cases whose names contain `name`: `"gemm/f32"`, or the full name that a failure prints, including names
-/// from [`deep`].
+/// from [`deep`] and [`long`].
 pub fn only(backend: &dyn Backend, name: &str) -> Report {
     let mut suite = suite::Suite::new(backend, name);
     cases::run(&mut suite);
@@ -50,6 +50,16 @@ pub fn deep(backend: &dyn Backend, seed: u64, rounds: u64) -> Report {
     for round in 0..rounds {
         cases::deep(&mut suite, seed, round);
     }
+    suite.finish()
+}
+
+/// Runs each kernel that loops once, on operands so long that a plain loop in a shader would take more than the 65,536
+/// iterations after which some drivers of GPUs end it without an error.
+///
+/// A failure prints the name with which [`only`] repeats that case alone.
+pub fn long(backend: &dyn Backend) -> Report {
+    let mut suite = suite::Suite::new(backend, "").brief();
+    cases::long(&mut suite);
     suite.finish()
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gradus_backend::{ErrorKind, Watched};
-use gradus_conformance::{brief, check};
+use gradus_conformance::{brief, check, long};
 use gradus_cpu::CpuBackend;
 
 fn conforms(isa: &str) {
@@ -29,6 +29,12 @@ fn avx2() {
 #[test]
 fn avx512() {
     conforms("avx512");
+}
+
+#[test]
+fn long_operands() {
+    let report = long(&CpuBackend::with_threads(2).expect("two threads"));
+    assert!(report.passed(), "{report}");
 }
 
 #[test]

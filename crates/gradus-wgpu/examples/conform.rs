@@ -9,7 +9,7 @@
 use std::process::ExitCode;
 
 use gradus_backend::Result;
-use gradus_conformance::{Report, deep, run};
+use gradus_conformance::{Report, deep, long, run};
 use gradus_wgpu::{Profile, WgpuBackend, adapters, chosen};
 
 fn main() -> ExitCode {
@@ -37,8 +37,8 @@ fn conform(rounds: u64, seed: u64) -> Result<bool> {
     let (mut passed, mut lines) = (true, String::new());
     for profile in Profile::ALL {
         let backend = WgpuBackend::open_as(index, profile)?;
-        // Without rounds, the second report has no cases.
-        let reports = [run(&backend), deep(&backend, seed, rounds)];
+        // Without rounds, the last report has no cases.
+        let reports = [run(&backend), long(&backend), deep(&backend, seed, rounds)];
         for report in reports.iter().filter(|report| !report.passed()) {
             println!("{}:\n{report}", profile.name());
             passed = false;

@@ -7,9 +7,18 @@ use std::sync::Arc;
 
 use gradus::AttentionOptions;
 use gradus::prelude::*;
+use gradus_wgpu::Profile;
 
 fn opened() -> Option<Device> {
     Some(Device::from_backend(Arc::new(common::opened()?)))
+}
+
+#[test]
+fn the_long_cases_of_the_suite() {
+    let Some(backend) = common::opened_as(Profile::Core) else { return };
+    let report = gradus_conformance::long(&backend);
+    eprintln!("{}", report.to_string().lines().last().unwrap_or_default());
+    assert!(report.passed(), "{report}");
 }
 
 /// Small whole numbers from -2 to 2, whose sums are exact in f32.

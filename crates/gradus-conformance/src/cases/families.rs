@@ -1,7 +1,7 @@
 //! Selects the cases that run.
 
 use super::{
-    adjoint, attention, cross_entropy, deep, elementwise, indexing, matrix, memory, network, reduction, refusals,
+    adjoint, attention, cross_entropy, deep, elementwise, indexing, long, matrix, memory, network, reduction, refusals,
     window,
 };
 use crate::suite::Suite;
@@ -51,7 +51,7 @@ const FAMILIES: [Family; 11] = [
 ];
 
 /// Runs every family. If the filter begins with the name of an operation, runs only the families that cover it; if the
-/// filter names a round of a deep run, runs only that round.
+/// filter names a round of a deep run or a long case, runs only that.
 pub(crate) fn run(s: &mut Suite<'_>) {
     if let ["deep", seed, round, ..] = s.filter().split('/').collect::<Vec<_>>()[..]
         && let (Ok(seed), Ok(round)) = (seed.parse(), round.parse())
@@ -59,6 +59,9 @@ pub(crate) fn run(s: &mut Suite<'_>) {
         return deep::round(s, seed, round);
     }
     let op = s.filter().split('/').next().unwrap_or_default();
+    if op == "long" {
+        return long::run(s);
+    }
     let known = FAMILIES.iter().any(|(ops, _)| ops.contains(&op));
     for (ops, family) in FAMILIES {
         if !known || ops.contains(&op) {

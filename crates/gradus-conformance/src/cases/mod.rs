@@ -7,6 +7,7 @@ mod deep;
 mod elementwise;
 mod families;
 mod indexing;
+mod long;
 mod matrix;
 mod memory;
 mod network;
@@ -20,6 +21,7 @@ use crate::suite::Output;
 
 pub(crate) use deep::round as deep;
 pub(crate) use families::run;
+pub(crate) use long::run as long;
 
 /// Every float dtype.
 const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
