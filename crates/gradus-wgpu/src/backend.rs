@@ -70,7 +70,7 @@ impl Backend for WgpuBackend {
 
     fn memory_stats(&self) -> MemoryStats {
         let stats = self.pool().stats();
-        MemoryStats { cached: stats.cached + self.queue().readback_bytes(), ..stats }
+        MemoryStats { cached: stats.cached + self.queue().kept_bytes(), ..stats }
     }
 
     fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()> {

@@ -22,6 +22,7 @@ mod conv;
 mod faults;
 mod gemm;
 mod index;
+mod kept;
 mod key;
 mod lines;
 mod log;

@@ -15,6 +15,7 @@ use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::adapter::Opened;
 use crate::faults::{FAULT_BYTES, Fault, Faults, Slots};
+use crate::kept::Kept;
 use crate::key::{KeyMap, key};
 use crate::log::{Access, LONG, Log};
 use crate::pool::{Block, Pool};
@@ -41,6 +42,8 @@ pub struct Counters {
     pub bind_groups: u64,
     /// Buffers created, including those for reading back.
     pub buffers: u64,
+    /// Copies from the host to the device.
+    pub uploads: u64,
 }
 
 /// A part of a buffer, as a kernel sees it.
@@ -170,6 +173,7 @@ struct State {
     /// Number of the submission being collected, from 1.
     epoch: u64,
     readback: Option<wgpu::Buffer>,
+    kept: Kept,
     /// Bytes uploaded since the submission below.
     staged: usize,
     uploaded: Option<wgpu::SubmissionIndex>,
@@ -479,20 +483,31 @@ impl Queue {
         let epoch = state.epoch;
         from.touch(epoch);
         to.touch(epoch);
+        self.encode_copy(state, (&from.raw, from_at), (&to.raw, to_at), bytes);
+        Ok(())
+    }
+
+    fn encode_copy(
+        &self,
+        state: &mut State,
+        (from, from_at): (&wgpu::Buffer, u64),
+        (to, to_at): (&wgpu::Buffer, u64),
+        bytes: u64,
+    ) {
         state.pass = None;
         let encoder = state.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()));
-        encoder.copy_buffer_to_buffer(&from.raw, from_at, &to.raw, to_at, bytes);
+        encoder.copy_buffer_to_buffer(from, from_at, to, to_at, bytes);
         state.commands += 1;
         if state.commands >= BATCH {
             self.flush(state);
         }
-        Ok(())
     }
 
     /// Drops the bind groups, which keep the buffers in them alive, and the buffer for reading back.
     pub(crate) fn trim(&self) {
         let mut state = self.state();
         state.groups.clear();
+        state.kept.clear();
         state.readback = None;
     }
 
@@ -501,15 +516,17 @@ impl Queue {
         let mut state = self.state();
         self.submit(&mut state);
         state.groups.clear();
+        state.kept.clear();
         state.readback = None;
         drop(state);
         // If the device is lost meanwhile, the next call reports it.
         let _ = self.wait("alloc", None);
     }
 
-    /// Size of the buffer kept for reading back.
-    pub(crate) fn readback_bytes(&self) -> usize {
-        self.state().readback.as_ref().map_or(0, |b| b.size() as usize)
+    /// The sizes of the buffer for reading back and of the tables that are kept.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let state = self.state();
+        state.readback.as_ref().map_or(0, |b| b.size() as usize) + state.kept.bytes()
     }
 
     /// Destroys the device: every later call is an error.

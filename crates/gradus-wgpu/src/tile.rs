@@ -165,6 +165,7 @@ impl Tile {
                 text.line(format_args!("let f_{i} = tile_found[kk * {width}u + across + {}u] != {none};", i * 16));
             }
         }
+        // At most 8 names.
         let rows: Vec<_> = (0..groups).flat_map(|i| self.elements(&format!("a_{i}"))).collect();
         for (i, j) in self.vectors() {
             let product = wgsl::binary(ScalarOp::Mul, self.dtype, &rows[i as usize], &format!("b_{j}"));

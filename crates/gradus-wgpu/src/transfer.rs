@@ -7,6 +7,9 @@ use crate::WgpuBackend;
 use crate::map::copy_strided;
 use crate::queue::MOST_READ;
 
+/// Uploads of fewer bytes are padded to whole words, not cut in two.
+const SMALL: usize = 1024;
+
 fn check(op: &str, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
     match offset.checked_add(bytes) {
         Some(end) if end <= buffer.bytes() => Ok(()),
@@ -31,17 +34,20 @@ pub(crate) fn upload(b: &WgpuBackend, dst: &mut Buffer, offset: usize, bytes: &[
     // Bytes after the end of a buffer are unused.
     let ends = offset + bytes.len() == dst.bytes();
     if offset.is_multiple_of(4) && (ends || bytes.len().is_multiple_of(4)) {
-        let whole = bytes.len() / 4 * 4;
-        if whole > 0 {
-            let all = offset == 0 && whole == dst.bytes();
-            b.queue().write(block, offset as u64, &bytes[..whole], all)?;
+        let whole = offset == 0 && ends;
+        let (words, last) = bytes.split_at(bytes.len() / 4 * 4);
+        if last.is_empty() {
+            return b.queue().write(block, offset as u64, bytes, whole);
         }
-        if whole < bytes.len() {
-            let mut last = [0; 4];
-            last[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
-            b.queue().write(block, (offset + whole) as u64, &last, dst.bytes() < 4)?;
+        if bytes.len() < SMALL {
+            let mut padded = [0; SMALL];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            return b.queue().write(block, offset as u64, &padded[..bytes.len().next_multiple_of(4)], whole);
         }
-        return Ok(());
+        b.queue().write(block, offset as u64, words, false)?;
+        let mut padded = [0; 4];
+        padded[..last.len()].copy_from_slice(last);
+        return b.queue().write(block, (offset + words.len()) as u64, &padded, false);
     }
     let mut staged = b.allocate(bytes.len())?;
     upload(b, &mut staged, 0, bytes)?;

@@ -6,7 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gradus::backend::Backend;
+use gradus::image::Border;
 use gradus::prelude::*;
+use gradus::{
+    PadMode,
+    ops::{Interpolation, Resized},
+};
 use gradus_wgpu::{Profile, WgpuBackend};
 
 fn opened() -> Option<(Arc<WgpuBackend>, Device)> {
@@ -26,6 +31,35 @@ fn a_thousand_dependent_operations_go_in_a_few_submissions() {
     assert_eq!(x.to_vec::<f32>().expect("values"), [1000.0; 64]);
     let made = backend.counters().submissions - before;
     assert!(made <= 10, "{made} submissions");
+}
+
+#[test]
+fn operations_with_tables_upload_nothing_after_the_second_time() {
+    let Some((backend, device)) = opened() else { return };
+    let x = Tensor::rand([1, 3, 20, 24], DType::F32, &device, &mut Generator::new(2)).expect("draws");
+    let resized = |mode| x.interpolate(Resized::To(&[33, 17]), mode);
+    let run = || -> Result<[Tensor; 9]> {
+        Ok([
+            Tensor::arange(3, 70, 2, DType::F32, &device)?,
+            x.tril(1)?,
+            x.pad(&[(1, 2), (3, 1)], PadMode::Reflect)?,
+            resized(Interpolation::Nearest)?,
+            resized(Interpolation::Bilinear)?,
+            resized(Interpolation::Bicubic)?,
+            x.adaptive_avg_pool2d([7, 5])?,
+            gradus::image::gaussian_blur(&x, 1.5, None, Border::Reflect)?,
+            gradus::image::sobel(&x, None, Border::Replicate)?,
+        ])
+    };
+    let values = || resized(Interpolation::Bilinear).and_then(|y| y.to_vec::<f32>());
+    let first = values().expect("an image");
+    drop(run().and_then(|_| run()).expect("results"));
+    let before = backend.counters().uploads;
+    drop(run().expect("results"));
+    assert_eq!(backend.counters().uploads, before);
+    assert!(values().expect("an image") == first && backend.memory_stats().cached > 0);
+    backend.trim().expect("a device that works");
+    assert_eq!(values().expect("an image"), first);
 }
 
 #[test]

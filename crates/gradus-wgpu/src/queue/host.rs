@@ -9,6 +9,7 @@ use gradus_backend::{Error, ErrorKind, Result};
 
 use super::{Queue, State};
 use crate::faults::{FAULT_BYTES, Faults};
+use crate::kept::Table;
 use crate::log::{Access, Check};
 use crate::pool::Block;
 
@@ -33,10 +34,13 @@ impl Queue {
             if block.is_touched(state.epoch) {
                 self.flush(&mut state);
             }
-            self.queue.write_buffer(&block.raw, offset, piece);
-            let access = if whole && piece.len() == bytes.len() { Access::Replace } else { Access::Write };
+            let whole = whole && piece.len() == bytes.len();
+            if whole && self.copy_kept(&mut state, block, piece) {
+                return Ok(());
+            }
+            let access = if whole { Access::Replace } else { Access::Write };
             state.log.note(None, [(&block.contents, access)].into_iter());
-            state.staged += piece.len();
+            self.upload(&mut state, &block.raw, offset, piece);
             if state.staged < STAGED {
                 continue;
             }
@@ -50,6 +54,32 @@ impl Queue {
             }
         }
         Ok(())
+    }
+
+    /// Fills `block` with a table that the device keeps, or keeps from now on. Returns whether it did.
+    fn copy_kept(&self, state: &mut State, block: &Block, bytes: &[u8]) -> bool {
+        let table = match state.kept.find(bytes) {
+            Table::Host => return false,
+            Table::Device(table) => table,
+            Table::Again(key) => {
+                let usage = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+                let Some(table) = self.pool.make(bytes.len() as u64, usage) else { return false };
+                state.counters.buffers += 1;
+                self.upload(state, &table, 0, bytes);
+                state.kept.keep(key, table.clone());
+                table
+            }
+        };
+        state.log.note(None, [(&block.contents, Access::Replace)].into_iter());
+        block.touch(state.epoch);
+        self.encode_copy(state, (&table, 0), (&block.raw, 0), bytes.len() as u64);
+        true
+    }
+
+    fn upload(&self, state: &mut State, to: &wgpu::Buffer, offset: u64, bytes: &[u8]) {
+        self.queue.write_buffer(to, offset, bytes);
+        state.counters.uploads += 1;
+        state.staged += bytes.len();
     }
 
     /// Waits for everything, checks the fault buffer, and fetches `size` bytes of a buffer (offset and size are multiples

@@ -1,0 +1,71 @@
+//! Small tables that are uploaded again and again, such as the weights of a filter or the positions of a resize. From the
+//! second time on, the device keeps a copy, and an upload is a copy between buffers.
+
+use std::collections::HashSet;
+use std::hash::BuildHasherDefault;
+
+use crate::key::{KeyMap, Low, key};
+
+/// The most bytes of a table.
+const LARGEST: usize = 64 << 10;
+/// The most bytes of all tables. When they are exceeded, all tables are dropped.
+const MOST: usize = 4 << 20;
+/// The number of tables that came once and are remembered by their hashes. When it is exceeded, all are forgotten.
+const SEEN: usize = 4096;
+
+/// The tables by the hashes of their bytes.
+#[derive(Default)]
+pub(crate) struct Kept {
+    seen: HashSet<u128, BuildHasherDefault<Low>>,
+    tables: KeyMap<wgpu::Buffer>,
+    bytes: usize,
+}
+
+/// Where the bytes of an upload are.
+pub(crate) enum Table {
+    /// On the host only, and not worth keeping.
+    Host,
+    /// On the host only. A copy on the device should be [kept](Kept::keep) under this key.
+    Again(u128),
+    Device(wgpu::Buffer),
+}
+
+impl Kept {
+    /// The number of bytes on the device.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Kept::default();
+    }
+
+    /// Looks up the bytes, and remembers them.
+    pub(crate) fn find(&mut self, bytes: &[u8]) -> Table {
+        if bytes.len() > LARGEST {
+            return Table::Host;
+        }
+        let key = key(bytes);
+        if let Some(table) = self.tables.get(&key) {
+            return Table::Device(table.clone());
+        }
+        if self.seen.remove(&key) {
+            return Table::Again(key);
+        }
+        if self.seen.len() >= SEEN {
+            self.seen.clear();
+        }
+        self.seen.insert(key);
+        Table::Host
+    }
+
+    /// Keeps a buffer with the bytes whose key this is.
+    pub(crate) fn keep(&mut self, key: u128, table: wgpu::Buffer) {
+        let bytes = table.size() as usize;
+        if self.bytes + bytes > MOST {
+            self.clear();
+        }
+        self.bytes += bytes;
+        self.tables.insert(key, table);
+    }
+}
