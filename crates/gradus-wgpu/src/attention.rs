@@ -171,7 +171,7 @@ impl Plan {
         let mut text = Text::new(FIXED + 5 * count);
         names.iter().for_each(|&(name, dtype)| text.input(name, dtype));
         outputs.iter().for_each(|&(name, dtype)| text.output(name, dtype));
-        across(&mut text, LANES, d);
+        across(&mut text, LANES, d, false);
         text.declare(format_args!("var<workgroup> weights: array<{t}, {LANES}>;"));
         text.line(format_args!("if (group >= {}) {{ return; }}", param(0)));
         let (heads, lq, lk, size, width, shared) = (param(1), param(2), param(3), param(4), param(5), param(6));

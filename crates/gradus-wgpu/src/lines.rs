@@ -18,6 +18,7 @@ pub(crate) struct Lines {
     kept: usize,
     along: usize,
     lanes: u32,
+    subgroups: bool,
 }
 
 impl Lines {
@@ -46,7 +47,7 @@ impl Lines {
         for &(name, dtype, write) in &self.dtypes {
             if write { text.output(name, dtype) } else { text.input(name, dtype) }
         }
-        across(&mut text, self.lanes, dtype);
+        across(&mut text, self.lanes, dtype, self.subgroups);
         let lanes = self.lanes;
         text.line(format_args!("let line = id / {lanes}u; let lane = id % {lanes}u; let n = {};", param(1)));
         text.line(format_args!("if (line >= {}) {{ return; }}", param(0)));
@@ -84,21 +85,38 @@ impl Lines {
 }
 
 /// Declares `sum_of` and `largest_of`, which combine a value from each of `lanes` invocations and return the result to
-/// all of them.
-pub(crate) fn across(text: &mut Text, lanes: u32, dtype: DType) {
+/// all of them. With `subgroups`, values of f32 are exchanged within subgroups before they go through shared memory,
+/// which takes two barriers instead of one for each halving. The tree of additions then depends on the device's size of
+/// a subgroup.
+pub(crate) fn across(text: &mut Text, lanes: u32, dtype: DType, subgroups: bool) {
     let t = wgsl::ty(dtype);
+    let subgroups = subgroups && t == "f32" && lanes > 1;
+    if subgroups {
+        text.use_subgroups();
+    }
     for (name, join) in [("sum_of", "a + b".to_owned()), ("largest_of", format!("larger_{t}(a, b)"))] {
         if lanes == 1 {
             text.declare(format_args!("fn {name}(v: {t}, local: u32) -> {t} {{ return v; }}"));
             continue;
         }
         text.declare(format_args!("fn {name}_two(a: {t}, b: {t}) -> {t} {{ return {join}; }}"));
+        let combine = if subgroups {
+            format!(
+                "var all = v;\n  for (var d = 1u; d < subgroup_width; d = d * 2u) {{ all = {name}_two(all, \
+                 subgroupShuffleXor(all, d)); }}\n  if (subgroup_lane == 0u) {{ lane_values[subgroup] = all; }}\n  \
+                 workgroupBarrier();\n  all = lane_values[0];\n  for (var s = 1u; s < subgroups; s = s + 1u) {{ all = \
+                 {name}_two(all, lane_values[s]); }}\n"
+            )
+        } else {
+            format!(
+                "lane_values[local] = v; workgroupBarrier();\n  for (var half = {}u; half > 0u; half = half / 2u) {{\n    \
+                 if (local < half) {{ lane_values[local] = {name}_two(lane_values[local], lane_values[local + half]); \
+                 }}\n    workgroupBarrier();\n  }}\n  let all = lane_values[0];\n",
+                lanes / 2
+            )
+        };
         text.declare(format_args!(
-            "fn {name}(v: {t}, local: u32) -> {t} {{\n  lane_values[local] = v; workgroupBarrier();\n  for (var half = \
-             {}u; half > 0u; half = half / 2u) {{\n    if (local < half) {{ lane_values[local] = \
-             {name}_two(lane_values[local], lane_values[local + half]); }}\n    workgroupBarrier();\n  }}\n  let all = \
-             lane_values[0]; workgroupBarrier();\n  return all;\n}}",
-            lanes / 2
+            "fn {name}(v: {t}, local: u32) -> {t} {{\n  {combine}  workgroupBarrier();\n  return all;\n}}"
         ));
     }
     if lanes > 1 {
@@ -155,7 +173,8 @@ pub(crate) fn run(
         33..=512 => 64,
         _ => GROUP,
     };
-    let plan = Lines { dtypes, kept: kept.rank(), along: along.rank(), lanes };
+    let subgroups = b.features.contains(wgpu::Features::SUBGROUP);
+    let plan = Lines { dtypes, kept: kept.rank(), along: along.rank(), lanes, subgroups };
     let mut params = vec![count as u32, n as u32];
     params.extend(layouts.iter().map(|l| l.offset() as u32));
     for axes in [&kept, &along] {

@@ -55,12 +55,13 @@ pub(crate) struct Text {
     head: String,
     body: String,
     bindings: u32,
+    subgroups: bool,
 }
 
 impl Text {
     /// Starts the text of a kernel with `params` parameters, which are 32-bit words and are read by [`param`].
     pub(crate) fn new(params: usize) -> Text {
-        let mut text = Text { head: String::new(), body: String::new(), bindings: 1 };
+        let mut text = Text { bindings: 1, ..Text::default() };
         let n = (params + 1).div_ceil(4);
         text.declare(format_args!("@group(0) @binding(0) var<uniform> P: array<vec4<u32>, {n}>;"));
         // The parameter after the last one is 0, but no compiler can know that; see `opaque_f32`.
@@ -127,6 +128,15 @@ impl Text {
         self.declare(format_args!("fn fail() {{ atomicStore(&faults[{} * 8u], 1u); }}", param(slot)));
     }
 
+    /// Lets functions use `subgroup`, the number of the invocation's subgroup among the `subgroups` of the work-group,
+    /// and `subgroup_lane`, its number among the `subgroup_width` invocations of the subgroup.
+    pub(crate) fn use_subgroups(&mut self) {
+        self.subgroups = true;
+        for name in ["subgroup", "subgroups", "subgroup_lane", "subgroup_width"] {
+            self.declare(format_args!("var<private> {name}: u32;"));
+        }
+    }
+
     /// Returns only the lines of the main function.
     pub(crate) fn into_body(self) -> String {
         self.body
@@ -136,10 +146,19 @@ impl Text {
     /// invocations per work-group. In the main function, `group` is the number of the work-group, `local` the number of
     /// the invocation within its group, and `id` the number of the invocation among all.
     pub(crate) fn finish(self, size: u32) -> String {
+        let (arguments, kept) = if self.subgroups {
+            (
+                ", @builtin(subgroup_id) sg: u32, @builtin(num_subgroups) sgs: u32, @builtin(subgroup_invocation_id) sl: \
+                 u32, @builtin(subgroup_size) sw: u32",
+                "  subgroup = sg; subgroups = sgs; subgroup_lane = sl; subgroup_width = sw;\n",
+            )
+        } else {
+            ("", "")
+        };
         let main = format!(
             "@compute @workgroup_size({size})\nfn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) nw: \
-             vec3<u32>, @builtin(local_invocation_index) local: u32) {{\n  let group = wg.y * nw.x + wg.x;\n  let id = \
-             group * {size}u + local;\n{}}}\n",
+             vec3<u32>, @builtin(local_invocation_index) local: u32{arguments}) {{\n{kept}  let group = wg.y * nw.x + \
+             wg.x;\n  let id = group * {size}u + local;\n{}}}\n",
             self.body
         );
         library::with_used(&format!("{}{main}", self.head))
