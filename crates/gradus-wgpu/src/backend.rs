@@ -266,6 +266,23 @@ impl Backend for WgpuBackend {
         crate::attention::attention(self, params, q, k, v, mask, out, lse)
     }
 
+    fn attention_backward(
+        &self,
+        params: &AttentionParams,
+        q: View<'_>,
+        k: View<'_>,
+        v: View<'_>,
+        mask: Option<View<'_>>,
+        out: View<'_>,
+        lse: View<'_>,
+        g: View<'_>,
+        dq: &mut ViewMut<'_>,
+        dk: &mut ViewMut<'_>,
+        dv: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        crate::attention_backward::backward(self, params, q, k, v, mask, out, lse, g, dq, dk, dv)
+    }
+
     fn compute_limits(&self) -> Option<ComputeLimits> {
         Some(compute::limits(self))
     }

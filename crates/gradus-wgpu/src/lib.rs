@@ -16,6 +16,8 @@
 mod adapter;
 mod arange;
 mod attention;
+mod attention_backward;
+mod attention_tile;
 mod backend;
 mod compute;
 mod conv;

@@ -113,6 +113,25 @@ fn attention_to_many_keys() {
 }
 
 #[test]
+fn gradients_of_attention_to_many_keys_and_of_many_queries() {
+    for (queries, keys, dtype, error) in
+        [(3, 40_000, DType::F32, 1e-4), (40_000, 3, DType::F32, 1e-4), (40_000, 2, DType::BF16, 0.02)]
+    {
+        let of = |rows: usize, d: &Device| numbers(&[1, 1, rows, 4], d).mul(0.25)?.to_dtype(dtype);
+        let attention = |q: &Tensor, k: &Tensor, v: &Tensor| {
+            q.scaled_dot_product_attention(k, v, AttentionOptions::new().causal(Causal::BottomRight))?
+                .to_dtype(DType::F32)
+        };
+        same("the gradient of queries", error, |d| {
+            gradient(&of(queries, d)?, |q| attention(q, &of(keys, d)?, &of(keys, d)?))
+        });
+        same("the gradient of keys and values", error, |d| {
+            gradient(&of(keys, d)?, |k| attention(&of(queries, d)?, k, &k.mul(0.5)?))
+        });
+    }
+}
+
+#[test]
 fn many_equal_indices() {
     let zeros = |n: usize, d: &Device| Tensor::zeros([n], DType::I64, d);
     same("index_add", 0.0, |d| {

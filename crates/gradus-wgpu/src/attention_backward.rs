@@ -1,0 +1,257 @@
+//! The gradients of attention without the matrix of scores: three kernels compute tiles of it again from the log-sum-exp of
+//! each query. With the weight `p = e^(score - lse)`, `dp = g v^T` and `delta` the sum of `p * dp` over the keys, the
+//! gradient of a score is `p * (dp - delta)`. The first kernel computes `delta`, the second the gradient of the queries, and
+//! the third those of keys and values.
+//!
+//! `delta` is `sum(g * out)` too, which takes less time, but `dp - delta` can cancel: both come from the same numbers, so that
+//! the gradient of a score that does not matter is 0.
+
+use gradus_backend::composite::attention::{Sizes, backward as composed};
+use gradus_backend::{AttentionParams, KernelBuilder, Layout, MapArg, Result, Shape, View, ViewMut};
+
+use crate::WgpuBackend;
+use crate::attention_tile::{
+    AXES, LONGEST, Numbers, OTHER, Own, Strange, Tile, block, list, rows, scale, side, stretched,
+};
+use crate::operand::{Bound, LOOP};
+use crate::temp::Temp;
+use crate::wgsl::{Text, ty};
+
+const OP: &str = "attention_backward";
+/// Most pieces of columns that a work-group computes, of all its outputs together: each takes 32 registers.
+const PIECES: usize = 4;
+
+/// An output, by its name.
+type Named<'a> = (&'static str, ViewMut<'a>);
+
+/// The operands of the kernels.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    params: &'a AttentionParams,
+    sizes: &'a Sizes,
+    q: View<'a>,
+    k: View<'a>,
+    v: View<'a>,
+    g: View<'a>,
+    mask: Option<View<'a>>,
+    /// The log-sum-exp of each query, or pairs of it and `delta`.
+    rows: View<'a>,
+}
+
+/// See [`Backend::attention_backward`](gradus_backend::Backend::attention_backward); operands that are empty or too large
+/// to bind, and rows longer than [`LONGEST`], go to the default body.
+pub(crate) fn backward(
+    b: &WgpuBackend,
+    params: &AttentionParams,
+    q: View<'_>,
+    k: View<'_>,
+    v: View<'_>,
+    mask: Option<View<'_>>,
+    out: View<'_>,
+    lse: View<'_>,
+    g: View<'_>,
+    dq: &mut ViewMut<'_>,
+    dk: &mut ViewMut<'_>,
+    dv: &mut ViewMut<'_>,
+) -> Result<()> {
+    let gradients = [g, dq.as_view(), dk.as_view(), dv.as_view()];
+    let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, lse], mask, gradients)?;
+    let pair = Layout::contiguous(Shape::new(&[s.b, s.h, s.lq, 2])?);
+    let mut views = [q, k, v, out, lse].map(|x| (x.layout, x.dtype)).to_vec();
+    views.extend(gradients.map(|x| (x.layout, x.dtype)));
+    views.extend(mask.map(|x| (x.layout, x.dtype)));
+    views.push((&pair, lse.dtype));
+    let plain = views.iter().all(|(l, d)| l.numel() > 0 && b.fits(l, *d));
+    if !plain || s.d.max(s.dv) > LONGEST {
+        return composed(b, params, q, k, v, mask, out, lse, g, dq, dk, dv);
+    }
+    let column = lse.layout.unsqueeze(3)?;
+    let mut given = Given { params, sizes: &s, q, k, v, g, mask, rows: lse.with(&column) };
+    let mut rows = Temp::new(b, lse.dtype, *pair.shape())?;
+    given.run(b, Own::Queries, &mut [("rows", rows.view_mut())])?;
+    given.rows = rows.view();
+    let layouts = [dq.layout, dk.layout, dv.layout];
+    given.run(b, Own::Queries, &mut [("dq", dq.with(layouts[0]))])?;
+    given.run(b, Own::Keys, &mut [("dk", dk.with(layouts[1])), ("dv", dv.with(layouts[2]))])
+}
+
+impl Given<'_> {
+    /// Computes outputs for what a work-group owns. Tiles beyond those that one launch may go through are added to the
+    /// results of the launches before.
+    fn run(&self, b: &WgpuBackend, own: Own, outs: &mut [Named<'_>]) -> Result<()> {
+        let (s, d) = (self.sizes, self.q.dtype.compute());
+        let columns = outs.iter().map(|(_, out)| out.layout.dims()[3]).max().unwrap_or_default();
+        let pieces = columns.div_ceil(side(d));
+        let mut tile = Tile {
+            own,
+            block: block(d, if own == Own::Queries { s.lq } else { s.lk }),
+            inputs: vec![("q", self.q.dtype), ("k", self.k.dtype), ("v", self.v.dtype), ("g", self.g.dtype)],
+            outputs: outs.iter().map(|(name, out)| (*name, out.dtype)).collect(),
+            causal: self.params.causal,
+            pieces: pieces.min(PIECES / outs.len()),
+            again: false,
+        };
+        // The first kernel makes pairs of the log-sum-exp and `delta`.
+        tile.inputs.push((if outs[0].0 == "rows" { "lse" } else { "rows" }, d));
+        tile.inputs.extend(self.mask.map(|m| ("mask", m.dtype)));
+        let all = match own {
+            Own::Queries => tile.cover(s.lk),
+            Own::Keys => s.h / s.hk * tile.cover(s.lq),
+        };
+        // The other half is for what looks at the own rows, once.
+        let most = LOOP / 2 / tile.turns(&[s.d, s.dv]);
+        if all > most && outs.iter().any(|(_, out)| out.dtype != d) {
+            return self.through_sums(b, own, outs);
+        }
+        for start in (0..all).step_by(most) {
+            tile.again = start > 0;
+            let tiles = start..all.min(start + most);
+            let parts = pieces.div_ceil(tile.pieces);
+            let numbers = Numbers { op: OP, sizes: s, scale: self.params.scale, causal: s.lk as isize, tiles, parts };
+            tile.launch(b, &numbers, &self.operands(b, tile.inputs[4].0, outs)?, &source)?;
+        }
+        Ok(())
+    }
+
+    /// Computes outputs in the type of their sums, and rounds them once.
+    fn through_sums(&self, b: &WgpuBackend, own: Own, outs: &mut [Named<'_>]) -> Result<()> {
+        let d = self.q.dtype.compute();
+        let sums = outs.iter().map(|(_, out)| Temp::new(b, d, *out.layout.shape()));
+        let mut sums = sums.collect::<Result<Vec<_>>>()?;
+        let mut wide: Vec<_> = outs.iter().zip(&mut sums).map(|((name, _), sum)| (*name, sum.view_mut())).collect();
+        self.run(b, own, &mut wide)?;
+        for ((_, out), sum) in outs.iter_mut().zip(&sums) {
+            let builder = KernelBuilder::new(&[d]);
+            let kernel = builder.finish(OP, &[(builder.args()[0], out.dtype)])?;
+            let layout = out.layout;
+            crate::map::map(b, &kernel, &[MapArg::View(sum.view())], &mut [out.with(layout)])?;
+        }
+        Ok(())
+    }
+
+    /// The operands of a kernel in the order of its bindings.
+    fn operands<'a>(&'a self, b: &'a WgpuBackend, rows: &str, outs: &'a [Named<'_>]) -> Result<Vec<Bound<'a>>> {
+        let inputs = [("q", self.q), ("k", self.k), ("v", self.v), ("g", self.g), (rows, self.rows)];
+        let inputs = inputs.into_iter().map(|(name, x)| b.input(OP, name, x));
+        let mask = self.mask.map(|mask| stretched(b, OP, self.sizes, mask));
+        let outputs = outs.iter().map(|(name, out)| b.output(OP, name, out));
+        inputs.chain(mask).chain(outputs).collect()
+    }
+}
+
+fn source(tile: &Tile) -> String {
+    let t = ty(tile.dtype());
+    let mut text = tile.open();
+    // The log-sum-exp and `delta` of a query, zeros beyond the end.
+    let from = tile.inputs[4].0;
+    let at = format!("at + query * {}", tile.at(from, 3));
+    let pair = match from {
+        "lse" => format!("load_lse({at}), {t}(0)"),
+        _ => format!("load_rows({at}), load_rows({at} + 1u)"),
+    };
+    text.declare(format_args!("fn row(at: u32, query: u32) -> vec2<{t}> {{"));
+    text.declare(format_args!("  var v = vec2<{t}>(); if (query < {}) {{ v = vec2<{t}>({pair}); }}", rows(from)));
+    text.declare("  return v;\n}");
+    // A row without any key has no weights.
+    text.declare(format_args!("fn weight(score: {t}, lse: {t}) -> {t} {{"));
+    text.declare(format_args!("  return select(exp_{t}(score - lse), {t}(0), lse == nothing());\n}}"));
+    text.declare(format_args!("fn odd_row(v: vec2<{t}>) -> bool {{"));
+    text.declare(format_args!("  return !is_finite_{t}(v.y) || !(is_finite_{t}(v.x) || v.x == nothing());\n}}"));
+    match tile.outputs[0].0 {
+        "rows" => deltas(tile, &mut text),
+        "dq" => of_queries(tile, &mut text),
+        _ => of_keys(tile, &mut text),
+    }
+    text.finish(tile.lanes())
+}
+
+/// Code for the sums of weights times their gradients.
+fn deltas(tile: &Tile, text: &mut Text) {
+    let t = ty(tile.dtype());
+    of_own_queries(tile, text, "lse");
+    text.line(format_args!("var delta_0 = vec4<{t}>(); var delta_1 = vec4<{t}>();"));
+    tile.tiles(text);
+    if tile.causal {
+        tile.skip(text, &Strange { names: &["v"], more: "false" });
+    }
+    weights(tile, text, ["q", "k"], ["g", "v"], |i, _| format!("row_{i}.x"));
+    tile.own_rows().for_each(|i| {
+        let delta = format!("delta_{}.{}", i / 4, AXES[i % 4]);
+        text.line(format_args!("{delta} = {delta} + dot(p_{i}, dp_{i});"));
+    });
+    text.line("}");
+    tile.combine(text, "delta", |a, b| format!("{a} + {b}"));
+    for i in tile.own_rows() {
+        let at = format!("rows_at + own_{i} * {}", tile.at("rows", 3));
+        let delta = format!("delta_{}.{}", i / 4, AXES[i % 4]);
+        let delta = if tile.again { format!("load_rows({at} + 1u) + {delta}") } else { delta };
+        let own = format!("across == 0u && own_{i} < {}", rows("rows"));
+        text.line(format_args!("if ({own}) {{ store_rows({at}, row_{i}.x); store_rows({at} + 1u, {delta}); }}"));
+    }
+}
+
+/// Code for the gradient of the queries.
+fn of_queries(tile: &Tile, text: &mut Text) {
+    of_own_queries(tile, text, "rows");
+    tile.sums(text, "dq");
+    tile.tiles(text);
+    if tile.causal {
+        tile.skip(text, &Strange { names: &["k", "v"], more: "false" });
+    }
+    weights(tile, text, ["q", "k"], ["g", "v"], |i, _| format!("row_{i}.x"));
+    tile.add(text, "dq", |i| format!("p_{i} * (dp_{i} - row_{i}.y)"), "k");
+    text.line("}");
+    let scale = scale(tile.dtype());
+    tile.store(text, "dq", |sum, _| format!("{sum} * {scale}"));
+}
+
+/// Code that loads the numbers of the own queries, and looks at those by which hidden weights are multiplied.
+fn of_own_queries(tile: &Tile, text: &mut Text, from: &str) {
+    tile.own_rows().for_each(|i| text.line(format_args!("let row_{i} = row({from}_at, own_{i});")));
+    if tile.causal {
+        let more = tile.own_rows().map(|i| format!("odd_row(row_{i})")).collect::<Vec<_>>().join(" || ");
+        tile.look(text, &Strange { names: &["g"], more: &more });
+    }
+}
+
+/// Code for the gradients of keys and values.
+fn of_keys(tile: &Tile, text: &mut Text) {
+    let t = ty(tile.dtype());
+    if tile.causal {
+        tile.look(text, &Strange { names: &["v"], more: "false" });
+    }
+    ["dk", "dv"].iter().for_each(|name| tile.sums(text, name));
+    tile.tiles(text);
+    OTHER.for_each(|j| text.line(format_args!("let row_{j} = row(rows_at, other_{j});")));
+    if tile.causal {
+        let more = OTHER.map(|j| format!("odd_row(row_{j})")).collect::<Vec<_>>().join(" || ");
+        tile.skip(text, &Strange { names: &["q", "g"], more: &more });
+    }
+    weights(tile, text, ["k", "q"], ["v", "g"], |_, j| format!("row_{j}.x"));
+    tile.add(text, "dv", |i| format!("p_{i}"), "g");
+    text.line(format_args!("let deltas = vec4<{t}>({});", list(OTHER, |j| format!("row_{j}.y"))));
+    tile.add(text, "dk", |i| format!("p_{i} * (dp_{i} - deltas)"), "q");
+    text.line("}");
+    let scale = scale(tile.dtype());
+    tile.store(text, "dk", |sum, _| format!("{sum} * {scale}"));
+    tile.store(text, "dv", |sum, _| sum.to_owned());
+}
+
+/// Code for the weights `p_i` of a block and their gradients `dp_i`.
+///
+/// Beyond the end of the other rows, weights are 0 and their gradients 0 or NaN. These NaN meet zeros in a product, and come
+/// from a number that is not finite in a row whose results are NaN without them.
+fn weights(
+    tile: &Tile,
+    text: &mut Text,
+    [own, other]: [&str; 2],
+    [own_side, other_side]: [&str; 2],
+    lse: impl Fn(usize, usize) -> String,
+) {
+    tile.multiply(text, "dots", own, other);
+    tile.multiply(text, "dp", own_side, other_side);
+    for i in tile.own_rows() {
+        let each = list(OTHER, |j| format!("weight({}, {})", tile.score_of("dots", i, j), lse(i, j)));
+        text.line(format_args!("let p_{i} = vec4<{}>({each});", ty(tile.dtype())));
+    }
+}
