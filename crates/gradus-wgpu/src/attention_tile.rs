@@ -11,9 +11,9 @@ use gradus_backend::composite::attention::Sizes;
 use gradus_backend::{DType, ReduceOp, Result, Scalar, View};
 
 use crate::WgpuBackend;
+use crate::key::key;
 use crate::map::{scalar_param, scalar_words};
 use crate::operand::{Bound, LOOP};
-use crate::key::key;
 use crate::queue::{Bind, Launch};
 use crate::reduce::identity;
 use crate::wgsl::{Text, cast, param, ty};

@@ -6,7 +6,7 @@ use gradus_backend::{
     ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
-use crate::{WgpuBackend, compute, conv, index, map, reduce, rows, transfer, window};
+use crate::{WgpuBackend, avg_pool, compute, conv, index, map, reduce, rows, transfer, window};
 
 impl Backend for WgpuBackend {
     fn info(&self) -> BackendInfo {
@@ -251,6 +251,20 @@ impl Backend for WgpuBackend {
 
     fn max_pool(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>, indices: &mut ViewMut<'_>) -> Result<()> {
         window::max_pool(self, window, x, out, indices)
+    }
+
+    fn avg_pool(&self, window: &Window, count_include_pad: bool, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        avg_pool::avg_pool(self, window, count_include_pad, x, out)
+    }
+
+    fn avg_pool_backward(
+        &self,
+        window: &Window,
+        count_include_pad: bool,
+        g: View<'_>,
+        dx: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        avg_pool::avg_pool_backward(self, window, count_include_pad, g, dx)
     }
 
     fn attention(

@@ -18,6 +18,7 @@ mod arange;
 mod attention;
 mod attention_backward;
 mod attention_tile;
+mod avg_pool;
 mod backend;
 mod compute;
 mod conv;

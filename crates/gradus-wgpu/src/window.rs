@@ -27,14 +27,15 @@ fn check(b: &WgpuBackend, op: &str, window: &Window, plain: View<'_>, unfolded: 
     b.expect(op, "the unfolded tensor", unfolded, plain.dtype, &shape)
 }
 
-fn strides(params: &mut Vec<u32>, layout: &Layout) {
+/// The position and the strides of an operand.
+pub(crate) fn strides(params: &mut Vec<u32>, layout: &Layout) {
     params.push(layout.offset() as u32);
     params.extend(layout.strides().iter().map(|&s| s as u32));
 }
 
 /// Adds the parameters of a window: the sizes of the axes, the kernel, stride, dilation and padding, and the number of
 /// positions, with `rank` numbers each.
-fn shape(params: &mut Vec<u32>, window: &Window, spatial: &[usize], positions: &[usize]) {
+pub(crate) fn shape(params: &mut Vec<u32>, window: &Window, spatial: &[usize], positions: &[usize]) {
     let parts = [&window.kernel, &window.stride, &window.dilation, &window.pad_before];
     params.extend(spatial.iter().map(|&v| v as u32));
     parts.iter().for_each(|part| params.extend(part[..window.rank].iter().map(|&v| v as u32)));
@@ -42,7 +43,7 @@ fn shape(params: &mut Vec<u32>, window: &Window, spatial: &[usize], positions: &
 }
 
 /// The axis at which to cut samples or channels, and its middle, if an operand is too large to bind.
-fn too_large(b: &WgpuBackend, operands: &[(&Layout, DType)]) -> Option<(usize, usize)> {
+pub(crate) fn too_large(b: &WgpuBackend, operands: &[(&Layout, DType)]) -> Option<(usize, usize)> {
     let &(layout, _) = operands.iter().find(|&&(l, d)| !b.fits(l, d))?;
     cut(layout, 0..2)
 }

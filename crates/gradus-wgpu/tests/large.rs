@@ -122,6 +122,13 @@ fn a_large_batch_goes_through_convolution_and_pooling() {
     let pooled = x.max_pool2d([2, 2], PoolOptions::new()).expect("pooled");
     let last = pooled.narrow(0, n - 1, 1).and_then(|y| y.to_vec::<f32>()).expect("values");
     assert!(last.len() == c * side * side / 4 && last.iter().all(|&v| v == 1.0));
+    let x = x.with_grad().expect("images");
+    let pooled = x.avg_pool2d([2, 2], PoolOptions::new(), true).expect("means");
+    let last = pooled.narrow(0, n - 1, 1).and_then(|y| y.to_vec::<f32>()).expect("values");
+    assert!(last.len() == c * side * side / 4 && last.iter().all(|&v| v == 1.0));
+    let gradients = pooled.sum_all().and_then(|s| s.backward()).expect("gradients");
+    let dx = gradients.get(&x).and_then(|dx| dx.narrow(0, n - 1, 1).ok()).expect("a gradient");
+    assert!(dx.to_vec::<f32>().expect("values").iter().all(|&v| v == 0.25));
 }
 
 #[test]
