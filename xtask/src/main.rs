@@ -6,8 +6,8 @@
 //! and damaged files. `deep` runs many of these tests, and random cases of the conformance suite. `wgpu` runs the
 //! conformance suite on three profiles of an adapter. `op-table`, `kinks`, `higher-order`, `spec`, `sources` and
 //! `gallery` generate or check pages of `docs`. `opinfo` compares Gradus with PyTorch on PyTorch's own samples. `peers`
-//! compares the speed with other libraries, and `bench` compares it with an earlier build. The exit code is 0 if all is
-//! well, 1 if a check fails, and 2 if the command line is invalid.
+//! compares the speed with other libraries, and `bench` compares it with an earlier build or, for WebGPU, with
+//! hand-written WGSL. The exit code is 0 if all is well, 1 if a check fails, and 2 if the command line is invalid.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -28,7 +28,7 @@ mod workspace;
 use std::path::Path;
 use std::process::ExitCode;
 
-use workspace::{cargo_run, root};
+use workspace::{cargo_bench, cargo_run, root};
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
@@ -76,7 +76,10 @@ commands:
   gallery            makes docs/gallery.md and its pictures anew
   peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options
   bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %,
-                     with --growth, if cost grows faster than work; `bench --help` lists the options";
+                     with --growth, if cost grows faster than work; `bench --help` lists the options
+  bench --wgpu [FILTER]
+                     the speed of the WebGPU backend on the adapter, beside hand-written WGSL and the CPU: all jobs, or those
+                     whose names contain the filter";
 
 /// The command that was requested.
 #[derive(Debug, PartialEq)]
@@ -110,6 +113,8 @@ enum Task {
     OpInfo(opinfo::Options),
     /// `peers` or `bench`, with its options.
     Speed(Vec<String>),
+    /// The part of the names of the jobs to run.
+    BenchWgpu(Option<String>),
     Help,
 }
 
@@ -144,6 +149,9 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["bless", "--python", python] => Ok(Task::Bless { python: Some(python.to_string()) }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
         ["opinfo", rest @ ..] => opinfo::parse(rest).map(Task::OpInfo),
+        ["bench", "--wgpu"] => Ok(Task::BenchWgpu(None)),
+        ["bench", "--wgpu", filter] if !filter.starts_with('-') => Ok(Task::BenchWgpu(Some(filter.to_string()))),
+        ["bench", "--wgpu", rest @ ..] => Err(format!("`bench --wgpu` does not take `{}`", rest.join(" "))),
         ["peers" | "bench", ..] => Ok(Task::Speed(arguments.iter().map(|word| word.to_string()).collect())),
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
@@ -203,6 +211,10 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(message) => Err(message),
         },
+        Task::BenchWgpu(filter) => {
+            let words = ["-p", "gradus-wgpu", "--bench", "handwritten", "--"].into_iter().chain(filter.as_deref());
+            cargo_bench(&root(), &words.collect::<Vec<_>>())
+        }
         Task::Help => {
             println!("{USAGE}");
             Ok(())
@@ -247,6 +259,8 @@ mod tests {
         assert!(matches!(parse(&["opinfo", "--python", "venv/bin/python"]), Ok(Task::OpInfo(_))));
         assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Speed(vec!["peers".into(), "--quick".into()])));
         assert_eq!(parse(&["bench", "--check"]), Ok(Task::Speed(vec!["bench".into(), "--check".into()])));
+        assert_eq!(parse(&["bench", "--wgpu"]), Ok(Task::BenchWgpu(None)));
+        assert_eq!(parse(&["bench", "--wgpu", "matmul"]), Ok(Task::BenchWgpu(Some("matmul".into()))));
         assert_eq!(parse(&["--help"]), Ok(Task::Help));
     }
 
@@ -260,6 +274,8 @@ mod tests {
         assert_eq!(parse(&["fuzz-grad", "--seed", "x"]), Err("`x` is no number".into()));
         assert_eq!(parse(&["fuzz-grad", "--fast", "1"]), Err("`fuzz-grad` does not take `--fast`".into()));
         assert_eq!(parse(&["opinfo", "--fast", "1"]), Err("`opinfo` does not take `--fast`".into()));
+        assert_eq!(parse(&["bench", "--wgpu", "--check"]), Err("`bench --wgpu` does not take `--check`".into()));
+        assert_eq!(parse(&["bench", "--wgpu", "a", "b"]), Err("`bench --wgpu` does not take `a b`".into()));
         assert_eq!(parse(&["tidy", "--fix"]), Err("`tidy` does not take `--fix`".into()));
     }
 

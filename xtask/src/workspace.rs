@@ -17,9 +17,18 @@ pub(crate) fn cargo() -> Command {
 
 /// Builds and runs a program of the workspace. The arguments are those of `cargo run`.
 pub(crate) fn cargo_run(root: &Path, arguments: &[&str]) -> Result<(), String> {
-    match cargo().arg("run").args(arguments).current_dir(root).status() {
+    cargo_do(root, "run", arguments)
+}
+
+/// Builds and runs benchmarks of the workspace. The arguments are those of `cargo bench`.
+pub(crate) fn cargo_bench(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    cargo_do(root, "bench", arguments)
+}
+
+fn cargo_do(root: &Path, command: &str, arguments: &[&str]) -> Result<(), String> {
+    match cargo().arg(command).args(arguments).current_dir(root).status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`cargo run {}`: {status}", arguments.join(" "))),
+        Ok(status) => Err(format!("`cargo {command} {}`: {status}", arguments.join(" "))),
         Err(error) => Err(format!("cargo did not start: {error}")),
     }
 }

@@ -124,7 +124,7 @@ impl<'a> Staged<'a> {
             Staged::Copied(copy) => (&copy.buffer, 0, copy.buffer.bytes().next_multiple_of(4) as u64),
         };
         let access = if write { Access::Write } else { Access::Read };
-        Ok(Bind { block: b.pool().block(OP, buffer)?, access, offset, size })
+        Ok(Bind { block: b.pool().block(OP, buffer)?, access, offset, size, distinct: size })
     }
 
     fn copied(self) -> Option<Temp> {

@@ -108,7 +108,7 @@ impl WgpuBackend {
         }
     }
 
-    /// Counts of submissions, and of the pipelines, bind groups and buffers created.
+    /// Counts of submissions and launches, of the pipelines, bind groups and buffers created, and of bytes moved.
     pub fn counters(&self) -> Counters {
         let made = self.pool.stats().system_allocations;
         let counters = self.queue.counters();

@@ -62,11 +62,12 @@ impl WgpuBackend {
                     .help("split the tensor along its first axis"));
             }
         }
+        let distinct = distinct(layout) as u64 * size;
         let shift = (offset / size) as usize;
         let elements = span.end - shift;
         let layout = Layout::from_parts(*layout.shape(), layout.strides(), layout.offset() - shift, elements)?;
         let access = if write { Access::Write } else { Access::Read };
-        Ok(Bound { bind: Bind { block, access, offset, size: bytes }, layout })
+        Ok(Bound { bind: Bind { block, access, offset, size: bytes, distinct }, layout })
     }
 
     pub(crate) fn input<'a>(&self, op: &str, name: &str, x: View<'a>) -> Result<Bound<'a>> {
@@ -102,6 +103,14 @@ impl WgpuBackend {
     pub(crate) fn most_bound(&self) -> u64 {
         self.queue().limits.max_storage_buffer_binding_size & !31
     }
+}
+
+/// The number of distinct elements of a view. Elements that overlap in another way than by strides of 0 count as often as
+/// the view has them, but no more than it spans.
+fn distinct(layout: &Layout) -> usize {
+    let axes = layout.dims().iter().zip(layout.strides());
+    let count: usize = axes.filter(|(_, stride)| **stride != 0).map(|(size, _)| size).product();
+    count.min(layout.span().len())
 }
 
 /// Where to cut a view that is too large: the axis among `axes` along which it spans the most memory, and the middle of

@@ -29,7 +29,8 @@ const ARENA: usize = 1 << 20;
 /// Most bind groups in the cache.
 const GROUPS: usize = 8192;
 
-/// Counts of launches and created objects, to check that steady work creates nothing new.
+/// Counts of launches, created objects and bytes moved, to check that steady work creates nothing new and moves no more
+/// than it must.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Submissions to the device.
@@ -44,6 +45,9 @@ pub struct Counters {
     pub buffers: u64,
     /// Copies from the host to the device.
     pub uploads: u64,
+    /// Bytes that launches and copies between buffers read and write. A launch counts the distinct elements of each of its
+    /// operands once, however often it reads them; elements repeated by strides of 0 count once.
+    pub bytes: u64,
 }
 
 /// A part of a buffer, as a kernel sees it.
@@ -54,6 +58,8 @@ pub(crate) struct Bind<'a> {
     /// In bytes.
     pub(crate) offset: u64,
     pub(crate) size: u64,
+    /// The bytes of the distinct elements in it that belong to the operand.
+    pub(crate) distinct: u64,
 }
 
 impl Bind<'_> {
@@ -281,6 +287,7 @@ impl Queue {
 
         let epoch = state.epoch;
         launch.binds.iter().for_each(|b| b.block.touch(epoch));
+        state.counters.bytes += launch.binds.iter().map(|b| b.distinct).sum::<u64>();
         launch.call.slot.iter().for_each(|&slot| state.slots.arm(slot));
         state.log.note(launch.call.slot, launch.binds.iter().map(|b| (&b.block.contents, b.access)));
         let key = group_key(bytes as u64 * 2 + u64::from(launch.call.fills), launch.binds);
@@ -313,6 +320,7 @@ impl Queue {
         let state = &mut *guard;
         let epoch = state.epoch;
         binds.iter().for_each(|b| b.block.touch(epoch));
+        state.counters.bytes += binds.iter().map(|b| b.distinct).sum::<u64>();
         state.log.note(None, binds.iter().map(|b| (&b.block.contents, b.access)));
         // The key says which bindings are written; pipelines that agree in that share a layout.
         let group = self.group(state, group_key(u64::MAX, binds), &layouts.group, binds, || {
@@ -497,6 +505,7 @@ impl Queue {
         state.pass = None;
         let encoder = state.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()));
         encoder.copy_buffer_to_buffer(from, from_at, to, to_at, bytes);
+        state.counters.bytes += 2 * bytes;
         state.commands += 1;
         if state.commands >= BATCH {
             self.flush(state);

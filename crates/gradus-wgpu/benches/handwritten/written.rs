@@ -1,0 +1,62 @@
+//! Hand-written WGSL: modules for one shape and dtype, as a good programmer writes them, that run on tensors that are there
+//! already.
+
+use gradus::prelude::*;
+use gradus::{Bound, ComputeModule};
+
+/// A call that can be repeated; it gives its results.
+pub(crate) type Call = Box<dyn Fn() -> Result<Vec<Tensor>>>;
+
+/// Modules, launched one after the other. The first reads the inputs, each of the others what the one before wrote.
+pub(crate) struct Written {
+    stages: Vec<Stage>,
+}
+
+struct Stage {
+    source: String,
+    groups: [u32; 3],
+    /// The number of elements in f32 that it writes for the next stage; the last writes the result.
+    between: Option<usize>,
+}
+
+impl Written {
+    /// One module: its text, the numbers that are constants in it, and its work-groups.
+    pub(crate) fn one(text: &str, constants: &[(&str, usize)], groups: [u32; 3]) -> Written {
+        let lines = constants.iter().map(|(name, value)| format!("const {name} = {value}u;\n"));
+        let source = lines.chain([text.to_owned()]).collect();
+        Written { stages: vec![Stage { source, groups, between: None }] }
+    }
+
+    /// These modules, which write `elements` elements in f32, and then one more of the same text.
+    pub(crate) fn again(mut self, elements: usize, groups: [u32; 3]) -> Written {
+        if let Some(last) = self.stages.last_mut() {
+            last.between = Some(elements);
+            let source = last.source.clone();
+            self.stages.push(Stage { source, groups, between: None });
+        }
+        self
+    }
+
+    /// The call that runs the modules on the inputs, and gives a tensor of the shape and dtype of `result`.
+    pub(crate) fn prepare(&self, inputs: &[Tensor], result: &Tensor) -> Result<Call> {
+        let device = result.device().clone();
+        let out = Tensor::zeros(result.shape(), result.dtype(), &device)?;
+        let mut reads = inputs.to_vec();
+        let mut stages = Vec::new();
+        for stage in &self.stages {
+            let write = match stage.between {
+                Some(elements) => Tensor::zeros([elements], DType::F32, &device)?,
+                None => out.clone(),
+            };
+            stages.push((stage.source.clone(), stage.groups, reads, write.clone()));
+            reads = vec![write];
+        }
+        Ok(Box::new(move || {
+            for (source, groups, reads, write) in &stages {
+                let bindings: Vec<Bound<'_>> = reads.iter().map(Bound::Read).chain([Bound::Write(write)]).collect();
+                device.dispatch_compute(ComputeModule::Wgsl(source), &bindings, &[], *groups)?;
+            }
+            Ok(vec![out.clone()])
+        }))
+    }
+}
