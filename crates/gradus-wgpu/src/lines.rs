@@ -88,7 +88,7 @@ impl Lines {
 /// all of them. With `subgroups`, values of f32 are exchanged within subgroups before they go through shared memory,
 /// which takes two barriers instead of one for each halving. The tree of additions then depends on the device's size of
 /// a subgroup.
-pub(crate) fn across(text: &mut Text, lanes: u32, dtype: DType, subgroups: bool) {
+fn across(text: &mut Text, lanes: u32, dtype: DType, subgroups: bool) {
     let t = wgsl::ty(dtype);
     let subgroups = subgroups && t == "f32" && lanes > 1;
     if subgroups {

@@ -205,7 +205,7 @@ pub(super) fn max_pool(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Windo
         inputs.push(("all_-inf", Array::floats(d, &image, &[f64::NEG_INFINITY])));
     } else {
         // The value that an incorrect implementation would pad with.
-        let lowest = if d.is_signed() { -(1i64 << (d.size() * 8 - 1)) } else { 0 };
+        let lowest = if d.is_signed() { i64::MIN >> (64 - d.size() * 8) } else { 0 };
         inputs.push(("all_lowest", Array::ints(d, &image, &[lowest])));
     }
     for (kind, x) in inputs {
