@@ -8,8 +8,8 @@ var<workgroup> tile: array<mat4x4<f32>, 64>;
 
 @compute @workgroup_size(8, 8)
 fn main(@builtin(local_invocation_id) local: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
-    let from = (group.y * 32u + local.y * 4u) * QUADS + group.x * 8u + local.x;
-    let block = mat4x4(x[from], x[from + QUADS], x[from + 2u * QUADS], x[from + 3u * QUADS]);
+    let source = (group.y * 32u + local.y * 4u) * QUADS + group.x * 8u + local.x;
+    let block = mat4x4(x[source], x[source + QUADS], x[source + 2u * QUADS], x[source + 3u * QUADS]);
     tile[local.y * 8u + local.x] = transpose(block);
     workgroupBarrier();
     let turned = tile[local.x * 8u + local.y];
