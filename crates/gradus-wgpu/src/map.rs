@@ -1,4 +1,5 @@
-//! `map`: a kernel of the elementwise IR as WGSL, with one invocation per element.
+//! `map`: a kernel of the elementwise IR as WGSL. An invocation computes one element, or four neighbours if the operands
+//! lie flat.
 
 use gradus_backend::kernel::integer_failure;
 use gradus_backend::{
@@ -23,6 +24,11 @@ enum From {
     Scalar,
 }
 
+/// The longest kernel whose text is repeated for four elements. The work of longer ones outweighs that of an invocation.
+const SHORT: usize = 8;
+/// The fewest elements that are computed in groups of four: fewer are not worth another pipeline.
+const FEWEST: usize = 1024;
+
 /// Everything that the text of a map depends on.
 #[derive(Debug, Hash)]
 struct Plan<'k> {
@@ -31,6 +37,8 @@ struct Plan<'k> {
     /// Dtypes of the bindings that are read.
     bound: Vec<DType>,
     rank: usize,
+    /// Whether an invocation computes four neighbours, which are neighbours in every operand.
+    quads: bool,
 }
 
 /// See [`Backend::map`](gradus_backend::Backend::map).
@@ -122,9 +130,16 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
     }
     let layouts: Vec<&Layout> = inputs.iter().chain(&outputs).map(|o| &o.layout).collect();
     let axes = Axes::merged(&layouts, 0..layouts[0].rank());
-    let plan = Plan { kernel, from, bound: bound.iter().map(|&(_, d)| d).collect(), rank: axes.rank() };
-
     let n = axes.numel();
+    let flat = |(layout, steps): (&&Layout, &Vec<isize>)| steps == &[1] && layout.offset().is_multiple_of(4);
+    let quads = kernel.insts().len() <= SHORT
+        && n >= FEWEST
+        && n.is_multiple_of(4)
+        && layouts.iter().zip(&axes.steps).all(flat)
+        && args.iter().zip(kernel.args()).all(|(a, d)| matches!(a, MapArg::Scalar(_)) || d.size() <= 4)
+        && outs.iter().all(|out| out.dtype.size() <= 4);
+    let plan = Plan { kernel, from, bound: bound.iter().map(|&(_, d)| d).collect(), rank: axes.rank(), quads };
+
     let mut params = vec![n as u32];
     params.extend(axes.dims.iter().map(|&d| d as u32));
     for (layout, steps) in layouts.iter().zip(&axes.steps) {
@@ -146,7 +161,7 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
         source: &|| plan.source(),
         binds: &binds,
         params: &params,
-        groups: (n as u64).div_ceil(u64::from(GROUP)),
+        groups: (if quads { n / 4 } else { n } as u64).div_ceil(u64::from(GROUP)),
     })
 }
 
@@ -262,44 +277,85 @@ impl Plan<'_> {
             params += words;
         }
         let mut text = Text::new(params + 1);
-        self.bound.iter().enumerate().for_each(|(i, &d)| text.input(&format!("x{i}"), d));
-        outputs.iter().enumerate().for_each(|(o, &(_, d))| text.output(&format!("y{o}"), d));
+        for (i, &d) in self.bound.iter().enumerate() {
+            let name = format!("x{i}");
+            if self.quads { text.quads(&name, d, false) } else { text.input(&name, d) }
+        }
+        for (o, &(_, d)) in outputs.iter().enumerate() {
+            let name = format!("y{o}");
+            if self.quads { text.quads(&name, d, true) } else { text.output(&name, d) }
+        }
         if self.failure().is_some() {
             text.fault(params);
         }
+        let position = |k: usize| {
+            if self.quads {
+                format!("{} / 4u + id", param(of_operand(k)))
+            } else {
+                wgsl::position("c", self.rank, of_operand(k), of_operand(k) + 1)
+            }
+        };
+        let operand = |i: usize| position(views.iter().position(|&x| x == i).unwrap_or_default());
+        // The code for one element. It takes the views and the outputs that are read from `view` and `old`.
+        let element = |text: &mut Text, view: &dyn Fn(usize, usize) -> String, old: &dyn Fn(usize) -> String| {
+            for (v, inst) in self.kernel.insts().iter().enumerate() {
+                let value = match inst.op {
+                    ScalarOp::Arg(i) => match self.from[usize::from(i)] {
+                        From::View(at) => view(usize::from(i), at),
+                        From::Output(o) => old(o),
+                        From::Scalar => scalar_param(scalar_at[usize::from(i)], args[usize::from(i)]),
+                    },
+                    ScalarOp::Const(c) => wgsl::constant(c, inst.dtype),
+                    op => {
+                        let of = |k: usize| format!("v{}", inst.operands[k]);
+                        let from = self.kernel.insts()[usize::from(inst.operands[0])].dtype;
+                        wgsl::instruction(op, from, inst.dtype, [of(0), of(1), of(2)])
+                    }
+                };
+                text.line(format_args!("let v{v} = {value};"));
+            }
+        };
+        let result = |v: u16, dtype: DType| {
+            let made = self.kernel.insts()[usize::from(v)].dtype;
+            let half = dtype.compute() != dtype;
+            if half && made == DType::F64 { format!("f32_to_odd(v{v})") } else { format!("v{v}") }
+        };
+        if self.quads {
+            text.line(format_args!("if (id * 4u >= {}) {{ return; }}", param(0)));
+            for &i in &views {
+                if let From::View(at) = self.from[i] {
+                    text.line(format_args!("let a{i} = load4_x{at}({});", operand(i)));
+                }
+            }
+            for (o, &(_, dtype)) in outputs.iter().enumerate() {
+                text.line(format_args!(
+                    "let at{o} = {}; var r{o}: array<{}, 4>;",
+                    position(views.len() + o),
+                    ty(dtype)
+                ));
+                if self.from.contains(&From::Output(o)) {
+                    text.line(format_args!("let old{o} = load4_y{o}(at{o});"));
+                }
+            }
+            for k in 0..4 {
+                text.line("{");
+                element(&mut text, &|i, _| format!("a{i}[{k}]"), &|o| format!("old{o}[{k}]"));
+                for (o, &(v, dtype)) in outputs.iter().enumerate() {
+                    text.line(format_args!("r{o}[{k}] = {};", result(v, dtype)));
+                }
+                text.line("}");
+            }
+            (0..outputs.len()).for_each(|o| text.line(format_args!("store4_y{o}(at{o}, r{o});")));
+            return text.finish(GROUP);
+        }
         text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
         wgsl::coordinates(&mut text, "c", "id", self.rank, 1);
-        let position = |k: usize| wgsl::position("c", self.rank, of_operand(k), of_operand(k) + 1);
         for o in 0..outputs.len() {
             text.line(format_args!("let at{o} = {};", position(views.len() + o)));
         }
-        for (v, inst) in self.kernel.insts().iter().enumerate() {
-            let value = match inst.op {
-                ScalarOp::Arg(i) => {
-                    let i = usize::from(i);
-                    match self.from[i] {
-                        From::View(at) => {
-                            let k = views.iter().position(|&x| x == i).unwrap_or_default();
-                            format!("load_x{at}({})", position(k))
-                        }
-                        From::Output(o) => format!("load_y{o}(at{o})"),
-                        From::Scalar => scalar_param(scalar_at[i], args[i]),
-                    }
-                }
-                ScalarOp::Const(c) => wgsl::constant(c, inst.dtype),
-                op => {
-                    let of = |k: usize| format!("v{}", inst.operands[k]);
-                    let from = self.kernel.insts()[usize::from(inst.operands[0])].dtype;
-                    wgsl::instruction(op, from, inst.dtype, [of(0), of(1), of(2)])
-                }
-            };
-            text.line(format_args!("let v{v} = {value};"));
-        }
+        element(&mut text, &|i, at| format!("load_x{at}({})", operand(i)), &|o| format!("load_y{o}(at{o})"));
         for (o, &(v, dtype)) in outputs.iter().enumerate() {
-            let made = self.kernel.insts()[usize::from(v)].dtype;
-            let half = dtype.compute() != dtype;
-            let value = if half && made == DType::F64 { format!("f32_to_odd(v{v})") } else { format!("v{v}") };
-            text.line(format_args!("store_y{o}(at{o}, {value});"));
+            text.line(format_args!("store_y{o}(at{o}, {});", result(v, dtype)));
         }
         text.finish(GROUP)
     }

@@ -238,3 +238,45 @@ fn products_and_convolutions_in_large_tiles_agree_with_the_cpu() {
         w = w.copy().expect("a copy");
     }
 }
+
+#[test]
+fn flat_operands_are_computed_in_groups_of_four_and_leave_their_neighbours_alone() {
+    for profile in [Profile::Full, Profile::Core] {
+        let Some(backend) = common::opened_as(profile) else { return };
+        let (device, cpu) = (Device::from_backend(Arc::new(backend)), Device::cpu().expect("the CPU"));
+        let numbers = |i: usize| ((i as u32).wrapping_mul(2_654_435_769) >> 16) as f32 % 200.0 / 2.0 - 20.0;
+        let all = Tensor::from_vec((0..4100).map(numbers).collect::<Vec<_>>(), [4100], &cpu).expect("numbers");
+        let dtypes: Vec<DType> = DType::ALL.into_iter().filter(|d| d.size() <= 4).collect();
+        for &from in &dtypes {
+            let here = all.to_dtype(from).expect("a cast");
+            let there = here.to_device(&device).expect("a copy");
+            let bytes = |t: Result<Tensor>, what: &str| t.and_then(|t| t.to_bytes()).expect(what);
+            // Parts of a whole number of groups, at positions that are one too and that are not.
+            for (start, len) in [(0, 4100), (4, 2048), (8, 1024), (3, 2048), (4, 2047)] {
+                let (x, y) = (here.narrow(0, start, len), there.narrow(0, start, len));
+                let (x, y) = (x.expect("a part"), y.expect("a part"));
+                for &to in &dtypes {
+                    let what = format!("{from} to {to}, {len} from {start}");
+                    assert_eq!(bytes(x.to_dtype(to), &what), bytes(y.to_dtype(to), &what), "{what}");
+                }
+                if from == DType::Bool {
+                    continue;
+                }
+                for op in [|x: &Tensor| x.add(x), |x: &Tensor| x.maximum(&x.mul(2)?), |x: &Tensor| x.ge(&x.mul(x)?)] {
+                    assert_eq!(bytes(op(&x), "a result"), bytes(op(&y), "a result"), "{from}, {len} from {start}");
+                }
+                // In place, in the middle of a tensor.
+                let written = |t: &Tensor| -> Result<Tensor> {
+                    let copy = t.copy()?;
+                    copy.narrow(0, start, len)?.add_(3)?;
+                    Ok(copy)
+                };
+                assert_eq!(
+                    bytes(written(&here), "a sum"),
+                    bytes(written(&there), "a sum"),
+                    "{from}, {len} from {start}"
+                );
+            }
+        }
+    }
+}

@@ -107,6 +107,45 @@ impl Text {
         ));
     }
 
+    /// Declares the next binding as an operand of at most 4 bytes an element, of which an invocation reads and writes
+    /// four neighbours: `load4_NAME(group)` and, if it is `written`, `store4_NAME(group, values)`. A group of four fills
+    /// whole words, so stores need no atomics.
+    pub(crate) fn quads(&mut self, name: &str, dtype: DType, written: bool) {
+        let (b, t) = (self.bindings, ty(dtype));
+        self.bindings += 1;
+        let cell = match dtype.size() {
+            4 => format!("vec4<{t}>"),
+            2 => "vec2<u32>".to_owned(),
+            _ => "u32".to_owned(),
+        };
+        let access = if written { "read_write" } else { "read" };
+        self.declare(format_args!("@group(0) @binding({b}) var<storage, {access}> b_{name}: array<{cell}>;"));
+        let loaded = match dtype.size() {
+            4 => ["w.x", "w.y", "w.z", "w.w"].map(str::to_owned),
+            2 => ["w.x & 0xffffu", "w.x >> 16u", "w.y & 0xffffu", "w.y >> 16u"]
+                .map(|bits| from_bits(&format!("({bits})"), dtype)),
+            _ => [0, 8, 16, 24].map(|shift| from_bits(&format!("((w >> {shift}u) & 0xffu)"), dtype)),
+        };
+        self.declare(format_args!(
+            "fn load4_{name}(i: u32) -> array<{t}, 4> {{ let w = b_{name}[i]; return array<{t}, 4>({}); }}",
+            loaded.join(", ")
+        ));
+        if !written {
+            return;
+        }
+        let mask = if dtype.size() == 2 { "0xffffu" } else { "0xffu" };
+        let [v0, v1, v2, v3] = [0, 1, 2, 3].map(|k| match dtype.size() {
+            4 => format!("v[{k}]"),
+            _ => format!("(({}) & {mask})", to_bits(&format!("v[{k}]"), dtype)),
+        });
+        let stored = match dtype.size() {
+            4 => format!("{cell}({v0}, {v1}, {v2}, {v3})"),
+            2 => format!("vec2<u32>({v0} | ({v1} << 16u), {v2} | ({v3} << 16u))"),
+            _ => format!("{v0} | ({v1} << 8u) | ({v2} << 16u) | ({v3} << 24u)"),
+        };
+        self.declare(format_args!("fn store4_{name}(i: u32, v: array<{t}, 4>) {{ b_{name}[i] = {stored}; }}"));
+    }
+
     fn load(&mut self, name: &str, dtype: DType, atomic: bool) {
         let t = ty(dtype);
         let value = if dtype.size() >= 4 {
