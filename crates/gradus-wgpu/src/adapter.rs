@@ -1,4 +1,4 @@
-//! Adapters: what wgpu finds on this machine, and a device opened on one of them.
+//! Finds the adapters of this machine through wgpu, and opens devices on them.
 
 use gradus_backend::{Error, ErrorKind, Result};
 
@@ -9,15 +9,16 @@ const WANTED: wgpu::Features = wgpu::Features::SHADER_F64
     .union(wgpu::Features::SUBGROUP)
     .union(wgpu::Features::IMMEDIATES);
 
-/// How much of an adapter a device uses. The smaller ones show on any machine how a program behaves on other adapters.
+/// How much of an adapter a device uses. The smaller profiles show, on any machine, how a program behaves on less
+/// capable adapters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// All that the adapter has.
+    /// Every feature that the backend can use and the adapter offers, with the adapter's own limits.
     Full,
-    /// Everything but 64-bit types in shaders, as on Macs, Intel's GPUs and most phones.
+    /// Like `Full`, but without 64-bit types in shaders, which Macs, Intel's GPUs and most phones lack.
     No64,
-    /// What every adapter has: no optional feature, and WebGPU's default limits (8 storage buffers in a kernel, buffers of
-    /// 256 MiB, bindings of 128 MiB).
+    /// What every adapter supports: no optional features, and WebGPU's default limits (8 storage buffers in a kernel,
+    /// buffers of 256 MiB, bindings of 128 MiB).
     Core,
 }
 
@@ -25,7 +26,7 @@ impl Profile {
     /// All profiles, the largest first.
     pub const ALL: [Profile; 3] = [Profile::Full, Profile::No64, Profile::Core];
 
-    /// The features that it uses.
+    /// The optional features that a device with this profile may use.
     fn features(self) -> wgpu::Features {
         match self {
             Profile::Full => WANTED,
@@ -34,7 +35,7 @@ impl Profile {
         }
     }
 
-    /// `full`, `no64` or `core`.
+    /// The profile's name: `full`, `no64` or `core`.
     pub fn name(self) -> &'static str {
         match self {
             Profile::Full => "full",
@@ -43,8 +44,8 @@ impl Profile {
         }
     }
 
-    /// The profile that `GRADUS_WGPU_PROFILE` names; [`Full`](Profile::Full) if it is not set. An error if it is
-    /// something else.
+    /// The profile that the environment variable `GRADUS_WGPU_PROFILE` names, or [`Full`](Profile::Full) if it is not
+    /// set. Any other value is an error.
     pub fn chosen() -> Result<Profile> {
         let Some(wanted) = setting("GRADUS_WGPU_PROFILE")? else { return Ok(Profile::Full) };
         Profile::ALL.into_iter().find(|p| p.name() == wanted).ok_or_else(|| {
@@ -54,7 +55,7 @@ impl Profile {
     }
 }
 
-/// What an environment variable says, trimmed and in lower case; nothing if it is not set or empty.
+/// The value of an environment variable, trimmed and in lower case; `None` if it is not set or blank.
 fn setting(name: &str) -> Result<Option<String>> {
     match std::env::var(name) {
         Ok(v) => Ok(Some(v.trim().to_lowercase()).filter(|v| !v.is_empty())),
@@ -66,7 +67,7 @@ fn setting(name: &str) -> Result<Option<String>> {
 /// An adapter that [`WgpuBackend::open`](crate::WgpuBackend::open) can open.
 #[derive(Debug, Clone)]
 pub struct AdapterSummary {
-    /// Its number, the argument of `open`.
+    /// The adapter's number, which `open` takes.
     pub index: usize,
     /// The name of the hardware.
     pub name: String,
@@ -74,11 +75,11 @@ pub struct AdapterSummary {
     pub interface: String,
     /// The kind of hardware, such as a discrete GPU, an integrated GPU or a processor.
     pub kind: String,
-    /// Name and version of the driver.
+    /// The name and version of the driver.
     pub driver: String,
 }
 
-/// The adapters of this machine, in wgpu's order. Without a driver the list is empty.
+/// The adapters of this machine, in wgpu's order. The list is empty if no driver is installed.
 pub fn adapters() -> Vec<AdapterSummary> {
     let summary = |(index, adapter): (usize, wgpu::Adapter)| {
         let info = adapter.get_info();
@@ -102,14 +103,16 @@ fn all_adapters() -> Vec<wgpu::Adapter> {
     adapters
 }
 
-/// The adapter that `GRADUS_WGPU_ADAPTER` names, by number or by a part of its name; 0 if it is not set.
+/// The number of the adapter that the environment variable `GRADUS_WGPU_ADAPTER` selects, by number or by part of its
+/// name; 0 if it is not set.
 pub fn chosen() -> Result<usize> {
     let Some(wanted) = setting("GRADUS_WGPU_ADAPTER")? else { return Ok(0) };
     let all = adapters();
     matching(&wanted, &all)
 }
 
-/// The adapter named by a lower-case text; a number is always an index, never part of a name.
+/// The number of the adapter that `wanted`, a text in lower case, selects. A number is always an index, never part of a
+/// name.
 fn matching(wanted: &str, all: &[AdapterSummary]) -> Result<usize> {
     let found = match wanted.parse() {
         Ok(n) => Some(n).filter(|&n: &usize| n < all.len()),
@@ -138,7 +141,7 @@ pub(crate) struct Opened {
     pub(crate) limits: wgpu::Limits,
 }
 
-/// Opens adapter number `index` with the features that the backend can use and the limits, as far as the profile has them.
+/// Opens adapter number `index` with the features and limits that the profile allows.
 pub(crate) fn open(index: usize, profile: Profile) -> Result<Opened> {
     let Some(adapter) = all_adapters().into_iter().nth(index) else {
         let m = format!("there is no adapter number {index}");
@@ -180,7 +183,8 @@ pub(crate) fn open_nothing(profile: Profile) -> Result<Opened> {
     request(0, adapter, profile.features(), limits)
 }
 
-/// A device for each feature that the chosen adapter has and the device does not use. Nothing without an adapter.
+/// Opens one device for each optional feature of the chosen adapter, with only that feature left out. Yields nothing if
+/// there is no adapter.
 #[cfg(test)]
 pub(crate) fn open_without_each() -> impl Iterator<Item = (wgpu::Features, Opened)> {
     let adapter = all_adapters().into_iter().nth(chosen().expect("an adapter"));

@@ -1,4 +1,4 @@
-//! `arange`: evenly spaced integers, computed where they are needed.
+//! `arange`: evenly spaced integers, computed on the device and converted to the output's dtype.
 
 use gradus_backend::{DType, Error, Result, Scalar, ScalarOp, Shape, ViewMut, composite};
 
@@ -10,8 +10,8 @@ use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param};
 
 const OP: &str = "arange";
-/// The number of parameters before the sizes and strides: the number of elements, the first integer and the step in two
-/// words each, and the position of the first element.
+/// The number of parameters before the sizes and strides: the number of elements, the first integer and the step (two
+/// words each), and the position of the first element.
 const FIXED: usize = 6;
 
 /// See [`Backend::arange`](gradus_backend::Backend::arange).
@@ -21,10 +21,11 @@ pub(crate) fn arange(b: &WgpuBackend, start: i64, step: i64, out: &mut ViewMut<'
     if n == 0 {
         return Ok(());
     }
-    // The integers between the ends fit if these do.
+    // If the first and the last integer fit the dtype, so do those between them.
     let ends = [start, start.wrapping_add(step.wrapping_mul(n as i64 - 1))];
     ends.iter().try_for_each(|&v| Scalar::Int(v).check(dtype)).map_err(|e| Error::argument(OP, e.message()))?;
-    // Half precision goes through f32, which would round other integers before they are rounded again.
+    // The kernel converts to half precision through f32, which could round integers above 2^24 twice. Those are
+    // computed on the host.
     if dtype.is_float() && dtype.size() == 2 && ends.iter().any(|v| v.unsigned_abs() > 1 << 24) {
         return composite::arange::arange(b, start, step, out);
     }
@@ -49,7 +50,7 @@ pub(crate) fn arange(b: &WgpuBackend, start: i64, step: i64, out: &mut ViewMut<'
     })
 }
 
-/// Computes the halves of an output that is too large to bind.
+/// Computes an output that is too large to bind in two halves.
 fn by_halves(b: &WgpuBackend, start: i64, step: i64, out: &mut ViewMut<'_>) -> Result<()> {
     let n = out.layout.numel();
     let Some(flat) = out.layout.reshape(Shape::new(&[n])?) else {

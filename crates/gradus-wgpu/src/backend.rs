@@ -1,4 +1,4 @@
-//! The `Backend` implementation: one line per operation, which calls the module that has it.
+//! The `Backend` implementation. Each operation calls the module that implements it.
 
 use gradus_backend::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Binding, Buffer, ComputeLimits,

@@ -1,7 +1,7 @@
-//! Users' compute modules: WGSL text and SPIR-V bytes.
+//! Compute modules that users write, as WGSL text or SPIR-V bytes.
 //!
-//! wgpu validates a module with naga; its bindings are then read from naga's representation, so that a call that does
-//! not match its module is an error before anything runs.
+//! naga parses each module, and wgpu validates it. The bindings are read from naga's representation, so that a call
+//! that does not match its module is rejected before anything runs.
 
 use std::fmt::Display;
 use std::panic::catch_unwind;
@@ -30,7 +30,7 @@ pub(crate) fn limits(b: &WgpuBackend) -> ComputeLimits {
     }
 }
 
-/// The program of a module, after every check that needs no operands: see
+/// Returns the compiled module, after every check that needs no operands. See
 /// [`Backend::check_compute`](gradus_backend::Backend::check_compute).
 pub(crate) fn ready(
     b: &WgpuBackend,
@@ -73,7 +73,7 @@ pub(crate) fn dispatch(
     Ok(())
 }
 
-/// The memory to bind: the elements in place or, if WebGPU cannot bind exactly those, a copy of them.
+/// The memory to bind: the operand itself, or a copy if WebGPU cannot bind exactly its elements.
 enum Staged<'a> {
     InPlace { buffer: &'a Buffer, start: u64, bytes: u64 },
     Copied(Temp),
@@ -108,7 +108,8 @@ impl<'a> Staged<'a> {
         b.operand(OP, &name, x.buffer, x.dtype, x.layout, write)?;
         let start = (x.layout.offset() * x.dtype.size()) as u64;
         let aligned = start.is_multiple_of(u64::from(b.queue().limits.min_storage_buffer_offset_alignment));
-        // The last word of a part may hold other elements; at the end of a buffer it holds none.
+        // The last word of a part may also hold elements outside it, which must not be written. At the end of a buffer
+        // there are none.
         let whole = !write || bound == bytes || start + bytes == x.buffer.bytes() as u64;
         if aligned && whole {
             return Ok(Staged::InPlace { buffer: x.buffer, start, bytes: bound });
@@ -135,7 +136,8 @@ impl<'a> Staged<'a> {
     }
 }
 
-/// The type of a module's variables that holds elements of a dtype, unless they can only be read as parts of words.
+/// The scalar type with which a module declares elements of a dtype; `None` if WGSL has no such type, so that the
+/// elements can only be read as parts of words.
 fn scalar_of(dtype: DType) -> Option<naga::Scalar> {
     match dtype {
         DType::F64 => Some(naga::Scalar::F64),
@@ -149,7 +151,7 @@ fn scalar_of(dtype: DType) -> Option<naga::Scalar> {
     }
 }
 
-/// What WGSL calls a scalar type that a buffer can hold.
+/// The WGSL name of a scalar type that a buffer can hold.
 fn name_of(scalar: naga::Scalar) -> String {
     let kind = match scalar.kind {
         naga::ScalarKind::Float => 'f',
@@ -159,10 +161,10 @@ fn name_of(scalar: naga::Scalar) -> String {
     format!("{kind}{}", u32::from(scalar.width) * 8)
 }
 
-/// The scalars that each type consists of, without u32, in the order of the module's types.
+/// The scalar types that each type contains, except u32, in the order of the module's types.
 fn elements_of(module: &naga::Module) -> Vec<Vec<naga::Scalar>> {
     let mut all: Vec<Vec<naga::Scalar>> = Vec::with_capacity(module.types.len());
-    // A type comes after those that it is made of.
+    // In a module, a type comes after the types that it is made of.
     for (_, ty) in module.types.iter() {
         let parts = |of: naga::Handle<naga::Type>| all.get(of.index()).cloned().unwrap_or_default();
         let mut elements = match &ty.inner {
@@ -182,8 +184,8 @@ fn elements_of(module: &naga::Module) -> Vec<Vec<naga::Scalar>> {
     all
 }
 
-/// A module in naga's representation, not yet validated, and in the form that wgpu takes; an error for other kinds of
-/// module.
+/// Parses a module with naga, without validating it. Also returns the source in the form that wgpu takes. Fails for
+/// modules other than WGSL and SPIR-V.
 fn parse<'a>(b: &WgpuBackend, module: ComputeModule<'a>) -> Result<(naga::Module, wgpu::ShaderSource<'a>)> {
     match module {
         ComputeModule::Wgsl(text) => {
@@ -208,8 +210,8 @@ fn refused(module: ComputeModule<'_>, why: impl Display) -> Error {
     Error::argument(OP, format!("the {} module is refused: {why}", module.form()))
 }
 
-/// naga panics on some types, among them those of 2 GiB and integers of 24 bits. This is reported like its other
-/// errors, except in a program built to abort on panics, which ends.
+/// Parses SPIR-V. naga panics on some types, such as types of 2 GiB and integers of 24 bits. Such a panic is reported
+/// like naga's other errors, unless the program was built to abort on panics.
 fn parse_spirv(bytes: &[u8]) -> std::result::Result<naga::Module, String> {
     let options = naga::front::spv::Options { adjust_coordinate_space: false, ..Default::default() };
     match catch_unwind(|| naga::front::spv::parse_u8_slice(bytes, &options)) {
@@ -218,8 +220,8 @@ fn parse_spirv(bytes: &[u8]) -> std::result::Result<naga::Module, String> {
     }
 }
 
-/// The declarations of a module: its bindings in order, and the size of its constants in bytes. An error if its work-groups
-/// need more than `most_shared` bytes of their own.
+/// The declarations of a module: its bindings in order, and the size of its constants in bytes. Fails if a work-group
+/// needs more than `most_shared` bytes of shared memory.
 fn declared(module: &naga::Module, most_shared: u32) -> Result<(Vec<Slot>, u32)> {
     let (mut slots, mut constants, mut shared) = (Vec::new(), 0, 0u64);
     let elements = elements_of(module);
@@ -257,7 +259,7 @@ fn declared(module: &naga::Module, most_shared: u32) -> Result<(Vec<Slot>, u32)>
     Ok((slots.into_iter().map(|(_, slot)| slot).collect(), constants))
 }
 
-/// The module with the defaults of its overrides in their places, which sizes of arrays may depend on.
+/// Replaces the module's overrides by their default values, because the sizes of arrays may depend on them.
 fn without_overrides(parsed: naga::Module, module: ComputeModule<'_>) -> Result<naga::Module> {
     use naga::valid::{Capabilities, ValidationFlags, Validator};
     if parsed.overrides.is_empty() {
@@ -270,7 +272,7 @@ fn without_overrides(parsed: naga::Module, module: ComputeModule<'_>) -> Result<
     Ok(made.map_err(|e| refused(module, e))?.0.into_owned())
 }
 
-/// Makes a module ready.
+/// Compiles a module.
 fn compiled(b: &WgpuBackend, module: ComputeModule<'_>) -> Result<Program> {
     let (parsed, source) = parse(b, module)?;
     let parsed = without_overrides(parsed, module)?;

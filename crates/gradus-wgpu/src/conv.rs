@@ -1,13 +1,14 @@
-//! Convolution and its gradients as products whose second operand is read in place through the window: nothing is
-//! unfolded in memory.
+//! Convolution and its gradients as matrix products. The second operand of a product is read in place through the
+//! window, so nothing is unfolded in memory.
 //!
-//! With `K` the elements of a kernel, `P` the positions and `S` the spatial elements, for each group:
-//! * `out [k/g, P]` of a sample is `w [k/g, c/g * K] @ x under the window [c/g * K, P]`;
-//! * `dx [c/g, S]` of a sample is `w^T [c/g, k/g * K] @ g over the window [k/g * K, S]`;
-//! * `dw [k/g, c/g * K]` is `g [k/g, n * P] @ x under the window [n * P, c/g * K]`.
+//! `K` is the number of elements of a kernel, `P` of window positions, `S` of spatial elements, and `n` of samples. `c`
+//! and `k` are the numbers of channels and filters per group, and `g` is the gradient of the output. For each group:
+//! * `out [k, P]` of a sample is `w [k, c * K] @ x under the window [c * K, P]`;
+//! * `dx [c, S]` of a sample is `w^T [c, k * K] @ g over the window [k * K, S]`;
+//! * `dw [k, c * K]` is `g [k, n * P] @ x under the window [n * P, c * K]`.
 //!
-//! Operands that are too large to bind are cut along the samples. Operands that are invalid, empty, or need a copy to
-//! take one of these forms go to the default bodies.
+//! Operands that are too large to bind are split along the samples. Operands that are invalid or empty, or that would
+//! have to be copied to take one of these forms, are passed to the default implementations.
 
 use gradus_backend::{DType, Kernel, Layout, MapArg, Result, ScalarOp, Shape, View, ViewMut, Window, composite};
 
@@ -31,7 +32,7 @@ impl Kind {
     }
 }
 
-/// Everything that the text depends on.
+/// Everything that the kernel's text depends on.
 #[derive(Debug, Hash)]
 struct Plan {
     kind: Kind,
@@ -42,11 +43,11 @@ struct Plan {
     bias: bool,
 }
 
-/// Sizes that match each other.
+/// The sizes of a convolution whose operands match each other.
 struct Sizes {
     n: usize,
     groups: usize,
-    /// Channels and filters per group.
+    /// The numbers of channels (`c`) and filters (`k`) per group.
     c: usize,
     k: usize,
     taps: usize,
@@ -56,7 +57,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Rows, inner elements and columns of a product, and the number of products.
+    /// The rows, inner elements and columns of a product, and the number of products.
     fn product(&self, kind: Kind) -> (usize, usize, usize, usize) {
         match kind {
             Kind::Forward => (self.k, self.c * self.taps, self.positions, self.n * self.groups),
@@ -66,11 +67,12 @@ impl Sizes {
     }
 }
 
-/// Parameters: m, k, n, products, tiles along n and m, groups, channels and filters per group, taps, positions, parts along
-/// k, elements of a part, and the step between results of parts; then the position of `x` and its strides of sample and
-/// channel, the position of `w` and its strides of filter, channel and tap, the position of `y` and its strides of
-/// sample, channel and position, the position and stride of the bias; then for each spatial axis its size, kernel,
-/// stride, dilation, padding, positions, and the stride of `x`.
+/// The parameters are, first, m, k, n, the number of products, tiles along n and m, groups, channels and filters per
+/// group, taps, positions, parts along k, elements of a part, and the distance between the results of two parts. Next
+/// come the position of `x` and its strides along samples and channels; the position of `w` and its strides along
+/// filters, channels and taps; the position of `y` and its strides along samples, channels and positions; and the
+/// position and stride of the bias. Last come, for each spatial axis, its size, kernel, stride, dilation, padding,
+/// positions, and the stride of `x`.
 const SIZES: usize = 14;
 const X: usize = SIZES;
 const W: usize = X + 3;
@@ -79,7 +81,8 @@ const BIAS: usize = Y + 4;
 const AXES: usize = BIAS + 2;
 const PER_AXIS: usize = 7;
 
-/// The sizes of `x [n, c, spatial..]`, `w [k, c / groups, kernel..]` and `y [n, k, positions..]`, if all are valid.
+/// The sizes of `x [n, c, spatial..]`, `w [k, c / groups, kernel..]` and `y [n, k, positions..]`. `None` if an operand
+/// is invalid, empty or too large to bind.
 fn sizes(b: &WgpuBackend, window: &Window, groups: usize, x: View<'_>, w: View<'_>, y: View<'_>) -> Option<Sizes> {
     let rank = window.rank;
     let ranks = (1..=3).contains(&rank) && [x, w, y].iter().all(|v| v.layout.rank() == rank + 2);
@@ -108,7 +111,8 @@ fn sizes(b: &WgpuBackend, window: &Window, groups: usize, x: View<'_>, w: View<'
     })
 }
 
-/// Runs one of the three, whose result is `out`; `false` if the kernel cannot read the form of an operand.
+/// Computes the convolution or one of its gradients into `out`. Returns `false` if the kernel cannot do it: a layout
+/// would need a copy, a size is too large, or a sum of integers is too long.
 fn run(
     b: &WgpuBackend,
     kind: Kind,
@@ -132,7 +136,8 @@ fn run(
     Ok(done)
 }
 
-/// Computes the product, or its `parts` along k, whose results lie one after the other.
+/// Computes the product. If `parts` is more than 1, k is split into that many parts, whose results are written one
+/// after the other. Returns `false` if a layout would need a copy or a size is too large.
 fn launch(
     b: &WgpuBackend,
     kind: Kind,
@@ -211,7 +216,8 @@ impl Plan {
             [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(param);
         let axis = |a: usize, which: usize| param(AXES + a * PER_AXIS + which);
         let t = wgsl::ty(tile.dtype);
-        // The coordinates along the spatial axes, whose sizes are `which`, of a flat index.
+        // Splits a flat index into coordinates along the spatial axes. `which` selects the parameter that holds the
+        // size of each axis.
         let split = |name: &str, of: &str, which: usize| {
             let mut lines = format!("var {name}_rest = {of};");
             for a in (0..rank).rev() {
@@ -244,7 +250,7 @@ impl Plan {
             body += " var position = 0u;";
             for a in 0..rank {
                 let (stride, dilation, before, count) = (axis(a, 2), axis(a, 3), axis(a, 4), axis(a, 5));
-                // Before the first position the difference wraps to a number above every position.
+                // Before the first position, the difference wraps around. The first condition below excludes this.
                 body += &format!(" let d{a} = s{a} + {before} - t{a} * {dilation}; let p{a} = d{a} / {stride};");
                 body += &format!(
                     " if (t{a} * {dilation} > s{a} + {before} || p{a} >= {count} || p{a} * {stride} != d{a}) {{ return {t}(0); }}"
@@ -260,7 +266,7 @@ impl Plan {
             let mut body = format!("{} {} var at = {x_at};", split("t", "tap", 1), split("p", "position", 5));
             for a in 0..rank {
                 let (size, stride, dilation, before) = (axis(a, 0), axis(a, 2), axis(a, 3), axis(a, 4));
-                // Before the first element the difference wraps to a number above every size.
+                // Before the first element, the difference wraps around to a number above every size.
                 body += &format!(" let s{a} = p{a} * {stride} + t{a} * {dilation} - {before};");
                 body += &format!(" if (s{a} >= {size}) {{ return {t}(0); }} at = at + s{a} * {};", axis(a, 6));
             }
@@ -340,8 +346,8 @@ impl Plan {
     }
 }
 
-/// The halves of the samples, `(start, length)` each, if one of two operands with samples is too large to bind; none if
-/// they differ in the number of samples.
+/// The two halves of the samples, each as `(start, length)`, if `x` or `y` is too large to bind. `None` if both can be
+/// bound, if there is only one sample, or if the numbers of samples differ.
 fn halves(b: &WgpuBackend, x: View<'_>, y: View<'_>) -> Option<[(usize, usize); 2]> {
     let large = [x, y].iter().any(|v| !b.fits(v.layout, v.dtype));
     let n = *x.layout.dims().first()?;

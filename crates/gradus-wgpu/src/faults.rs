@@ -1,11 +1,12 @@
-//! Errors that a device finds late, after the call that made them has returned.
+//! Errors that the device finds late, after the call that caused them has returned.
 //!
-//! A bad index or an integer division by zero is found by a kernel, which cannot stop the queue: it writes to a slot of
-//! the fault buffer, which is fetched together with the bytes of the next read. A slot has 8 words, initially 0: whether
-//! it is filled, the inverted position (so that the first position is the maximum), the value (i64) and the size of the
-//! axis. [`log`](crate::log) says which buffers a filled slot spoils.
+//! A bad index or an integer division by zero is found by a kernel, which cannot stop the queue. It writes to a slot of
+//! the fault buffer instead, and the next read fetches the slots together with its own bytes. A slot has 8 words,
+//! initially 0. They hold a flag that says whether the slot is filled, the inverted position (so that the maximum is
+//! the first position), the index (an i64) and the size of the axis. [`log`](crate::log) determines which buffers a
+//! filled slot spoils.
 //!
-//! Validation errors, memory errors and the loss of the device come from wgpu's callbacks.
+//! Validation errors, out-of-memory errors and the loss of the device are reported by wgpu's callbacks.
 
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,18 +14,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gradus_backend::{Error, ErrorKind, Result};
 
-/// Slots of the fault buffer.
+/// The number of slots in the fault buffer.
 const SLOTS: usize = 1024;
-/// Bytes of a slot.
+/// The size of a slot in bytes.
 const SLOT: usize = 32;
-/// Bytes of the fault buffer.
+/// The size of the fault buffer in bytes.
 pub(crate) const FAULT_BYTES: u64 = (SLOTS * SLOT) as u64;
 
 /// The meaning of a filled slot.
 #[derive(Debug)]
 pub(crate) struct Fault {
     op: String,
-    /// The user's line of the call, if it is known.
+    /// The line of the user's code that made the call, if it is known.
     line: Option<&'static Location<'static>>,
     what: What,
 }
@@ -59,7 +60,7 @@ impl Fault {
         error.late(self.line).note("found by the device after the call had returned")
     }
 
-    /// The error if the device did not say whether the slot is filled.
+    /// The error for a slot whose contents could not be read from the device.
     fn unknown(&self, why: &Error) -> Error {
         let m = format!("whether its operands are valid is not known: {}", why.message());
         Error::new(why.kind().clone(), self.op.clone(), m).late(self.line)
@@ -70,7 +71,7 @@ impl Fault {
 #[derive(Debug)]
 pub(crate) struct Found {
     error: Error,
-    /// Whether a caller got it.
+    /// Whether the error has been returned to a caller.
     told: AtomicBool,
 }
 
@@ -79,7 +80,7 @@ impl Found {
         Arc::new(Found { error, told: AtomicBool::new(false) })
     }
 
-    /// The error, for a caller.
+    /// Returns the error for a caller, and records that it has been told.
     pub(crate) fn tell(&self) -> Error {
         self.told.store(true, Ordering::Relaxed);
         self.error.clone()
@@ -90,29 +91,29 @@ impl Found {
     }
 }
 
-/// The slots of the fault buffer. A slot belongs to one call of an operation, and is free again when that call has
-/// returned and its last check is over.
+/// The slots of the fault buffer. A slot belongs to one call of an operation. It becomes free when the call has
+/// returned and the last check of the slot has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     all: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots that work since the last check depends on.
+    /// The slots that work queued since the last check depends on.
     armed: Vec<u32>,
 }
 
 #[derive(Debug)]
 struct Slot {
     fault: Fault,
-    /// Whether the call still runs.
+    /// Whether the call is still running.
     held: bool,
     armed: bool,
-    /// The number of checks under way.
+    /// The number of checks in progress that include this slot.
     checks: u32,
     found: Option<Arc<Found>>,
 }
 
 impl Slots {
-    /// A slot for a call, or `None` if all are in use.
+    /// Takes a slot for a call; `None` if all are in use.
     pub(crate) fn take(&mut self, fault: Fault) -> Option<u32> {
         let new = Slot { fault, held: true, armed: false, checks: 0, found: None };
         if let Some(slot) = self.free.pop() {
@@ -138,7 +139,7 @@ impl Slots {
         }
     }
 
-    /// Records that a kernel may fill a slot, or works with operands that another one checks.
+    /// Records that a queued kernel may fill the slot, or uses operands that such a kernel checks.
     pub(crate) fn arm(&mut self, slot: u32) {
         let s = &mut self.all[slot as usize];
         if !std::mem::replace(&mut s.armed, true) {
@@ -146,12 +147,12 @@ impl Slots {
         }
     }
 
-    /// Bytes of the fault buffer to check: none if no slot is armed.
+    /// The number of bytes of the fault buffer that a check must read; 0 if no slot is armed.
     pub(crate) fn bytes(&self) -> u64 {
         self.armed.iter().max().map_or(0, |&slot| (slot as usize + 1) * SLOT) as u64
     }
 
-    /// Starts a check of the armed slots; afterwards none is armed.
+    /// Starts a check of the armed slots, and returns them. Afterwards, no slot is armed.
     pub(crate) fn check(&mut self) -> Vec<u32> {
         let armed = std::mem::take(&mut self.armed);
         for &slot in &armed {
@@ -161,7 +162,7 @@ impl Slots {
         armed
     }
 
-    /// Records what a check read from the fault buffer, or why it could not; returns the new errors.
+    /// Records what a check read from the fault buffer, or why it could not be read. Returns the errors that are new.
     pub(crate) fn fetched(&mut self, slots: &[u32], bytes: Result<&[u8], &Error>) -> Vec<Arc<Found>> {
         let mut new = Vec::new();
         for &slot in slots {
@@ -185,7 +186,7 @@ impl Slots {
         new
     }
 
-    /// The error of a slot.
+    /// The error found in a slot, if any.
     pub(crate) fn found(&self, slot: u32) -> Option<&Arc<Found>> {
         self.all[slot as usize].found.as_ref()
     }
@@ -203,7 +204,7 @@ impl Slots {
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     lost: AtomicBool,
-    /// Whether there are errors.
+    /// Whether there are errors that have not been taken.
     reported: AtomicBool,
     reports: Mutex<Reports>,
 }
@@ -219,7 +220,7 @@ impl Faults {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an error that belongs to no call.
+    /// Stores an error that cannot be attributed to a call.
     pub(crate) fn report(&self, error: wgpu::Error) {
         let (kind, what) = match error {
             wgpu::Error::OutOfMemory { source } => (ErrorKind::OutOfMemory { requested: 0 }, source.to_string()),
@@ -242,7 +243,7 @@ impl Faults {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// An error if the device is lost: nothing works on it any more.
+    /// Fails if the device is lost, because nothing works on it any more.
     pub(crate) fn check_lost(&self, op: &str) -> Result<()> {
         if !self.is_lost() {
             return Ok(());
@@ -252,7 +253,7 @@ impl Faults {
             .help("open the device again; what was on it is gone"))
     }
 
-    /// The first of the errors received, if any, with the others as its notes.
+    /// Removes the reported errors, and returns the first with the others as its notes.
     pub(crate) fn take(&self) -> Option<Error> {
         if !self.reported.swap(false, Ordering::Acquire) {
             return None;
@@ -296,7 +297,7 @@ mod tests {
         let new = slots.fetched(&check, Ok(&bytes));
         assert!(new.len() == 1 && new[0].error.op() == "op 1" && !new[0].is_told());
         assert!(slots.found(taken[1]).is_some() && slots.found(taken[0]).is_none());
-        // Once found, it stays, although the slot is empty by then.
+        // An error that was found stays recorded, although its slot is empty by now.
         assert!(slots.fetched(&check, Ok(&vec![0; bytes.len()])).is_empty() && slots.found(taken[1]).is_some());
         let why = Error::new(ErrorKind::Backend, "download", "gone");
         assert_eq!(slots.fetched(&check, Err(&why)).len(), 2);

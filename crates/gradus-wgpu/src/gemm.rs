@@ -1,6 +1,5 @@
-//! `gemm`: batched products of strided matrices, tile by tile, or element by element if a matrix has few rows or columns. A
-//! long inner axis is summed in parts, whose results are
-//! added in a fixed tree.
+//! `gemm`: batched products of strided matrices. They are computed in tiles, or element by element if a matrix has few
+//! rows or columns. A long inner axis is summed in parts, whose results are added in a fixed tree.
 
 use gradus_backend::{
     DType, Error, ErrorKind, Kernel, KernelBuilder, Layout, MapArg, Result, Scalar, ScalarOp, Shape, View, ViewMut,
@@ -17,21 +16,23 @@ use crate::tile::{DEPTH, Product, Tile};
 use crate::wgsl::{self, GROUP, Text, param};
 
 const OP: &str = "gemm";
-/// Products of up to this many rows or columns have an invocation for each element: most of a tile would be empty.
+/// Products with at most this many rows or columns use one invocation per element, because most of a tile would be
+/// empty.
 const SKINNY: usize = 8;
-/// Elements along k of such a product that an invocation sums, unless there are many.
+/// The number of elements along k that an invocation sums in such a product, unless the result has many elements.
 const CHAIN: usize = 512;
-/// Parameters before the sizes and strides of the batch: m, k, n, matrices, tiles along n and m, three positions, six
-/// strides, alpha and beta in two words each, parts along k, elements of a part, and the step between results of parts.
+/// The number of parameters before the sizes and strides of the batch: m, k, n, the number of matrices, tiles along n
+/// and m, three positions, six strides, alpha and beta (two words each), parts along k, elements of a part, and the
+/// distance between the results of two parts.
 const FIXED: usize = 22;
 
-/// Everything that the text depends on.
+/// Everything that the kernel's text depends on.
 #[derive(Debug, Hash)]
 struct Plan {
     dtype: DType,
     out: DType,
     batch: usize,
-    /// None if each invocation computes an element.
+    /// `None` if each invocation computes one element.
     tile: Option<Tile>,
     a_along_k: bool,
     b_along_k: bool,
@@ -105,7 +106,7 @@ pub(crate) fn gemm(
         return launch(b, alpha, x, y, beta, out, 1);
     }
     if !dtype.is_float() {
-        // Integers wrap, so halves add up in the output itself.
+        // Sums of integers wrap instead of rounding, so the halves can be added in the output itself.
         return if k > DEPTH {
             halves_along_k(b, alpha, x, y, beta, out)
         } else {
@@ -126,12 +127,13 @@ pub(crate) fn gemm(
     crate::map::map(b, &kernel, &args, &mut [out.with(layout)])
 }
 
-/// The tile of `count` products of `m` rows and `n` columns, unless they are skinny.
+/// The tile for `count` products of `m` rows and `n` columns; `None` if they have too few rows or columns for tiles.
 fn tile(dtype: DType, count: usize, m: usize, n: usize) -> Option<Tile> {
     (m.min(n) > SKINNY).then(|| Tile::new(dtype, count, m, n))
 }
 
-/// Computes the product, or its `parts` along k, whose results lie one after the other.
+/// Computes the product. If `parts` is more than 1, k is split into that many parts, whose results are written one
+/// after the other.
 fn launch(
     b: &WgpuBackend,
     alpha: Scalar,
@@ -181,8 +183,8 @@ fn launch(
     })
 }
 
-/// A product with an operand that is too large to bind: halves a batch axis, or else the rows of `a` (bit 0 of `uses`),
-/// the columns of `b` (bit 1), or the inner axis, whose halves are added.
+/// Computes a product with an operand that is too large to bind. Splits a batch axis in two or, if there is none to
+/// split, the rows of `a` (if bit 0 of `uses` is set), the columns of `b` (if bit 1 is set), or the inner axis.
 fn by_halves(
     b: &WgpuBackend,
     alpha: Scalar,
@@ -213,7 +215,7 @@ fn by_halves(
     Ok(())
 }
 
-/// Adds the products of the halves of the inner axis, the second to what the first left in the output.
+/// Computes the product over the first half of the inner axis, and adds the product over the second half to it.
 fn halves_along_k(
     b: &WgpuBackend,
     alpha: Scalar,

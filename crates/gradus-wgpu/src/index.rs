@@ -1,7 +1,7 @@
 //! Gather, scatter and embeddings.
 //!
-//! Indices are checked by a separate kernel, which fills a fault slot with the first bad one; the kernels that use them
-//! skip those out of range.
+//! A separate kernel checks the indices, and records the first bad one in a fault slot. The kernels that use the
+//! indices skip those out of range.
 
 use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScalarOp, ScatterOp, Shape, View, ViewMut};
 
@@ -14,9 +14,10 @@ use crate::queue::{Call, Held, Launch};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
 
-/// Up to this many indices are checked by one work-group.
+/// At most this many indices are checked by a single work-group.
 const ONE_GROUP: usize = 1 << 15;
-/// Up to this many indices along an axis, every output looks at all of them; more are sorted first.
+/// With at most this many indices along an axis, every output element looks at all of them. More indices are sorted
+/// first.
 const LOOK_AT_ALL: usize = 64;
 
 fn check_index_dtype(op: &str, index: View<'_>) -> Result<()> {
@@ -26,8 +27,8 @@ fn check_index_dtype(op: &str, index: View<'_>) -> Result<()> {
     }
 }
 
-/// Looks on the device for the first index, in row-major order, outside `0..size` that is not `ignored`. Launches that use
-/// the indices are [`awaited_by`](Held::awaited_by) the slot.
+/// Queues a search for the first index, in row-major order, that is outside `0..size` and is not `ignored`. Launches
+/// that use the indices must be made with [`awaited_by`](Held::awaited_by).
 pub(crate) fn check_index<'b>(
     b: &'b WgpuBackend,
     op: &str,
@@ -41,7 +42,7 @@ pub(crate) fn check_index<'b>(
     Ok(held)
 }
 
-/// Checks indices, the first of which is at position `first`.
+/// Checks a part of the indices. `first` is the position of its first index.
 fn check_part(
     b: &WgpuBackend,
     call: Call<'_>,
@@ -56,7 +57,7 @@ fn check_part(
         return Ok(());
     }
     if !b.fits(index.layout, index.dtype) {
-        // Along the first axis, so that the positions of each half are consecutive.
+        // Splits the first axis that can be split, so that the positions of each half are consecutive.
         let dims = index.layout.dims();
         let Some(axis) = (0..dims.len()).find(|&a| dims[a] > 1) else {
             return Err(Error::new(ErrorKind::Unsupported, op, "the indices span more than a kernel reaches"));
@@ -129,7 +130,7 @@ fn check_part(
         }
         text.finish(GROUP)
     };
-    // Finds the first bad index and records its value, in one launch or two.
+    // One kernel finds the first bad index, and one records its value. For few indices, both are a single launch.
     let key = |find: bool, tell: bool| key(("check_index", dtype, rank, ignored.is_some(), find, tell));
     let (both, find, tell) = (|| source(true, true), || source(true, false), || source(false, true));
     let (key_both, binds, params) = (key(true, true), &[x.bind], &params);
@@ -140,11 +141,11 @@ fn check_part(
     let groups = (n as u64).div_ceil(u64::from(GROUP)).min(4096);
     let found = Launch { key: key(true, false), source: &find, groups, ..one };
     let told = Launch { key: key(false, true), source: &tell, ..one };
-    // A read in between would empty the slot.
+    // A read between the two launches would empty the slot.
     b.queue().launch_both(&found, &told)
 }
 
-/// Checks shapes: `index` and `other` have the same shape, which equals that of `indexed` except at the axis.
+/// Checks that `index` and `other` have the same shape, and that it equals the shape of `indexed` except along `axis`.
 fn check_axis(op: &str, axis: usize, index: &Layout, other: &Layout, indexed: &Layout) -> Result<()> {
     let rank = indexed.rank();
     if axis >= rank {
@@ -164,7 +165,7 @@ fn check_axis(op: &str, axis: usize, index: &Layout, other: &Layout, indexed: &L
     Ok(())
 }
 
-/// A layout with an axis of `size` elements held at 0.
+/// A layout in which `axis` has `size` elements and a stride of 0, so that all of them are the first element.
 fn held(layout: &Layout, axis: usize, size: usize) -> Result<Layout> {
     let mut strides = layout.strides().to_vec();
     strides[axis] = 0;
@@ -182,8 +183,8 @@ pub(crate) fn gather(b: &WgpuBackend, x: View<'_>, axis: usize, index: View<'_>,
     take(b, held.awaited_by(OP), (x, 0), axis, index, out)
 }
 
-/// Gather with indices that are checked elsewhere, from a part `x` that starts at number `first` along the axis:
-/// indices outside of `x` leave their elements of `out` unchanged.
+/// Gathers with indices that are checked elsewhere. `x` is a part of the indexed tensor, and starts at index `first`
+/// along the axis. Where an index lies outside `x`, the element of `out` is left unchanged.
 pub(crate) fn take(
     b: &WgpuBackend,
     call: Call<'_>,
@@ -271,7 +272,7 @@ pub(crate) fn scatter(
     put(b, held.awaited_by(OP), op, axis, index, src, out)
 }
 
-/// Scatter with indices that are checked elsewhere: every element of `out` collects its sources, in order.
+/// Scatters with indices that are checked elsewhere. Each element of `out` collects its sources in order.
 fn put(
     b: &WgpuBackend,
     call: Call<'_>,
@@ -285,7 +286,8 @@ fn put(
     if src.layout.numel() == 0 || out.layout.numel() == 0 {
         return Ok(());
     }
-    // In turn: an output goes through all sources that are its own, and later ones come last.
+    // An output element may loop over all sources. If there are too many, or an operand is too large to bind, pieces of
+    // the sources are scattered one after the other, so that the order is kept.
     let large = !b.fits(src.layout, src.dtype) || !b.fits(index.layout, index.dtype);
     if count > LOOP || large && count > 1 {
         let piece = if large { count / 2 } else { LOOP };
@@ -298,7 +300,7 @@ fn put(
     if count <= LOOK_AT_ALL {
         return collect(b, call, op, axis, (index, None), src, (out, 0));
     }
-    // Axes along which the index is constant are sorted once.
+    // Where the index is broadcast along an axis, it is sorted only once.
     let mut narrow = *index.layout;
     for a in (0..narrow.rank()).filter(|&a| a != axis && index.layout.strides()[a] == 0) {
         narrow = narrow.narrow(a, 0, 1)?;
@@ -312,8 +314,8 @@ fn put(
     collect(b, call, op, axis, (keys, Some(places)), src, (out, 0))
 }
 
-/// The kernel of scatter; with `order` the indices are sorted, and `order` gives the origin of each. `out` is the part that
-/// starts at number `first` along the axis.
+/// Queues the kernel of scatter. If `order` is given, `index` is sorted, and `order` holds the original position of
+/// each index. `out` is a part of the output that starts at index `first` along the axis.
 fn collect(
     b: &WgpuBackend,
     call: Call<'_>,
@@ -374,12 +376,12 @@ fn collect(
             text.line(format_args!("let {name}_at = {};", wgsl::position("c", rank, 4 + 2 * k, steps(k))));
         }
         let step = |k: usize| param(5 + 2 * k);
-        // Compared in the dtype of the index: an index out of range matches no element.
+        // The comparison uses the dtype of the index, so that an index out of range matches no element.
         let key = format!("load_i(i_at + j * {})", step(1));
         let own = format!("(mine + {})", param(3));
         text.line(format_args!("let own = {};", cast(&own, DType::U32, index.dtype)));
         text.line(format_args!("let at = y_at + mine * {}; var hit = false;", step(0)));
-        // Starts with the old value, which stays if no source matches.
+        // The accumulator starts with the old value, which is kept if no source matches.
         text.line("var acc = load_y(at);");
         let from = if sorted { format!("load_o(o_at + j * {})", step(3)) } else { "j".to_owned() };
         let value = format!("load_s(s_at + {from} * {})", step(2));
@@ -418,7 +420,7 @@ fn collect(
     })
 }
 
-/// The rows that `index` selects, `[rows, d]`; reports wrong shapes and dtypes.
+/// Checks the shapes and dtypes of a table `[v, d]`, of `index`, and of the rows that `index` selects from the table.
 fn rows(
     b: &WgpuBackend,
     op: &str,
@@ -435,7 +437,7 @@ fn rows(
     b.expect(op, rows_name, rows, weight.dtype, &[index.layout.dims(), &dims[1..]].concat())
 }
 
-/// Index and rows with the axes of the index merged, copied if necessary.
+/// Reshapes `x` to `shape`, in which the axes of the index are merged. If this needs a copy, `kept` holds it.
 fn flat<'a>(b: &WgpuBackend, x: View<'a>, shape: Shape, kept: &'a mut Option<Temp>) -> Result<(View<'a>, Layout)> {
     if let Some(layout) = x.layout.reshape(shape) {
         return Ok((x, layout));

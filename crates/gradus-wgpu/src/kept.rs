@@ -1,19 +1,20 @@
-//! Small tables that are uploaded again and again, such as the weights of a filter or the positions of a resize. From the
-//! second time on, the device keeps a copy, and an upload is a copy between buffers.
+//! Small tables that are uploaded again and again, such as the weights of a filter or the positions of a resize. At the
+//! second upload of a table, a copy is kept on the device. From then on, an upload of it is a copy between buffers.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
 use crate::key::{KeyMap, Low, key};
 
-/// The most bytes of a table.
+/// The size in bytes of the largest table that is kept.
 const LARGEST: usize = 64 << 10;
-/// The most bytes of all tables. When they are exceeded, all tables are dropped.
+/// The largest size in bytes of all tables together. If another table would exceed it, all tables are dropped.
 const MOST: usize = 4 << 20;
-/// The number of tables that came once and are remembered by their hashes. When it is exceeded, all are forgotten.
+/// The largest number of tables that are remembered by their hashes after one upload. When another one comes, all are
+/// forgotten.
 const SEEN: usize = 4096;
 
-/// The tables by the hashes of their bytes.
+/// The tables on the device, by the hashes of their bytes.
 #[derive(Default)]
 pub(crate) struct Kept {
     seen: HashSet<u128, BuildHasherDefault<Low>>,
@@ -25,13 +26,13 @@ pub(crate) struct Kept {
 pub(crate) enum Table {
     /// On the host only, and not worth keeping.
     Host,
-    /// On the host only. A copy on the device should be [kept](Kept::keep) under this key.
+    /// On the host only, but uploaded before. A copy on the device should be [kept](Kept::keep) under this key.
     Again(u128),
     Device(wgpu::Buffer),
 }
 
 impl Kept {
-    /// The number of bytes on the device.
+    /// The number of bytes that the tables take on the device.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -40,7 +41,7 @@ impl Kept {
         *self = Kept::default();
     }
 
-    /// Looks up the bytes, and remembers them.
+    /// Looks up the table with these bytes, and remembers that it was uploaded.
     pub(crate) fn find(&mut self, bytes: &[u8]) -> Table {
         if bytes.len() > LARGEST {
             return Table::Host;
@@ -59,7 +60,7 @@ impl Kept {
         Table::Host
     }
 
-    /// Keeps a buffer with the bytes whose key this is.
+    /// Keeps `table`, a buffer that holds the bytes with this key.
     pub(crate) fn keep(&mut self, key: u128, table: wgpu::Buffer) {
         let bytes = table.size() as usize;
         if self.bytes + bytes > MOST {

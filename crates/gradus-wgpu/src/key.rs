@@ -1,12 +1,12 @@
 //! Keys of caches: 128-bit hashes, and the maps that use them.
 //!
-//! A key stands for what it was made from: two things with one key would be taken for each other. With 128 bits of which
-//! each depends on all of the input, that is less likely than a fault of the memory.
+//! A cache compares only keys, so two values with the same key would be mistaken for each other. Each of the 128 bits
+//! depends on the whole input, so this is less likely than a memory error.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// A map from keys, which are hashes already.
+/// A map whose keys are already hashes.
 pub(crate) type KeyMap<V> = HashMap<u128, V, BuildHasherDefault<Low>>;
 
 /// The hash of a value.
@@ -17,7 +17,8 @@ pub(crate) fn key(of: impl Hash) -> u128 {
     (u128::from(halves.0) << 64) | u128::from(halves.1)
 }
 
-/// Two hashes that are computed side by side, each by products of 128 bits whose halves are combined.
+/// Two hashes that are computed side by side. Each step multiplies two words to 128 bits, and combines the halves of
+/// the product.
 struct Halves(u64, u64);
 
 impl Hasher for Halves {
@@ -35,7 +36,7 @@ impl Hasher for Halves {
             let product = u128::from(half ^ word) * u128::from(by);
             (product as u64) ^ ((product >> 64) as u64)
         };
-        // The second half also depends on the first, so that a product of zero does not forget what came before it.
+        // Each hash also depends on the other one, so that a product of zero does not erase all that came before it.
         let first = mixed(self.0, 0xA076_1D64_78BD_642F).wrapping_add(self.1.rotate_left(23));
         *self = Halves(first, mixed(self.1, 0xE703_7ED1_A0B4_28DB).wrapping_add(self.0.rotate_left(37)));
     }
@@ -57,7 +58,7 @@ impl Hasher for Halves {
     }
 }
 
-/// The low half of a key, as its hash in a map.
+/// A hasher for maps that takes the low half of a key as its hash.
 #[derive(Default)]
 pub(crate) struct Low(u64);
 
