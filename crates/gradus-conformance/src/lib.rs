@@ -53,8 +53,8 @@ pub fn deep(backend: &dyn Backend, seed: u64, rounds: u64) -> Report {
     suite.finish()
 }
 
-/// Runs each kernel that loops once, on operands so long that a plain loop in a shader would take more than the 65,536
-/// iterations after which some drivers of GPUs end it without an error.
+/// Runs every kernel that contains a loop once, on operands so long that a plain loop in a shader would take more than
+/// the 65,536 iterations after which some GPU drivers end it without an error.
 ///
 /// A failure prints the name with which [`only`] repeats that case alone.
 pub fn long(backend: &dyn Backend) -> Report {

@@ -50,7 +50,7 @@ pub(crate) fn arange(b: &WgpuBackend, start: i64, step: i64, out: &mut ViewMut<'
     })
 }
 
-/// Computes an output that is too large to bind in two halves.
+/// Splits an output that is too large to bind, and computes each half.
 fn by_halves(b: &WgpuBackend, start: i64, step: i64, out: &mut ViewMut<'_>) -> Result<()> {
     let n = out.layout.numel();
     let Some(flat) = out.layout.reshape(Shape::new(&[n])?) else {

@@ -14,7 +14,7 @@ use crate::queue::{Call, Held, Launch};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
 
-/// At most this many indices are checked by a single work-group.
+/// Up to this many indices are checked by one work-group.
 const ONE_GROUP: usize = 1 << 15;
 /// With at most this many indices along an axis, every output element looks at all of them. More indices are sorted
 /// first.

@@ -1,16 +1,17 @@
-//! The WebGPU backend of Gradus: generated WGSL on Vulkan, Metal and DX12, by way of wgpu.
+//! The WebGPU backend of Gradus. It generates WGSL, which wgpu runs on Vulkan, Metal and DX12.
 //!
-//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//! This crate is part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus` instead: only its API is kept
+//! stable between releases.
 //!
 //! [`WgpuBackend`] implements [`Backend`](gradus_backend::Backend). `adapter` finds and opens devices, `pool` owns
 //! buffers, `queue` collects launches into submissions and caches compiled kernels, `faults` finds late errors, `log`
-//! knows which buffers they spoil, `operand` turns views into bindings, and `wgsl` writes the text of kernels; there is
-//! one module for each operation or family.
+//! tracks which buffers they spoil, `operand` turns views into bindings, and `wgsl` writes the text of kernels. Each
+//! operation, or family of operations, has its own module.
 //!
-//! Work is asynchronous: an operation returns when it is queued, and only a read waits. An index out of range or an
-//! integer division by zero is found later, and spoils what the operation wrote and everything computed from it: each
-//! [`download`](gradus_backend::Backend::download) of a spoiled buffer is the error, with the name and the line of the
-//! operation, until the buffer is filled or uploaded anew. Other buffers are not affected.
+//! Work is asynchronous: an operation returns once it is queued, and only reads wait. An index out of range or an
+//! integer division by zero is found later. It spoils what the operation wrote and everything computed from that. Each
+//! [`download`](gradus_backend::Backend::download) of a spoiled buffer fails with the operation's name and line, until
+//! the whole buffer is overwritten. Other buffers are not affected.
 //! [`synchronize`](gradus_backend::Backend::synchronize) returns the errors that no read has returned yet.
 
 mod adapter;
@@ -58,7 +59,7 @@ use faults::Faults;
 use pool::Pool;
 use queue::Queue;
 
-/// An adapter of this machine as a device.
+/// A device that is opened on an adapter of this machine.
 ///
 /// f64 is supported if the adapter has `SHADER_F64` and `SHADER_INT64`; all other dtypes are supported by every adapter.
 #[derive(Debug)]
@@ -75,16 +76,16 @@ pub struct WgpuBackend {
 }
 
 impl WgpuBackend {
-    /// Opens the adapter of this number, as [`adapters`] lists them.
+    /// Opens adapter number `index` of those that [`adapters`] lists.
     ///
-    /// Errors if there is none, or if it cannot be opened.
+    /// Fails if there is no such adapter, or if it cannot be opened.
     pub fn open(index: usize) -> Result<Self> {
         Self::open_as(index, Profile::Full)
     }
 
-    /// Opens the adapter, and uses no more of it than the profile says.
+    /// Opens adapter number `index`, and uses no more of it than the profile allows.
     ///
-    /// Errors as [`open`](Self::open) gives.
+    /// Fails in the same cases as [`open`](Self::open).
     pub fn open_as(index: usize, profile: Profile) -> Result<Self> {
         Ok(Self::of(index, &adapter::open(index, profile)?))
     }
@@ -120,7 +121,8 @@ impl WgpuBackend {
         self.queue.faults.is_lost()
     }
 
-    /// Destroys the device; every later call is an error of kind [`Backend`](gradus_backend::ErrorKind::Backend).
+    /// Destroys the device. Every later call fails with an error of kind
+    /// [`Backend`](gradus_backend::ErrorKind::Backend).
     pub fn close(&self) {
         self.queue.destroy();
     }
@@ -133,7 +135,7 @@ impl WgpuBackend {
         &self.pool
     }
 
-    /// A buffer of `bytes` bytes with unspecified, initialised contents.
+    /// Allocates a buffer of `bytes` bytes. Its contents are initialised, but unspecified.
     pub(crate) fn allocate(&self, bytes: usize) -> Result<gradus_backend::Buffer> {
         self.pool.alloc(bytes, || self.queue.reclaim())
     }
@@ -147,7 +149,7 @@ impl WgpuBackend {
         self.queue.limits.max_storage_buffers_per_shader_stage as usize
     }
 
-    /// The feature that a dtype needs and this adapter lacks.
+    /// The feature that a dtype needs and this adapter lacks, if any.
     pub(crate) fn missing(&self, dtype: DType) -> Option<&'static str> {
         let has = |f| self.features.contains(f);
         match dtype {
@@ -157,12 +159,12 @@ impl WgpuBackend {
         }
     }
 
-    /// An error that names the missing feature, if this adapter lacks the dtype.
+    /// Fails with an error that names the missing feature if this adapter does not support the dtype.
     pub(crate) fn check_dtype(&self, op: &str, dtype: DType) -> Result<()> {
         if self.missing(dtype).is_none() { Ok(()) } else { Err(gradus_backend::Backend::unsupported(self, op, dtype)) }
     }
 
-    /// The kernel that returns its argument, under the name of `copy_strided` or `fill`.
+    /// The kernel that returns its argument. `name` is `copy_strided` or `fill`.
     pub(crate) fn identity(&self, name: &'static str, dtype: DType) -> Result<&Kernel> {
         let cell = &self.identities[usize::from(name == "fill")][dtype as usize];
         if let Some(kernel) = cell.get() {
@@ -181,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// Translates a kernel into the languages of all graphics interfaces; says what is wrong.
+    /// Translates a kernel into the shading languages of all graphics interfaces. The error says what is wrong.
     fn translated(text: &str) -> std::result::Result<(), String> {
         let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
         let mut validator = Validator::new(ValidationFlags::all(), Capabilities::empty());
@@ -221,8 +223,8 @@ mod tests {
     #[test]
     fn kernels_of_every_case_of_the_suite_are_valid_without_a_device() {
         let backend = WgpuBackend::of(0, &adapter::open_nothing(Profile::Full).expect("wgpu's own device"));
-        // Each case in one layout. With an adapter, the whole suite also compiles the kernels of other layouts, for the
-        // types that the adapter has.
+        // Each case runs in one layout only. On an adapter, the whole suite also compiles the kernels for other
+        // layouts, in the dtypes that the adapter supports.
         let report = gradus_conformance::brief(&backend);
         // Results are not computed, so cases fail; but none may fail because wgpu's validation rejects a kernel.
         let refused =
@@ -236,7 +238,8 @@ mod tests {
     fn each_feature_of_an_adapter_may_be_missing() {
         for (missing, opened) in adapter::open_without_each() {
             let backend = WgpuBackend::of(0, &opened);
-            // The whole suite runs on the profiles. Here it is enough that kernels of each kind and dtype compile and run.
+            // Other tests run the whole suite with each profile. Here, it is enough that kernels of every dtype compile
+            // and run.
             let report = gradus_conformance::only(&backend, "softmax/");
             let of_64_bits = wgpu::Features::SHADER_F64 | wgpu::Features::SHADER_INT64;
             assert!(report.passed() && (report.skipped > 0) == of_64_bits.contains(missing), "{missing:?}: {report}");

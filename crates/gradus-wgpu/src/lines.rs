@@ -1,5 +1,5 @@
-//! Kernels over lines. The elements of a line are shared by `lanes` invocations, which go through them as often as the
-//! formula requires, and combine their results in shared memory.
+//! Kernels over lines. The elements of a line are shared by `lanes` invocations, which loop over them as often as the
+//! formula requires and combine their results in shared memory.
 
 use gradus_backend::{DType, Result, View, ViewMut};
 
@@ -39,9 +39,9 @@ impl Lines {
         self.steps_within(self.dtypes.len())
     }
 
-    /// The text up to the work on a line. It declares `load_NAME`, `store_NAME` and the length `n`, and `sum_of` and
-    /// `largest_of`, which combine the values of all lanes. `numbers` is the number of parameters that the operation
-    /// adds.
+    /// Begins the text of a kernel, up to the work on a line. It declares `load_NAME`, `store_NAME` and the length `n`,
+    /// and `sum_of` and `largest_of`, which combine the values of all lanes. `numbers` is the number of parameters that
+    /// the operation adds.
     pub(crate) fn open(&self, numbers: usize, dtype: DType) -> Text {
         let mut text = Text::new(self.numbers() + numbers);
         for &(name, dtype, write) in &self.dtypes {
@@ -65,7 +65,7 @@ impl Lines {
         wgsl::coordinates(text, "r", "j", self.along, self.sizes_within());
         for (k, (name, ..)) in self.dtypes.iter().enumerate() {
             let steps = self.steps_within(k);
-            // At most 8 axes.
+            // There are at most 8 axes.
             let terms: String = (0..self.along).map(|a| format!(" + r{a} * {}", param(steps + a))).collect();
             text.line(format_args!("let {name}_at = {name}_line{terms};"));
         }
@@ -78,7 +78,7 @@ impl Lines {
         text.line(format_args!("if (lane == 0u) {{ {line} }}"));
     }
 
-    /// The whole text.
+    /// Ends the text and returns it.
     pub(crate) fn close(&self, text: Text) -> String {
         text.finish(if self.lanes == 1 { GROUP } else { self.lanes })
     }
@@ -86,8 +86,8 @@ impl Lines {
 
 /// Declares `sum_of` and `largest_of`, which combine a value from each of `lanes` invocations and return the result to
 /// all of them. With `subgroups`, values of f32 are exchanged within subgroups before they go through shared memory,
-/// which takes two barriers instead of one for each halving. The tree of additions then depends on the device's size of
-/// a subgroup.
+/// which takes two barriers instead of one for each halving. The order of the additions then depends on the device's
+/// subgroup size.
 fn across(text: &mut Text, lanes: u32, dtype: DType, subgroups: bool) {
     let t = wgsl::ty(dtype);
     let subgroups = subgroups && t == "f32" && lanes > 1;

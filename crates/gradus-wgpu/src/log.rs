@@ -1,20 +1,20 @@
-//! Which buffers an error spoils that the device finds late.
+//! Tracks which buffers are spoiled by errors that the device finds late.
 //!
-//! What is queued is noted here until the next check of the fault buffer: the slot that a launch depends on, and the
-//! buffers it reads and writes. If the check finds a slot filled, the notes are gone through in order: what a failed
-//! launch wrote is spoiled, and so is everything written with an input that is spoiled. Reading a spoiled buffer is the
-//! error, every time.
+//! Everything that is queued is noted here until the next check of the fault buffer: the slot that a launch depends on,
+//! and the buffers that it reads and writes. If the check finds a filled slot, the notes are processed in order.
+//! Everything that a failed launch wrote is spoiled, and so is everything computed from a spoiled buffer. Every read of
+//! a spoiled buffer returns the error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::faults::{Found, Slots};
 
-/// Most notes before a check is made for their sake alone.
+/// The number of notes at which a check is made even if nothing is read.
 pub(crate) const LONG: usize = 1 << 20;
-/// Most errors kept for `synchronize`.
+/// The largest number of errors kept for `synchronize`.
 const UNTOLD: usize = 64;
 
-/// What a buffer holds, from its allocation to its release.
+/// The state of a buffer's contents, from its allocation to its release: the error that spoiled them, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Contents(Mutex<Option<Arc<Found>>>);
 
@@ -23,7 +23,7 @@ impl Contents {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The error that spoiled it.
+    /// The error that spoiled the contents, if any.
     pub(crate) fn spoiled(&self) -> Option<Arc<Found>> {
         self.lock().clone()
     }
@@ -33,35 +33,35 @@ impl Contents {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
-    /// Elements may keep their value or depend on it.
+    /// The launch writes to the buffer, but some elements may keep their old values or depend on them.
     Write,
-    /// Nothing stays of what was there.
+    /// The launch overwrites the whole buffer and does not depend on its old contents.
     Replace,
 }
 
 #[derive(Debug)]
 enum Note {
-    /// A launch or a copy, and the slot that it depends on; its uses follow.
+    /// A launch or a copy, and the slot that it depends on. A `Use` for each of its buffers follows.
     Work(Option<u32>),
     Use(Arc<Contents>, Access),
 }
 
-/// The notes.
+/// The notes, the progress of the checks, and the errors found.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     notes: Vec<Note>,
-    /// Notes of work that is submitted.
+    /// The number of notes about work that is already submitted.
     submitted: usize,
-    /// Checks that were begun.
+    /// The number of checks begun.
     begun: u64,
-    /// Checks that are over: they end in the order in which they began.
+    /// The number of checks ended. Checks end in the order in which they began.
     ended: u64,
-    /// Whether an error was ever found; until then no buffer is spoiled.
+    /// Whether any error has been found. Until then, no buffer is spoiled.
     any: bool,
     untold: Vec<Arc<Found>>,
 }
 
-/// A check under way: the notes that it decides about.
+/// A check in progress: the slots that it reads, and the notes that it decides about.
 #[derive(Debug)]
 pub(crate) struct Check {
     number: u64,
@@ -74,13 +74,14 @@ impl Log {
         self.notes.len()
     }
 
-    /// Notes a launch, and what it uses.
+    /// Notes a launch or a copy, and the buffers that it uses.
     pub(crate) fn note<'a>(&mut self, slot: Option<u32>, uses: impl Iterator<Item = (&'a Arc<Contents>, Access)>) {
         self.notes.push(Note::Work(slot));
         self.notes.extend(uses.map(|(contents, access)| Note::Use(contents.clone(), access)));
     }
 
-    /// Called after a submission. Without a slot that is armed, nothing is left to find out about it.
+    /// Must be called after each submission. `error` is wgpu's error about it, which spoils everything that it wrote.
+    /// If no slot is armed and no check is in progress, the notes can have no further effect and are dropped.
     pub(crate) fn submitted(&mut self, slots: &Slots, error: Option<gradus_backend::Error>) {
         if let Some(found) = error.map(Found::new) {
             for note in &self.notes[self.submitted..] {
@@ -99,7 +100,8 @@ impl Log {
         self.submitted = self.notes.len();
     }
 
-    /// Begins a check of everything noted, which is submitted; `None` if there is nothing to find out.
+    /// Begins a check of all notes; their work must be submitted. Returns `None` if no slot is armed and no check is in
+    /// progress.
     pub(crate) fn check(&mut self, slots: &mut Slots) -> Option<Check> {
         if slots.bytes() == 0 && self.begun == self.ended {
             return None;
@@ -115,7 +117,8 @@ impl Log {
         self.ended + 1 == check.number
     }
 
-    /// Ends a check, when those before it have ended; `bytes` is what it read from the fault buffer, or why it could not.
+    /// Ends a check, after all checks before it have ended. `bytes` is what the check read from the fault buffer, or
+    /// why it could not read it.
     pub(crate) fn end(&mut self, check: Check, slots: &mut Slots, bytes: Result<&[u8], &gradus_backend::Error>) {
         debug_assert!(self.is_next(&check));
         slots.fetched(&check.slots, bytes).into_iter().for_each(|found| self.keep(found));
@@ -132,7 +135,7 @@ impl Log {
         }
     }
 
-    /// The errors that no caller got yet.
+    /// Removes the errors that no caller has received yet, and returns the first with the others as its notes.
     pub(crate) fn untold(&mut self) -> Option<gradus_backend::Error> {
         let untold = self.untold.drain(..).filter(|f| !f.is_told());
         untold.map(|f| f.tell()).reduce(|first, other| first.note(other.to_string()))
@@ -142,7 +145,7 @@ impl Log {
         if !self.any {
             return;
         }
-        // The first note is a launch, since all notes of one are taken together.
+        // The first note is always a `Work`, since it is taken together with its uses.
         for work in notes.chunk_by(|_, next| matches!(next, Note::Use(..))) {
             let [Note::Work(slot), uses @ ..] = work else { continue };
             let spoiled = |note: &Note| match note {

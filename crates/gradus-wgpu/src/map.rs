@@ -1,5 +1,5 @@
-//! `map`: a kernel of the elementwise IR as WGSL. An invocation computes one element, or four neighbours if the operands
-//! lie flat.
+//! `map`: translates a kernel of the elementwise IR into WGSL. An invocation computes one element, or four neighbouring
+//! elements if the operands lie flat.
 
 use gradus_backend::kernel::integer_failure;
 use gradus_backend::{
@@ -15,10 +15,10 @@ use crate::queue::{Bind, Launch};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
 
-/// Where an argument comes from: the part that the text depends on.
+/// Where an argument comes from, as far as the kernel's text depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum From {
-    /// A view of the buffer at this binding: views of one buffer share it.
+    /// A view of the buffer at this binding. Views of the same buffer and dtype share a binding.
     View(usize),
     Output(usize),
     Scalar,
@@ -34,7 +34,7 @@ const FEWEST: usize = 1024;
 struct Plan<'k> {
     kernel: &'k Kernel,
     from: Vec<From>,
-    /// Dtypes of the bindings that are read.
+    /// The dtypes of the bindings for inputs.
     bound: Vec<DType>,
     rank: usize,
     /// Whether an invocation computes four neighbours, which are neighbours in every operand.
@@ -91,7 +91,7 @@ pub(crate) fn map(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &
     run(b, kernel, args, outs)
 }
 
-/// An axis to cut in two, and where, if an operand is too large to bind.
+/// The axis to split, and the size of its first half, if an operand is too large to bind.
 fn too_large(b: &WgpuBackend, args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Option<(usize, usize)> {
     let views = args.iter().filter_map(|a| if let MapArg::View(v) = a { Some((v.layout, v.dtype)) } else { None });
     let mut all = views.chain(outs.iter().map(|o| (o.layout, o.dtype)));
@@ -165,7 +165,7 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
     })
 }
 
-/// With more buffers than a kernel can bind: copies the arguments of one dtype into one buffer.
+/// Runs a kernel that has more buffers than can be bound: copies the arguments of one dtype into a single buffer first.
 fn run_packed(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
     let op = kernel.name();
     let buffers = |dtype: DType| {
@@ -221,14 +221,14 @@ fn run_packed(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut 
     run(b, kernel, &args, outs)
 }
 
-/// A scalar in the form of the parameters: one word, or two for 8-byte dtypes.
+/// A scalar as words of the parameters: one word, or two for 8-byte dtypes.
 pub(crate) fn scalar_words(s: Scalar, dtype: DType) -> Vec<u32> {
     let bits = match dtype {
         DType::F64 => s.to_f64().to_bits(),
         DType::F32 => u64::from((s.to_f64() as f32).to_bits()),
         DType::F16 => u64::from(gradus_backend::f16_from_f64(s.to_f64()).to_f32().to_bits()),
         DType::BF16 => u64::from(gradus_backend::bf16_from_f64(s.to_f64()).to_f32().to_bits()),
-        // A float above `i64::MAX` is one that u64 can represent.
+        // Only a float can hold a scalar above `i64::MAX`. It is known to fit u64.
         DType::U64 => match s {
             Scalar::Float(v) => v as u64,
             s => s.to_i64() as u64,
@@ -238,7 +238,7 @@ pub(crate) fn scalar_words(s: Scalar, dtype: DType) -> Vec<u32> {
     if dtype.size() == 8 { vec![bits as u32, (bits >> 32) as u32] } else { vec![bits as u32] }
 }
 
-/// The value of a scalar parameter.
+/// A WGSL expression for the scalar parameter at `at`.
 pub(crate) fn scalar_param(at: usize, dtype: DType) -> String {
     let (low, high) = (param(at), param(at + 1));
     match dtype {
@@ -250,7 +250,8 @@ pub(crate) fn scalar_param(at: usize, dtype: DType) -> String {
 }
 
 impl Plan<'_> {
-    /// The error if an integer instruction of the kernel has no result.
+    /// The error message if an integer instruction of the kernel may have no result; `None` if there is no such
+    /// instruction.
     fn failure(&self) -> Option<&'static str> {
         use ScalarOp::{Div, FloorDiv, Fmod, Pow, Remainder};
         let can = |op: ScalarOp, d: DType| match op {
@@ -361,7 +362,7 @@ impl Plan<'_> {
     }
 }
 
-/// Copies elements bit by bit; dtypes and shapes are equal.
+/// Copies elements bit for bit. Both views must have the same dtype and shape.
 pub(crate) fn copy_strided(b: &WgpuBackend, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
     b.expect("copy_strided", "x", x, out.dtype, out.layout.dims())?;
     b.check_dtype("copy_strided", x.dtype)?;
@@ -379,7 +380,7 @@ pub(crate) fn fill(b: &WgpuBackend, out: &mut ViewMut<'_>, value: Scalar) -> Res
     map(b, b.identity("fill", out.dtype)?, &[MapArg::Scalar(value)], &mut [out.with(layout)])
 }
 
-/// The dtype used for the bits of elements of this size.
+/// The unsigned dtype of the same size, in which elements are copied as bits.
 pub(crate) fn bits_of(dtype: DType) -> DType {
     match dtype.size() {
         1 => DType::U8,

@@ -1,21 +1,21 @@
-//! Limits on users' modules that naga and drivers do not check: how long a module is, and how deep it is nested.
+//! Limits on users' modules that neither naga nor drivers check: how long a module is, and how deeply it is nested.
 //!
-//! naga limits the depth of brackets and braces, but its functions also call themselves for each term of a sum, each
-//! branch of a chain of `else if`, and each declaration that another one uses. WGSL is therefore measured before naga
-//! sees it, and compiled on a thread with enough stack for what these limits allow.
+//! naga limits the depth of brackets and braces, but it also recurses for each term of a sum, each branch of a chain of
+//! `else if`, and each declaration that another one uses. WGSL is therefore checked before naga sees it, and compiled
+//! on a thread with enough stack for the deepest module that passes.
 
 use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::program::OP;
 
-/// The largest depth of an expression, the most branches of an `if`, and the most declarations of a module.
+/// The limit on the depth of an expression, on the branches of an `if`, and on the declarations of a module.
 const MOST: usize = 1000;
-/// The most bytes of a module.
+/// The largest size of a module in bytes.
 const MOST_BYTES: usize = 1 << 20;
-/// Bytes of stack for [`MOST`] levels of naga, without optimisation too.
+/// The size of the stack in bytes. It is enough for [`MOST`] levels of recursion in naga, even without optimisation.
 const STACK: usize = 64 << 20;
 
-/// Runs `compile` on a thread with enough stack for a module that [`check`] lets through.
+/// Runs `compile` on a thread with enough stack for any module that [`check`] accepts.
 pub(crate) fn with_stack<R: Send>(compile: impl FnOnce() -> Result<R> + Send) -> Result<R> {
     let thread = std::thread::Builder::new().name("gradus-wgpu compiler".to_owned()).stack_size(STACK);
     std::thread::scope(|scope| {
@@ -29,7 +29,7 @@ pub(crate) fn with_stack<R: Send>(compile: impl FnOnce() -> Result<R> + Send) ->
     })
 }
 
-/// An error if a module is too long.
+/// Fails if a module is too long.
 pub(crate) fn check_length(bytes: &[u8]) -> Result<()> {
     if bytes.len() <= MOST_BYTES {
         return Ok(());
@@ -38,13 +38,13 @@ pub(crate) fn check_length(bytes: &[u8]) -> Result<()> {
     Err(Error::argument(OP, m))
 }
 
-/// An error if naga could run out of stack on a module in WGSL.
+/// Fails if naga could run out of stack on a WGSL module.
 pub(crate) fn check(text: &str) -> Result<()> {
     check_length(text.as_bytes())?;
     let mut tokens = Tokens(text.as_bytes());
-    // The brackets that are open in this statement.
+    // The levels of brackets that are open in the current statement.
     let mut levels = vec![Level::default()];
-    // The branches of the last `if` at each depth of braces.
+    // The number of branches of the last `if` at each depth of braces.
     let mut branches = vec![0];
     let (mut declarations, mut after_else) = (0, false);
     while let Some(token) = tokens.next() {
@@ -59,7 +59,7 @@ pub(crate) fn check(text: &str) -> Result<()> {
             b"(" | b"[" => levels.extend([level, Level::default()]),
             b")" | b"]" => {
                 let outer = levels.pop().unwrap_or_default();
-                // An index is a step of its own.
+                // Indexing counts as one step.
                 let steps = outer.steps + usize::from(token == b"]");
                 levels.push(Level { inner: outer.inner.max(level.depth()), steps, ..outer });
             }
@@ -91,14 +91,15 @@ pub(crate) fn check(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// The expressions between two brackets.
+/// The expressions inside one pair of brackets.
 #[derive(Default)]
 struct Level {
-    /// The depth of the deepest one before the last comma.
+    /// The depth of the deepest expression before the last comma.
     before: usize,
     /// The depth of the deepest brackets after the last comma.
     inner: usize,
-    /// Operators and members after the last comma. Each may have all that comes before it as its operand.
+    /// The number of operators, member accesses and indexings after the last comma. Each may have everything before it
+    /// as its operand.
     steps: usize,
 }
 
@@ -108,7 +109,8 @@ impl Level {
     }
 }
 
-/// Words, and other characters one by one, without spaces and comments. A number is one word with its point.
+/// The tokens of a WGSL text: words, and other characters one by one. Spaces and comments are skipped. A number with a
+/// decimal point is one word.
 struct Tokens<'a>(&'a [u8]);
 
 fn is_of_word(c: u8) -> bool {
@@ -122,7 +124,7 @@ impl<'a> Tokens<'a> {
         token
     }
 
-    /// Skips a block comment, in which others may be nested.
+    /// Skips a block comment and any comments nested in it.
     fn skip_comment(&mut self) {
         let mut open = 0;
         loop {

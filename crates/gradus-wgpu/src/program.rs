@@ -13,9 +13,9 @@ pub(crate) const OP: &str = "dispatch_compute";
 pub(crate) struct Program {
     pub(crate) raw: wgpu::ComputePipeline,
     pub(crate) layouts: Layouts,
-    /// Bindings 0 and up of group 0.
+    /// The bindings of group 0, from binding 0 on.
     pub(crate) slots: Vec<Slot>,
-    /// Bytes of immediates.
+    /// The size of the immediates in bytes.
     pub(crate) constants: usize,
 }
 
@@ -24,14 +24,14 @@ pub(crate) struct Program {
 pub(crate) struct Slot {
     pub(crate) name: String,
     pub(crate) write: bool,
-    /// The size in bytes that it must have.
+    /// The smallest size in bytes of what is bound.
     pub(crate) least: u32,
-    /// The scalars that it consists of, but for u32, which may hold elements of any dtype.
+    /// The scalar types that the binding contains, except u32, which may hold elements of any dtype.
     pub(crate) elements: Vec<naga::Scalar>,
 }
 
 impl Program {
-    /// An error unless there are as many bindings and bytes of constants as the module declares.
+    /// Fails unless there are as many bindings and bytes of constants as the module declares.
     pub(crate) fn check_counts(&self, bindings: usize, constants: usize) -> Result<()> {
         if bindings != self.slots.len() {
             let names: Vec<_> = self.slots.iter().map(|slot| slot.name.as_str()).collect();
@@ -45,7 +45,7 @@ impl Program {
         Ok(())
     }
 
-    /// An error if a binding for reading is one that the module may write, or the other way round.
+    /// Fails if a binding is bound for reading but the module may write it, or the other way round.
     pub(crate) fn check_access(&self, bindings: &[Binding<'_>]) -> Result<()> {
         for (i, (binding, slot)) in bindings.iter().zip(&self.slots).enumerate() {
             let (as_what, may) = match (binding, slot.write) {

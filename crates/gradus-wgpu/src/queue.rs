@@ -1,9 +1,9 @@
-//! The path of work to the device: launches and copies are collected in one encoder, which is submitted when it is full
-//! or when something is read.
+//! Queues work for the device: launches and copies are collected in one encoder, which is submitted when it is full or
+//! when something is read.
 //!
-//! Pipelines are cached by the 128-bit hash of what their text is generated from, bind groups by the buffers in them.
-//! The numbers that change from call to call (sizes, strides, offsets, scalars) are in one uniform buffer, of which
-//! every launch sees its part.
+//! Pipelines are cached by the 128-bit hash of what their text is generated from, and bind groups by a hash of their
+//! buffers. The numbers that change from call to call (sizes, strides, offsets, scalars) are stored in one uniform
+//! buffer, of which every launch binds its own part.
 
 mod host;
 
@@ -22,15 +22,15 @@ use crate::pool::{Block, Pool};
 
 pub(crate) use host::{MOST_READ, said};
 
-/// Most commands in one submission.
+/// The largest number of commands in one submission.
 const BATCH: usize = 256;
-/// Most bytes of parameters in one submission.
+/// The largest number of bytes of parameters in one submission.
 const ARENA: usize = 1 << 20;
-/// Most bind groups in the cache.
+/// The largest number of bind groups in the cache.
 const GROUPS: usize = 8192;
 
-/// Counts of launches, created objects and bytes moved, to check that steady work creates nothing new and moves no more
-/// than it must.
+/// Counts of launches, created objects and bytes moved. They show whether steady work creates anything new or moves
+/// more than it must.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Submissions to the device.
@@ -55,10 +55,10 @@ pub struct Counters {
 pub(crate) struct Bind<'a> {
     pub(crate) block: &'a Block,
     pub(crate) access: Access,
-    /// In bytes.
+    /// The start of the part in bytes.
     pub(crate) offset: u64,
     pub(crate) size: u64,
-    /// The bytes of the distinct elements in it that belong to the operand.
+    /// The size in bytes of the operand's distinct elements.
     pub(crate) distinct: u64,
 }
 
@@ -76,11 +76,11 @@ impl Bind<'_> {
 /// The call of an operation that a launch is a part of.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
-    /// The operation, for errors and debuggers.
+    /// The operation's name, for errors and debuggers.
     pub(crate) op: &'a str,
-    /// The slot that spoils the outputs if it is filled.
+    /// The slot that spoils the outputs of the launch if it is filled.
     slot: Option<u32>,
-    /// Whether the kernel may fill the slot; then the fault buffer is the last binding.
+    /// Whether the kernel may fill the slot. If so, the fault buffer is the last binding.
     fills: bool,
 }
 
@@ -98,26 +98,26 @@ pub(crate) struct Launch<'a> {
     pub(crate) key: u128,
     /// The text of the kernel.
     pub(crate) source: &'a dyn Fn() -> String,
-    /// Bindings 1 and up; binding 0 is the parameters.
+    /// The bindings from 1 on. Binding 0 holds the parameters.
     pub(crate) binds: &'a [Bind<'a>],
     pub(crate) params: &'a [u32],
-    /// Work-groups; large numbers are laid out over two axes.
+    /// The number of work-groups. A number that is too large for one axis is spread over two.
     pub(crate) groups: u64,
 }
 
-/// A slot of the fault buffer while the call that it belongs to runs.
+/// A slot of the fault buffer, which is held while the call that it belongs to runs.
 pub(crate) struct Held<'q> {
     queue: &'q Queue,
     pub(crate) slot: u32,
 }
 
 impl Held<'_> {
-    /// For a launch that may fill the slot.
+    /// The call of a launch that may fill the slot.
     pub(crate) fn filled_by<'a>(&self, op: &'a str) -> Call<'a> {
         Call { op, slot: Some(self.slot), fills: true }
     }
 
-    /// For a launch whose operands another one checks.
+    /// The call of a launch whose operands are checked by another launch, which may fill the slot.
     pub(crate) fn awaited_by<'a>(&self, op: &'a str) -> Call<'a> {
         Call { op, slot: Some(self.slot), fills: false }
     }
@@ -134,7 +134,8 @@ struct Pipeline {
     layouts: Arc<Layouts>,
 }
 
-/// What a bind group layout depends on: bit `i` for whether binding `i + 1` is written, and their number.
+/// Everything that a bind group layout depends on: bit `i` says whether binding `i + 1` is written, and the bits from
+/// 48 on hold the number of such bindings.
 fn signature(binds: impl ExactSizeIterator<Item = bool>) -> u64 {
     let count = binds.len() as u64;
     binds.enumerate().fold(count << 48, |bits, (i, write)| bits | (u64::from(write) << i))
@@ -176,11 +177,11 @@ struct State {
     pass: Option<wgpu::ComputePass<'static>>,
     commands: usize,
     params: Vec<u8>,
-    /// Number of the submission being collected, from 1.
+    /// The number of the submission being collected, counted from 1.
     epoch: u64,
     readback: Option<wgpu::Buffer>,
     kept: Kept,
-    /// Bytes uploaded since the submission below.
+    /// The number of bytes uploaded since the submission in `uploaded`.
     staged: usize,
     uploaded: Option<wgpu::SubmissionIndex>,
     slots: Slots,
@@ -222,7 +223,7 @@ impl Queue {
         self.state().texts.clone()
     }
 
-    /// A slot for a fault. If all are in use, waits until some are checked.
+    /// Takes a slot for a fault. If all are in use, waits for a check that may free some.
     pub(crate) fn hold(&self, op: &str, fault: impl Fn() -> Fault) -> Result<Held<'_>> {
         for first in [true, false] {
             if let Some(slot) = self.state().slots.take(fault()) {
@@ -236,7 +237,7 @@ impl Queue {
         Err(Error::new(ErrorKind::Unsupported, op, m))
     }
 
-    /// The state, with room for more notes.
+    /// Locks the state. If the log is full, a check empties it first.
     fn ready(&self, op: &str) -> Result<MutexGuard<'_, State>> {
         self.faults.check_lost(op)?;
         let state = self.state();
@@ -274,7 +275,7 @@ impl Queue {
         let pipeline = self.pipeline(state, launch)?;
 
         let align = self.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
-        // At least one word after the parameters is 0: kernels rely on it.
+        // Kernels rely on at least one word of 0 after the parameters.
         let bytes = (launch.params.len() * 4 + 4).next_multiple_of(256);
         if state.params.len().next_multiple_of(align) + bytes > ARENA {
             self.flush(state);
@@ -307,7 +308,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Queues a user's program. Bindings, constants and groups match its declarations.
+    /// Queues a user's program. The bindings, constants and groups must match its declarations.
     pub(crate) fn dispatch(
         &self,
         op: &str,
@@ -322,7 +323,8 @@ impl Queue {
         binds.iter().for_each(|b| b.block.touch(epoch));
         state.counters.bytes += binds.iter().map(|b| b.distinct).sum::<u64>();
         state.log.note(None, binds.iter().map(|b| (&b.block.contents, b.access)));
-        // The key says which bindings are written; pipelines that agree in that share a layout.
+        // The key includes which bindings are written. Modules that agree in this have equal bind group layouts, so
+        // they can share a bind group.
         let group = self.group(state, group_key(u64::MAX, binds), &layouts.group, binds, || {
             (0..).zip(binds).map(|(i, b)| bind_entry(i, &b.block.raw, b.offset, b.size)).collect()
         });
@@ -369,7 +371,7 @@ impl Queue {
         Ok(pipeline)
     }
 
-    /// The result of `make`, or wgpu's error about it.
+    /// Calls `make` and returns its result, or the error that wgpu reported meanwhile.
     pub(crate) fn scoped<T>(&self, make: impl FnOnce() -> T) -> std::result::Result<T, wgpu::Error> {
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let inner = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
@@ -378,7 +380,8 @@ impl Queue {
         invalid.or(internal).map_or(Ok(made), Err)
     }
 
-    /// Compiles a kernel, within `scoped`. Without `zeroed`, its shared memory starts with arbitrary contents.
+    /// Compiles a kernel; must be called within `scoped`. Unless `zeroed` is set, the initial contents of the kernel's
+    /// shared memory are arbitrary.
     pub(crate) fn compile(
         &self,
         label: &str,
@@ -401,7 +404,7 @@ impl Queue {
         })
     }
 
-    /// The layouts of bind group 0, and of a pipeline without other groups.
+    /// Creates the layout of bind group 0, and the layout of a pipeline without other groups.
     pub(crate) fn layout(&self, entries: &[wgpu::BindGroupLayoutEntry], immediate_size: u32) -> Layouts {
         let group = self.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries });
         let bind_group_layouts = &[Some(&group)];
@@ -455,7 +458,7 @@ impl Queue {
         }
     }
 
-    /// Submits the collected commands and writes to buffers, even if there are no commands.
+    /// Submits the collected commands and the pending writes to buffers, even if there are no commands.
     fn submit(&self, state: &mut State) -> wgpu::SubmissionIndex {
         state.pass = None;
         if !state.params.is_empty() {
@@ -463,9 +466,10 @@ impl Queue {
             state.params.clear();
         }
         let submission = self.queue.submit(state.encoder.take().map(wgpu::CommandEncoder::finish));
-        // wgpu refuses a submission as a whole, before it returns.
+        // wgpu rejects a submission as a whole, and reports the error before `submit` returns.
         state.log.submitted(&state.slots, self.faults.take());
-        // Bind groups keep their buffers alive; a submission keeps its own references to those it uses.
+        // Cached bind groups keep their buffers alive, so those with released buffers are dropped. The submission keeps
+        // its own references to what it uses.
         let gone = self.pool.take_gone();
         if !gone.is_empty() {
             state.groups.retain(|_, group| !group.blocks.iter().any(|id| gone.contains(id)));
@@ -476,7 +480,8 @@ impl Queue {
         submission
     }
 
-    /// Copies between two buffers; offsets and length are multiples of 4. `whole` says that nothing else is in `to`.
+    /// Queues a copy between two buffers. The offsets and the length must be multiples of 4. `whole` says that the copy
+    /// fills all of `to`.
     pub(crate) fn copy(
         &self,
         (from, from_at): (&Block, u64),
@@ -512,7 +517,8 @@ impl Queue {
         }
     }
 
-    /// Drops the bind groups, which keep the buffers in them alive, and the buffer for reading back.
+    /// Drops the cached bind groups, which keep their buffers alive, the tables kept on the device, and the buffer for
+    /// reading back.
     pub(crate) fn trim(&self) {
         let mut state = self.state();
         state.groups.clear();
@@ -520,7 +526,7 @@ impl Queue {
         state.readback = None;
     }
 
-    /// Waits for the device, and lets it free what was dropped.
+    /// Submits all work, drops the same objects as `trim`, and waits until the device has freed what is no longer used.
     pub(crate) fn reclaim(&self) {
         let mut state = self.state();
         self.submit(&mut state);
@@ -532,13 +538,13 @@ impl Queue {
         let _ = self.wait("alloc", None);
     }
 
-    /// The sizes of the buffer for reading back and of the tables that are kept.
+    /// The size in bytes of the buffer for reading back and of the tables kept on the device.
     pub(crate) fn kept_bytes(&self) -> usize {
         let state = self.state();
         state.readback.as_ref().map_or(0, |b| b.size() as usize) + state.kept.bytes()
     }
 
-    /// Destroys the device: every later call is an error.
+    /// Destroys the device. Every later call fails.
     pub(crate) fn destroy(&self) {
         let mut state = self.state();
         self.flush(&mut state);
@@ -547,12 +553,13 @@ impl Queue {
     }
 }
 
-/// What a bind group depends on: `rest`, and the buffers bound.
+/// The key of a bind group: a hash of the bound buffers and of `rest`, which stands for everything else that it depends
+/// on.
 fn group_key(rest: u64, binds: &[Bind<'_>]) -> u128 {
     key((rest, binds))
 }
 
-/// The buffer, the part of it, and whether it is written.
+/// Hashes the buffer, the part of it that is bound, and whether it is written.
 impl Hash for Bind<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         [self.block.id << 1 | u64::from(self.write()), self.offset, self.size].hash(state);
@@ -565,7 +572,7 @@ fn bind_entry(binding: u32, buffer: &wgpu::Buffer, offset: u64, size: u64) -> wg
     wgpu::BindGroupEntry { binding, resource }
 }
 
-/// A storage buffer as binding `binding`.
+/// The layout entry of a storage buffer at binding `binding`.
 pub(crate) fn storage((binding, &write): (u32, &bool)) -> wgpu::BindGroupLayoutEntry {
     let ty = wgpu::BufferBindingType::Storage { read_only: !write };
     wgpu::BindGroupLayoutEntry {
@@ -608,7 +615,7 @@ mod tests {
         assert_eq!(kept(), 2);
         backend.pool().trim();
         drop(fill(65536));
-        // The buffer of 4096 bytes is destroyed; that of 65536 still exists, and there is another one.
+        // The buffer of 4096 bytes is destroyed. `other` still exists, so another buffer of 65,536 bytes was allocated.
         assert_eq!(kept(), 2);
         drop(other);
     }

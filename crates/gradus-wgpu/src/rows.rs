@@ -1,5 +1,5 @@
-//! Softmax, normalisation and cross-entropy as one kernel each. Operands that are invalid, empty, or too large to bind
-//! go to the default bodies, which also report the errors.
+//! Softmax, normalisation and cross-entropy, each as one kernel. Operands that are invalid, empty or too large to bind
+//! are passed to the default implementations, which also report the errors.
 
 use gradus_backend::{Axes, CrossEntropyParams, DType, Layout, Result, ScalarOp, Shape, View, ViewMut, composite};
 
@@ -10,11 +10,13 @@ use crate::map::{scalar_param, scalar_words};
 use crate::operand::LOOP;
 use crate::wgsl::{GROUP, binary, cast, ty};
 
-/// The longest line: the invocations of a work-group share it, and go through their elements up to eight times.
+/// The largest number of elements in a line. The invocations of a work-group share them, and each loops over its own up
+/// to eight times.
 const LONGEST: usize = LOOP / 8 * GROUP as usize;
 
-/// Whether all views have the shape of the first, which is not empty, a kernel can bind each, and the lines along the axes
-/// are no longer than a loop may be.
+/// Whether a kernel can handle the views. They must have the same shape, which is not empty, and the same float dtype,
+/// which the device supports. Each must be small enough to bind, and the lines along `axes` must not be too long for a
+/// loop.
 fn plain(b: &WgpuBackend, axes: Axes, views: &[(DType, &Layout)]) -> bool {
     let shape = views[0].1.shape();
     shape.numel() > 0
@@ -24,7 +26,7 @@ fn plain(b: &WgpuBackend, axes: Axes, views: &[(DType, &Layout)]) -> bool {
         && views.iter().all(|(d, _)| *d == views[0].0)
 }
 
-/// A scalar parameter of an operation as words of a shader, in the compute type of `dtype`.
+/// A scalar as words of a kernel's parameters, in the compute type of `dtype`.
 fn words(v: f64, dtype: DType) -> Vec<u32> {
     scalar_words(gradus_backend::Scalar::Float(v), dtype.compute())
 }
@@ -88,7 +90,7 @@ pub(crate) fn softmax_backward(
     })
 }
 
-/// The layouts of scale and shift broadcast to a shape, if possible.
+/// The layout of a scale or shift, broadcast to `shape`. `None` if there is none or it cannot be broadcast.
 fn stretched(v: Option<View<'_>>, shape: &Shape) -> Option<Layout> {
     v.and_then(|v| v.layout.expand(*shape).ok())
 }
@@ -149,8 +151,9 @@ pub(crate) fn normalize(
         let [eps, down, limit] = [0, down, 2 * down].map(|at| scalar_param(lines.numbers() + at, d));
         text.line(format_args!("var mean = centre; var rstd = rsqrt_{t}(variance + {eps});"));
         text.line(format_args!("var factor = {t}(1); var first = {t}(0); var middle = mean; var spread = rstd;"));
-        // If squares or sums of finite elements overflow, or the mean is large: computes the statistics of the elements
-        // times a power of two, minus the first of these, so that equal elements have deviations of exactly 0.
+        // If squares or sums of finite elements overflow, or the mean is large, the statistics are computed from scaled
+        // elements. Each element is multiplied by a power of two, and the first scaled element is subtracted, so that
+        // equal elements have deviations of exactly 0.
         text.line(format_args!("if (!(is_finite_{t}(variance) && abs(centre) < {limit})) {{ var part = {t}(0); var start = {t}(0); var shift = {t}(0);"));
         if !rms {
             text.line(format_args!("start = load_x(x_line) * {down};"));
@@ -223,7 +226,7 @@ pub(crate) fn normalize_backward(
     })
 }
 
-/// The operands of cross-entropy as rows, if they are valid: columns `[n, 1]` are broadcast to `[n, c]`.
+/// The layouts `[n]` of `columns` reshaped to `[n, 1]`. `None` if a kernel cannot handle the operands of cross-entropy.
 fn columns(
     b: &WgpuBackend,
     params: &CrossEntropyParams,
@@ -241,7 +244,7 @@ fn columns(
     columns.iter().map(|(_, l)| l.unsqueeze(1).ok()).collect()
 }
 
-/// Whether the targets and the index to ignore can be used. Writes the lines that define `ignored` and `class`.
+/// The lines of WGSL that define `ignored`, and `class_`, the class of a row.
 fn class_of(target: DType, ignore: Option<i64>, number: usize) -> [String; 2] {
     let ignored = match ignore {
         Some(_) => binary(ScalarOp::Eq, target, "load_t(t_line)", &scalar_param(number, target)),
@@ -251,7 +254,9 @@ fn class_of(target: DType, ignore: Option<i64>, number: usize) -> [String; 2] {
     [format!("let ignored = {ignored};"), format!("let class_ = min({class}, n - 1u);")]
 }
 
-/// The numbers of cross-entropy: `1 - e`, `e / c`, and the target to ignore.
+/// The parameters of the cross-entropy kernels as words: `1 - e` and `e / classes`, where `e` is the label smoothing,
+/// and the target to ignore. Also returns that target; `None` if there is none or the dtype of the targets cannot hold
+/// it.
 fn numbers_of(params: &CrossEntropyParams, d: DType, classes: usize, target: DType) -> (Vec<u32>, Option<i64>) {
     let e = params.label_smoothing;
     let mut numbers = words(1.0 - e, d);
@@ -302,7 +307,8 @@ pub(crate) fn cross_entropy(
         let width = d.size() / 4;
         text.line(format_args!("var largest = {};", crate::reduce::identity(gradus_backend::ReduceOp::Max, d)));
         lines.each(&mut text, &[&format!("largest = larger_{t}(largest, load_x(x_at));")]);
-        // The largest element if it is finite, else 0, so that -inf and +inf keep their effect.
+        // `shift` is the largest element if that is finite, and 0 otherwise, so that infinite elements keep their
+        // effect.
         text.line(format_args!(
             "let top = largest_of(largest, local); let shift = select({t}(0), top, is_finite_{t}(top));"
         ));

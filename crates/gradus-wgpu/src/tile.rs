@@ -13,8 +13,8 @@ const BUSY: usize = 64;
 
 /// A tile of 16 by 16 invocations, each of which computes a square block.
 ///
-/// Blocks of floats consist of vectors of four columns, and both operands lie in shared memory as vectors: of four rows of
-/// `a`, and of four columns of `b`. A vector then takes one load for four products.
+/// Blocks of floats consist of vectors of four columns. Both operands are stored in shared memory as vectors, of four
+/// rows of `a` and of four columns of `b`, so that fewer loads are needed for the same products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Tile {
     /// The compute type of operands and sums.
@@ -23,10 +23,10 @@ pub(crate) struct Tile {
     pub(crate) block: u32,
 }
 
-/// A product as text: its sizes, and expressions for the elements at `(am, ak)` and `(bk, bn)`.
+/// A product as WGSL expressions: its sizes, and the elements of `a` at `(am, ak)` and of `b` at `(bk, bn)`.
 pub(crate) struct Product<'a> {
     pub(crate) m: &'a str,
-    /// The first element along k, and the end.
+    /// The first element along k that is summed, and the end of the range.
     pub(crate) first: &'a str,
     pub(crate) end: &'a str,
     pub(crate) n: &'a str,
@@ -98,8 +98,8 @@ impl Tile {
         let (cell, flags) = (vector(t), vector("u32"));
         text.declare(format_args!("var<workgroup> tile_a: array<{cell}, {count}>;"));
         text.declare(format_args!("var<workgroup> tile_b: array<{cell}, {count}>;"));
-        // A zero can replace a missing element as long as `a` has no infinities and no NaN. The first of these sets
-        // the flag, which is not cleared again.
+        // A zero can replace a missing element as long as `a` contains no infinity and no NaN. The first of these sets
+        // the flag `strange`, which is not cleared again.
         let found = p.found.filter(|_| self.dtype.is_float());
         if found.is_some() {
             text.declare(format_args!("var<workgroup> tile_found: array<{flags}, {count}>;"));
@@ -153,7 +153,7 @@ impl Tile {
         text.line("workgroupBarrier(); }");
     }
 
-    /// Adds code that accumulates the products of one depth of the tiles. `masked` skips missing elements.
+    /// Adds code that accumulates the products of the tiles in shared memory. `masked` skips missing elements.
     fn add(&self, text: &mut Text, depth: u32, masked: bool) {
         let (width, groups) = (self.side() / self.lanes(), self.block / self.lanes());
         text.line(format_args!("for (var kk = 0u; kk < {depth}u; kk = kk + 1u) {{"));
@@ -165,7 +165,7 @@ impl Tile {
                 text.line(format_args!("let f_{i} = tile_found[kk * {width}u + across + {}u] != {none};", i * 16));
             }
         }
-        // At most 8 names.
+        // There are at most 8 names.
         let rows: Vec<_> = (0..groups).flat_map(|i| self.elements(&format!("a_{i}"))).collect();
         for (i, j) in self.vectors() {
             let product = wgsl::binary(ScalarOp::Mul, self.dtype, &rows[i as usize], &format!("b_{j}"));
@@ -195,7 +195,7 @@ impl Tile {
         }
     }
 
-    /// The row and the number of each vector of the block.
+    /// The row of each vector of the block, and the vector's number within the row.
     fn vectors(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
         let (rows, columns) = (self.block, self.block / self.lanes());
         (0..rows).flat_map(move |i| (0..columns).map(move |j| (i, j)))

@@ -1,5 +1,5 @@
-//! Copies between the host and the device, and between buffers. The device moves whole words; a kernel over bytes does
-//! the rest.
+//! Copies between the host and the device, and between buffers. The device copies whole words only; a kernel over bytes
+//! does the rest.
 
 use gradus_backend::{Buffer, DType, Error, Layout, Result, Shape, View, ViewMut};
 
@@ -7,7 +7,7 @@ use crate::WgpuBackend;
 use crate::map::copy_strided;
 use crate::queue::MOST_READ;
 
-/// Uploads of fewer bytes are padded to whole words, not cut in two.
+/// Uploads of fewer bytes are padded to whole words instead of being split in two.
 const SMALL: usize = 1024;
 
 fn check(op: &str, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
@@ -31,7 +31,7 @@ pub(crate) fn upload(b: &WgpuBackend, dst: &mut Buffer, offset: usize, bytes: &[
         return Ok(());
     }
     let block = b.pool().block("upload", dst)?;
-    // Bytes after the end of a buffer are unused.
+    // Bytes after the end of a buffer are unused and may be overwritten.
     let ends = offset + bytes.len() == dst.bytes();
     if offset.is_multiple_of(4) && (ends || bytes.len().is_multiple_of(4)) {
         let whole = offset == 0 && ends;
@@ -63,7 +63,7 @@ pub(crate) fn download(b: &WgpuBackend, src: &Buffer, offset: usize, bytes: &mut
         return b.queue().synchronize();
     }
     let block = b.pool().block("download", src)?;
-    // Whole words: up to 3 bytes more at either end.
+    // Whole words are read, which takes up to 3 more bytes at either end.
     let most = MOST_READ - 8;
     for (piece, offset) in bytes.chunks_mut(most).zip((offset..).step_by(most)) {
         let start = offset / 4 * 4;

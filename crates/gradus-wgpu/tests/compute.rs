@@ -1,4 +1,5 @@
-//! Users' compute modules: an operation with a gradient in WGSL and in SPIR-V, what may be bound, and what is refused.
+//! Tests of users' compute modules: an operation with a gradient in WGSL and in SPIR-V, what may be bound, and what is
+//! rejected.
 
 mod common;
 #[allow(dead_code)]
@@ -20,7 +21,7 @@ fn opened() -> Option<(Arc<WgpuBackend>, Device)> {
     Some((backend.clone(), Device::from_backend(backend)))
 }
 
-/// A module in WGSL as SPIR-V.
+/// Translates a WGSL module into SPIR-V.
 fn assembled(module: ComputeModule<'_>) -> Vec<u8> {
     let ComputeModule::Wgsl(text) = module else { panic!("{module:?} is not WGSL") };
     let parsed = naga::front::wgsl::parse_str(text).expect("a module");
@@ -29,7 +30,7 @@ fn assembled(module: ComputeModule<'_>) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The operation in SPIR-V.
+/// The example's operation in SPIR-V.
 fn spirv(k: f32) -> ScaledCube {
     let words = |module| ComputeModule::SpirV(assembled(module).leak());
     let wgsl = compute_op::wgsl(k);
@@ -56,7 +57,7 @@ fn an_operation_with_a_gradient_in_wgsl_and_in_spirv() {
             assert!(apart < 1e-6 && want.iter().any(|v| v.abs() > 0.4), "{form}: {apart}");
         }
     }
-    // Compared with tensor operations; by now every pipeline is compiled.
+    // By now every pipeline is compiled, so the same operations compile nothing new.
     let before = backend.counters().pipelines;
     for op in [compute_op::wgsl(0.5), spirv(0.5)] {
         results(&device, op).expect("the same again");
@@ -68,7 +69,7 @@ fn an_operation_with_a_gradient_in_wgsl_and_in_spirv() {
     }
 }
 
-/// `(x, y)`: adds `x` to `y`, byte by byte.
+/// Adds binding 0 to binding 1, byte by byte, and ignores the highest bit of each byte.
 const ADD_BYTES: &str = "
     @group(0) @binding(0) var<storage, read> x: array<u32>;
     @group(0) @binding(1) var<storage, read_write> y: array<u32>;
@@ -95,7 +96,7 @@ fn parts_of_any_offset_and_size_are_read_and_written_alone() {
     }
 }
 
-/// A module with the given bindings and body, and a constant `k`.
+/// A module whose two bindings have the access modes `x` and `y`, with the given body and a constant `k`.
 fn module(x: &str, y: &str, body: &str) -> String {
     format!(
         "@group(0) @binding(0) var<storage, {x}> x: array<f32>;
@@ -139,7 +140,7 @@ fn what_does_not_hold_together_is_refused_before_it_runs() {
     refused(ComputeModule::SpirV(&spirv[..spirv.len() / 8 * 4]), &both, &k, one, "SPIR-V module is refused");
     refused(ComputeModule::SpirV(&[]), &both, &k, one, "SPIR-V module is refused");
     refused(ComputeModule::SpirV(&[7; 64]), &both, &k, one, "SPIR-V module is refused");
-    // An array of 2 GiB in a struct, and an integer of 24 bits in one: naga panics on both.
+    // A struct that holds an array of 2 GiB, and one that holds an integer of 24 bits. naga panics on both.
     let head = [0x0723_0203, 0x1_0000, 0, 9, 0, 2 << 16 | 17, 1, 3 << 16 | 14, 0, 1];
     let decorated = [4 << 16 | 71, 3, 6, 4];
     let huge = [4 << 16 | 21, 1, 32, 0, 4 << 16 | 43, 1, 2, 0x2000_0000, 4 << 16 | 28, 3, 1, 2, 3 << 16 | 30, 4, 3];
@@ -209,7 +210,7 @@ fn what_a_device_has_not_is_named() {
     assert!(e.kind() == &ErrorKind::Unsupported && e.message().contains("IMMEDIATES"), "{e}");
 }
 
-/// A module that stores `value`, which may use `x[0]`, in `y[0]`.
+/// A module that stores the expression `value`, which may use `x[0]`, in `y[0]`. `before` holds further declarations.
 fn stores(before: &str, value: &str) -> String {
     format!(
         "@group(0) @binding(0) var<storage, read> x: array<f32>;
@@ -219,7 +220,8 @@ fn stores(before: &str, value: &str) -> String {
     )
 }
 
-/// A SPIR-V module that adds `x[0]` to itself so many times, within so many conditions.
+/// A SPIR-V module that adds `x[0]` to `x[0] + x[0]` as often as `terms` says, and stores the sum inside `conditions`
+/// nested conditions.
 fn long_sum(terms: usize, conditions: usize) -> Vec<u8> {
     use naga::{BinaryOperator, Block, Expression, Statement};
     let mut module = naga::front::wgsl::parse_str(&stores("", "x[0] + x[0]")).expect("a module");

@@ -1,4 +1,5 @@
-//! The device beneath the operations: submissions, steady work that creates nothing new, sizes beyond the limits, loss.
+//! Tests of the device beneath the operations: submissions, repeated work that uploads nothing new, sizes beyond the
+//! limits of one launch, threads, and the loss of the device.
 
 mod common;
 
@@ -65,7 +66,7 @@ fn operations_with_tables_upload_nothing_after_the_second_time() {
 #[test]
 fn sizes_beyond_the_limits_of_one_launch_work() {
     let Some((_, device)) = opened() else { return };
-    // More than 65,535 work-groups of 256, and above the 128 MiB that a binding may have.
+    // This needs more than 65,535 work-groups of 256 invocations, and exceeds the 128 MiB that every adapter can bind.
     let n = 35_000_000;
     let x = Tensor::full([n], 0.5, DType::F32, &device).expect("a tensor");
     let y = x.add(&x).expect("a sum");
@@ -104,12 +105,12 @@ fn an_adapter_without_64_bit_types_lacks_only_f64_and_names_the_feature() {
     assert_eq!(x.exp().and_then(|x| x.to_vec::<f32>()).expect("values"), [1f32.exp(); 2]);
 }
 
-/// Without f64, through which other devices go so as to round once.
+/// Other devices convert through f64, so that they round only once. This one has no f64.
 #[test]
 fn without_f64_integers_become_half_precision_and_means_as_on_the_cpu() {
     let Some(backend) = common::opened_as(Profile::Core) else { return };
     let (device, cpu) = (Device::from_backend(Arc::new(backend)), Device::cpu().expect("the CPU"));
-    // Around ties of both at every magnitude, and spread over all bits.
+    // Values around the rounding ties of both dtypes at every magnitude, and values spread over all bits.
     let tie = |k: u32| [8, 11].map(|places| (1i64 << k) + (1i64 << k >> places));
     let ties = (12..62).flat_map(tie).flat_map(|v| [-1, 0, 1].map(|d| v + d)).flat_map(|v| [v, -v]);
     let spread = (0..2000i64).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15_u64 as i64) >> (i % 60));
@@ -149,7 +150,7 @@ fn threads_that_read_at_the_same_time_get_their_own_values() {
 #[test]
 fn a_bad_index_is_not_lost_while_other_threads_read() {
     let Some((_, device)) = opened() else { return };
-    // Enough that they are checked in two launches.
+    // There are enough indices that they are checked in two launches.
     let n = 40_000;
     let mut at = vec![0i64; n];
     at[n - 7] = 5;
@@ -173,7 +174,7 @@ fn a_bad_index_is_not_lost_while_other_threads_read() {
             let before = found.load(Ordering::Relaxed);
             let _ = x.gather(0, &index).expect("a late error");
             count(device.synchronize().err());
-            // The other thread may have read it without having said so yet.
+            // The other thread may have received the error, but not have counted it yet.
             let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
             while found.load(Ordering::Relaxed) == before {
                 assert!(std::time::Instant::now() < limit, "the bad index was lost");

@@ -1,4 +1,4 @@
-//! Errors that the device finds late: they belong to the tensors that they spoil.
+//! Tests of errors that the device finds late: reads of the tensors that they spoil return them.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn ones(n: usize, device: &Device) -> Tensor {
     Tensor::ones([n], DType::F32, device).expect("ones")
 }
 
-/// Reading `t` is the error of the bad index, this time and the next.
+/// Asserts that reading `t` returns the error of the bad index, the first time and the second.
 #[track_caller]
 fn is_spoiled(t: &Tensor, index: i64, line: u32) {
     for _ in 0..2 {
@@ -36,20 +36,20 @@ fn a_tensor_is_its_own_error_every_time_and_no_other_tensor_is() {
     let good = x.add(1.0).expect("a sum");
     let bad = x.gather(0, &ints(&[0, 9], &device)).expect("a late error");
     let line = line!() - 1;
-    // Queued before anyone knows.
+    // Queued before the error is known.
     let child = bad.mul(2.0).and_then(|t| t.sum_all()).expect("queued");
     let beside = good.mul(3.0).expect("a product");
     assert_eq!(beside.to_vec::<f32>().expect("not concerned"), [6.0; 4]);
     is_spoiled(&child, 9, line);
     is_spoiled(&bad, 9, line);
-    // Queued when it is known.
+    // Queued after the error is known.
     let view = bad.reshape([2, 1]).and_then(|t| t.transpose(0, 1)).expect("a view");
     is_spoiled(&view, 9, line);
     is_spoiled(&view.matmul(&bad.reshape([2, 1]).expect("a view")).expect("queued"), 9, line);
     is_spoiled(&bad.copy().expect("queued"), 9, line);
     let joined = Tensor::cat(&[&good, &bad], 0).expect("queued");
     is_spoiled(&joined, 9, line);
-    // The operands stay what they are, and `synchronize` does not repeat what was told.
+    // The operands are unchanged, and `synchronize` does not repeat an error that reads have returned.
     assert_eq!(x.to_vec::<f32>().expect("an operand"), [1.0; 4]);
     assert_eq!(good.to_vec::<f32>().expect("not concerned"), [2.0; 4]);
     device.synchronize().expect("everything was told");
@@ -60,7 +60,8 @@ fn what_is_written_in_place_is_spoiled_until_it_is_replaced() {
     let Some(device) = device() else { return };
     let (x, y) = (ones(4, &device), ones(4, &device));
     let bad = ErrorKind::IndexOutOfBounds { pos: 1, index: 4, size: 4 };
-    // Refused before anything is written, since what is written is looked up first.
+    // The call is rejected before it writes anything, because the range that the index spans is computed first, which
+    // checks the index.
     let e = x.scatter_(0, &ints(&[1, 4], &device), ones(2, &device)).expect_err("an index out of range");
     assert_eq!((e.kind(), x.to_vec::<f32>().expect("untouched")), (&bad, vec![1.0; 4]));
     device.synchronize().expect("nothing was queued");
@@ -107,7 +108,7 @@ fn what_nobody_read_is_the_error_of_synchronize_once() {
 fn more_late_errors_than_slots_and_each_tensor_has_its_own() {
     let Some(device) = device() else { return };
     let x = ones(3, &device);
-    // No read in between.
+    // Nothing is read until all are queued.
     let picked: Vec<Tensor> = (0..3000)
         .map(|i| x.gather(0, &ints(&[if i % 2 == 0 { 1 } else { 10 + i }], &device)).expect("queued"))
         .collect();
@@ -130,7 +131,7 @@ fn eight_threads_get_their_own_errors_and_no_others() {
             scope.spawn(move || {
                 let x = ones(50, device);
                 for i in 0..40 {
-                    // More than one work-group checks the indices of every fourth thread.
+                    // In every fourth thread, more than one work-group checks the indices.
                     let n = if thread % 4 == 3 { 40_000 } else { 10 };
                     let mut at = vec![0; n];
                     let bad = (i + thread) % 3 == 0;

@@ -40,7 +40,7 @@ fn same(what: &str, error: f32, compute: impl Fn(&Device) -> Result<Tensor>) {
     assert!(ours.len() == theirs.len() && worst <= error * most, "{what}: {worst} beside {most}");
 }
 
-/// The gradient of a sum of the elements of `f`, each with an irregular weight.
+/// The gradient of a weighted sum of the elements of `f(x)`, with irregular weights.
 fn gradient(x: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
     let x = x.with_grad()?;
     let y = f(&x)?;

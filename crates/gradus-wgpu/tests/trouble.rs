@@ -1,5 +1,5 @@
-//! Devices that are lost, full or closed in the middle of a step, modules that misbehave, and two processes on one adapter:
-//! typed errors, and whatever a failed step did not finish can be done again.
+//! Tests of devices that are lost, full or closed in the middle of a step, of modules that misbehave, and of two
+//! processes on one adapter. Errors must be typed, and a step that failed can be repeated.
 
 mod common;
 
@@ -12,7 +12,7 @@ use gradus::prelude::*;
 use gradus::{Bound, ComputeModule};
 use gradus_wgpu::WgpuBackend;
 
-/// A small classifier, its optimiser, and what a step has read.
+/// A small classifier, its optimiser and its device.
 struct Training {
     model: Sequential,
     optimizer: AdamW,
@@ -41,7 +41,7 @@ impl Training {
     }
 }
 
-/// Losses of three steps on a device where nothing happens.
+/// The losses of three steps on a device that nothing disturbs.
 fn undisturbed() -> Option<[f32; 3]> {
     let device = Device::from_backend(Arc::new(common::opened()?));
     let mut training = Training::new(&device).expect("a model");
@@ -52,7 +52,8 @@ fn undisturbed() -> Option<[f32; 3]> {
 fn a_device_that_is_lost_at_any_call_of_a_step_is_an_error_and_the_step_can_be_repeated_elsewhere() {
     let Some(expected) = undisturbed() else { return };
     let spare = Device::from_backend(Arc::new(common::opened().expect("a device")));
-    // The call after which the device is lost, until the step has fewer.
+    // `lost_after` is the number of the call after which the device is lost. The loop ends when the step makes fewer
+    // calls.
     for lost_after in 1.. {
         let backend = Arc::new(common::opened().expect("a device"));
         let (calls, counted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
@@ -74,7 +75,7 @@ fn a_device_that_is_lost_at_any_call_of_a_step_is_an_error_and_the_step_can_be_r
             assert!(lost_after > 20 && done.expect("a step") == expected[1], "{lost_after} calls");
             break;
         }
-        // Nothing is left to fail after the last call.
+        // If the device is lost after the last call, nothing is left that could fail.
         if let Err(e) = done {
             assert!(e.kind() == &ErrorKind::Backend && e.to_string().contains("is lost"), "{lost_after}: {e}");
             let again = training.step(1).expect_err("the device is gone");
@@ -137,7 +138,7 @@ fn a_device_that_is_closed_while_others_compute_is_an_error_for_each_of_them() {
     }
 }
 
-/// A module whose main function has this body, on `x` and `y` of i32.
+/// A module whose main function has this body, with bindings `x` and `y` of i32.
 fn ints(body: &str) -> String {
     format!(
         "@group(0) @binding(0) var<storage, read> x: array<i32>;
@@ -157,19 +158,20 @@ fn a_module_that_divides_by_zero_overflows_or_never_ends_leaves_the_device_usabl
         device.dispatch_compute(ComputeModule::Wgsl(&ints(body)), &both, &[], [1, 1, 1])?;
         y.to_vec::<i32>()
     };
-    // As WGSL says: a quotient by zero is the dividend, and so is one that overflows.
+    // In WGSL, division by zero returns the dividend, and so does a division that overflows.
     let divided = run("y[0] = x[3] / x[0]; y[1] = x[3] % x[0]; y[2] = x[2] / x[1]; y[3] = x[2] % x[1];");
     assert_eq!(divided.expect("numbers"), [40, 0, i32::MIN, 0]);
     let wrapped = run("y[0] = x[2] - 1; y[1] = x[3] << u32(x[3]); y[2] = i32(f32(x[2]) * 4.0); y[3] = -x[2];");
     assert_eq!(wrapped.expect("numbers"), [i32::MAX, 40 << 8, i32::MIN, i32::MIN]);
-    // A driver ends such a kernel, or gives up the device.
+    // A driver either ends such a kernel or gives up the device.
     match run("loop { y[0] = y[0] + 1; if (y[0] == -5) { break; } }") {
         Ok(_) => assert_eq!(run("y[0] = 3;").expect("numbers")[0], 3),
         Err(e) => assert_eq!(e.kind(), &ErrorKind::Backend, "{e}"),
     }
 }
 
-/// Set for the processes that the test below starts: they train and print.
+/// The environment variable that is set for the processes that the test below starts, which train and print their
+/// losses.
 const CHILD: &str = "GRADUS_TEST_CHILD";
 
 #[test]

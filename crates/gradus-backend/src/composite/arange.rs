@@ -3,7 +3,7 @@
 use super::Temp;
 use crate::{Backend, Buffer, DType, Element, Result, Scalar, Shape, ViewMut, bf16, f16};
 
-/// The number of elements that are uploaded at a time.
+/// The largest number of elements that are uploaded at a time.
 const PIECE: usize = 1 << 16;
 
 /// See [`Backend::arange`].
@@ -20,7 +20,7 @@ pub fn arange<B: Backend + ?Sized>(b: &B, start: i64, step: i64, out: &mut ViewM
     b.copy_strided(all.shaped(*out.layout.shape()).view(), out)
 }
 
-/// Writes `n` elements from a position of a buffer on.
+/// Writes `n` elements to a buffer, starting at element `offset`.
 fn upload<B: Backend + ?Sized>(
     b: &B,
     start: i64,

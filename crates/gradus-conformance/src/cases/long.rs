@@ -1,16 +1,16 @@
-//! Sizes at which a kernel with one plain loop takes more than 65,536 iterations. Drivers of GPUs end such loops, some of
-//! them without an error.
+//! Sizes at which a kernel with one plain loop takes more than 65,536 iterations. Some GPU drivers end such loops, a
+//! few of them without an error.
 
 use gradus_backend::{DType, ReduceOp, Window};
 
 use super::{attention, cross_entropy, indexing, matrix, network, reduction, window};
 use crate::suite::Suite;
 
-/// More than the iterations after which a known driver leaves a loop.
+/// More than the number of iterations after which a known driver leaves a loop.
 const LONG: usize = 70_001;
 
-/// Runs the kernels that loop on long operands, most of them in one dtype, because the loop is the same for all. Scans and
-/// the gradient of average pooling are missing: the oracle takes minutes for them.
+/// Runs every kernel that contains a loop on long operands, mostly in one dtype, because the loop is the same for all
+/// of them. Scans and the gradient of average pooling are left out, because the oracle takes minutes for them.
 pub(crate) fn run(s: &mut Suite<'_>) {
     s.set_prefix("long/".to_owned());
     for d in [DType::F32, DType::BF16, DType::I32, DType::I64] {
@@ -33,7 +33,7 @@ pub(crate) fn run(s: &mut Suite<'_>) {
         network::normalize(s, DType::F32, &[2, LONG], &[1], rms);
     }
     cross_entropy::cross_entropy(s, DType::F32, DType::I64, 2, LONG, 0.1, None);
-    // All of these indices are among few rows.
+    // Many indices select among few rows.
     indexing::gather(s, DType::F32, DType::I64, &[2, 3], 0, LONG);
     indexing::lookup(s, DType::F32, DType::I64, 2, 3, &[LONG]);
     attention::attention(s, DType::F32, [1, 1, 1, 2, LONG, 3, 3], attention::Mask::None, true);
@@ -47,7 +47,7 @@ pub(crate) fn run(s: &mut Suite<'_>) {
         pad_after: [padding, 0, 0],
     };
     window::max_pool(s, DType::F32, &[LONG + 2], &line(LONG, 0));
-    // Samples, channels and filters: many of each lengthen one of the three sums.
+    // Many channels, many filters and many positions each lengthen one of the three sums.
     window::convolutions(s, DType::F32, [1, LONG / 3 + 1, 2], 1, &[3], &line(3, 0), false);
     window::convolutions(s, DType::F32, [1, 2, LONG / 3 + 1], 1, &[3], &line(3, 0), false);
     window::convolutions(s, DType::F32, [2, 2, 2], 1, &[LONG / 2 + 1], &line(3, 1), false);

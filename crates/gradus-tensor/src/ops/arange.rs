@@ -4,7 +4,7 @@ use gradus_backend::{Backend, Result, View, ViewMut};
 
 use super::{Flow, InputSpec, Operation, Outputs, Spec, one};
 
-/// The integers `start`, `start + step`, `start + 2 step`, .. in row-major order.
+/// The integers `start`, `start + step`, `start + 2 * step` and so on, in row-major order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Arange {
     /// The first integer.

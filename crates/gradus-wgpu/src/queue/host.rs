@@ -13,24 +13,26 @@ use crate::kept::Table;
 use crate::log::{Access, Check};
 use crate::pool::Block;
 
-/// Bytes of the largest buffer for reading back.
+/// The size in bytes of the largest buffer for reading back.
 const READBACK: u64 = 64 << 20;
-/// Most bytes that one read can fetch: the rest of that buffer after the faults.
+/// The largest number of bytes that one read can fetch. The rest of that buffer is for the fault buffer's contents.
 pub(crate) const MOST_READ: usize = (READBACK - FAULT_BYTES) as usize;
-/// Most bytes passed to wgpu at a time. It keeps a copy on the host until the next submission is done, and loses the
-/// device if there is no memory for it.
+/// The largest number of bytes passed to wgpu at a time. wgpu keeps a copy of them on the host until the next
+/// submission is done, and the device is lost if there is no memory for the copy.
 const PIECE: usize = 32 << 20;
-/// After this many bytes of such copies, work is submitted, and the submission after it waits for it.
+/// Once such copies have this many bytes, they are submitted, and the writing thread waits for the previous such
+/// submission.
 const STAGED: usize = 2 * PIECE;
 
 impl Queue {
-    /// Writes bytes to a buffer; offset and length are multiples of 4. The copies on the host stay below three times
-    /// [`STAGED`], plus half of that for each further thread that writes at the same time. `whole` says that nothing else is in the
-    /// buffer.
+    /// Writes bytes to a buffer. The offset and the length must be multiples of 4. `whole` says that the bytes fill the
+    /// whole buffer. The copies on the host stay below three times [`STAGED`], plus one and a half times [`STAGED`] for
+    /// each further thread that writes at the same time.
     pub(crate) fn write(&self, block: &Block, offset: u64, bytes: &[u8], whole: bool) -> Result<()> {
         for (piece, offset) in bytes.chunks(PIECE).zip((offset..).step_by(PIECE)) {
             let mut state = self.ready("upload")?;
-            // wgpu writes before the commands of the next submission, so earlier commands must be submitted first.
+            // wgpu writes before it executes the commands of the next submission, so earlier commands that use the
+            // buffer must be submitted first.
             if block.is_touched(state.epoch) {
                 self.flush(&mut state);
             }
@@ -56,7 +58,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Fills `block` with a table that the device keeps, or keeps from now on. Returns whether it did.
+    /// Fills `block` with a copy of a table that the device keeps, already or from now on. Returns whether it did.
     fn copy_kept(&self, state: &mut State, block: &Block, bytes: &[u8]) -> bool {
         let table = match state.kept.find(bytes) {
             Table::Host => return false,
@@ -82,8 +84,8 @@ impl Queue {
         state.staged += bytes.len();
     }
 
-    /// Waits for everything, checks the fault buffer, and fetches `size` bytes of a buffer (offset and size are multiples
-    /// of 4).
+    /// Waits for all work, checks the fault buffer, and passes bytes of a buffer to `take`. `from` is the buffer, the
+    /// offset and the size in bytes, which must be multiples of 4.
     fn fetch(&self, op: &str, from: Option<(&Block, u64, u64)>, take: impl FnOnce(&[u8])) -> Result<()> {
         self.faults.check_lost(op)?;
         let mut guard = self.state();
@@ -107,7 +109,7 @@ impl Queue {
                 made
             }
         };
-        // From here on nothing is allocated. Another thread may have checked the slots in the meantime.
+        // From here on, no buffer is allocated. Another thread may have checked the slots in the meantime.
         let state = &mut *guard;
         let slots = state.slots.bytes();
         let total = (bytes + slots).max(4);
@@ -132,7 +134,7 @@ impl Queue {
             if let Err(e) = self.wait(op, None) {
                 return self.end(op, check, Err(e), None);
             }
-            // The reply may be about to arrive in another waiting thread.
+            // Another waiting thread may be about to send the answer.
             match told.recv_timeout(Duration::from_millis(10)) {
                 Ok(answer) => break answer.is_ok(),
                 Err(mpsc::RecvTimeoutError::Disconnected) => break false,
@@ -155,14 +157,14 @@ impl Queue {
         ended
     }
 
-    /// Begins a check of what is submitted, and lets other threads continue.
+    /// Begins a check of the submitted work, and unlocks the state so that other threads can continue.
     fn begin(&self, mut state: MutexGuard<'_, State>) -> Option<Check> {
         let state = &mut *state;
         state.log.check(&mut state.slots)
     }
 
-    /// Ends a check with what was read from the fault buffer, after the checks that began before; passes `done` on, or an
-    /// error that belongs to no call.
+    /// Ends a check with the bytes read from the fault buffer, after all earlier checks have ended. Returns the error
+    /// of `done`, or else an error that cannot be attributed to a call.
     fn end(&self, op: &str, check: Option<Check>, done: Result<()>, bytes: Option<&[u8]>) -> Result<()> {
         if let Some(check) = check {
             let mut state = self.state();
@@ -175,12 +177,13 @@ impl Queue {
             self.checked.notify_all();
         }
         done?;
-        // What wgpu reports about a lost device follows from the loss.
+        // A lost device is reported first: all other errors that wgpu raised on it are consequences of the loss.
         self.faults.check_lost(op)?;
         self.faults.take().map_or(Ok(()), Err)
     }
 
-    /// A new buffer for reading back. The state is not locked: if memory is short, buffers kept for reuse are dropped.
+    /// Allocates a buffer for reading back. If memory is short, it drops the buffers kept for reuse and tries again, so
+    /// the state must not be locked.
     fn readback(&self, op: &str, size: u64) -> Result<wgpu::Buffer> {
         let make = || self.pool.make(size, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
         let made = make().or_else(|| {
@@ -192,7 +195,7 @@ impl Queue {
         made.ok_or_else(|| self.pool.out_of_memory(op, size as usize, "the device has no more to read through"))
     }
 
-    /// Waits for a submission and all before it, or for all submissions.
+    /// Waits for a submission and all before it; `None` waits for all submissions.
     pub(super) fn wait(&self, op: &str, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
         let until = wgpu::PollType::Wait { submission_index, timeout: None };
         let waited = polled(&self.faults, || self.device.poll(until));
@@ -200,37 +203,38 @@ impl Queue {
         waited.map(drop).map_err(|e| Error::new(ErrorKind::Backend, op, format!("waiting for the device: {e}")))
     }
 
-    /// Reads bytes of a buffer; offset and length are multiples of 4, the length at most [`MOST_READ`].
-    /// An error if what is in the buffer was computed by a call that failed on the device.
+    /// Reads bytes of a buffer. The offset and the size must be multiples of 4, and the size at most [`MOST_READ`].
+    /// Fails if the buffer is spoiled by a call that failed on the device.
     pub(crate) fn read(&self, block: &Block, offset: u64, size: u64, take: impl FnOnce(&[u8])) -> Result<()> {
         self.fetch("download", Some((block, offset, size)), take)?;
         block.contents.spoiled().map_or(Ok(()), |found| Err(found.tell()))
     }
 
-    /// Waits for everything; the errors found that no caller got yet are its error.
+    /// Waits for all work. If errors were found that no caller has received yet, returns them as one error.
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.check("synchronize")?;
         self.state().log.untold().map_or(Ok(()), Err)
     }
 
-    /// Waits for everything, and finds what it spoiled.
+    /// Waits for all work, and finds out which buffers are spoiled.
     pub(super) fn check(&self, op: &str) -> Result<()> {
         self.fetch(op, None, |_| {})
     }
 }
 
-/// The text of a panic.
+/// The message of a panic, if it is a text.
 pub(crate) fn said(panic: &(dyn Any + Send)) -> Option<&str> {
     panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref().copied()).map(str::trim)
 }
 
-/// Waits by `poll`. wgpu panics if the device is lost meanwhile: the loss is then recorded, and the panic does not
-/// leave this function.
+/// Calls `poll`, which waits for the device. wgpu panics if the device is lost meanwhile. Such a panic is caught, the
+/// loss is recorded, and the result is `None`.
 fn polled<T>(
     faults: &Faults,
     poll: impl FnOnce() -> std::result::Result<T, wgpu::PollError>,
 ) -> std::result::Result<Option<T>, wgpu::PollError> {
-    // State that wgpu left half-done is not used again: every later call checks for the loss first.
+    // Any state that wgpu left half-changed is not used again, because every later call first checks whether the device
+    // is lost.
     match catch_unwind(AssertUnwindSafe(poll)) {
         Ok(waited) => waited.map(Some),
         Err(_) if faults.is_lost() => Ok(None),
@@ -284,7 +288,7 @@ mod tests {
             let error = read.expect_err("no memory");
             assert_eq!(error.kind(), &ErrorKind::OutOfMemory { requested: 64 << 10 }, "{error}");
             assert_eq!(backend.memory_stats().cached, 0);
-            // The copy is in progress, and the slot has not been checked yet.
+            // The copy has been submitted, but the slot has not been checked yet.
             let state = queue.state();
             assert!(state.encoder.is_none() && state.counters.submissions > 0 && state.slots.bytes() > 0);
         }

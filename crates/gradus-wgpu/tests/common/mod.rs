@@ -2,12 +2,12 @@
 
 use gradus_wgpu::{Profile, WgpuBackend, adapters, chosen};
 
-/// A device; without an adapter, prints a line that says so and returns `None`.
+/// Opens a device. Without an adapter, prints a line that says so and returns `None`.
 pub(crate) fn opened() -> Option<WgpuBackend> {
     opened_as(Profile::Full)
 }
 
-/// A device that uses no more of the adapter than the profile says.
+/// Opens a device that uses no more of the adapter than the profile allows.
 pub(crate) fn opened_as(profile: Profile) -> Option<WgpuBackend> {
     number().map(|index| WgpuBackend::open_as(index, profile).expect("a device"))
 }
