@@ -165,7 +165,8 @@ fn check_axis(op: &str, axis: usize, index: &Layout, other: &Layout, indexed: &L
     Ok(())
 }
 
-/// A layout in which `axis` has `size` elements and a stride of 0, so that all of them are the first element.
+/// A layout in which `axis` has `size` elements and a stride of 0, so that every position along it refers to the first
+/// element.
 fn held(layout: &Layout, axis: usize, size: usize) -> Result<Layout> {
     let mut strides = layout.strides().to_vec();
     strides[axis] = 0;

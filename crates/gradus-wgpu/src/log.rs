@@ -145,7 +145,7 @@ impl Log {
         if !self.any {
             return;
         }
-        // The first note is always a `Work`, since it is taken together with its uses.
+        // The first note is always a `Work`, because a launch and its uses are never separated.
         for work in notes.chunk_by(|_, next| matches!(next, Note::Use(..))) {
             let [Note::Work(slot), uses @ ..] = work else { continue };
             let spoiled = |note: &Note| match note {

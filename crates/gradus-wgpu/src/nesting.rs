@@ -98,8 +98,8 @@ struct Level {
     before: usize,
     /// The depth of the deepest brackets after the last comma.
     inner: usize,
-    /// The number of operators, member accesses and indexings after the last comma. Each may have everything before it
-    /// as its operand.
+    /// The number of operators, member accesses and index expressions after the last comma. Each may have everything
+    /// before it as its operand.
     steps: usize,
 }
 

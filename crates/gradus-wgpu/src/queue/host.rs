@@ -20,8 +20,8 @@ pub(crate) const MOST_READ: usize = (READBACK - FAULT_BYTES) as usize;
 /// The largest number of bytes passed to wgpu at a time. wgpu keeps a copy of them on the host until the next
 /// submission is done, and the device is lost if there is no memory for the copy.
 const PIECE: usize = 32 << 20;
-/// Once such copies have this many bytes, they are submitted, and the writing thread waits for the previous such
-/// submission.
+/// When such copies reach this many bytes, they are submitted. The writing thread then waits until the previous such
+/// submission is done.
 const STAGED: usize = 2 * PIECE;
 
 impl Queue {
@@ -58,7 +58,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Fills `block` with a copy of a table that the device keeps, already or from now on. Returns whether it did.
+    /// Fills `block` with a copy of a table that the device keeps, or will keep from now on. Returns whether it did.
     fn copy_kept(&self, state: &mut State, block: &Block, bytes: &[u8]) -> bool {
         let table = match state.kept.find(bytes) {
             Table::Host => return false,
