@@ -1,5 +1,5 @@
 //! `map`: translates a kernel of the elementwise IR into WGSL. An invocation computes one element, or four neighbouring
-//! elements if the operands lie flat.
+//! elements if all operands are flat.
 
 use gradus_backend::kernel::integer_failure;
 use gradus_backend::{
@@ -24,9 +24,11 @@ enum From {
     Scalar,
 }
 
-/// The longest kernel whose text is repeated for four elements. The work of longer ones outweighs that of an invocation.
+/// The largest number of instructions in a kernel whose text is repeated for four elements. In longer kernels, the cost
+/// of an invocation matters little beside their own work.
 const SHORT: usize = 8;
-/// The fewest elements that are computed in groups of four: fewer are not worth another pipeline.
+/// The smallest number of elements that are computed in groups of four. For fewer, another pipeline is not worth
+/// compiling.
 const FEWEST: usize = 1024;
 
 /// Everything that the text of a map depends on.
@@ -37,7 +39,7 @@ struct Plan<'k> {
     /// The dtypes of the bindings for inputs.
     bound: Vec<DType>,
     rank: usize,
-    /// Whether an invocation computes four neighbours, which are neighbours in every operand.
+    /// Whether an invocation computes four elements, which are adjacent in every operand.
     quads: bool,
 }
 
@@ -297,7 +299,8 @@ impl Plan<'_> {
             }
         };
         let operand = |i: usize| position(views.iter().position(|&x| x == i).unwrap_or_default());
-        // The code for one element. It takes the views and the outputs that are read from `view` and `old`.
+        // Adds the code for one element. `view` and `old` return the WGSL for an element of a view, and of an output
+        // that is read.
         let element = |text: &mut Text, view: &dyn Fn(usize, usize) -> String, old: &dyn Fn(usize) -> String| {
             for (v, inst) in self.kernel.insts().iter().enumerate() {
                 let value = match inst.op {

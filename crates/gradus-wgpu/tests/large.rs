@@ -252,7 +252,7 @@ fn flat_operands_are_computed_in_groups_of_four_and_leave_their_neighbours_alone
             let here = all.to_dtype(from).expect("a cast");
             let there = here.to_device(&device).expect("a copy");
             let bytes = |t: Result<Tensor>, what: &str| t.and_then(|t| t.to_bytes()).expect(what);
-            // Parts of a whole number of groups, at positions that are one too and that are not.
+            // Parts whose length is or is not a multiple of four, at positions that are and are not.
             for (start, len) in [(0, 4100), (4, 2048), (8, 1024), (3, 2048), (4, 2047)] {
                 let (x, y) = (here.narrow(0, start, len), there.narrow(0, start, len));
                 let (x, y) = (x.expect("a part"), y.expect("a part"));
@@ -266,7 +266,7 @@ fn flat_operands_are_computed_in_groups_of_four_and_leave_their_neighbours_alone
                 for op in [|x: &Tensor| x.add(x), |x: &Tensor| x.maximum(&x.mul(2)?), |x: &Tensor| x.ge(&x.mul(x)?)] {
                     assert_eq!(bytes(op(&x), "a result"), bytes(op(&y), "a result"), "{from}, {len} from {start}");
                 }
-                // In place, in the middle of a tensor.
+                // Writes in place to the middle of a tensor.
                 let written = |t: &Tensor| -> Result<Tensor> {
                     let copy = t.copy()?;
                     copy.narrow(0, start, len)?.add_(3)?;
