@@ -21,8 +21,11 @@ pub(crate) fn arange(b: &WgpuBackend, start: i64, step: i64, out: &mut ViewMut<'
     if n == 0 {
         return Ok(());
     }
-    // If the first and the last integer fit the dtype, so do those between them.
-    let ends = [start, start.wrapping_add(step.wrapping_mul(n as i64 - 1))];
+    // If nothing wraps and the first and the last integer fit the dtype, so do those between them.
+    let Some(last) = step.checked_mul(n as i64 - 1).and_then(|distance| start.checked_add(distance)) else {
+        return composite::arange::arange(b, start, step, out);
+    };
+    let ends = [start, last];
     ends.iter().try_for_each(|&v| Scalar::Int(v).check(dtype)).map_err(|e| Error::argument(OP, e.message()))?;
     // The kernel converts to half precision through f32, which could round integers above 2^24 twice. Those are
     // computed on the host.

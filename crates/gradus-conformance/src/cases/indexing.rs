@@ -138,11 +138,12 @@ fn aranges(s: &mut Suite<'_>) {
             (&[3, 37], 100, -2),
             (&[300], i64::MAX - 5 * 299, 5),
             (&[300], i64::MIN, (1 << 50) + 3),
+            (&[5], 0, 1 << 62),
             (&[70_001], (1 << 24) - 35_000, 1),
         ] {
             let count = dims.iter().product::<usize>() as i64;
-            let last = start.wrapping_add(step.wrapping_mul(count.max(1) - 1));
-            if [start, last].iter().any(|&v| Scalar::Int(v).check(d).is_err()) {
+            let values = (0..count).map(|i| Scalar::Int(start.wrapping_add(step.wrapping_mul(i))));
+            if values.into_iter().any(|v| v.check(d).is_err()) {
                 continue;
             }
             let name = format!("arange/{d}/{}/{start}/{step}", sizes(dims));

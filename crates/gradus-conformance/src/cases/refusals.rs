@@ -170,6 +170,12 @@ fn arithmetic(s: &mut Suite<'_>) {
             b.random(dist, 1, 0, &mut Tensor::new(b, d, &[4])?.out())
         });
     }
+    // Beyond the dtype at an end, and between ends that fit because the last integer wraps.
+    for (name, d, start, step) in [("end", DType::U8, 250, 2), ("middle", DType::I32, 0, 1i64 << 62)] {
+        s.refuse(&format!("refusals/arange/{name}"), &Refusal::Any, |b| {
+            b.arange(start, step, &mut Tensor::new(b, d, &[5])?.out())
+        });
+    }
 }
 
 fn primitives(s: &mut Suite<'_>) {
