@@ -12,7 +12,7 @@ const SEEDS: std::ops::Range<u32> = 0..5;
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!("gradus-digits-{}", std::process::id()));
     let outcome = check(root, &folder);
-    // If the folder cannot be removed, it is left to the system's cleaning of temporary files.
+    // If the folder cannot be removed, the system cleans it up with its other temporary files.
     let _ = std::fs::remove_dir_all(&folder);
     outcome
 }

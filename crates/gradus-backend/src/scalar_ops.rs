@@ -57,7 +57,7 @@ fn int_with_float(i: i64, f: f64) -> Option<Ordering> {
     } else if f < -LIMIT {
         Some(Ordering::Greater)
     } else {
-        // The floor fits an i64. An integer equal to the floor is less than f if f has a fractional part.
+        // The floor fits in an i64. ..
         let floor = f.floor();
         Some(i.cmp(&(floor as i64)).then(if f > floor { Ordering::Less } else { Ordering::Equal }))
     }
@@ -168,7 +168,8 @@ impl Scalar {
         self.rounded(f64::round_ties_even)
     }
 
-    /// Magnitude, of the same kind. `i64::MIN` is an error, because its magnitude exceeds the range.
+    /// The absolute value, as a scalar of the same kind. Fails for `i64::MIN`, whose absolute value does not fit in an
+    /// i64.
     pub fn abs(self) -> Result<Scalar> {
         match self {
             Scalar::Bool(_) => Ok(self),

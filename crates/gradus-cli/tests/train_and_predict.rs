@@ -123,7 +123,7 @@ fn idx_files_of_any_size_train_with_test_files_or_without() {
     let (pixels, labels) = stripes(10, 6);
     let test = gzip(&idx(&[10, 6, 6], &pixels));
     folder(&data, &[("t10k-images-idx3-ubyte.gz", &test), ("t10k-labels-idx1-ubyte", &idx(&[10], &labels))]);
-    // The default folder is in use by this time, so the next run gets a numbered one.
+    // The default folder already holds the results of the first run, so the next run gets a numbered folder.
     assert_eq!(run("2")["model"].as_str(), Some("out/stripes-2/model.safetensors"));
     let config = fs::read_to_string(dir.path().join("out/stripes-2/config.toml")).unwrap();
     assert!(config.contains("test_samples = 10"), "{config}");

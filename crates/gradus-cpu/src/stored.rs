@@ -1,4 +1,4 @@
-//! Access to floats of any storage type through one interface, in the type that they are computed in.
+//! One interface to floats of any storage type, which are read and written in their compute type.
 //!
 //! Code that works on blocks is compiled only for the two compute types, f32 and f64. It reaches the four storage types
 //! through one virtual call per block.

@@ -82,7 +82,8 @@ fn scalar(s: &Statement) -> f64 {
 }
 
 impl Reference {
-    /// Whether a write is possible: `Skip`, `Refuse` (with the error's words) or `Done`. Changes nothing.
+    /// Whether a write is possible: `Skip`, `Refuse` (with text that the error must contain) or `Done`. Changes
+    /// nothing.
     pub(crate) fn check_write(&self, s: &Statement) -> Outcome {
         let Some(to) = s.of.first().and_then(|&h| self.handle(h)) else { return Outcome::Skip };
         let needs_source = s.name.reads_another();

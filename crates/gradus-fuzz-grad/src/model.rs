@@ -1,5 +1,5 @@
-//! The reference's state in the middle of a program: tensors, each at certain places in a storage of numbers, recorded
-//! operations, and hooks.
+//! The reference's state while a program runs: the storages, the tensors (each a list of positions in a storage), the
+//! recorded operations and the hooks.
 
 use std::rc::Rc;
 

@@ -1,4 +1,5 @@
-//! The reference's hooks and gradients: the numbers that are required, and the errors that are allowed.
+//! Hooks and backward passes in the reference: the gradients that it expects of the library, and the errors that it
+//! allows.
 
 use crate::model::{Freed, Ground, Guard, Handle, Hooked, Kind, Need, Outcome, Read, Reference, Writes};
 use crate::program::{NONE, Name, Slot, Statement};

@@ -427,7 +427,7 @@ impl Both {
         }
     }
 
-    /// Checks that all tensors hold the required numbers.
+    /// Checks that all tensors hold the values that the reference expects.
     fn compare_tensors(&mut self) -> Result<(), Failure> {
         for slot in 0..self.reference.handles.len() as Slot {
             let Some(h) = self.reference.handle(slot) else { continue };

@@ -74,7 +74,7 @@ impl Tape {
         self.values.len()
     }
 
-    /// Discards the values from number `len` on.
+    /// Discards all values but the first `len`.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.made.truncate(len);
         self.values.truncate(len);

@@ -1,5 +1,5 @@
-//! Files of other programs: every kind is read correctly or refused by name, missing data are noticed, and the memory
-//! that a file needs is limited in bytes.
+//! Files written by other programs: every variant is decoded correctly or refused with an error that names it,
+//! truncated data are detected, and the memory limit for a file counts all bytes.
 #![allow(clippy::unwrap_used)]
 
 mod common;

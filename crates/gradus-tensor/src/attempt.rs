@@ -17,7 +17,7 @@ const MAX_PASSES: usize = 128;
 type Changes = BTreeMap<usize, Change>;
 
 struct Change {
-    /// How often the attempt changed the state.
+    /// How many times the attempt changed the state.
     times: u64,
     /// Restores the value from before the attempt if nobody else has changed the state: its counter must have risen by
     /// exactly `times`. Returns whether it did so. Restoring counts as another change.

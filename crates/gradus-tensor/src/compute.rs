@@ -90,7 +90,7 @@ impl Device {
                 return Err(t.describe(e, "binding").help("write into a new tensor, and copy_ it there"));
             }
         }
-        // Checked before any tensor counts as written.
+        // This is checked before any tensor is marked as written.
         self.backend().check_compute(module, bindings.len(), constants, groups).here()?;
         let mut reads = Vec::new();
         for bound in bindings {

@@ -14,7 +14,7 @@ use crate::{Device, Generator, Storage, Tensor};
 /// The maximum number of elements, of up to 8 bytes each, in one upload.
 const PIECE: usize = 1 << 16;
 
-/// Errors if `bytes` are not valid values of `dtype`. They begin at byte `start` of the tensor.
+/// Returns an error if `bytes`, which begin at byte `start` of the tensor, are not valid values of `dtype`.
 #[track_caller]
 fn check_bytes(bytes: &[u8], start: usize, dtype: DType) -> Result<()> {
     if dtype == DType::Bool

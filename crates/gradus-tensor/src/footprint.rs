@@ -111,8 +111,7 @@ impl Footprint {
         })
     }
 
-    /// Whether one of the bytes lies in `range`. Exact, unless the blocks of many axes interleave: then it may wrongly
-    /// be `true`.
+    /// Whether any byte of the footprint lies in `range`. ..
     pub(crate) fn touches(&self, range: &Range<usize>) -> bool {
         self.touches_within(range, &mut { BLOCKS })
     }

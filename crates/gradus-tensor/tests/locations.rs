@@ -1,5 +1,6 @@
-//! Every node has a line of the user's code, including the nodes that autograd records itself.
-//! `gradus/tests/golden/locations.rs` checks the lines of every operation.
+//! The location of every node is a line of the user's code, even for the nodes that autograd itself records.
+//! `gradus/tests/golden/locations.rs` checks this for every operation. `gradus/tests/golden/locations.rs` checks the
+//! lines of every operation.
 #![allow(clippy::unwrap_used)]
 
 mod common;

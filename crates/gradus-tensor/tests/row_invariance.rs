@@ -1,4 +1,5 @@
-//! A sample's result is the same to the last bit, whatever the other samples of the batch and the number of threads.
+//! A sample's result is the same to the last bit, regardless of the other samples in the batch and of the number of
+//! threads.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Writes over values that a graph needs: strict inputs, refused writes, and copies instead of errors.
+//! In-place writes to values that a graph needs: strict inputs, refused writes, and copies instead of errors.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -75,7 +75,8 @@ impl ConfusionMatrix {
         share(self.correct(), self.total())
     }
 
-    /// The share of the samples of a true class that were recognised; `None` if the class never occurred.
+    /// The share of the samples of true class `class` that were predicted correctly; `None` if there are no such
+    /// samples.
     pub fn recall(&self, class: usize) -> Option<f64> {
         share(self.count(class, class), (0..self.classes).map(|c| self.count(class, c)).sum())
     }

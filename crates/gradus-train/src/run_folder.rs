@@ -169,7 +169,7 @@ impl Drop for RunFolder {
     }
 }
 
-/// Removes those of the folders that are empty. The list starts with the outermost folder.
+/// Removes the empty ones among `folders`, innermost first. The list starts with the outermost folder.
 fn remove_empty(folders: &[PathBuf]) {
     for folder in folders.iter().rev() {
         // `remove_dir` removes only empty folders, as intended.

@@ -62,7 +62,8 @@ pub(crate) struct Pool {
 
 #[derive(Default)]
 struct State {
-    // Blocks are boxed, because they are handed out as pointers and come back.
+    // Blocks are boxed because they are handed out as raw pointers, which are turned back into boxes when they are
+    // freed.
     #[allow(clippy::vec_box)]
     free: BTreeMap<u64, Vec<Box<Block>>>,
     stats: MemoryStats,

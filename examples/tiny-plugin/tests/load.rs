@@ -31,7 +31,7 @@ fn refusal(change: impl FnOnce(&mut Vec<u8>)) -> Error {
 }
 
 fn load_error(path: &Path) -> Error {
-    // SAFETY: see `refusal`. The change affects only bytes that the library's initialisers do not execute.
+    // SAFETY: see `refusal`. Its changes affect only bytes that the library's initialisers do not execute.
     unsafe { Device::load_plugin(path) }.unwrap_err()
 }
 

@@ -117,7 +117,7 @@ functions! {
     upload(Handle, Handle, usize, *const u8, usize);
     /// Buffer, position, bytes, number of bytes.
     download(Handle, Handle, usize, *mut u8, usize);
-    /// Source, position, destination, position, size.
+    /// Source, offset in the source, destination, offset in the destination, number of bytes.
     copy_buffer(Handle, Handle, usize, Handle, usize, usize);
     /// Output, value.
     fill(Handle, *const RawView, RawScalar);

@@ -246,7 +246,7 @@ impl Placed {
         placed
     }
 
-    /// The tensor's values in `bytes`, a buffer of this form.
+    /// The tensor's values in `bytes`, a buffer with the same layout as this one.
     pub(crate) fn values(&self, bytes: &[u8]) -> Vec<Scalar> {
         self.layout.positions().map(|p| load(bytes, self.dtype, p)).collect()
     }

@@ -28,7 +28,7 @@ pub(crate) struct Mat<'a, S> {
     life: PhantomData<&'a [S]>,
 }
 
-// SAFETY: this is a shared borrow of plain numbers.
+// SAFETY: a `Mat` is a shared borrow of `[S]`, and `S` is `Sync`.
 unsafe impl<S: Sync> Sync for Mat<'_, S> {}
 // SAFETY: as above.
 unsafe impl<S: Sync> Send for Mat<'_, S> {}

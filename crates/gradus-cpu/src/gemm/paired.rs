@@ -156,7 +156,7 @@ per_isa_256! {
         // SAFETY: only `Pack::panel` calls this, and its caller upholds the contract.
         |isa, b, ks, cols, width, out| unsafe { panel(isa, b, ks, cols, width, out) };
     fn paired_round(from: &[f32], to: &mut [Paired]) = round::<Paired>;
-    /// Returns the bits of the smallest nonzero magnitude minus 1, or 65535 if all numbers are zero.
+    /// Returns one less than the bits of the smallest nonzero magnitude, or 65535 if all numbers are zero.
     fn smallest(x: &[bf16]) -> u16 = |x: &[bf16]| x.iter().fold(u16::MAX, |s, x| s.min((x.to_bits() & 0x7fff).wrapping_sub(1)));
 }
 

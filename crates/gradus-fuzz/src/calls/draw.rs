@@ -39,7 +39,7 @@ impl DerefMut for Draw {
 }
 
 impl Draw {
-    /// Starts to draw the arguments of call number `call` in the run with this seed.
+    /// Creates the source of the arguments of call number `call` in the run with this seed.
     pub fn new(seed: u64, call: u64, device: &Device) -> Draw {
         let generator = Generator::new(seed).fork(call);
         Draw { random: Random::new(generator.fork(0)), device: device.clone(), generator, huge: false, tell: false }

@@ -1,4 +1,4 @@
-//! `dispatch_compute`: runs a user's own program. The method is in the crate's `compute.rs`.
+//! `dispatch_compute`: runs a compute module written by the user. The method is in the crate's `compute.rs`.
 
 use std::sync::Arc;
 

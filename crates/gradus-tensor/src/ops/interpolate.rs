@@ -21,7 +21,7 @@ pub enum Interpolation {
     NearestExact,
     /// A straight line between two pixels; 1 axis.
     Linear,
-    /// Linear along both of 2 axes.
+    /// Linear along two axes. [26: Linear along three axes. 28: Cubic convolution along two axes, ..]
     Bilinear,
     /// Linear along all of 3 axes.
     Trilinear,

@@ -245,7 +245,7 @@ pub(crate) fn map_over(spare: &Tensor, kernel: &Arc<Kernel>, args: &[Arg], tenso
     bind(Update { kernel: kernel.clone(), args }, &others, To::Spare(spare))
 }
 
-/// The arguments of a kernel, where inputs are stretched by `layouts` if there are any.
+/// The arguments of a kernel. Unless `layouts` is empty, input `i` is viewed through `layouts[i]`, which broadcasts it.
 #[inline]
 pub(super) fn arguments<'a>(args: &[Arg], inputs: &[View<'a>], layouts: &'a [Layout]) -> SmallVec<[MapArg<'a>; 4]> {
     let mut found = SmallVec::new();

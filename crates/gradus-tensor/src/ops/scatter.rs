@@ -220,7 +220,8 @@ impl Tensor {
         Scatter { axis, op }.apply(&x, &index, &src)?.back_to(self)
     }
 
-    /// This tensor and the source in the same dtype, with the source cut or stretched to the shape of `index`.
+    /// This tensor and the source in a common dtype. A source tensor is narrowed to the shape of `index`; a scalar is
+    /// broadcast to it.
     #[track_caller]
     pub(super) fn with_source(&self, op: &str, index: &Tensor, src: Operand<'_>) -> Result<(Tensor, Tensor)> {
         match src {

@@ -87,7 +87,7 @@ impl Text {
         self.load(name, dtype, false);
     }
 
-    /// Adds the next binding as an operand that is written, by `store_NAME(position, value)`. It can be loaded as well.
+    /// Adds the next binding as an output, written with `store_NAME(position, value)`. It can be loaded as well.
     pub(crate) fn output(&mut self, name: &str, dtype: DType) {
         let (b, cell) = (self.bindings, cell(dtype));
         self.bindings += 1;

@@ -129,7 +129,7 @@ fn is_plain(line: &str) -> bool {
     line.ends_with("=> {") && line.starts_with("($(") && line.matches("$(").count() == 1
 }
 
-/// Splits a line into words. White space within a string literal does not split it.
+/// Splits a line into words at white space outside string literals.
 fn words(row: &str) -> Vec<String> {
     let (mut found, mut quoted, mut word) = (vec![], false, String::new());
     for c in row.chars() {

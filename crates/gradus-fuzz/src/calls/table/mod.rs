@@ -120,7 +120,7 @@ impl Give for Unique {
     }
 }
 
-/// Results that contain no tensors.
+/// Results of which no tensors are inspected.
 macro_rules! nothing {
     ($($t:ty)*) => {$(impl Give for $t {
         fn give(self) -> Vec<Tensor> {

@@ -36,7 +36,7 @@ pub(super) struct Scan {
 
 /// What is needed to decode a scan, in addition to its data.
 pub(super) struct Coding<'a> {
-    /// The tables for mean values (DC), and the tables for the other coefficients (AC).
+    /// The Huffman tables: those for the DC coefficients, then those for the AC coefficients.
     pub(super) tables: &'a [[Option<Table>; 4]; 2],
     /// The number of units between restart markers; 0 if there are no restart markers.
     pub(super) interval: usize,

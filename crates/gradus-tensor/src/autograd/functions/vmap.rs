@@ -173,7 +173,7 @@ impl Slice {
 #[track_caller]
 fn one_each<T: Copy>(what: &str, list: &[T], n: usize, of: &str) -> Result<Vec<T>> {
     match *list {
-        // At most one for each input or output.
+        // The list has at most one entry for each input or output.
         [all] => Ok(vec![all; n]),
         _ if list.len() == n => Ok(list.to_vec()),
         _ => {
