@@ -171,6 +171,7 @@ pub(crate) fn run(
         0..=32 => 1,
         33..=256 if count >= 4096 => 1,
         33..=512 => 64,
+        513..=4096 if count >= 64 => 64,
         _ => GROUP,
     };
     let subgroups = b.features.contains(wgpu::Features::SUBGROUP);

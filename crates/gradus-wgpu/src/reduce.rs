@@ -160,6 +160,7 @@ fn lanes(kept: &Axes, part: usize) -> u32 {
         0..=32 => 1,
         33..=512 if n_out >= 8192 => 1,
         _ if neighbours => 16,
+        33..=4096 if n_out >= 64 => 64,
         _ => GROUP,
     }
 }
