@@ -72,7 +72,7 @@ fn switches_hold_on_one_line() {
 
 #[test]
 fn every_write_in_place_is_seen_where_it_lies() {
-    // Writes over values that a gradient needs, and next to them.
+    // In-place writes to values that a gradient needs, and to their neighbours.
     for (of, write, source) in [
         ("%2", "zero_(%9)", ""),
         ("%2", "div_(%9,%8)", "%8=data(;3)"),

@@ -81,7 +81,7 @@ impl ConfusionMatrix {
         share(self.count(class, class), (0..self.classes).map(|c| self.count(class, c)).sum())
     }
 
-    /// The share of the predictions of a class that were correct; `None` if the class was never predicted.
+    /// The share of the predictions of class `class` that were correct; `None` if it was never predicted.
     pub fn precision(&self, class: usize) -> Option<f64> {
         share(self.count(class, class), (0..self.classes).map(|c| self.count(c, class)).sum())
     }

@@ -132,7 +132,7 @@ fn known(all: &[AdapterSummary]) -> String {
     format!("the adapters are {}", names.join(", "))
 }
 
-/// A device, and what is known about its adapter.
+/// A device and its queue, with the adapter's description and the features and limits that were requested.
 pub(crate) struct Opened {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,

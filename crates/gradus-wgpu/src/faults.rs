@@ -191,7 +191,7 @@ impl Slots {
         self.all[slot as usize].found.as_ref()
     }
 
-    /// Ends a check.
+    /// Ends a check of these slots.
     pub(crate) fn checked(&mut self, slots: &[u32]) {
         for &slot in slots {
             self.all[slot as usize].checks -= 1;

@@ -1,4 +1,4 @@
-//! Keys of caches: 128-bit hashes, and the maps that use them.
+//! Computes the keys of caches, which are 128-bit hashes, and defines maps from such keys.
 //!
 //! A cache compares only keys, so two values with the same key would be mistaken for each other. Each of the 128 bits
 //! depends on the whole input, so this is less likely than a memory error.

@@ -95,7 +95,7 @@ fn stretched(v: Option<View<'_>>, shape: &Shape) -> Option<Layout> {
     v.and_then(|v| v.layout.expand(*shape).ok())
 }
 
-/// Whether statistics have the shape and dtype that `x` requires.
+/// Whether `x` has the axes, and the statistics have the shape and dtype that `x` requires.
 fn statistics_fit(x: View<'_>, axes: Axes, statistics: &[(DType, &Layout)]) -> bool {
     axes.iter().all(|a| a < x.layout.rank())
         && statistics.iter().all(|(d, l)| *d == x.dtype.compute() && l.shape() == &x.layout.shape().reduced(axes, true))
