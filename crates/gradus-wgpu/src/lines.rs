@@ -9,9 +9,9 @@ use crate::operand::{Axes, Bound};
 use crate::queue::{Bind, Call, Launch};
 use crate::wgsl::{self, GROUP, Text, param};
 
-/// What the text of a kernel over lines depends on. It also determines the order of the parameters: the number of lines
-/// and of elements per line, the positions of the operands, the sizes and strides of the axes between lines, those of
-/// the axes within lines, and finally the operation's own numbers.
+/// Everything that the text of a kernel over lines depends on. The order of the parameters is: the number of lines and
+/// of elements per line, the positions of the operands, the sizes and strides of the axes between lines, those of the
+/// axes within lines, and finally the operation's own parameters.
 #[derive(Debug, Hash)]
 pub(crate) struct Lines {
     dtypes: Vec<(&'static str, DType, bool)>,
@@ -34,7 +34,7 @@ impl Lines {
         self.sizes_within() + self.along + operand * self.along
     }
 
-    /// The index of the first parameter that is one of the operation's own numbers.
+    /// The index of the first of the operation's own parameters.
     pub(crate) fn numbers(&self) -> usize {
         self.steps_within(self.dtypes.len())
     }
@@ -131,7 +131,7 @@ pub(crate) enum Line<'a, 'v> {
 }
 
 /// Runs a kernel over the lines along `axes`. The operands have the same shape, and some of them may be broadcast.
-/// `source` returns the kernel's text, which may depend only on `variant` and the lines.
+/// `source` returns the kernel's text, which may depend only on the operation, `variant` and the [`Lines`].
 pub(crate) fn run(
     b: &WgpuBackend,
     call: Call<'_>,

@@ -120,7 +120,7 @@ impl Queue {
         }
         if slots > 0 {
             encoder.copy_buffer_to_buffer(&self.fault_buffer, 0, &readback, bytes, slots);
-            // The slots are emptied as they are read, so that later work finds them empty.
+            // The slots are cleared after they have been copied, so that later work finds them empty.
             encoder.clear_buffer(&self.fault_buffer, 0, Some(slots));
         }
         self.flush(state);
