@@ -1,5 +1,5 @@
-//! `cargo xtask calls` and `cargo xtask files`: random calls of the public API and damaged files, in child processes
-//! that may panic, abort or hang.
+//! `cargo xtask calls` and `cargo xtask files`: make random calls of the public API and read damaged files, in child
+//! processes that may panic, abort or hang.
 //!
 //! The programs are in `gradus-fuzz`; this module runs them for `ci` and `deep`.
 

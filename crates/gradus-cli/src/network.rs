@@ -24,7 +24,7 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// Errors if no network can be built for this specification.
+    /// Returns an error if no network can be built for this specification.
     pub(crate) fn check(&self) -> Result<()> {
         let [channels, height, width] = self.input;
         if channels != 1 || !SIDES.contains(&height) || !SIDES.contains(&width) {

@@ -1,4 +1,4 @@
-//! Standard output and standard error.
+//! Prints to standard output and standard error.
 
 use std::io::{ErrorKind as IoKind, Write};
 

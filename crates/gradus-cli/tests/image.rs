@@ -1,4 +1,4 @@
-//! `gradus image`: the effect of filters and chains of filters on files.
+//! Tests `gradus image`: the effect of filters and chains of filters on files.
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -1,5 +1,5 @@
-//! Runs that are stopped, killed, or short of disk space: the results are saved, or the error says where they are, and
-//! nothing blocks the next run.
+//! Tests runs that are stopped, killed, or short of disk space. Their results are saved, or the error says where they
+//! are, and nothing blocks the next run.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! `gradus profile`: the trace and the table for another command, and invalid uses.
+//! Tests `gradus profile`: the trace and the table that it makes for another command, and invalid uses.
 #![allow(clippy::unwrap_used)]
 
 mod support;

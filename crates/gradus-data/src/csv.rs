@@ -1,4 +1,4 @@
-//! Small tables of numbers in CSV files: one row per line, values separated by commas, no quotes.
+//! Reads small tables of numbers from CSV files with one row per line, values separated by commas, and no quotes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;

@@ -59,7 +59,7 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
     }
 }
 
-/// Errors if an index is not within a dataset.
+/// Returns an error if an index is not within a dataset.
 #[track_caller]
 pub(crate) fn check_index(op: &str, index: usize, len: usize) -> Result<()> {
     if index < len {

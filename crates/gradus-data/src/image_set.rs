@@ -77,7 +77,7 @@ impl ImageSet {
     /// Images of `shape` (channels, height, width), one after another in `pixels`, with a label for each. The pixel
     /// value `white` becomes 1.0. The number of classes is the largest label plus 1.
     ///
-    /// Errors if sizes disagree, a pixel is above `white`, or a label is negative.
+    /// Returns an error if sizes disagree, a pixel is above `white`, or a label is negative.
     #[track_caller]
     pub fn new(shape: [usize; 3], white: u8, pixels: Vec<u8>, labels: Vec<i64>) -> Result<Self> {
         let size = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).filter(|&n| n > 0);

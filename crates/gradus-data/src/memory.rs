@@ -1,4 +1,4 @@
-//! Allocation of lists whose length is determined by a file. Returns an error if memory is short.
+//! Allocates lists whose length is determined by a file, and returns an error if memory is short.
 
 use gradus_tensor::{Error, ErrorKind, Result};
 

@@ -1,4 +1,4 @@
-//! The loader: order, workers, errors, and epochs that end early.
+//! Tests the loader: the order of samples, workers, errors, and epochs that end early.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;

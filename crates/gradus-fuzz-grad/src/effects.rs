@@ -1,4 +1,4 @@
-//! The reference's writes in place and checkpointed regions.
+//! Writes in place and checkpointed regions in the reference.
 
 use gradus_tensor::Generator;
 

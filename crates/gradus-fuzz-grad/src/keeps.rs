@@ -1,4 +1,5 @@
-//! Which values the gradient of an operation reads. A pass may fail only if one of these was overwritten.
+//! Determines which values the gradient of an operation reads. A backward pass may fail only if one of these was
+//! overwritten.
 
 use crate::model::Handle;
 use crate::program::Name;

@@ -1,4 +1,4 @@
-//! What both sides share: the device, and the random numbers of the library's generators.
+//! Code that both sides share: it opens the device, and draws dropout masks from the library's generators.
 
 use std::sync::{Arc, OnceLock};
 

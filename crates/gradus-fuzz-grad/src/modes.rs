@@ -1,10 +1,10 @@
-//! The reference's model of a thread's switches, and the writes that they refuse.
+//! The reference's model of a thread's modes, such as `no_grad`, and the writes that these modes refuse.
 
 use crate::model::{Freed, Guard, Handle, Kind, Mode, Need, Read, Reference, Writes};
 use crate::program::Name;
 
 impl Reference {
-    /// Sets the switch of a block; returns the previous state.
+    /// Sets the mode of a block, and returns the previous mode.
     pub(crate) fn enter(&mut self, name: Name) -> Mode {
         let before = self.mode;
         match name {

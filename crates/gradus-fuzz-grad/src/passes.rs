@@ -245,7 +245,7 @@ impl Reference {
         e.ids.iter().map(one).collect()
     }
 
-    /// Whether a pass goes through nodes recorded by an earlier one.
+    /// Whether a pass visits nodes that an earlier pass recorded.
     pub(crate) fn goes_through_a_pass(&self, e: &Expected) -> bool {
         e.ran.iter().any(|r| self.nodes[r.0].kind == Kind::Pass)
     }

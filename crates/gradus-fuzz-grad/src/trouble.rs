@@ -1,4 +1,4 @@
-//! The parts of random programs that make gradients hard: writes, hooks, blocks and passes.
+//! Adds the parts of random programs that make gradients difficult: writes, hooks, blocks and backward passes.
 
 use crate::generate::Maker;
 use crate::model::{Handle, Kind, Need, Reference};

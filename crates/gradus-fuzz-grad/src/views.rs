@@ -1,4 +1,4 @@
-//! Views: where their elements come from, and whether they are possible.
+//! Views in the reference: which elements of the source they contain, and whether they are possible.
 
 use crate::arrays::{at, fits, numel, places, with, without};
 use crate::program::{Name, Statement};

@@ -1,4 +1,4 @@
-//! Numbered tries in child processes, with a memory limit and a time limit.
+//! Runs numbered tries in child processes, with a memory limit and a time limit.
 //!
 //! A child prints `at N` before try `N`, and `failed N WHAT` after a try that failed. It may print other lines of its
 //! own.

@@ -1,4 +1,4 @@
-//! Conversions of images between bytes and floats, and between channels first and channels last.
+//! Converts images between bytes and floats, and between channels first and channels last.
 
 use gradus_tensor::{DType, Error, Here, Result, Tensor};
 

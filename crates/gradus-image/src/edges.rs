@@ -1,4 +1,4 @@
-//! Filters with kernels of 3x3 pixels: edges and sharpness.
+//! Filters with kernels of 3x3 pixels, which detect edges or sharpen.
 
 use gradus_tensor::{Result, Tensor};
 

@@ -9,8 +9,8 @@
 //! bf16 images are computed in f32 and rounded once. Filters that change colours leave alpha unchanged, and filters
 //! that move pixels move alpha with them.
 //!
-//! Every filter consists of tensor operations. So it runs on every backend, and with floats it is differentiable
-//! wherever its formula is.
+//! Every filter consists of tensor operations. So it runs on every backend. On floats it is differentiable wherever its
+//! formula is.
 //!
 //! ```
 //! # use gradus_cpu::CpuBackend; use gradus_tensor::{DType, Device, Error, Tensor}; use std::sync::Arc;

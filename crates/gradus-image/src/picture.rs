@@ -1,4 +1,5 @@
-//! What all filters share: the check that a tensor is an image, the dtype to compute in, and alpha.
+//! Code that all filters share: the check that a tensor is an image, the choice of the compute dtype, and the treatment
+//! of alpha.
 
 use gradus_tensor::{DType, Error, Result, Tensor};
 
@@ -102,7 +103,7 @@ fn working(x: &Tensor) -> Result<Tensor> {
     to_float(x, if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 })
 }
 
-/// Errors if an argument is negative or not finite.
+/// Returns an error if an argument is negative or not finite.
 #[track_caller]
 pub(crate) fn not_negative(op: &str, name: &str, value: f64) -> Result<()> {
     if value.is_finite() && value >= 0.0 {

@@ -1,4 +1,5 @@
-//! PNG and JPEG files: what is written can be read again, every kind of PNG can be read, and bad files are errors.
+//! Tests PNG and JPEG files: files that are written can be read again, every kind of PNG can be read, and bad files
+//! return errors.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Results of filters on `u8`, alpha, batches, strides, NaN and empty images; their gradients; and their errors.
+//! Tests the results of filters on `u8`, alpha, batches, strides, NaN and empty images. Also tests gradients and
+//! errors.
 #![allow(clippy::unwrap_used)]
 
 mod common;

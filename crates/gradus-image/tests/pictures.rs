@@ -43,7 +43,7 @@ fn pixel(x: usize, y: usize) -> [f64; 3] {
     [20.0 + 9.0 * x as f64, 30.0 + 12.0 * y as f64, 240.0 - 4.0 * x as f64 - 6.0 * y as f64]
 }
 
-/// The largest difference between the values and those of the picture.
+/// The largest difference between the elements of `x` and the values that `want` returns.
 fn off(x: &Tensor, want: impl Fn(usize, usize, usize) -> f64) -> f64 {
     let &[_, h, w] = x.shape() else { panic!("{:?}", x.shape()) };
     assert_eq!((h, w), (16, 24));

@@ -1,4 +1,4 @@
-//! [`ConfusionMatrix`]: how often each class was predicted as each class.
+//! [`ConfusionMatrix`]: counts how many samples of each class were predicted as each class.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -55,7 +55,7 @@ impl ConfusionMatrix {
         self.classes
     }
 
-    /// How often `truth` was predicted as `predicted`; 0 for classes that do not exist.
+    /// The number of samples of class `truth` that were predicted as `predicted`; 0 for classes that do not exist.
     pub fn count(&self, truth: usize, predicted: usize) -> u64 {
         self.counts.get(&(truth, predicted)).copied().unwrap_or(0)
     }

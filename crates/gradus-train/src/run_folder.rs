@@ -43,7 +43,7 @@ pub struct RunFolder {
 /// The result of an attempt to claim a folder.
 enum Attempt {
     Made(RunFolder),
-    /// The path is in use already.
+    /// The path is already in use.
     Taken(Error),
 }
 

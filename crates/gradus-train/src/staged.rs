@@ -41,7 +41,7 @@ impl RunFolder {
         Ok(self.file(name))
     }
 
-    /// Starts to write files that will appear together.
+    /// Creates an empty set of files that will appear together.
     pub fn stage(&self) -> StagedFiles<'_> {
         StagedFiles::new(self)
     }
@@ -105,7 +105,7 @@ impl<'a> StagedFiles<'a> {
     }
 }
 
-/// Removes the temporary file. After publishing, there is no file with that name any more.
+/// Removes the temporary file. After publishing, no file has that name, and nothing happens.
 impl Drop for Staged {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);

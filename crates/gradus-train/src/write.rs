@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all.
+//! Writes files atomically, so that they appear whole or not at all.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! A run that fails in a step leaves everything in the state of the previous step.
+//! Tests that a run that fails in a step leaves everything in the state of the previous step.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../gradus-nn/tests/common/failing.rs"]

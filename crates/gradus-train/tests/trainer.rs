@@ -1,4 +1,4 @@
-//! The trainer: the events that it reports, and the ways in which a run ends.
+//! Tests the trainer: the events that it reports, and the ways in which a run ends.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! The gradients of attention without the matrix of scores: three kernels compute tiles of it again from the log-sum-exp of
-//! each query. With the weight `p = e^(score - lse)`, `dp = g v^T` and `delta` the sum of `p * dp` over the keys, the
-//! gradient of a score is `p * (dp - delta)`. The first kernel computes `delta`, the second the gradient of the queries, and
-//! the third those of keys and values.
+//! The gradients of attention, without storing the matrix of scores. Three kernels compute tiles of this matrix again,
+//! from the log-sum-exp of each query. Let `p = e^(score - lse)` be the weight of a score, `dp = g v^T`, and `delta`
+//! the sum of `p * dp` over the keys. Then the gradient of the score is `p * (dp - delta)`. The first kernel computes
+//! `delta`, the second the gradient of the queries, and the third the gradients of the keys and values.
 //!
-//! `delta` is `sum(g * out)` too, which takes less time, but `dp - delta` can cancel: both come from the same numbers, so that
-//! the gradient of a score that does not matter is 0.
+//! `sum(g * out)` also equals `delta` and takes less time. But `dp - delta` can cancel, so both are computed from the
+//! same numbers. Then the gradient of a score that has no influence is 0.
 
 use gradus_backend::composite::attention::{Sizes, backward as composed};
 use gradus_backend::{AttentionParams, KernelBuilder, Layout, MapArg, Result, Shape, View, ViewMut};
@@ -18,10 +18,10 @@ use crate::temp::Temp;
 use crate::wgsl::{Text, ty};
 
 const OP: &str = "attention_backward";
-/// Most pieces of columns that a work-group computes, of all its outputs together: each takes 32 registers.
+/// The largest number of pieces of columns that a work-group computes, over all its outputs. Each takes 32 registers.
 const PIECES: usize = 4;
 
-/// An output, by its name.
+/// An output with its name.
 type Named<'a> = (&'static str, ViewMut<'a>);
 
 /// The operands of the kernels.
@@ -38,8 +38,8 @@ struct Given<'a> {
     rows: View<'a>,
 }
 
-/// See [`Backend::attention_backward`](gradus_backend::Backend::attention_backward); operands that are empty or too large
-/// to bind, and rows longer than [`LONGEST`], go to the default body.
+/// See [`Backend::attention_backward`](gradus_backend::Backend::attention_backward). The default body handles operands
+/// that are empty or too large to bind, and rows longer than [`LONGEST`].
 pub(crate) fn backward(
     b: &WgpuBackend,
     params: &AttentionParams,
@@ -76,8 +76,8 @@ pub(crate) fn backward(
 }
 
 impl Given<'_> {
-    /// Computes outputs for what a work-group owns. Tiles beyond those that one launch may go through are added to the
-    /// results of the launches before.
+    /// Computes outputs in work-groups that own queries or keys. If there are too many tiles for one launch, further
+    /// launches add to the results of the previous ones.
     fn run(&self, b: &WgpuBackend, own: Own, outs: &mut [Named<'_>]) -> Result<()> {
         let (s, d) = (self.sizes, self.q.dtype.compute());
         let columns = outs.iter().map(|(_, out)| out.layout.dims()[3]).max().unwrap_or_default();
@@ -98,7 +98,7 @@ impl Given<'_> {
             Own::Queries => tile.cover(s.lk),
             Own::Keys => s.h / s.hk * tile.cover(s.lq),
         };
-        // The other half is for what looks at the own rows, once.
+        // Half of the iterations are for the tiles. The rest is for `Tile::look`, which loops over the own rows once.
         let most = LOOP / 2 / tile.turns(&[s.d, s.dv]);
         if all > most && outs.iter().any(|(_, out)| out.dtype != d) {
             return self.through_sums(b, own, outs);
@@ -113,7 +113,7 @@ impl Given<'_> {
         Ok(())
     }
 
-    /// Computes outputs in the type of their sums, and rounds them once.
+    /// Computes outputs in the compute dtype, and rounds them to their own dtype once at the end.
     fn through_sums(&self, b: &WgpuBackend, own: Own, outs: &mut [Named<'_>]) -> Result<()> {
         let d = self.q.dtype.compute();
         let sums = outs.iter().map(|(_, out)| Temp::new(b, d, *out.layout.shape()));
@@ -142,7 +142,7 @@ impl Given<'_> {
 fn source(tile: &Tile) -> String {
     let t = ty(tile.dtype());
     let mut text = tile.open();
-    // The log-sum-exp and `delta` of a query, zeros beyond the end.
+    // `row` returns the log-sum-exp and `delta` of a query, or zeros beyond the last query.
     let from = tile.inputs[4].0;
     let at = format!("at + query * {}", tile.at(from, 3));
     let pair = match from {
@@ -152,7 +152,7 @@ fn source(tile: &Tile) -> String {
     text.declare(format_args!("fn row(at: u32, query: u32) -> vec2<{t}> {{"));
     text.declare(format_args!("  var v = vec2<{t}>(); if (query < {}) {{ v = vec2<{t}>({pair}); }}", rows(from)));
     text.declare("  return v;\n}");
-    // A row without any key has no weights.
+    // In a row in which no key is visible, all weights are 0.
     text.declare(format_args!("fn weight(score: {t}, lse: {t}) -> {t} {{"));
     text.declare(format_args!("  return select(exp_{t}(score - lse), {t}(0), lse == nothing());\n}}"));
     text.declare(format_args!("fn odd_row(v: vec2<{t}>) -> bool {{"));
@@ -165,7 +165,7 @@ fn source(tile: &Tile) -> String {
     text.finish(tile.lanes())
 }
 
-/// Code for the sums of weights times their gradients.
+/// Adds code that computes `delta`, the sums of weights times their gradients.
 fn deltas(tile: &Tile, text: &mut Text) {
     let t = ty(tile.dtype());
     of_own_queries(tile, text, "lse");
@@ -190,7 +190,7 @@ fn deltas(tile: &Tile, text: &mut Text) {
     }
 }
 
-/// Code for the gradient of the queries.
+/// Adds code that computes the gradient of the queries.
 fn of_queries(tile: &Tile, text: &mut Text) {
     of_own_queries(tile, text, "rows");
     tile.sums(text, "dq");
@@ -205,7 +205,8 @@ fn of_queries(tile: &Tile, text: &mut Text) {
     tile.store(text, "dq", |sum, _| format!("{sum} * {scale}"));
 }
 
-/// Code that loads the numbers of the own queries, and looks at those by which hidden weights are multiplied.
+/// Adds code that loads the log-sum-exp and `delta` of the own queries, and checks for infinities and NaN among the
+/// numbers by which hidden weights are multiplied.
 fn of_own_queries(tile: &Tile, text: &mut Text, from: &str) {
     tile.own_rows().for_each(|i| text.line(format_args!("let row_{i} = row({from}_at, own_{i});")));
     if tile.causal {
@@ -214,7 +215,7 @@ fn of_own_queries(tile: &Tile, text: &mut Text, from: &str) {
     }
 }
 
-/// Code for the gradients of keys and values.
+/// Adds code that computes the gradients of the keys and values.
 fn of_keys(tile: &Tile, text: &mut Text) {
     let t = ty(tile.dtype());
     if tile.causal {
@@ -237,10 +238,10 @@ fn of_keys(tile: &Tile, text: &mut Text) {
     tile.store(text, "dv", |sum, _| sum.to_owned());
 }
 
-/// Code for the weights `p_i` of a block and their gradients `dp_i`.
+/// Adds code that computes the weights `p_i` of a block and their gradients `dp_i`.
 ///
-/// Beyond the end of the other rows, weights are 0 and their gradients 0 or NaN. These NaN meet zeros in a product, and come
-/// from a number that is not finite in a row whose results are NaN without them.
+/// Beyond the last of the other rows, weights are 0, and their gradients are 0 or NaN. Such a NaN is multiplied by
+/// zeros. It comes from a number that is not finite, in a row whose results are NaN in any case.
 fn weights(
     tile: &Tile,
     text: &mut Text,

@@ -1,8 +1,8 @@
-//! What the kernels of attention share: their operands and parameters, and the code of a tile of scores.
+//! Code that the kernels of attention share: their operands and parameters, and the computation of a tile of scores.
 //!
-//! A work-group owns some queries and goes through tiles of keys, or owns some keys and goes through tiles of queries. Each
-//! invocation has a block of up to 8 by 4 scores in registers. What becomes of the scores goes to shared memory, as the left
-//! factor of a product with the other rows.
+//! A work-group owns some queries and loops over tiles of keys, or owns some keys and loops over tiles of queries. Each
+//! invocation has a block of up to 8 by 4 scores in registers. The values that are computed from the scores are written
+//! to shared memory, as the left factor of a product with the other rows.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -18,30 +18,30 @@ use crate::queue::{Bind, Launch};
 use crate::reduce::identity;
 use crate::wgsl::{Text, cast, param, ty};
 
-/// Parameters: work-groups, heads, queries, keys.
+/// The indices of the parameters, first those for the numbers of work-groups, heads, queries and keys.
 const TASKS: usize = 0;
 const HEADS: usize = 1;
 const QUERIES: usize = 2;
 const KEYS: usize = 3;
-/// Sizes of a key and of a value, and query heads per key head.
+/// The sizes of a key and of a value, and the number of query heads per key head.
 const SIZE: usize = 4;
 const WIDTH: usize = 5;
 const SHARED: usize = 6;
-/// The scale in two words, and how many keys the last query sees by the causal rule, which may be negative.
+/// The scale (two words), and the number of keys that the last query sees under the causal rule, which may be negative.
 const SCALE: usize = 7;
 const CAUSAL: usize = 9;
-/// The first tile to go through and the one after the last, and the work-groups among which columns are divided.
+/// The first tile and the one after the last, and the number of work-groups among which columns are divided.
 const FIRST: usize = 10;
 const END: usize = 11;
 const PARTS: usize = 12;
-/// Then, for each operand, its position and four strides.
+/// The index of the first parameter of the operands. Each operand has its position and four strides.
 const OPERANDS: usize = 13;
 
-/// The longest rows with which a work-group can go through several tiles.
+/// The length of the longest rows with which a work-group can process several tiles.
 pub(crate) const LONGEST: usize = LOOP / 8;
-/// Most own rows of the block of an invocation.
+/// The largest number of own rows in the block of an invocation.
 const MOST: usize = 8;
-/// Other rows of a block.
+/// The other rows of a block.
 pub(crate) const OTHER: Range<usize> = 0..4;
 /// The elements of a vector.
 pub(crate) const AXES: [&str; 4] = ["x", "y", "z", "w"];
@@ -53,73 +53,74 @@ pub(crate) enum Own {
     Keys,
 }
 
-/// Everything that the text depends on.
+/// Everything that the text of a kernel depends on.
 #[derive(Debug, Hash)]
 pub(crate) struct Tile {
     pub(crate) own: Own,
-    /// Own rows of the block of an invocation.
+    /// The number of own rows in the block of an invocation.
     pub(crate) block: usize,
-    /// Operands in the order of their bindings, of which `q`, `k` and `v` are the first.
+    /// The operands in the order of their bindings. The first are `q`, `k` and `v`.
     pub(crate) inputs: Vec<(&'static str, DType)>,
     pub(crate) outputs: Vec<(&'static str, DType)>,
     pub(crate) causal: bool,
-    /// Pieces of columns that a work-group computes of each output.
+    /// The number of pieces of columns that a work-group computes of each output.
     pub(crate) pieces: usize,
-    /// Whether results are added to what the outputs have.
+    /// Whether results are added to the existing values of the outputs.
     pub(crate) again: bool,
 }
 
-/// The numbers of a launch.
+/// The parameters of a launch, except those of its operands.
 pub(crate) struct Numbers<'a> {
     pub(crate) op: &'static str,
     pub(crate) sizes: &'a Sizes,
     pub(crate) scale: f64,
-    /// How many keys the last query sees by the causal rule.
+    /// The number of keys that the last query sees under the causal rule; may be negative.
     pub(crate) causal: isize,
-    /// The tiles to go through.
+    /// The tiles over which the kernel loops.
     pub(crate) tiles: Range<usize>,
-    /// The work-groups among which the columns are divided.
+    /// The number of work-groups among which the columns are divided.
     pub(crate) parts: usize,
 }
 
-/// The mask, stretched to the shape of the scores.
+/// The mask, broadcast to the shape of the scores.
 pub(crate) fn stretched<'a>(b: &WgpuBackend, op: &str, s: &Sizes, mask: View<'a>) -> Result<Bound<'a>> {
-    // A broadcast mask takes less memory than the scores, so its own elements are counted.
+    // A broadcast mask takes less memory than the scores, so it is bound with its own layout first.
     let own = b.input(op, "mask", mask)?;
     Ok(Bound { layout: own.layout.expand(s.scores()?)?, ..own })
 }
 
-/// Other rows of a tile, and columns of a piece: as many as fit the smallest shared memory (16 KiB).
+/// The number of other rows in a tile, and of columns in a piece: as many as fit in the smallest shared memory (16
+/// KiB).
 pub(crate) fn side(dtype: DType) -> usize {
     if dtype.size() == 8 { 16 } else { 32 }
 }
 
-/// Own rows of a block: few if there are few rows, of which most of a tile would be empty.
+/// The number of own rows in a block. It is small if there are few rows, because most of a larger tile would be empty.
 pub(crate) fn block(dtype: DType, rows: usize) -> usize {
     rows.div_ceil(side(dtype) / OTHER.end).next_power_of_two().min(MOST)
 }
 
-/// The factor of the scores.
+/// WGSL for the factor of the scores.
 pub(crate) fn scale(dtype: DType) -> String {
     scalar_param(SCALE, dtype)
 }
 
-/// Whether the rows of an operand are those of keys.
+/// Whether an operand has one row for each key, and not for each query.
 fn of_keys(name: &str) -> bool {
     matches!(name, "k" | "v" | "dk" | "dv")
 }
 
-/// The number of rows of an operand in a head.
+/// WGSL for the number of rows that an operand has in each head.
 pub(crate) fn rows(name: &str) -> String {
     param(if of_keys(name) { KEYS } else { QUERIES })
 }
 
-/// The number of columns of an operand.
+/// WGSL for the number of columns of an operand.
 fn columns(name: &str) -> String {
     param(if matches!(name, "v" | "g" | "out" | "dv") { WIDTH } else { SIZE })
 }
 
-/// The result of `f` for each number, as a list.
+/// The results of `f` for all numbers, separated by commas.
 pub(crate) fn list<T: Display>(numbers: Range<usize>, f: impl Fn(usize) -> T) -> String {
     numbers.map(|i| f(i).to_string()).collect::<Vec<_>>().join(", ")
 }
@@ -138,34 +139,35 @@ impl Tile {
         0..self.block
     }
 
-    /// Vectors of four in a row of a tile, and the distance of the rows of an invocation.
+    /// The number of vectors of four in a row of a tile. This is also the distance between the rows of an invocation.
     fn quads(&self) -> usize {
         self.side() / OTHER.end
     }
 
-    /// The distance of rows in shared memory: rows that are read at the same time lie in different banks.
+    /// The distance between rows in shared memory, such that rows that are read at the same time lie in different
+    /// banks.
     fn pitch(&self) -> usize {
         self.quads() + 1
     }
 
-    /// Invocations in a work-group.
+    /// The number of invocations in a work-group.
     pub(crate) fn lanes(&self) -> u32 {
         (self.quads() * self.quads()) as u32
     }
 
-    /// The tiles that cover the other rows of a head.
+    /// The number of tiles that cover the other rows of a head.
     pub(crate) fn cover(&self, rows: usize) -> usize {
         rows.div_ceil(self.side())
     }
 
-    /// Most iterations of all loops for a tile: for products of each of `sizes`, one combination of rows, and a sum for each
-    /// output.
+    /// The largest number of loop iterations that a tile takes: those of a product for each of `sizes`, of one
+    /// combination of rows, and of a sum for each output.
     pub(crate) fn turns(&self, sizes: &[usize]) -> usize {
         let scores: usize = sizes.iter().map(|&n| self.cover(n) * (self.quads() + 2)).sum();
         1 + scores + self.quads() * (1 + self.outputs.len() * self.pieces)
     }
 
-    /// Runs the kernel with this text.
+    /// Runs the kernel whose text `source` returns.
     pub(crate) fn launch(
         &self,
         b: &WgpuBackend,
@@ -198,7 +200,7 @@ impl Tile {
     }
 }
 
-/// The text.
+/// Methods that write the text of a kernel.
 impl Tile {
     fn t(&self) -> &'static str {
         ty(self.dtype())
@@ -208,14 +210,14 @@ impl Tile {
         self.inputs.iter().any(|(n, _)| *n == name)
     }
 
-    /// A parameter of an operand: its position, or a stride.
+    /// Parameter `k` of an operand: its position if `k` is 0, and a stride otherwise.
     pub(crate) fn at(&self, name: &str, k: usize) -> String {
         let o = self.inputs.iter().chain(&self.outputs).position(|(n, _)| *n == name);
         param(OPERANDS + 5 * o.unwrap_or_default() + k)
     }
 
-    /// The text up to the loop over tiles. `own_0`, `own_1`, .. are the rows of an invocation: neighbours
-    /// have neighbouring rows.
+    /// The text that precedes the loop over tiles. `own_0`, `own_1`, .. are the own rows of an invocation. Neighbouring
+    /// invocations have neighbouring rows.
     pub(crate) fn open(&self) -> Text {
         let mut text = Text::new(OPERANDS + 5 * (self.inputs.len() + self.outputs.len()));
         self.inputs.iter().for_each(|&(name, dtype)| text.input(name, dtype));
@@ -250,7 +252,8 @@ impl Tile {
         text
     }
 
-    /// The positions of a head in the operands whose rows are owned, or in the others.
+    /// Adds code that computes where a head begins in each operand whose rows are owned, or, unless `own` is set, in
+    /// each of the others.
     fn positions(&self, text: &mut Text, own: bool) {
         for (name, _) in self.inputs.iter().chain(&self.outputs) {
             if of_keys(name) != ((self.own == Own::Keys) == own) {
@@ -262,7 +265,8 @@ impl Tile {
         }
     }
 
-    /// Declares `four_NAME`: four elements of a row, zeros beyond the end. Those are read from the head's first element.
+    /// Declares `four_NAME`, which returns four elements of a row, with zeros beyond its end. Instead of an element
+    /// beyond the end, it loads the head's first element and ignores the value.
     fn four(&self, text: &mut Text, name: &str) {
         let (t, [row_step, step]) = (self.t(), [3, 4].map(|k| self.at(name, k)));
         text.declare(format_args!("fn four_{name}(at: u32, row: u32, first: u32) -> vec4<{t}> {{"));
@@ -273,11 +277,11 @@ impl Tile {
         text.declare(format_args!("  return select(vec4<{t}>(), vec4<{t}>({each}), inside);\n}}"));
     }
 
-    /// Declares `score`, which makes a score of the product of a query and a key.
+    /// Declares `score`, which computes a score from the product of a query and a key.
     fn score(&self, text: &mut Text) {
         let (d, t, queries, keys) = (self.dtype(), self.t(), param(QUERIES), param(KEYS));
         text.declare(format_args!("fn nothing() -> {t} {{ return {}; }}", identity(ReduceOp::Max, d)));
-        // The number of keys may be negative: it wraps, as the other side does.
+        // The number of visible keys may be negative, so both sums wrap and are compared as signed integers.
         text.declare(format_args!(
             "fn sees(query: u32, key: u32) -> bool {{ return bitcast<i32>(key + {queries}) <= bitcast<i32>(query + {}); }}",
             param(CAUSAL)
@@ -295,8 +299,8 @@ impl Tile {
         text.declare(format_args!("  return {score};\n}}"));
     }
 
-    /// Opens the loop over tiles, each of which begins with row `first`. An invocation has scores with `other_0` to
-    /// `other_3`.
+    /// Opens the loop over tiles, each of which begins with row `first`. An invocation computes scores of its own rows
+    /// with the rows `other_0` to `other_3`.
     pub(crate) fn tiles(&self, text: &mut Text) {
         text.line(format_args!("for (var t = {}; t < {}; t = t + 1u) {{", param(FIRST), param(END)));
         text.line(format_args!("let first = t % turns * {}u;", self.side()));
@@ -307,7 +311,7 @@ impl Tile {
         OTHER.for_each(|j| text.line(format_args!("let other_{j} = first + across + {}u;", j * self.quads())));
     }
 
-    /// Code that loads a piece of rows to shared memory, from row `first` and column `column` on.
+    /// Adds code that loads a piece of rows into shared memory, beginning at row `first` and column `column`.
     fn load(&self, text: &mut Text, name: &str, first: &str, column: &str) {
         let (to, block) = if first == "own" { ("left", self.own_rows()) } else { ("right", OTHER) };
         for row in block.map(|i| format!("down + {}u", i * self.quads())) {
@@ -318,7 +322,7 @@ impl Tile {
         }
     }
 
-    /// Code that multiplies own rows and others: `NAME_i` has the products of row `own_i`.
+    /// Adds code that multiplies own rows by other rows. `NAME_i` holds the products of row `own_i`.
     pub(crate) fn multiply(&self, text: &mut Text, name: &str, own: &str, other: &str) {
         let (t, side, quads, pitch, size) = (self.t(), self.side(), self.quads(), self.pitch(), columns(own));
         self.own_rows().for_each(|i| text.line(format_args!("var {name}_{i} = vec4<{t}>();")));
@@ -349,12 +353,12 @@ impl Tile {
         format!("score({name}_{i}.{}, {query}, {key}, {mask})", AXES[j])
     }
 
-    /// Code that declares the sums of an output.
+    /// Adds code that declares the sums of an output.
     pub(crate) fn sums(&self, text: &mut Text, name: &str) {
         self.blocks().for_each(|(c, i)| text.line(format_args!("var {name}_{c}_{i} = vec4<{}>();", self.t())));
     }
 
-    /// The pieces of an output, and their rows.
+    /// All pairs of a piece of an output and a row of the block.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (usize, usize)> {
         (0..self.pieces).flat_map(|c| self.own_rows().map(move |i| (c, i)))
     }
@@ -364,7 +368,8 @@ impl Tile {
         format!("(part * {}u + {piece}u) * {}u", self.pieces, self.side())
     }
 
-    /// Code that adds to the sums of an output the product of `values`, four for each own row, and other rows.
+    /// Adds code that multiplies `values`, four for each own row, by other rows, and adds the products to the sums of
+    /// an output.
     pub(crate) fn add(&self, text: &mut Text, name: &str, values: impl Fn(usize) -> String, other: &str) {
         let (quads, pitch) = (self.quads(), self.pitch());
         text.line("{");
@@ -377,7 +382,7 @@ impl Tile {
             text.line(format_args!("if ({column} < {}) {{", columns(other)));
             self.load(text, other, "first", &column);
             text.line("workgroupBarrier();");
-            // The values of a vector are those of rows `quads` apart.
+            // The four values of a vector belong to other rows that are `quads` apart.
             text.line("for (var kk = 0u; kk < filled; kk = kk + 1u) {");
             OTHER.for_each(|j| {
                 text.line(format_args!("let b_{j} = right[(kk + {}u) * {pitch}u + across];", j * quads));
@@ -392,8 +397,9 @@ impl Tile {
         text.line("}");
     }
 
-    /// Code that combines what the invocations of a row have: `NAME_0` has a value of each of the rows `own_0` to `own_3`, and
-    /// `NAME_1` of the others.
+    /// Adds code that combines the values that the invocations of a row hold. `NAME_0` holds one value for each of the
+    /// rows
+    /// `own_0` to `own_3`, and `NAME_1` one for each of the remaining own rows.
     pub(crate) fn combine(&self, text: &mut Text, name: &str, join: impl Fn(&str, &str) -> String) {
         let quads = self.quads();
         text.line(format_args!("left[local * 2u] = {name}_0; left[local * 2u + 1u] = {name}_1; workgroupBarrier();"));
@@ -408,7 +414,7 @@ impl Tile {
         text.line("} workgroupBarrier();");
     }
 
-    /// Code that stores the sums of an output: `value` makes the results of row `own_i`.
+    /// Adds code that stores an output. `value` returns the result for row `own_i`, given the name of its sum.
     pub(crate) fn store(&self, text: &mut Text, name: &str, value: impl Fn(&str, usize) -> String) {
         let step = self.at(name, 4);
         for (c, i) in self.blocks() {
@@ -426,24 +432,25 @@ impl Tile {
     }
 }
 
-/// Which numbers may not be infinite or NaN where the causal rule hides a tile: a weight of 0 times such a number is NaN.
+/// The numbers that must be finite for a tile that the causal rule hides to be skipped. A weight of 0 times an infinity
+/// or a NaN is NaN, and must not be left out.
 pub(crate) struct Strange<'a> {
-    /// Operands.
+    /// The operands whose elements must be finite.
     pub(crate) names: &'a [&'a str],
-    /// Another condition.
+    /// WGSL for a condition that is true if any other such number is not finite.
     pub(crate) more: &'a str,
 }
 
 impl Tile {
-    /// Before the loop over tiles: code that looks at numbers of the own rows.
+    /// Adds code before the loop over tiles, which checks the numbers of the own rows.
     pub(crate) fn look(&self, text: &mut Text, strange: &Strange<'_>) {
         text.declare("var<workgroup> strange: atomic<u32>;");
         text.line("if (local == 0u) { atomicStore(&strange, 0u); } workgroupBarrier();");
         self.find(text, strange, "own");
     }
 
-    /// In the loop: code that goes on to the next tile if the causal rule hides this one. Once a strange number is found,
-    /// no tile is skipped any more.
+    /// Adds code in the loop that continues with the next tile if the causal rule hides this one. Once a number that is
+    /// not finite has been found, no further tile is skipped.
     pub(crate) fn skip(&self, text: &mut Text, strange: &Strange<'_>) {
         let seen = match self.own {
             Own::Queries => format!("sees(own + {}u, first)", self.quads() * self.block - 1),
@@ -451,12 +458,12 @@ impl Tile {
         };
         text.line(format_args!("if (!{seen}) {{"));
         self.find(text, strange, "first");
-        // Nobody looks at the next tile before all have read what was found in this one.
+        // No invocation checks the next tile until all of them have read what was found in this one.
         text.line("workgroupBarrier(); var found = atomicLoad(&strange); workgroupBarrier();");
         text.line("if (found == 0u) { continue; } }");
     }
 
-    /// Code that sets `strange` if it has a reason in the rows from `first` on.
+    /// Adds code that sets `strange` if a number in the rows from `first` on is not finite.
     fn find(&self, text: &mut Text, strange: &Strange<'_>, first: &str) {
         text.line(format_args!("var odd = {};", strange.more));
         for name in strange.names {

@@ -1,4 +1,4 @@
-//! `avg_pool` and its adjoint: one invocation for each element of the result.
+//! `avg_pool` and its gradient. Each invocation computes one element of the result.
 
 use gradus_backend::composite::pool::{avg_backward, avg_forward};
 use gradus_backend::{DType, Layout, Result, View, ViewMut, Window};
@@ -10,20 +10,20 @@ use crate::queue::Launch;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
 use crate::window::{shape, strides, too_large};
 
-/// Everything that the texts depend on. Parameters: elements of the result, its sizes, positions and strides of both
-/// operands, and the window.
+/// Everything that the texts of the kernels depend on. Their parameters are the number of elements of the result, its
+/// sizes, the positions and strides of both operands, and the window.
 #[derive(Debug, Hash)]
 struct Plan {
     dtype: DType,
     rank: usize,
-    /// Whether padding counts.
+    /// Whether padding counts towards the number of elements by which a sum is divided.
     padded: bool,
-    /// Whether the elements of a window are apart.
+    /// Whether the dilation along any axis is more than 1.
     dilated: bool,
 }
 
-/// Whether a kernel can do this: operands that are invalid or empty, windows that span more elements than a loop may have,
-/// and sizes that positions of 32 bits cannot reach go to the default bodies.
+/// Whether a kernel can handle the operands. The default bodies handle operands that are invalid or empty, windows that
+/// are too large for a loop, and sizes that are too large for 32-bit positions.
 fn plain(op: &str, window: &Window, x: (&Layout, DType), y: (&Layout, DType)) -> bool {
     let rank = window.rank;
     if !(1..=3).contains(&rank) || [x, y].iter().any(|(l, _)| l.rank() != rank + 2 || l.numel() == 0) {
@@ -93,7 +93,8 @@ impl Plan {
         Plan { dtype, rank: window.rank, padded: count_include_pad, dilated }
     }
 
-    /// Runs a kernel from `x` to `y`; `image` and `places` are the layouts of the input of the pooling and of its result.
+    /// Runs a kernel that reads `x` and writes `y`. `image` and `places` are the layouts of the pooling's input and of
+    /// its result.
     fn launch(
         &self,
         b: &WgpuBackend,
@@ -120,20 +121,20 @@ impl Plan {
         })
     }
 
-    /// The parameter of the position of an operand, 0 or 1; its strides are the next ones.
+    /// The index of the parameter with the position of operand `k` (0 or 1). The operand's strides follow it.
     fn operand(&self, k: usize) -> usize {
         let all = self.rank + 2;
         1 + all + k * (1 + all)
     }
 
-    /// Parameters of the window along an axis: size of the image, taps, stride, dilation, padding, and places.
+    /// The parameters of the window along an axis: the size of the image, taps, stride, dilation, padding, and places.
     fn window(&self, axis: usize) -> [String; 6] {
         [0, 1, 2, 3, 4, 5].map(|k| param(self.operand(2) + k * self.rank + axis))
     }
 
-    /// The text up to the loops: `c0`, `c1`, .. are the coordinates of the element of the result, `base` is the position of
-    /// its channel in `x`, and `taps_0(place)`, .. return the first tap of the window at a place that is inside of the image,
-    /// and the one after the last.
+    /// The text that precedes the loops. `c0`, `c1`, .. are the coordinates of the element of the result, and `base` is
+    /// the position of its channel in `x`. `taps_0(place)`, .. return the range of the taps of the window at `place`
+    /// that are inside the image, as the first tap and the one after the last.
     fn open(&self) -> Text {
         let mut text = Text::new(self.operand(2) + 6 * self.rank);
         text.input("x", self.dtype);
@@ -157,14 +158,14 @@ impl Plan {
         text
     }
 
-    /// The number of elements that count for a window, from `t0`, `t1`, .., the taps along each axis.
+    /// The number of elements by which the sum of a window is divided. `t0`, `t1`, .. are the taps along each axis.
     fn count(&self) -> String {
         let axes =
             (0..self.rank).map(|a| if self.padded { self.window(a)[1].clone() } else { format!("(t{a}.y - t{a}.x)") });
         cast(&format!("({})", axes.collect::<Vec<_>>().join(" * ")), DType::U32, self.dtype.compute())
     }
 
-    /// The position of the element at `NAME0`, `NAME1`, .. of the channel at `base`.
+    /// The position of the element with coordinates `NAME0`, `NAME1`, .. in the channel that begins at `base`.
     fn element(&self, name: &str) -> String {
         let step = |a: usize| param(self.operand(0) + 3 + a);
         (0..self.rank).fold("base".to_owned(), |sum, a| format!("{sum} + {name}{a} * {}", step(a)))
@@ -194,7 +195,7 @@ impl Plan {
         let mut text = self.open();
         for a in 0..self.rank {
             let [_, taps, stride, dilation, before, places] = self.window(a);
-            // From the first window that reaches the element to the last that begins before it.
+            // The loop runs from the first window that reaches the element to the last that begins at or before it.
             text.line(format_args!("let d{a} = c{} + {before}; let span{a} = ({taps} - 1u) * {dilation};", 2 + a));
             text.line(format_args!("let first{a} = (max(d{a}, span{a}) - span{a} + {stride} - 1u) / {stride};"));
             text.line(format_args!("let end{a} = min({places}, d{a} / {stride} + 1u);"));

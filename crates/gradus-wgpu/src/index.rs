@@ -16,8 +16,8 @@ use crate::wgsl::{self, GROUP, Text, cast, param, ty};
 
 /// Up to this many indices are checked by one work-group.
 const ONE_GROUP: usize = 1 << 15;
-/// With at most this many indices along an axis, every output element looks at all of them. More indices are sorted
-/// first.
+/// With at most this many indices along an axis, every output element is compared with all of them. More indices are
+/// sorted first.
 const LOOK_AT_ALL: usize = 64;
 
 fn check_index_dtype(op: &str, index: View<'_>) -> Result<()> {

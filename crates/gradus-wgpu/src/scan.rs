@@ -63,7 +63,7 @@ pub(crate) fn scan(b: &WgpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: &
     let wide = [(x.layout, x.dtype), (out.layout, result)].into_iter().find(|&(l, d)| !b.fits(l, d));
     let at = match wide {
         Some((layout, _)) => cut(layout, 0..rank),
-        // Each invocation goes through its elements twice, which halves the number that it may have.
+        // Each invocation loops over its elements twice, which halves the number that it may have.
         None => (n.div_ceil(lanes as usize) > crate::operand::LOOP / 2).then_some((axis, n / 2)),
     };
     if let Some(at) = at {

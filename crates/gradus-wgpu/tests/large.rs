@@ -252,7 +252,7 @@ fn flat_operands_are_computed_in_groups_of_four_and_leave_their_neighbours_alone
             let here = all.to_dtype(from).expect("a cast");
             let there = here.to_device(&device).expect("a copy");
             let bytes = |t: Result<Tensor>, what: &str| t.and_then(|t| t.to_bytes()).expect(what);
-            // Parts whose length is or is not a multiple of four, at positions that are and are not.
+            // Parts whose lengths and positions are multiples of four, and parts where they are not.
             for (start, len) in [(0, 4100), (4, 2048), (8, 1024), (3, 2048), (4, 2047)] {
                 let (x, y) = (here.narrow(0, start, len), there.narrow(0, start, len));
                 let (x, y) = (x.expect("a part"), y.expect("a part"));

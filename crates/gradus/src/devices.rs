@@ -19,14 +19,14 @@ pub trait DeviceExt: Sized {
     /// The WebGPU adapter with this number, counting from 0. Every call returns the same device. If that device is
     /// lost, the next call opens it again.
     ///
-    /// Errors if this build lacks the feature `wgpu`, or if the machine has no such adapter.
+    /// Returns an error if this build lacks the feature `wgpu`, or if the machine has no such adapter.
     #[track_caller]
     fn wgpu(index: usize) -> Result<Self>;
 
     /// All WebGPU adapters of this machine that can be opened; an empty list if no driver is installed. [`devices`]
     /// also returns the errors of the other adapters.
     ///
-    /// Errors if this build lacks the feature `wgpu`.
+    /// Returns an error if this build lacks the feature `wgpu`.
     #[track_caller]
     fn wgpu_all() -> Result<Vec<Self>>;
 

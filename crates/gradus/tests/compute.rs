@@ -1,4 +1,4 @@
-//! Custom compute modules on CPU tensors: bindings, call counts, refusals and lookup.
+//! Tests custom compute modules on CPU tensors: bindings, call counts, refusals and lookup.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Devices: opening, names, memory, and refusals.
+//! Tests devices: how they are opened, their names, their memory, and what they refuse.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Mistakes of the source projects that Gradus does not repeat, numbered as in the contract.
+//! Tests that Gradus does not repeat mistakes of the source projects, which are numbered as in the contract.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! The prelude is enough for a training program, and does not hide any name of the standard library.
+//! Tests that the prelude is enough for a training program, and does not hide any name of the standard library.
 #![allow(clippy::unwrap_used)]
 
 use gradus::prelude::*;

@@ -1,4 +1,4 @@
-//! Transfers between devices: they are explicit, differentiable and complete.
+//! Tests that transfers between devices are explicit, differentiable and complete.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 

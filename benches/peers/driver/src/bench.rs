@@ -31,7 +31,7 @@ enum Verdict {
     Lost,
     /// Other programs used the machine in too many rounds.
     Disturbed,
-    /// This build fails, or no longer does what the baseline does.
+    /// This build fails, or does fewer of the jobs than the baseline.
     Broken,
     /// The baseline cannot do the job.
     NotCompared,

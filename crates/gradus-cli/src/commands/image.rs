@@ -107,7 +107,7 @@ fn apply(filter: &Filter, x: &Tensor, fits: &dyn Fn(&str, f64, f64, usize) -> Re
     }
 }
 
-/// Errors if a picture of floats would take more than `most` bytes.
+/// Returns an error if a picture of floats would take more than `most` bytes.
 fn fits(most: usize, what: &str, height: f64, width: f64, channels: usize) -> Result<()> {
     let bytes = height * width * (channels * DType::F32.size()) as f64;
     if bytes <= most as f64 {

@@ -1,4 +1,4 @@
-//! One call: draws its arguments, makes the call, uses its results, and checks that nothing went wrong.
+//! Runs one call: draws its arguments, makes the call, uses its results, and checks that nothing went wrong.
 
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! CSV tables with numbers in all notations, lines of all lengths, and text that is not a number.
+//! Makes CSV tables with numbers in all notations, lines of all lengths, and text that is not a number.
 
 use super::edit::edit;
 use crate::random::Random;

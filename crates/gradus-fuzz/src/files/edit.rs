@@ -1,4 +1,4 @@
-//! Random damage to bytes, whatever their format.
+//! Damages bytes at random, regardless of their format.
 
 use crate::random::Random;
 

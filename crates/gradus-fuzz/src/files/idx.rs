@@ -1,4 +1,5 @@
-//! IDX files, plain and gzip-compressed, with wrong sizes, additional gzip members, or contents that expand enormously.
+//! Makes IDX files, plain and gzip-compressed, with wrong sizes, additional gzip members, or contents that expand
+//! enormously.
 
 use std::io::Write;
 use std::sync::OnceLock;

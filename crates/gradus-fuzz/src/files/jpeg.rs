@@ -1,4 +1,4 @@
-//! JPEG files: segments and entropy-coded data are damaged separately.
+//! Makes JPEG files. Segments and entropy-coded data are damaged separately.
 
 use super::edit::{edit, put, rearrange};
 use crate::random::Random;

@@ -1,4 +1,4 @@
-//! Valid, truncated and damaged files, and the properties that must hold when they are read.
+//! Makes valid, truncated and damaged files, and checks the properties that must hold when they are read.
 
 mod csv;
 mod edit;
@@ -49,7 +49,7 @@ impl Format {
     }
 }
 
-/// The required outcome.
+/// The expected outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// The file is valid and must be accepted.
@@ -67,7 +67,7 @@ pub struct File {
     pub bytes: Vec<u8>,
     /// The length of the file, if it ends in a sparse run of zeros.
     pub sparse: Option<u64>,
-    /// The required outcome.
+    /// The expected outcome.
     pub expected: Expected,
 }
 

@@ -1,4 +1,4 @@
-//! PNG files. Chunks are damaged and their checksums corrected, so that the damage reaches the decoder.
+//! Makes PNG files. Chunks are damaged and their checksums corrected, so that the damage reaches the decoder.
 
 use std::io::{Read, Write};
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! Safetensors files: the header is damaged as JSON data and as text.
+//! Makes safetensors files. The header is damaged as JSON data and as text.
 
 use super::edit::{edit, rearrange};
 use crate::random::Random;

@@ -1,5 +1,5 @@
-//! PNG files: every colour type and depth, interlaced or not. Of an animation, only the default image is read, which is
-//! usually the first frame.
+//! Decodes PNG files of every colour type and depth, interlaced or not. Of an animation, only the default image is
+//! decoded, which is usually the first frame.
 
 use std::io::Cursor;
 

@@ -1,4 +1,4 @@
-//! The samples of a picture: what a decoder returns, how much memory they need, and why they cannot be read.
+//! The samples of a picture, as a decoder returns them, the memory that they need, and the errors of decoding.
 
 use gradus_tensor::{DType, Error, ErrorKind};
 

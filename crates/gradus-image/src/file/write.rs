@@ -43,7 +43,7 @@ pub fn save(path: impl AsRef<Path>, x: &Tensor, options: SaveOptions) -> Result<
 /// Encodes an image `[c, h, w]` as [`save`] writes it. The `quality` (1 to 100) applies to JPEG only.
 ///
 /// # Errors
-/// The same as those of [`save`], except those of the file system.
+/// The errors of [`save`], except those of the file system.
 #[track_caller]
 pub fn encode(x: &Tensor, format: Format, quality: u8) -> Result<Vec<u8>> {
     let shown = |e: Error| e.operand("image", x.shape(), x.dtype(), x.device());

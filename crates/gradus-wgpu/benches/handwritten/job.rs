@@ -1,11 +1,11 @@
-//! What a job is, and its three ways: Gradus on the device, the hand-written modules, and Gradus on the CPU.
+//! Jobs. Each runs in three ways: with Gradus on the device, with hand-written modules, and with Gradus on the CPU.
 
 use gradus::prelude::*;
 use gradus_wgpu::WgpuBackend;
 
 use crate::written::{Call, Written};
 
-/// Makes a call of its inputs.
+/// Makes a repeatable call from the inputs of a job.
 type Prepare = Box<dyn Fn(&[Tensor]) -> Result<Call>>;
 
 /// An input with random elements.
@@ -13,7 +13,7 @@ type Prepare = Box<dyn Fn(&[Tensor]) -> Result<Call>>;
 pub(crate) enum Input {
     F32(&'static [usize]),
     Bf16(&'static [usize]),
-    /// Integers of 64 bits, from 0 to below the number.
+    /// An i64 tensor of this shape, with elements from 0 up to, but not including, the number.
     Index(&'static [usize], usize),
 }
 
@@ -24,18 +24,18 @@ pub(crate) enum Work {
     Bytes,
     /// Arithmetic: the number of floating-point operations.
     Flops(f64),
-    /// The way of a call to the device and back.
+    /// The overhead of calls to the device.
     Calls,
 }
 
 /// How a call is timed.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Until {
-    /// Several calls, then a wait for the device.
+    /// Several calls are timed together with a wait for the device.
     Done,
-    /// One call, then a wait.
+    /// One call is timed together with a wait for the device.
     DoneAlone,
-    /// Calls only; the wait is not timed.
+    /// Only the calls are timed, without the wait for the device.
     Returned,
 }
 
@@ -46,18 +46,18 @@ pub(crate) struct Job {
     written: Option<Written>,
     pub(crate) work: Work,
     pub(crate) until: Until,
-    /// The largest difference between results, as a part of the largest element.
+    /// The largest permitted difference between results, relative to the largest element.
     tolerance: f32,
 }
 
-/// A job on a device, whose results agree.
+/// A job that is ready to be timed on a device. The results of all three ways have been compared, and agree.
 pub(crate) struct Ready {
     pub(crate) ours: Call,
     pub(crate) written: Option<Call>,
     pub(crate) cpu: Call,
     /// The bytes of all inputs and results.
     pub(crate) needed: u64,
-    /// The bytes that a call of Gradus's moves.
+    /// The bytes that one call of Gradus moves on the device.
     pub(crate) moved: u64,
 }
 
@@ -73,7 +73,7 @@ impl Job {
         })
     }
 
-    /// A job that does something with its inputs before it is timed.
+    /// A job that prepares something from its inputs before it is timed.
     pub(crate) fn prepared(
         name: &'static str,
         inputs: impl Into<Vec<Input>>,
@@ -99,7 +99,8 @@ impl Job {
         Job { tolerance, ..self }
     }
 
-    /// Makes the inputs and runs each way once. Errors if the results differ. `backend` is that of `device`.
+    /// Makes the inputs and runs each way once. Returns an error if the results differ. `backend` is the backend of
+    /// `device`.
     pub(crate) fn ready(&self, backend: &WgpuBackend, device: &Device) -> Result<Ready> {
         let (cpu, mut generator) = (Device::cpu()?, Generator::new(1));
         let inputs: Vec<Tensor> =
@@ -118,7 +119,7 @@ impl Job {
         Ok(Ready { ours, written, cpu, needed, moved })
     }
 
-    /// An error if the results are not those of another way, up to the tolerance.
+    /// Returns an error if the results differ from those of another way by more than the tolerance.
     fn same(&self, other: &str, ours: &[Tensor], theirs: &[Tensor]) -> Result<()> {
         for (a, b) in ours.iter().zip(theirs) {
             let (a, b) = (a.to_dtype(DType::F32)?.to_vec::<f32>()?, b.to_dtype(DType::F32)?.to_vec::<f32>()?);

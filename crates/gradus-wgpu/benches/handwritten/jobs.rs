@@ -10,9 +10,9 @@ use crate::written::{Call, Written};
 
 const ROWS: usize = 4096;
 const COLS: usize = 1024;
-/// Work-groups of 256 invocations for a matrix of `ROWS` by `COLS`, with four elements each.
+/// The work-groups for a matrix of `ROWS` by `COLS`, if each has 256 invocations that compute four elements each.
 const QUARTERS: [u32; 3] = [(ROWS * COLS / 1024) as u32, 1, 1];
-/// A work-group a row.
+/// One work-group for each row.
 const EACH_ROW: [u32; 3] = [ROWS as u32, 1, 1];
 const MATRIX: Input = F32(&[ROWS, COLS]);
 
@@ -53,7 +53,7 @@ fn rows() -> Vec<Job> {
     let groups = 1024;
     let sum = Written::one(wgsl!("sum"), &[], [groups, 1, 1]).again(groups as usize, [1, 1, 1]);
     vec![
-        // The sum is small beside its terms.
+        // The sum is small compared with its terms, so its relative error is larger.
         Job::new("sum", [MATRIX], |x| x[0].sum_all()).written(sum).tolerance(1e-3),
         Job::new("sum of rows", [MATRIX], |x| x[0].sum(&[1], false)).written(by_row(wgsl!("sum_rows"))),
         Job::new("argmax of rows", [MATRIX], |x| x[0].argmax(1, false)).written(by_row(wgsl!("argmax"))).tolerance(0.0),
@@ -121,13 +121,13 @@ fn attention() -> Vec<Job> {
     let attention = |q: &Tensor, k: &Tensor, v: &Tensor| {
         q.scaled_dot_product_attention(k, v, AttentionOptions::new().causal(Causal::TopLeft))
     };
-    // A product over all pairs of a query and a key that it sees.
+    // The floating-point operations of one product over all pairs of a query and a key that the query may attend to.
     let product = (2 * heads * (length * (length + 1) / 2) * width) as f64;
     vec![
         Job::new("attention", [HEADS; 3], move |x| attention(&x[0], &x[1], &x[2]))
             .written(Written::one(wgsl!("attention"), &[("LENGTH", length)], [(length / 64) as u32, heads as u32, 1]))
             .work(Work::Flops(2.0 * product)),
-        // The weights of the pairs, their gradients, and those of the three inputs.
+        // Five products: the weights of the pairs, their gradients, and the gradients of the three inputs.
         Job::prepared("attention, gradients", [HEADS; 4], move |x| {
             let leaves: Vec<Tensor> = x[..3].iter().map(Tensor::with_grad).collect::<Result<_>>()?;
             gradients(attention(&leaves[0], &leaves[1], &leaves[2])?, leaves, x[3].clone())
@@ -162,7 +162,7 @@ fn small() -> Vec<Job> {
     ]
 }
 
-/// The gradients of `result` for `leaves`, taken anew by each call.
+/// A call that computes the gradients of `result` with respect to `leaves`.
 fn gradients(result: Tensor, leaves: Vec<Tensor>, seed: Tensor) -> Result<Call> {
     Ok(Box::new(move || {
         let leaves: Vec<&Tensor> = leaves.iter().collect();
@@ -171,7 +171,7 @@ fn gradients(result: Tensor, leaves: Vec<Tensor>, seed: Tensor) -> Result<Call> 
     }))
 }
 
-/// Steps of training, each of which gives its loss.
+/// A call that runs one training step and returns its loss.
 fn mlp(x: &[Tensor]) -> Result<Call> {
     let (points, classes) = (x[0].clone(), x[1].clone());
     let mut generator = Generator::new(2);

@@ -1,8 +1,8 @@
-//! Times of the WebGPU backend on this machine's adapter, beside hand-written WGSL for the same work and beside the CPU
-//! backend. On a software driver only their ratios are meaningful.
+//! Times the WebGPU backend on this machine's adapter, and compares it with hand-written WGSL for the same work and
+//! with the CPU backend. On a software driver only the ratios of the times are meaningful.
 //!
-//! `cargo xtask bench --wgpu [FILTER]` runs the jobs whose names contain the filter. The results of all ways are compared
-//! before anything is timed.
+//! `cargo xtask bench --wgpu [FILTER]` runs the jobs whose names contain the filter. The results of all ways are
+//! compared before anything is timed.
 #![allow(clippy::print_stdout)]
 
 mod job;

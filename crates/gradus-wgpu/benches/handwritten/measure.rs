@@ -1,4 +1,4 @@
-//! Times: the ways of a job in turns, and what the device reaches at best.
+//! Measures the time of each way to run a job, in turns, and the highest speeds that the device reaches.
 
 use std::time::{Duration, Instant};
 
@@ -8,24 +8,24 @@ use gradus::prelude::*;
 use crate::job::{Ready, Until};
 use crate::written::{Call, Written};
 
-/// The fewest rounds of a job, and the time after which it takes no more.
+/// The smallest number of rounds of a job. After these, rounds continue until `BUDGET` is spent.
 const ROUNDS: usize = 5;
 const BUDGET: Duration = Duration::from_millis(1500);
-/// How long the calls of a round take together, roughly.
+/// The approximate time in seconds that the calls of a slice take together.
 const SLICE: f64 = 5e-3;
-/// The most calls before a wait. The backend submits by itself after a few more.
+/// The most calls before a wait. After a few more, the backend would submit its work of its own accord.
 const CALLS: usize = 200;
 
-/// The medians of a job's rounds, in seconds a call.
+/// The medians of a job's rounds, in seconds per call.
 pub(crate) struct Measured {
     pub(crate) ours: f64,
     pub(crate) written: Option<f64>,
     pub(crate) cpu: f64,
-    /// Our time by the hand-written one's: the median of the rounds' ratios.
+    /// The median ratio of our time to that of the hand-written modules in the same round.
     pub(crate) ratio: Option<f64>,
 }
 
-/// A call with the number of calls in a slice.
+/// A call, and how many times it is made in a slice.
 struct Paced<'a> {
     call: &'a Call,
     device: &'a Device,
@@ -43,7 +43,7 @@ impl<'a> Paced<'a> {
         Ok(paced)
     }
 
-    /// Seconds a call.
+    /// Runs a slice, and returns the seconds per call.
     fn seconds(&self) -> Result<f64> {
         let start = Instant::now();
         for _ in 0..self.count {
@@ -56,7 +56,7 @@ impl<'a> Paced<'a> {
     }
 }
 
-/// Times the ways of a job in turns.
+/// Times the ways to run a job, in turns.
 pub(crate) fn measure(device: &Device, until: Until, job: &Ready) -> Result<Measured> {
     let cpu = Device::cpu()?;
     let ours = Paced::new(&job.ours, device, until)?;
@@ -79,13 +79,13 @@ pub(crate) fn measure(device: &Device, until: Until, job: &Ready) -> Result<Meas
     Ok(Measured { ours, written: there(written), cpu, ratio: there(ratio) })
 }
 
-/// NaN if there are no times.
+/// The median of the times; NaN if there are none.
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The best of a few runs, in seconds.
+/// The time of the fastest of a few runs, in seconds.
 fn fastest(device: &Device, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut best = f64::INFINITY;
     for _ in 0..=ROUNDS {
@@ -97,7 +97,7 @@ fn fastest(device: &Device, mut run: impl FnMut() -> Result<()>) -> Result<f64> 
     Ok(best)
 }
 
-/// Bytes a second that a copy from one buffer to another reads and writes.
+/// The bytes per second that a copy from one buffer to another reads and writes.
 pub(crate) fn bandwidth(device: &Device) -> Result<f64> {
     const BYTES: usize = 64 << 20;
     let backend = device.backend();
@@ -106,11 +106,11 @@ pub(crate) fn bandwidth(device: &Device) -> Result<f64> {
     Ok(2.0 * BYTES as f64 / time)
 }
 
-/// Floating-point operations a second of a kernel that does nothing but multiply and add in f32.
+/// The floating-point operations per second of a kernel that does nothing but multiply and add in f32.
 pub(crate) fn peak(device: &Device) -> Result<f64> {
     const INVOCATIONS: usize = 1 << 16;
     const STEPS: usize = 4096;
-    /// Multiply-adds of an invocation in one step.
+    /// The number of multiply-adds that an invocation does in one step.
     const CHAINS: usize = 8;
     let x = Tensor::full([INVOCATIONS], 0.5, DType::F32, device)?;
     let text = include_str!("../wgsl/peak.wgsl");

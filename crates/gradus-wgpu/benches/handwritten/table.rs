@@ -1,13 +1,13 @@
-//! The table: a line for each job.
+//! Formats the table, which has one line for each job.
 
 use crate::job::{Job, Ready, Work};
 use crate::measure::Measured;
 
-/// What the device reaches at best.
+/// The highest speeds that the device reaches.
 pub(crate) struct Best {
-    /// Bytes a second.
+    /// In bytes per second.
     pub(crate) bandwidth: f64,
-    /// Floating-point operations a second.
+    /// In floating-point operations per second.
     pub(crate) peak: f64,
 }
 
@@ -39,7 +39,7 @@ fn number(x: f64) -> String {
     format!("{x:.2}")
 }
 
-/// A speed in billions of its unit, and as a share of the best.
+/// Formats a speed in billions per second, and as a share of the best one.
 fn rate(speed: f64, unit: &str, best: f64) -> (String, String) {
     (format!("{:.2} {unit}", speed / 1e9), format!("{:.0} %", 100.0 * speed / best))
 }

@@ -1,13 +1,14 @@
-//! Hand-written WGSL: modules for one shape and dtype, as a good programmer writes them, that run on tensors that are there
-//! already.
+//! Hand-written WGSL modules for one shape and dtype, as a good programmer would write them. They run on tensors that
+//! already exist.
 
 use gradus::prelude::*;
 use gradus::{Bound, ComputeModule};
 
-/// A call that can be repeated; it gives its results.
+/// A call that can be repeated. It returns its results.
 pub(crate) type Call = Box<dyn Fn() -> Result<Vec<Tensor>>>;
 
-/// Modules, launched one after the other. The first reads the inputs, each of the others what the one before wrote.
+/// Modules that are launched one after the other. The first reads the inputs. Each of the others reads what the
+/// previous one wrote.
 pub(crate) struct Written {
     stages: Vec<Stage>,
 }
@@ -15,19 +16,20 @@ pub(crate) struct Written {
 struct Stage {
     source: String,
     groups: [u32; 3],
-    /// The number of elements in f32 that it writes for the next stage; the last writes the result.
+    /// The number of f32 elements that it writes for the next stage; `None` for the last stage, which writes the
+    /// result.
     between: Option<usize>,
 }
 
 impl Written {
-    /// One module: its text, the numbers that are constants in it, and its work-groups.
+    /// One module with the given text, constants and number of work-groups.
     pub(crate) fn one(text: &str, constants: &[(&str, usize)], groups: [u32; 3]) -> Written {
         let lines = constants.iter().map(|(name, value)| format!("const {name} = {value}u;\n"));
         let source = lines.chain([text.to_owned()]).collect();
         Written { stages: vec![Stage { source, groups, between: None }] }
     }
 
-    /// These modules, which write `elements` elements in f32, and then one more of the same text.
+    /// Adds a module with the same text as the last one. It reads the `elements` f32 elements that the last one writes.
     pub(crate) fn again(mut self, elements: usize, groups: [u32; 3]) -> Written {
         if let Some(last) = self.stages.last_mut() {
             last.between = Some(elements);
@@ -37,7 +39,7 @@ impl Written {
         self
     }
 
-    /// The call that runs the modules on the inputs, and gives a tensor of the shape and dtype of `result`.
+    /// The call that runs the modules on the inputs, and returns a tensor with the shape and dtype of `result`.
     pub(crate) fn prepare(&self, inputs: &[Tensor], result: &Tensor) -> Result<Call> {
         let device = result.device().clone();
         let out = Tensor::zeros(result.shape(), result.dtype(), &device)?;

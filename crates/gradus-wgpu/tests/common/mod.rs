@@ -1,4 +1,4 @@
-//! Shared by the tests: the adapter to test on.
+//! Opens the adapter to test on, for all tests.
 
 use gradus_wgpu::{Profile, WgpuBackend, adapters, chosen};
 

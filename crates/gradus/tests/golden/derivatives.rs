@@ -1,5 +1,5 @@
-//! First, second and third derivatives of a call: in other layouts, through `checkpoint`, with broadcast inputs, and
-//! along a line.
+//! Computes the first, second and third derivatives of a call: in other layouts, through `checkpoint`, with broadcast
+//! inputs, and along a line.
 
 use gradus::prelude::*;
 

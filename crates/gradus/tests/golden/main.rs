@@ -1,4 +1,4 @@
-//! Values and first and second gradients, compared with PyTorch in f64. `make.py` in this folder wrote
+//! Compares values, first gradients and second gradients with PyTorch's in f64. `make.py` in this folder wrote
 //! `values.safetensors`.
 //!
 //! The call of a case is looked up by the name of the case, then by the part of the name before the first `/`.

@@ -1,5 +1,5 @@
-//! `docs/op-matrix.md`: which dtypes each operation supports, and how often it can be differentiated, determined by
-//! running it.
+//! `docs/op-matrix.md`: which dtypes each operation supports, and how many times it can be differentiated. Both are
+//! determined by running the operation.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -85,8 +85,8 @@ fn cell(call: Call, inputs: &[Tensor], dtype: DType, device: &Device) -> std::re
     Ok("●")
 }
 
-/// How often the operation can be differentiated: the highest order that one of its calls reaches. Orders up to three
-/// are tested.
+/// How many times the operation can be differentiated: the highest order that one of its calls reaches. Orders up to
+/// three are tested.
 fn order(file: &File<'_>, family: &str, call: Call, inputs: Vec<Tensor>) -> Result<&'static str> {
     let mut best = "0";
     for (call, inputs) in [(call, inputs)].into_iter().chain(orders::more(file, family)) {

@@ -1,4 +1,4 @@
-//! Rules for the operands of all operations: dtypes promote, and an index may have any integer dtype.
+//! Checks rules for the operands of all operations: dtypes are promoted, and an index may have any integer dtype.
 
 use gradus::prelude::*;
 

@@ -1,13 +1,13 @@
-//! Every differentiable row of `docs/op-matrix.md`, up to the third order: in other layouts, through `checkpoint`, with
-//! broadcast and with empty inputs.
+//! Differentiates every differentiable row of `docs/op-matrix.md` up to the third order: in other layouts, through
+//! `checkpoint`, with broadcast inputs and with empty inputs.
 //!
 //! The calls and inputs are those of `values.safetensors`. A row fails if a check does not reach the third order,
 //! unless [`FLAT`] or [`EXCEPTIONS`] names the row with a reason. An unnecessary exception fails too.
 //!
 //! Most operations are linear, or nearly so: their own second derivative is 0 and cannot reveal an error in the
-//! gradient of their gradient. So each call is differentiated twice: as it is, compared with PyTorch's gradients; and
-//! composed with a sine ([`curved`]), so that no derivative is constant, compared with finite differences of the
-//! previous derivative.
+//! gradient of their gradient. So each call is checked in two forms. In its original form, its gradients are compared
+//! with PyTorch's. It is also composed with a sine ([`curved`]), so that no derivative is constant, and each derivative
+//! is compared with finite differences of the previous one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};

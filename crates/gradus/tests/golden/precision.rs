@@ -1,4 +1,4 @@
-//! First, recorded and second gradients in f32, f16 and bf16, compared with those in f64 on the same rounded inputs.
+//! Compares first, recorded and second gradients in f32, f16 and bf16 with those in f64 on the same rounded inputs.
 
 use gradus::prelude::*;
 

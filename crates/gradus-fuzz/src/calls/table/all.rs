@@ -1,4 +1,4 @@
-//! The lists of rows.
+//! Collects the rows of all families.
 
 use super::{Row, autograd, create, elementwise, index, inplace, loss, nn, picture, product, reduce, shape, window};
 

@@ -1,4 +1,4 @@
-//! The entry points, one row each, with the code that draws the arguments.
+//! The table of entry points. Each has a row, which contains the code that draws the arguments.
 //!
 //! The row of a `Tensor` method has the method's name, so a test can list the methods without a row. Other functions
 //! have names with `::`. To fuzz a new method, add a row to the file of its family.

@@ -127,7 +127,7 @@ fn read_frame(contents: &[u8], is_progressive: bool) -> Option<Frame> {
         }
         components.push(Component { id: channel[0], sampling, ..Component::default() });
     }
-    // A single channel is coded block by block, whatever its sampling.
+    // A single channel is coded block by block, regardless of its sampling factors.
     if let [only] = &mut components[..] {
         only.sampling = [1, 1];
     }

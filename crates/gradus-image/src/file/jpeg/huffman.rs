@@ -25,8 +25,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table of `counts` codes of 1 to 16 bits and their symbols. Returns `None` if there cannot be so many codes,
-    /// or if symbols are missing.
+    /// The table for `counts[i]` codes of `i + 1` bits each, and their symbols. Returns `None` if there cannot be that
+    /// many codes, or if symbols are missing.
     pub(super) fn new(counts: &[u8; 16], symbols: &[u8]) -> Option<Table> {
         let mut table = Table { short: vec![(0, 0); 1 << LOOK], ends: [(0, 0); 17], symbols: symbols.to_vec() };
         let (mut code, mut place) = (0u32, 0usize);

@@ -1,4 +1,4 @@
-//! JPEG files: baseline and progressive; grey, colour and CMYK.
+//! Decodes JPEG files, which may be baseline or progressive, and grey, colour or CMYK.
 
 mod blocks;
 mod check;
@@ -51,7 +51,7 @@ pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unread
 }
 
 /// The bytes that the decoder needs in addition to its result: two bytes for each coefficient, of the whole picture or
-/// of some rows, and the rows that are stretched to the width of the picture.
+/// of some rows, and the rows that are upsampled to the width of the picture.
 fn coefficients(frame: &Frame) -> usize {
     let most = |axis: usize| frame.components.iter().map(|c| c.sampling[axis]).max().unwrap_or(1);
     let bytes = frame.components.iter().map(|c| {
