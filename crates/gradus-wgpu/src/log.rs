@@ -43,6 +43,8 @@ pub(crate) enum Access {
 enum Note {
     /// A launch or a copy, and the slot that it depends on. A `Use` for each of its buffers follows.
     Work(Option<u32>),
+    /// The same in a submission that wgpu rejected, which spoils everything that it would have written.
+    Rejected(Arc<Found>),
     Use(Arc<Contents>, Access),
 }
 
@@ -84,9 +86,9 @@ impl Log {
     /// If no slot is armed and no check is in progress, the notes can have no further effect and are dropped.
     pub(crate) fn submitted(&mut self, slots: &Slots, error: Option<gradus_backend::Error>) {
         if let Some(found) = error.map(Found::new) {
-            for note in &self.notes[self.submitted..] {
-                if let Note::Use(contents, Access::Write | Access::Replace) = note {
-                    *contents.lock() = Some(found.clone());
+            for note in &mut self.notes[self.submitted..] {
+                if let Note::Work(_) = note {
+                    *note = Note::Rejected(found.clone());
                 }
             }
             self.keep(found);
@@ -147,12 +149,17 @@ impl Log {
         }
         // The first note is always a `Work`, because a launch and its uses are never separated.
         for work in notes.chunk_by(|_, next| matches!(next, Note::Use(..))) {
-            let [Note::Work(slot), uses @ ..] = work else { continue };
+            let [head, uses @ ..] = work else { continue };
+            let failed = match head {
+                Note::Rejected(found) => Some(found.clone()),
+                Note::Work(Some(slot)) => slots.found(*slot).cloned(),
+                _ => None,
+            };
             let spoiled = |note: &Note| match note {
                 Note::Use(contents, Access::Read | Access::Write) => contents.spoiled(),
                 _ => None,
             };
-            let cause = slot.and_then(|s| slots.found(s).cloned()).or_else(|| uses.iter().find_map(spoiled));
+            let cause = failed.or_else(|| uses.iter().find_map(spoiled));
             for note in uses {
                 match note {
                     Note::Use(contents, Access::Write) if cause.is_some() => *contents.lock() = cause.clone(),
@@ -161,5 +168,31 @@ impl Log {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gradus_backend::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn a_rejected_submission_spoils_what_it_would_have_written_and_what_is_computed_from_it() {
+        let (mut log, slots) = (Log::default(), Slots::default());
+        let [x, before, y, z] = [(); 4].map(|()| Arc::<Contents>::default());
+        let replaces = |from, to| [(from, Access::Read), (to, Access::Replace)].into_iter();
+        log.note(None, replaces(&x, &before));
+        log.submitted(&slots, None);
+        log.note(None, replaces(&x, &y));
+        log.submitted(&slots, Some(Error::new(ErrorKind::Backend, "wgpu", "an invalid command buffer")));
+        log.note(None, replaces(&y, &z));
+        log.submitted(&slots, None);
+        assert!([&x, &before].iter().all(|c| c.spoiled().is_none()));
+        assert!([&y, &z].iter().all(|c| c.spoiled().is_some()));
+        log.note(None, replaces(&x, &y));
+        log.submitted(&slots, None);
+        assert!(y.spoiled().is_none(), "new contents");
+        assert!(log.untold().is_some() && log.untold().is_none());
     }
 }
