@@ -141,6 +141,13 @@ pub(crate) struct Opened {
     pub(crate) limits: wgpu::Limits,
 }
 
+/// The features that kernels do without on this adapter. Sums through subgroups need full subgroups of one size, which
+/// an adapter that chooses among sizes does not promise.
+pub(crate) fn unused(info: &wgpu::AdapterInfo) -> wgpu::Features {
+    let fixed = info.subgroup_min_size == info.subgroup_max_size && info.subgroup_max_size <= 64;
+    if fixed { wgpu::Features::empty() } else { wgpu::Features::SUBGROUP }
+}
+
 /// Opens adapter number `index` with the features and limits that the profile allows.
 pub(crate) fn open(index: usize, profile: Profile) -> Result<Opened> {
     let Some(adapter) = all_adapters().into_iter().nth(index) else {

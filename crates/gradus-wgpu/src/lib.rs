@@ -101,7 +101,7 @@ impl WgpuBackend {
             hardware: opened.info.name.clone(),
             driver: format!("{} {}", opened.info.driver, opened.info.driver_info),
             interface: opened.info.backend.to_str(),
-            features: opened.features,
+            features: opened.features - adapter::unused(&opened.info),
             queue,
             pool,
             identities: Default::default(),
