@@ -397,9 +397,8 @@ impl Tile {
         text.line("}");
     }
 
-    /// Adds code that combines the values that the invocations of a row hold. `NAME_0` holds one value for each of the
-    /// rows
-    /// `own_0` to `own_3`, and `NAME_1` one for each of the remaining own rows.
+    /// Adds code that combines the values that the invocations of a row hold. `NAME_0` holds one value for each of
+    /// the rows `own_0` to `own_3`, and `NAME_1` one for each of the remaining own rows.
     pub(crate) fn combine(&self, text: &mut Text, name: &str, join: impl Fn(&str, &str) -> String) {
         let quads = self.quads();
         text.line(format_args!("left[local * 2u] = {name}_0; left[local * 2u + 1u] = {name}_1; workgroupBarrier();"));

@@ -1,4 +1,4 @@
-//! Random draws. Random draws. Each invocation computes one element, as [`gradus_backend::philox`] defines it.
+//! Random draws. Each invocation computes one element, as [`gradus_backend::philox`] defines it.
 //!
 //! If the adapter has no f64, uniform and normal draws are computed in f32 from the same random words. They then agree
 //! with the definition to within a few units in the last place.
