@@ -392,8 +392,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::attention::backward(self, params, q, k, v, mask, out, lse, g, dq, dk, dv)
     }
 
-    /// A target outside `0..c` that is not `ignore_index` fails with
-    /// [`ErrorKind::IndexOutOfBounds`].IndexOutOfBounds`].
+    /// The cross-entropy of each row: from `logits [n, c]` and `target [n]` (i64, i32 or u32) to `loss [n]` and
+    /// `lse [n]`, the log-sum-exp of each row (both in the compute dtype). A target outside `0..c` that is not
+    /// `ignore_index` fails with [`ErrorKind::IndexOutOfBounds`].
     fn cross_entropy(
         &self,
         params: &CrossEntropyParams,

@@ -57,7 +57,7 @@ fn int_with_float(i: i64, f: f64) -> Option<Ordering> {
     } else if f < -LIMIT {
         Some(Ordering::Greater)
     } else {
-        // The floor fits in an i64. ..
+        // The floor fits in an i64. An integer equal to the floor is less than f if f has a fractional part.
         let floor = f.floor();
         Some(i.cmp(&(floor as i64)).then(if f > floor { Ordering::Less } else { Ordering::Equal }))
     }
@@ -153,17 +153,17 @@ impl Scalar {
         if let Scalar::Float(v) = self { Scalar::Float(f(v)) } else { self }
     }
 
-    /// Largest integer not above the value, of the same kind.
+    /// The largest integer not above the value, as a scalar of the same kind.
     pub fn floor(self) -> Scalar {
         self.rounded(f64::floor)
     }
 
-    /// Smallest integer not below the value, of the same kind.
+    /// The smallest integer not below the value, as a scalar of the same kind.
     pub fn ceil(self) -> Scalar {
         self.rounded(f64::ceil)
     }
 
-    /// Nearest integer, with ties to even, of the same kind.
+    /// The nearest integer, with ties to even, as a scalar of the same kind.
     pub fn round(self) -> Scalar {
         self.rounded(f64::round_ties_even)
     }

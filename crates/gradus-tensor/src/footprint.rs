@@ -111,7 +111,8 @@ impl Footprint {
         })
     }
 
-    /// Whether any byte of the footprint lies in `range`. ..
+    /// Whether any byte of the footprint lies in `range`. Exact, unless the blocks of many axes interleave: then it may
+    /// wrongly be `true`.
     pub(crate) fn touches(&self, range: &Range<usize>) -> bool {
         self.touches_within(range, &mut { BLOCKS })
     }

@@ -1,6 +1,5 @@
 //! The location of every node is a line of the user's code, even for the nodes that autograd itself records.
-//! `gradus/tests/golden/locations.rs` checks this for every operation. `gradus/tests/golden/locations.rs` checks the
-//! lines of every operation.
+//! `gradus/tests/golden/locations.rs` checks this for every operation.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -99,8 +99,7 @@ impl Row {
         Some(self.fastest()?.1 / self.ours()?)
     }
 
-    /// Compares our rounds with another peer's. Compares our rounds with another peer's, leaving out rounds in which
-    /// the two did different numbers of jobs.
+    /// Compares our rounds with another peer's, leaving out rounds in which the two did different numbers of jobs.
     pub fn compared(&self, name: &str) -> Option<Compared> {
         let rounds = self.cell(name)?.slices().iter().zip(self.cell(OURS)?.slices());
         let alike: Vec<(&Slice, &Slice)> = rounds.filter(|(theirs, ours)| theirs.done == ours.done).collect();

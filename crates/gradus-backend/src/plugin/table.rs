@@ -113,9 +113,9 @@ functions! {
     alloc(Handle, usize, *mut Handle);
     /// Frees a buffer.
     free(Handle);
-    /// Buffer, position, bytes, number of bytes.
+    /// Buffer, offset in the buffer, source of the bytes, number of bytes.
     upload(Handle, Handle, usize, *const u8, usize);
-    /// Buffer, position, bytes, number of bytes.
+    /// Buffer, offset in the buffer, destination of the bytes, number of bytes.
     download(Handle, Handle, usize, *mut u8, usize);
     /// Source, offset in the source, destination, offset in the destination, number of bytes.
     copy_buffer(Handle, Handle, usize, Handle, usize, usize);

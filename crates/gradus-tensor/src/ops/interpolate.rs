@@ -21,11 +21,11 @@ pub enum Interpolation {
     NearestExact,
     /// A straight line between two pixels; 1 axis.
     Linear,
-    /// Linear along two axes. [26: Linear along three axes. 28: Cubic convolution along two axes, ..]
+    /// Linear along two axes.
     Bilinear,
-    /// Linear along all of 3 axes.
+    /// Linear along three axes.
     Trilinear,
-    /// Cubic convolution along both of 2 axes, with a = -0.75, or -0.5 if antialiased.
+    /// Cubic convolution along two axes, with a = -0.75, or -0.5 if antialiased.
     Bicubic,
     /// The mean of the pixels from `floor(i * in / out)` to `ceil((i + 1) * in / out)`; 1 to 3 axes.
     Area,

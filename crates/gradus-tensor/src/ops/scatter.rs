@@ -1,7 +1,7 @@
 //! `scatter`, `scatter_add` and `index_add`, `index_copy`, `index_fill`: elements written or added at the places that
 //! an index names, in row-major order of the index. The gradient is gathered from these places.
 //!
-//! If several elements are written to the same place, the last one stays. Only that one has a gradient, since the
+//! If several elements are written to the same place, the last one wins. Only that one has a gradient, since the
 //! others do not change the result. (PyTorch gives each of them the gradient of the place.)
 
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Layout, Result, Scalar, ScatterOp, View, ViewMut};

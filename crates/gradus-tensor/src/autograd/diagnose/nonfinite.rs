@@ -21,10 +21,10 @@ use crate::{Storage, Tensor};
 /// operation that made a NaN or an infinity: in its result, in its gradient, or by a write in place. Returns `None` if
 /// all values stayed finite.
 ///
-/// It costs nothing when unused. This costs nothing unless it is called. If a step has gone wrong, run it again inside
-/// `find_nonfinite`, from the same values. The step ends with an error at the operation that is found. If that is a
-/// write, the other writes still run, so that an optimiser's step is not left half done. Only float tensors and
-/// operations on this thread are checked. Every result is read back from its device, so this is slow.
+/// This costs nothing unless it is called. If a step has gone wrong, run it again inside `find_nonfinite`, from the
+/// same values. The step ends with an error at the operation that is found. If that is a write, the other writes still
+/// run, so that an optimiser's step is not left half done. Only float tensors and operations on this thread are
+/// checked. Every result is read back from its device, so this is slow.
 ///
 /// If a NaN existed before the step, or was in the numbers from which the step made a tensor, its origin is
 /// [`Origin::Given`], and it is reported at the operation that first spread it. The same holds for an infinity, but it
