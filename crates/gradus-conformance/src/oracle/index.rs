@@ -1,7 +1,9 @@
 //! Gather, scatter and random numbers.
 
 use gradus_backend::host::{converted, wide};
-use gradus_backend::{Distribution, Layout, MAX_RANK, Result, Scalar, ScatterOp, Shape, View, ViewMut, check, philox};
+use gradus_backend::{
+    Distribution, Error, Layout, MAX_RANK, Result, Scalar, ScatterOp, Shape, View, ViewMut, check, philox,
+};
 
 use super::OracleBackend;
 use super::sum::Sum;
@@ -69,8 +71,12 @@ pub(super) fn scatter(
 
 pub(super) fn arange(o: &OracleBackend, start: i64, step: i64, out: &mut ViewMut<'_>) -> Result<()> {
     const OP: &str = "arange";
-    let element = |i| converted(Scalar::Int(start.wrapping_add(step.wrapping_mul(i))), out.dtype);
-    let values: Vec<_> = (0..out.layout.numel() as i64).map(element).collect();
+    let element = |i| {
+        let value = Scalar::Int(start.wrapping_add(step.wrapping_mul(i)));
+        value.check(out.dtype).map_err(|e| Error::argument(OP, e.message()))?;
+        Ok(converted(value, out.dtype))
+    };
+    let values = (0..out.layout.numel() as i64).map(element).collect::<Result<Vec<_>>>()?;
     o.memory.write(OP, out, &values)
 }
 
