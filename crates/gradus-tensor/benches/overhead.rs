@@ -104,7 +104,7 @@ fn large_graphs(a: &Tensor, b: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The identity. Its backward rule reads the saved input over and over, and notes how long that took.
+/// The identity. Its backward rule reads the saved input over and over, and records how long that took.
 #[derive(Default)]
 struct Reads {
     /// Nanoseconds of [`CHAIN`] reads, and of the same number of clones of the handle that a read returns.

@@ -1,4 +1,5 @@
-//! [`all_or_nothing`]: a failed pass changes nothing. It restores the values of every [`State`] that the pass changed.
+//! [`all_or_nothing`]: a failed pass changes nothing, because the values of every [`State`] that it changed are
+//! restored.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ struct Change {
     /// How many times the attempt changed the state.
     times: u64,
     /// Restores the value from before the attempt if nobody else has changed the state: its counter must have risen by
-    /// exactly `times`. Returns whether it did so. Restoring counts as another change.
+    /// exactly `times`. Returns whether the value was restored. Restoring counts as another change.
     undo: Box<dyn Fn(u64) -> bool>,
 }
 
@@ -90,7 +91,7 @@ impl Attempt {
     /// Starts an attempt at the forward pass of a module.
     ///
     /// # Errors
-    /// If 128 forward passes are already open on this thread, since the stack could overflow.
+    /// Fails if 128 forward passes are already open on this thread, since the stack could overflow.
     #[track_caller]
     pub fn forward() -> Result<Attempt> {
         let passes = PASSES.get() + 1;
@@ -227,8 +228,8 @@ impl<T: Clone + 'static> State<T> {
         (inner.value.clone(), inner.changes)
     }
 
-    /// Replaces the value if the number of changes is still `changes`, and returns whether it did. Together with
-    /// [`versioned`](State::versioned) this computes a new value from the old one without making other threads wait.
+    /// Replaces the value if the number of changes is still `changes`, and returns whether it did. With this method and
+    /// [`versioned`](State::versioned), a new value can be computed from the old one without making other threads wait.
     pub fn replace(&self, value: T, changes: u64) -> bool {
         let inner = self.inner();
         let current = inner.changes == changes;
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!((a.get(), b.get()), (4, 40));
         assert!(fails(|| all_or_nothing(|| Ok((a.set(5), a.set(6), b.set(60))))).is_err());
         assert_eq!((a.get(), b.get()), (4, 40));
-        // Restored by the inner attempts, and again by the outer one.
+        // The inner attempts restore the value, and then the outer attempt restores it again.
         assert!(fails(|| (fails(|| a.set(7)), fails(|| a.set(8)), a.set(9))).is_err());
         assert!(fails(|| (a.set(7), fails(|| fails(|| a.set(8))), a.set(9))).is_err());
         assert_eq!((a.get(), b.get()), (4, 40));

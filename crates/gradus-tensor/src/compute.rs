@@ -31,13 +31,13 @@ impl<'a> Bound<'a> {
 }
 
 impl Device {
-    /// Runs a user's own program on tensors of this device: WGSL, SPIR-V or CUDA C where the backend supports it, or a
-    /// host function that was [registered](Device::register_native). `bindings` are its operands in order, `constants`
-    /// its push constants, and `groups` the number of work-groups along each axis. A module is compiled once and cached
-    /// by its content.
+    /// Runs a compute module written by the user on tensors of this device: WGSL, SPIR-V or CUDA C where the backend
+    /// supports it, or a host function that was [registered](Device::register_native). `bindings` are its operands in
+    /// order, `constants` its push constants, and `groups` the number of work-groups along each axis. A module is
+    /// compiled once and cached by its content.
     ///
     /// As with every write in place, the versions of the written tensors rise, nothing is recorded, and the call is
-    /// refused if gradients are on and an operand requires one. To give a program a gradient, call it in a
+    /// refused if gradients are on and an operand requires one. To give a module a gradient, call it in a
     /// [`CustomOp`](crate::autograd::CustomOp).
     ///
     /// # Errors

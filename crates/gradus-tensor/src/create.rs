@@ -199,8 +199,8 @@ impl Tensor {
         }
         let shape = Shape::new(&[n])?;
         let last = n.saturating_sub(1).max(1) as f64;
-        // Computed from the nearer end, so that both ends are exact. If `end - start` overflows, the ends have
-        // different signs, so their weighted sum cannot overflow.
+        // Each value is computed from the nearer end, so that both ends are exact. If `end - start` overflows, the ends
+        // have different signs, so their weighted sum cannot overflow.
         let far = (end - start).is_infinite();
         let at = |i: usize| {
             let i = i as f64;
@@ -255,7 +255,7 @@ impl Tensor {
         Tensor::random(Distribution::Int { lo, hi }, shape, dtype, device, generator)
     }
 
-    /// Random elements from a distribution. The generator advances by the words that this consumes.
+    /// Random elements from a distribution. The generator advances by the number of words that the draw consumes.
     #[track_caller]
     pub fn random(
         dist: Distribution,
@@ -304,8 +304,8 @@ impl Tensor {
         Ok(y)
     }
 
-    /// Creates a tensor of numbers that the host converts to `dtype`, so the device needs no support for the type that
-    /// they come in.
+    /// Creates a tensor of numbers that the host converts to `dtype`, so the device needs no support for their original
+    /// type.
     #[track_caller]
     pub(crate) fn from_scalars(
         values: impl Iterator<Item = Scalar>,

@@ -30,7 +30,8 @@ impl Device {
     /// that made it has released its tensors, so `tell` may read and write them. `tell` runs on the operation's thread.
     /// The calls that `tell` itself makes to the device are neither reported nor recorded, and
     /// [`checkpoint`](crate::checkpoint) and similar functions do not see them. If `tell` panics, so does the
-    /// operation, whose work is done by then. Tensors of the new device cannot be combined with tensors of this one.
+    /// operation, although its work is already done. Tensors of the new device cannot be combined with tensors of this
+    /// one.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::{Arc, Mutex};
@@ -79,8 +80,8 @@ impl Device {
         self.backend.memory_stats()
     }
 
-    /// Waits until all work on the device is done. If the device found an error late, and no read of a tensor has
-    /// returned it, this call returns it.
+    /// Waits until all work on the device is done. If the device detected an error only after the call that caused it,
+    /// and no read of a tensor has returned that error, this call returns it.
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()

@@ -29,7 +29,7 @@ fn number(v: Scalar) -> String {
 /// The indices of an axis that are shown; `None` stands for the ones left out.
 fn shown(size: usize, abridged: bool) -> Vec<Option<usize>> {
     if !abridged || size <= 2 * EDGE {
-        // These are at most `THRESHOLD`.
+        // There are at most `THRESHOLD` indices.
         return (0..size).map(Some).collect();
     }
     (0..EDGE).map(Some).chain([None]).chain((size - EDGE..size).map(Some)).collect()
@@ -75,7 +75,7 @@ impl Tensor {
     /// Every element as text.
     #[track_caller]
     fn texts(&self) -> Result<Vec<String>> {
-        // Each element takes a `String` and about 24 bytes of digits.
+        // Each element needs a `String` and about 24 bytes for its digits.
         check_room(self.device().backend(), "display", self.numel(), size_of::<String>() + 24)?;
         Ok(self.scalars()?.iter().map(|&v| number(v)).collect())
     }

@@ -39,7 +39,7 @@ impl Footprint {
 
     fn strided(layout: &Layout, size: usize, bytes: Range<usize>) -> Self {
         let steps = layout.dims().iter().zip(layout.strides());
-        // An axis of one element is never stepped along, and stretched axes add no bytes.
+        // An axis of one element is never stepped along, and axes of stride 0 add no bytes.
         let mut steps: SmallVec<[(usize, usize); 8]> =
             steps.map(|(&n, s)| (s.unsigned_abs() * size, n)).filter(|&(s, n)| s > 0 && n > 1).collect();
         steps.sort_unstable();
@@ -111,8 +111,8 @@ impl Footprint {
         })
     }
 
-    /// Whether any byte of the footprint lies in `range`. Exact, unless the blocks of many axes interleave: then it may
-    /// wrongly be `true`.
+    /// Whether any byte of the footprint lies in `range`. The answer is exact unless the blocks of many axes
+    /// interleave; then it may wrongly be `true`.
     pub(crate) fn touches(&self, range: &Range<usize>) -> bool {
         self.touches_within(range, &mut { BLOCKS })
     }
@@ -156,8 +156,8 @@ impl Footprint {
         false
     }
 
-    /// Whether the two are certainly disjoint because they lie in different parts of a common period, like two columns
-    /// of a matrix or two channels of a batch.
+    /// Whether the two footprints are certainly disjoint because they lie in different parts of a common period, like
+    /// two columns of a matrix or two channels of a batch.
     fn apart(&self, other: &Footprint) -> bool {
         let strides = || self.axes.iter().chain(&other.axes).map(|a| a.0);
         let common = strides().fold(0, gcd);

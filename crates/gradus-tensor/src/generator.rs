@@ -37,7 +37,7 @@ impl Generator {
     }
 
     /// Consumes `words` words and returns the seed and the offset of the first word. In the second run of a
-    /// checkpointed region it returns what it returned in the first run, and the generator does not advance.
+    /// checkpointed region, the result is the same as in the first run, and the generator does not advance.
     fn take(&mut self, words: u64) -> (u64, u64) {
         if notes_access()
             && let Some(place) = note_draw(self.seed, self.offset, words)
@@ -74,7 +74,7 @@ impl Generator {
         Generator::new(u64::from(words[0]) << 32 | u64::from(words[1]))
     }
 
-    /// The numbers `0..n` in random order. Errors with [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if the
+    /// The numbers `0..n` in random order. Fails with [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if the
     /// host has no memory for that many numbers; the generator then does not advance.
     #[track_caller]
     pub fn permutation(&mut self, n: usize) -> Result<Vec<usize>> {

@@ -52,7 +52,7 @@ pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> R
     of_device(done)
 }
 
-/// Gives a backend's error the line of the user's call. The backend itself does not know it.
+/// Sets the location of a backend's error to the line of the user's call, which the backend does not know.
 #[inline]
 #[track_caller]
 pub(crate) fn of_device<R>(mut result: Result<R>) -> Result<R> {
@@ -62,7 +62,7 @@ pub(crate) fn of_device<R>(mut result: Result<R>) -> Result<R> {
     result
 }
 
-/// Records the accesses if a region is being watched. Errors if this thread has locked one of the storages itself.
+/// Records the accesses if a region is being watched. Fails if this thread has locked one of the storages itself.
 #[cold]
 #[track_caller]
 fn check_access(tensors: &[&Tensor], wrote: bool) -> Result<()> {
@@ -82,7 +82,7 @@ thread_local! {
     static HELD: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
 }
 
-/// While this exists, other accesses of its thread to the locked storages are errors: they would deadlock.
+/// While this exists, it is an error if its thread accesses the locked storages again: that would deadlock.
 pub(crate) struct Holding {
     before: usize,
     _mode: GradModeGuard,
@@ -112,14 +112,14 @@ fn read_views<'g>(reads: &'g [(usize, RwLockReadGuard<'_, Buffer>)], tensors: &[
 pub(crate) struct Locks<'a> {
     reads: Reads<'a>,
     writes: SmallVec<[(usize, WriteGuard<'a>); 1]>,
-    /// Dropped last, when nothing is locked.
+    /// This field is dropped last, when nothing is locked.
     _told: Option<Postponed>,
 }
 
 impl<'a> Locks<'a> {
     /// Locks the storages of `written` for writing by `op`, which raises their versions and logs the writes, and those
-    /// of `tensors` for reading. Errors if a storage belongs to two tensors of `written`, or to one of each list. Calls
-    /// `accepted` once all checks have passed, before anything is locked.
+    /// of `tensors` for reading. Fails if a storage belongs to two tensors of `written`, or to a tensor of each list.
+    /// Calls `accepted` once all checks have passed, before anything is locked.
     #[track_caller]
     pub(crate) fn write(
         written: &[&'a Tensor],
@@ -146,7 +146,7 @@ impl<'a> Locks<'a> {
             check_access(tensors, false)?;
             check_access(written, true)?;
         }
-        // Done before anything is locked, because a graph may have to copy its value first.
+        // This is done before anything is locked, because a graph may have to copy its value first.
         written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| before_overwrite(t, op)).here()?;
         accepted();
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), _told: postpone() };

@@ -1,5 +1,5 @@
-//! Random tensors. Each draws from an explicit [`Generator`], which advances by what was drawn, or not at all on an
-//! error.
+//! Random tensors. Each function draws from an explicit [`Generator`], which advances by the words that were drawn, or
+//! not at all if the function fails.
 
 use gradus_backend::{DType, Distribution, Error, Here, HostVec, Result, Shape};
 
@@ -67,7 +67,8 @@ impl Tensor {
         if !(rate > 0.0 && rate.is_finite()) {
             return Err(Error::argument("exponential", format!("rate is {rate}; it is positive and finite")));
         }
-        // Drawn in a wider dtype: uniform numbers in half precision are too coarse at the ends of the range.
+        // The uniform numbers are drawn in a wider dtype, since in half precision they are too coarse at the ends of
+        // the range.
         let (unit, mut moved) = (Distribution::Uniform { lo: 0.0, hi: 1.0 }, generator.clone());
         let u = Tensor::random(unit, shape, dtype.compute(), device, &mut moved)?;
         let y = u.neg()?.log1p()?.div(-rate)?.to_dtype(dtype)?;
@@ -89,7 +90,7 @@ impl Tensor {
     }
 
     /// Draws 1 or 0 for each element, with that element as the probability of 1. The result has the same dtype and no
-    /// gradient. Errors unless the elements are floats from 0 to 1.
+    /// gradient. Fails unless the elements are floats from 0 to 1.
     #[track_caller]
     pub fn bernoulli_like(&self, generator: &mut Generator) -> Result<Tensor> {
         if !self.dtype().is_float() {
@@ -125,8 +126,8 @@ impl Tensor {
     /// of shape `[c]`, and `[rows, n]` for `[rows, c]`. Without `replacement`, all indices of a row differ and are in
     /// the order in which they were drawn.
     ///
-    /// Weights must be finite and not negative; an index with weight 0 is never drawn. Errors if a row has no positive
-    /// weight or, without replacement, fewer than `n` of them.
+    /// Weights must be finite and not negative; an index with weight 0 is never drawn. Fails if a row has no positive
+    /// weight or, without replacement, fewer than `n` positive weights.
     #[track_caller]
     pub fn multinomial(&self, n: usize, replacement: bool, generator: &mut Generator) -> Result<Tensor> {
         let mut moved = generator.clone();
@@ -173,7 +174,7 @@ impl Tensor {
         if n == 0 || rows == 0 {
             return Tensor::zeros([rows, n], DType::I64, device);
         }
-        // Scaled so that the sum cannot overflow.
+        // The weights are scaled so that their sum cannot overflow.
         let edges = weights.div(&weights.max(&[1], true)?)?.cumsum(1)?;
         let total = edges.narrow(1, classes - 1, 1)?;
         let drawn = edges.searchsorted(&Tensor::rand([rows, n], u, device, generator)?.mul(&total)?, true)?;

@@ -44,7 +44,7 @@ pub struct Storage {
     /// Created by the first write. Most storages never have a log, because the kernel that first fills a storage does
     /// not count as a write.
     log: OnceLock<Box<Mutex<WriteLog>>>,
-    /// Values of live graphs that a write must check first. Created when the first one is registered.
+    /// Values of live graphs that a write must check first. Created when the first such value is registered.
     needed: OnceLock<Box<Mutex<Needs>>>,
     /// See [`birth`].
     born: u64,
@@ -168,7 +168,7 @@ impl Storage {
         }
         needs.list.push(Need { place, by: Arc::downgrade(by), slot });
         drop(needs);
-        // One of these may have become the last handle, so they are dropped outside the lock.
+        // One of these handles may have become the last one, so they are dropped outside the lock.
         drop(dead);
     }
 

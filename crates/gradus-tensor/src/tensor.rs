@@ -94,10 +94,10 @@ pub(crate) struct Inner {
 /// See `Inner::version`.
 const FOLLOWS: u64 = u64::MAX;
 
-/// The value of `Inner::version` for a result of `inputs` that stays outside the graph. It encodes why.
+/// The value of `Inner::version` for a result of `inputs` that stays outside the graph. It encodes the reason.
 #[inline]
 fn past(inputs: &[&Tensor]) -> u64 {
-    // Kept as an inlined loop; other forms slow small operations down by several nanoseconds.
+    // This is kept as an inlined loop, because other forms slow small operations down by several nanoseconds.
     let mut last = FOLLOWS;
     for t in inputs {
         last = last.min(if t.requires_grad() { Untracked::now().code() } else { t.0.version });
@@ -113,7 +113,7 @@ impl Inner {
 }
 
 impl Tensor {
-    /// A result computed from `inputs`. It is outside the graph until it gets an edge.
+    /// A result computed from `inputs`. It is outside the graph until an edge is set.
     #[inline]
     pub(crate) fn computed(storage: Arc<Storage>, layout: Layout, dtype: DType, inputs: &[&Tensor]) -> Self {
         let version = past(inputs);
@@ -175,8 +175,8 @@ impl Tensor {
         }
     }
 
-    /// Errors if the tensor is tracked and its elements have been overwritten since: its edge belongs to the old
-    /// values.
+    /// Fails if the tensor is tracked and its elements have been overwritten since it was recorded: its edge belongs
+    /// to the old values.
     #[inline]
     #[track_caller]
     pub(crate) fn check_current(&self, op: &str) -> Result<()> {
@@ -210,8 +210,8 @@ impl Tensor {
     }
 
     /// Whether the memory may be reused once this value is not read again: the tensor must be untracked and contiguous,
-    /// and nobody else may hold it. A weak handle to the storage counts as well. It is checked first, since weak
-    /// handles are made from strong ones.
+    /// and nobody else may hold it. A weak handle to the storage counts as well. Weak handles are checked first, since
+    /// they are created from strong ones.
     pub(crate) fn is_spare(&self) -> bool {
         Arc::weak_count(&self.0.storage) == 0 && self.is_unshared() && self.0.edge.is_none() && self.is_contiguous()
     }
@@ -301,7 +301,7 @@ impl Tensor {
         self.0.edge.as_ref().map(|e| &e.node).filter(|n| !n.is_leaf())
     }
 
-    /// A leaf with the same values that requires a gradient. Shares the storage. Errors if the dtype is not a float.
+    /// A leaf with the same values that requires a gradient. Shares the storage. Fails if the dtype is not a float.
     #[track_caller]
     pub fn with_grad(&self) -> Result<Tensor> {
         if !self.dtype().is_float() {
@@ -379,7 +379,7 @@ impl Tensor {
             .into_vec())
     }
 
-    /// Errors if the elements of a tracked tensor are read inside a gradient that is itself differentiated.
+    /// Fails if the elements of a tracked tensor are read inside a gradient that is itself differentiated.
     #[track_caller]
     fn check_read(&self) -> Result<()> {
         if refuses_reads() && self.requires_grad() {
@@ -392,8 +392,8 @@ impl Tensor {
         Ok(())
     }
 
-    /// All elements in row-major order, read by `op`. Unlike [`to_vec`](Tensor::to_vec) it may read a tracked tensor
-    /// anywhere. `T` must match the dtype.
+    /// All elements in row-major order, read by `op`. Unlike [`to_vec`](Tensor::to_vec) it never refuses to read a
+    /// tracked tensor. `T` must match the dtype.
     #[track_caller]
     pub(crate) fn host<T: Element>(&self, op: &str) -> Result<HostVec<T>> {
         self.read(|buffer, start, n| download(self.device().backend(), op, buffer, start, n))
@@ -423,7 +423,7 @@ impl Tensor {
         Ok(self.to_vec::<T>()?[0])
     }
 
-    /// Returns the only element as an `f64`, whatever the dtype. Errors unless the tensor has exactly one element.
+    /// Returns the only element as an `f64`, for any dtype. Fails unless the tensor has exactly one element.
     #[track_caller]
     pub fn item(&self) -> Result<f64> {
         if self.numel() != 1 {
@@ -454,7 +454,7 @@ impl Tensor {
     }
 }
 
-/// What an operation knows about an input before it runs: neither the elements nor their layout.
+/// The properties of an input that an operation knows before it runs. The elements and their layout are not among them.
 #[derive(Debug, Clone, Copy)]
 pub struct InputSpec<'a> {
     /// The sizes of the axes.

@@ -1,9 +1,9 @@
 //! [`WriteLog`]: the last write of every byte of a storage.
 //!
 //! **Invariant**: the log knows the version of each byte's last write, so the question "was it written after version
-//! `v`?" has an exact answer as long as the last writes cover at most [`MANY`] places. Beyond that, entries are joined
-//! in pairs: the bytes between two written ranges then count as written, and the earlier of the two writes counts as
-//! late as the other. When in doubt the answer is "it was written". A check may therefore refuse a valid value, but
+//! `v`?" has an exact answer as long as the last writes cover at most [`MANY`] places. If they cover more, entries are
+//! joined in pairs: the bytes between two written ranges then count as written, and the earlier write counts as made at
+//! the time of the later one. In doubt, the answer is "it was written". A check may therefore refuse a valid value, but
 //! never accepts a stale one.
 
 use std::ops::Range;
@@ -169,7 +169,7 @@ impl WriteLog {
     }
 }
 
-/// Joins two entries: the result spans both ranges and is as late as the later write.
+/// Joins two entries: the result spans both ranges and has the version of the later write.
 fn joined(a: &Write, b: &Write) -> Write {
     let (older, newer) = if a.version < b.version { (a, b) } else { (b, a) };
     let mut one = Write { bytes: a.bytes.start.min(b.bytes.start)..a.bytes.end.max(b.bytes.end), ..newer.clone() };
@@ -306,7 +306,7 @@ mod tests {
             assert!(found >= version && last(2 * i, version - 1) == Some(found), "{i}: {found} {version}");
             assert_eq!(last(2 * i, now), None);
         }
-        // The first rows still have an entry each; elsewhere the rows between joined entries count as written.
+        // The first rows still have an entry each. Elsewhere, the rows between joined entries count as written.
         assert_eq!((last(0, now - 1), last(1, 0)), (Some(now), None));
         assert!((0..2 * MANY).any(|i| last(2 * i + 1, 0).is_some()));
         let mut pair = Pair::default();

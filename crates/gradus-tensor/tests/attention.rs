@@ -1,4 +1,5 @@
-//! Attention: results compared with PyTorch and with its single steps, gradients compared with finite differences.
+//! Attention: results compared with PyTorch and with attention in single steps, gradients compared with finite
+//! differences.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -107,7 +107,7 @@ impl CustomOp for HostSin {
         "host_sin"
     }
     fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
-        // Writing the output in place makes a new version of it, not a stale value.
+        // Writing the output in place raises its version, but does not make it stale.
         let y = Tensor::zeros(x[0].shape(), x[0].dtype(), x[0].device())?;
         y.copy_(&x[0].sin()?)?;
         Ok(vec![y])
@@ -209,7 +209,7 @@ fn a_gradient_that_leaves_the_graph_on_its_way_is_differentiated_once() {
     }
 }
 
-/// An operation that makes the mistake of this number.
+/// An operation with a mistake, which the number selects.
 struct Wrong(u8);
 
 impl CustomOp for Wrong {

@@ -208,7 +208,7 @@ fn of_a_slope_of_zero_and_a_cut_the_cut_is_told() {
     assert_eq!(op, "exp");
     let (op, _, why) = undefined(&x, || x.floor()?.add(&x.argmax(0, true)?)?.sum_all());
     assert!(op.starts_with("argmax") && why.starts_with("it gives i64") && why.ends_with("is zero"), "{op}: {why}");
-    // If one path has a slope, there is a gradient, whatever is cut elsewhere. Constants cut nothing.
+    // If the slope along one path is not zero, there is a gradient, even if other paths are cut. Constants cut nothing.
     assert_eq!(explain_grad(&x, || x.add(x.detach())?.sum_all()).unwrap(), Dependence::Gradient);
     let constant = f64s(&[1.0, 2.0], &[2]);
     assert!(matches!(explain_grad(&x, || x.floor()?.mul(&constant)?.sum_all()).unwrap(), Dependence::Zero { .. }));

@@ -11,7 +11,7 @@ use gradus_tensor::{
     inference, no_grad, ops, vmap,
 };
 
-/// The line of the call of this function.
+/// Returns the line from which it is called.
 #[track_caller]
 fn line() -> u32 {
     Location::caller().line()

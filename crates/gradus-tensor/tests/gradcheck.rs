@@ -196,7 +196,7 @@ fn the_modes_of_the_thread_do_not_decide() {
     assert!(once.to_string().contains("inference()"), "{once}");
 }
 
-/// The product of two inputs. Its two gradients are correct, but row `i` of `wired` gives the claimed slopes of
+/// The product of two inputs. Its two gradients are correct, but row `i` of `wired` holds the claimed slopes of
 /// gradient `i` with respect to both inputs.
 struct Product {
     wired: [[f64; 2]; 2],

@@ -87,7 +87,7 @@ fn what_somebody_holds_is_not_taken() {
 
 #[test]
 fn a_value_that_the_graph_keeps_is_not_taken() {
-    // The second pass reads the values again that the graph keeps.
+    // The second pass once more reads the values that the graph keeps.
     let x = leaf(&[2.0, 3.0]);
     let loss = x.exp().unwrap().mul(&x).unwrap().sum_all().unwrap();
     let keep = BackwardOptions::new().retain_graph();

@@ -1,5 +1,5 @@
-//! In-place writes. Each is refused if it would have to be recorded; otherwise it is counted and named. There is no
-//! other way to write bytes.
+//! In-place writes. Each is refused if it would have to be recorded; otherwise it is counted, and errors about it name
+//! the method. There is no other way to write bytes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -256,7 +256,7 @@ fn find(pattern: &str) -> Vec<String> {
 }
 
 /// Bytes can only be written in ways that count the write. `Storage::write` is called only by `Locks::write`. Otherwise
-/// a buffer is written only before it belongs to a storage, or while nobody else has the storage (`is_spare`).
+/// a buffer is written only before it belongs to a storage, or while nobody else holds the storage (`is_spare`).
 #[test]
 fn no_write_escapes_the_version() {
     // `storage.rs` defines the write guard and creates it, and only `locks.rs` requests one.

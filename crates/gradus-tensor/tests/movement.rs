@@ -255,7 +255,7 @@ fn triangles() {
     is(x.tril(isize::MIN), &[3, 4], &[0; 12]);
     assert_eq!(arange(&[2, 0, 3]).tril(0).unwrap().shape(), [2, 0, 3]);
     assert_eq!(kind(arange(&[3]).tril(0)), ErrorKind::ShapeMismatch);
-    // Removed elements are exactly 0, even if they were NaN, and so are their gradients.
+    // Removed elements and their gradients are exactly 0, even if the elements were NaN.
     let n = f64s(&[1.0, f64::NAN, 2.0, 3.0], &[2, 2]).with_grad().unwrap();
     let y = n.tril(0).unwrap();
     assert_eq!(y.to_vec::<f64>().unwrap(), [1.0, 0.0, 2.0, 3.0]);

@@ -1,4 +1,4 @@
-//! User functions may be nested in each other up to a limit. Everything else may be of any length.
+//! User functions may be nested in each other up to a limit. Everything that is not nested may have any length.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -160,7 +160,7 @@ fn functions_of_functions_inside_each_other() {
             too_deep(f(&x, MAX_NESTING + 1));
             too_deep(f(&x, 20_000));
         }
-        // Each level of these multiplies the time, so the deepest allowed nesting is not tested.
+        // Each level of these functions multiplies the time, so the deepest allowed nesting is not tested.
         too_deep(checked(&x.detach()));
         too_deep(products(&x));
     });

@@ -1,4 +1,4 @@
-//! Operators on every kind of operand: they return the numbers of the methods, record the caller's line, and pass
+//! Operators on every kind of operand: they return the same values as the methods, record the caller's line, and pass
 //! errors on.
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ fn message(result: Result<Tensor>) -> String {
     result.unwrap_err().message().to_owned()
 }
 
-/// Checks that operators agree with a method: the same numbers, and a single recorded node with a line of this file.
+/// Checks that operators agree with a method: the same values, and a single node, recorded at a line of this file.
 fn agree(want: Result<Tensor>, found: impl IntoIterator<Item = Result<Tensor>>) {
     let want = values(&want.unwrap());
     for (i, y) in found.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Draws from distributions: moments, ranges, and generators that advance by the numbers they draw.
+//! Draws from distributions: moments, ranges, and how far the generators advance.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -212,7 +212,7 @@ fn running_logsumexp_is_stable() {
     assert_eq!(i64s(&[0, 0], &[2]).logcumsumexp(0).unwrap().dtype(), DType::F32);
     everywhere(&[3, 5], |x| x.logcumsumexp(1));
     everywhere(&[4, 2], |x| x.logcumsumexp(0));
-    // Large values keep their weights in half precision.
+    // In half precision, large values still have the right weights.
     let half = f64s(&[100.0, 100.5], &[2]).to_dtype(DType::BF16).unwrap();
     let weight = 1.0 / (1.0 + 0.5f64.exp());
     assert_close(&slope(|x| x.logcumsumexp(0)?.narrow(0, 1, 1), &half), &[weight, 1.0 - weight], 1e-2);

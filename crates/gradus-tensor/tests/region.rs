@@ -118,7 +118,7 @@ fn a_leaf_that_the_region_makes_and_keeps_is_one_that_it_captures() {
     for options in [keep(), again()] {
         assert_eq!(grads(&y, &[&x, w], options).unwrap(), [Some(vec![18.0, 100.0]), Some(vec![6.0, 40.0])]);
     }
-    // A leaf made anew in each run has no gradient, which is an error if anybody could request it.
+    // A leaf that each run creates has no gradient. This is an error if the leaf still exists after the run.
     let (list, x) = (Arc::<Mutex<Vec<Tensor>>>::default(), leaf(&[1.0]));
     let made = list.clone();
     let each = move |v: &[Tensor]| {

@@ -25,7 +25,7 @@ fn elementwise_operations_agree_with_the_interpreter_of_the_ir_in_every_dtype() 
             operands.extend(entry.condition.then_some(Operand::Tensor(&mask)));
             operands.push(Operand::Tensor(&x));
             operands.extend((operands.len() < entry.tensors).then_some(Operand::Tensor(&y)));
-            // The scalars 1 and 2 fit every dtype. Scalars that are no integers would fit float dtypes only.
+            // The scalars 1 and 2 fit every dtype. Scalars that are not integers would fit only float dtypes.
             operands.extend(entry.scalars.iter().enumerate().map(|(i, _)| Operand::Scalar(Scalar::Int(i as i64 + 1))));
             let got = match entry.op.apply(&operands) {
                 Ok(got) => got,
@@ -274,7 +274,7 @@ fn random_numbers_depend_on_seed_and_position_only() {
     let dice = Tensor::randint(1, 7, [1000], DType::I64, &d, &mut g).unwrap();
     assert_eq!(dice.min_all().unwrap().item().unwrap(), 1.0);
     assert_eq!(dice.max_all().unwrap().item().unwrap(), 6.0);
-    // Different draws give different masks.
+    // Different draws produce different masks.
     let ones = Tensor::ones([64], DType::F32, &d).unwrap();
     let masks: Vec<Vec<f32>> = (0..4).map(|_| ones.dropout(0.5, &mut g).unwrap().to_vec().unwrap()).collect();
     assert!(masks.windows(2).all(|w| w[0] != w[1]));

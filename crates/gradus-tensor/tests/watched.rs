@@ -278,7 +278,7 @@ fn a_native_that_uses_what_is_bound_is_refused() {
             assert_eq!(*e.kind(), ErrorKind::InvalidArgument, "{at}: {e}");
             assert!(e.message().contains("cannot use them meanwhile"), "{at}: {e}");
         }
-        // Other tensors may be used during the call. After the call, these can be used again.
+        // Other tensors may be used during the call. The bound tensors can be used again after it.
         assert_eq!((values(&free), values(&x), values(&y)), (vec![17.0], vec![1.0], vec![2.0]));
         y.copy_(&x).unwrap();
     });

@@ -17,9 +17,9 @@ const RECORD: u16 = 1;
 pub(super) const NOTE_ACCESS: u16 = 2;
 /// Nodes also remember inputs whose values their gradient does not need ([`strict`]).
 pub(super) const STRICT: u16 = 4;
-/// A write over a value that a graph needs is an error ([`strict_inplace`]).
+/// Overwriting a value that a graph needs is an error ([`strict_inplace`]).
 pub(super) const REFUSE_WRITES: u16 = 8;
-/// A write over a value that a graph needs first gives the graph a copy ([`allow_mutation_on_saved_tensors`]).
+/// Overwriting a value that a graph needs first copies it for the graph ([`allow_mutation_on_saved_tensors`]).
 pub(super) const COPY_ON_WRITE: u16 = 16;
 /// Saved values pass through hooks (`saved_tensors_hooks`).
 pub(super) const PACK: u16 = 32;
@@ -65,13 +65,13 @@ pub(crate) fn checks_access() -> bool {
     is_set(NOTE_ACCESS | HOLDS)
 }
 
-/// Until the guard is dropped, a user function runs while locks of tensors are held.
+/// Marks, until the guard is dropped, that a user function runs while locks of tensors are held.
 pub(crate) fn holding() -> GradModeGuard {
     set(HOLDS, true)
 }
 
-/// Until the guard is dropped, nothing is recorded, noted or refused. For functions that are not part of the user's
-/// computation.
+/// Until the guard is dropped, operations are not recorded, observed or traced, saved values are not guarded or packed,
+/// and accesses to storages are neither noted nor refused. For functions that are not part of the user's computation.
 pub(crate) fn beside() -> GradModeGuard {
     set_switches(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS, 0)
 }
@@ -116,8 +116,8 @@ pub(super) fn switches(mask: u16) -> u16 {
     MODE.get() & mask
 }
 
-/// Undoes its setting when dropped. Guards may be dropped in any order: for each switch, the newest remaining guard
-/// decides.
+/// Undoes the setting of a switch when dropped. Guards may be dropped in any order: for each switch, the newest
+/// remaining guard decides.
 ///
 /// A guard lasts for the rest of a scope, so it must be bound to a name: `let _ = no_grad_guard();` drops it at once.
 /// The closure form, `no_grad(|| ..)`, cannot be misused in this way.
@@ -138,8 +138,7 @@ struct Setting {
 }
 
 thread_local! {
-    /// The settings of the live guards, the newest last. Applied to the default one after the other, they give the
-    /// mode.
+    /// The settings of the live guards, newest last. The mode is the default with these settings applied in order.
     static SETTINGS: RefCell<Vec<Setting>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -272,7 +271,7 @@ pub fn is_inference() -> bool {
     is_set(INFERENCE)
 }
 
-/// Errors if this thread is inside [`inference`]. Called by functions that need a graph.
+/// Fails if this thread is inside [`inference`]. Called by functions that need a graph.
 #[track_caller]
 pub(crate) fn refuse_inference(op: &str) -> Result<()> {
     if !is_inference() {
@@ -282,10 +281,10 @@ pub(crate) fn refuse_inference(op: &str) -> Result<()> {
     Err(e.help("take gradients outside of it, or use no_grad, which allows them"))
 }
 
-/// Runs `f` and checks all inputs of what it records. A backward pass through it fails if any input has been
-/// overwritten since, even one whose value no gradient needs. The error names the recorded operation, the operation
-/// that overwrote the input, and the source lines of both. A write to other elements of the same storage is not an
-/// error.
+/// Runs `f` and checks all inputs of the operations that it records. A backward pass through these operations fails if
+/// one of the inputs has been overwritten since, even an input whose value no gradient needs. The error names the
+/// recorded operation, the operation that overwrote the input, and the source lines of both. A write to other elements
+/// of the same storage is not an error.
 ///
 /// Inputs are remembered weakly: they are not kept alive, and an input whose storage is gone is not checked. The guide
 /// to [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md) compares the three
@@ -300,10 +299,11 @@ pub fn strict_guard() -> GradModeGuard {
     set(STRICT, true)
 }
 
-/// Runs `f` and protects the values that it saves for a gradient: writing over one in place fails before any byte
-/// changes. The protection lasts as long as the graph that needs the value, and holds on every thread. The error names
-/// the operation that needs the value and its source line. Writes elsewhere succeed, and so do all writes after a
-/// backward pass has freed the graph or the graph has been dropped. Inside, [`allow_mutation_on_saved_tensors`] is off.
+/// Runs `f` and protects the values that it saves for a gradient: overwriting such a value in place fails before any
+/// byte changes. The protection lasts as long as the graph that needs the value, and holds on every thread. The error
+/// names the operation that needs the value and its source line. Writes elsewhere succeed, and so do all writes after a
+/// backward pass has freed the graph or the graph has been dropped. Inside `f`, [`allow_mutation_on_saved_tensors`] is
+/// off.
 ///
 /// Values that [`saved_tensors_hooks`](super::saved_tensors_hooks) pack are not protected, but checked when they are
 /// unpacked. The guide to [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md)
@@ -318,16 +318,15 @@ pub fn strict_inplace_guard() -> GradModeGuard {
     set_switches(REFUSE_WRITES | COPY_ON_WRITE, REFUSE_WRITES)
 }
 
-/// Runs `f` and allows the values that it saves for a gradient to be overwritten: writing over one in place first gives
-/// the graph a copy of the old value. This lasts as long as the graph, and holds on every thread. Gradients of any
-/// order are those of the values that were read. Nodes that save the same tensor share the copy. Inside,
-/// [`strict_inplace`] is off.
+/// Runs `f` and allows the values that it saves for a gradient to be overwritten: an in-place write over such a value
+/// first copies the old value for the graph. This applies as long as the graph lives, and on every thread. Gradients of
+/// any order are computed from the values that the operations read. Nodes that save the same tensor share the copy.
+/// Inside `f`, [`strict_inplace`] is off.
 ///
-/// A [`checkpoint`](super::checkpoint) reads its values again in place, so they cannot be copied: writing over one
+/// A [`checkpoint`](super::checkpoint) reads its values again in place, so they cannot be copied: overwriting them
 /// fails, as with [`strict_inplace`]. Values that [`saved_tensors_hooks`](super::saved_tensors_hooks) pack are left to
-/// the hooks. The guide to
-/// [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md) compares the three
-/// switches for writes.
+/// the hooks. The guide to [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md)
+/// compares the three switches for writes.
 pub fn allow_mutation_on_saved_tensors<R>(f: impl FnOnce() -> R) -> R {
     let _guard = allow_mutation_on_saved_tensors_guard();
     f()

@@ -5,14 +5,14 @@ use std::marker::PhantomData;
 
 use gradus_backend::{Error, ErrorKind, Result};
 
-/// How deeply calls that run user functions may be nested on a thread, in any mixture; one more is an error. The calls
-/// are backward passes (which run hooks and gradients of custom operations), [`checkpoint`](super::checkpoint),
-/// [`apply_custom`](super::apply_custom), [`vmap`](super::vmap), [`vjp`](super::vjp) and its relatives,
-/// [`gradcheck`](super::gradcheck), [`explain_grad`](super::explain_grad), [`find_nonfinite`](super::find_nonfinite),
-/// [`once`](super::once), [`saved_tensors_hooks`](super::saved_tensors_hooks) and
-/// [`dispatch_compute`](crate::Device::dispatch_compute).
+/// The maximum depth to which calls that run user functions may be nested on a thread, in any combination. A deeper
+/// call returns an error. The calls are backward passes (which run hooks and gradients of custom operations),
+/// [`checkpoint`](super::checkpoint), [`apply_custom`](super::apply_custom), [`vmap`](super::vmap), [`vjp`](super::vjp)
+/// and its relatives, [`gradcheck`](super::gradcheck), [`explain_grad`](super::explain_grad),
+/// [`find_nonfinite`](super::find_nonfinite), [`once`](super::once),
+/// [`saved_tensors_hooks`](super::saved_tensors_hooks) and [`dispatch_compute`](crate::Device::dispatch_compute).
 ///
-/// A level takes up to 4 KB of the stack, or 12 KB in an unoptimised build, plus what the functions themselves use. All
+/// Each level uses up to 4 KB of stack, or 12 KB in an unoptimised build, plus what the functions themselves use. All
 /// levels together fit in the 2 MiB that a thread has by default. Chains are not nested and have no limit: a graph, or
 /// a sequence of checkpointed regions, may be as long as memory allows.
 pub const MAX_NESTING: usize = 100;
@@ -21,11 +21,11 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Held while a user function runs.
+/// A guard that is held while a user function runs.
 pub(crate) struct Nested(PhantomData<*const ()>);
 
 impl Nested {
-    /// Errors if [`MAX_NESTING`] levels are already open.
+    /// Fails if [`MAX_NESTING`] levels are already open.
     #[inline]
     #[track_caller]
     pub(crate) fn enter(op: &str) -> Result<Self> {

@@ -23,8 +23,8 @@ impl Bins {
     fn new(size: usize, count: usize) -> Bins {
         let (whole, rest) = (size / count, size % count);
         // Bin `i` begins at the fraction `((i * rest) mod count) / count` of an element. The numerators are the
-        // multiples of gcd(rest, count), and all of them occur; the largest is `count - gcd`. From there a bin with
-        // `rest > gcd` reaches into one element more than bin 0 does.
+        // multiples of gcd(rest, count), and all of them occur; the largest is `count - gcd`. A bin that begins at this
+        // largest fraction reaches into one element more than bin 0 does if `rest > gcd`.
         let more = if rest == 0 { 0 } else { 1 + usize::from(rest > gcd(rest, count)) };
         Bins { size, count, largest: whole + more }
     }
@@ -42,7 +42,7 @@ impl Bins {
         self.count.saturating_mul(self.largest)
     }
 
-    /// Element `k` of the padded bins in order, and whether it is real: a smaller bin is padded with its first element.
+    /// Element `k` of the padded bins, and whether it is real. A smaller bin is padded with its first element.
     fn element(&self, k: usize) -> (i64, bool) {
         let ((start, size), i) = (self.bin(k / self.largest), k % self.largest);
         (if i < size { start + i } else { start } as i64, i < size)

@@ -3,7 +3,7 @@
 //!
 //! The backward pass is normally one call of the backend. It is composed of matrix products and a softmax instead if
 //! the gradient must be differentiable itself, if a float mask requires a gradient, or if a gradient arrives through
-//! the log-sum-exp. With dropout, the forward pass itself is composed of these simpler operations, and they are what is
+//! the log-sum-exp. With dropout, the forward pass itself is composed of these simpler operations, and each of them is
 //! recorded.
 
 use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Here, Result, Shape, View, ViewMut};
@@ -24,7 +24,7 @@ pub struct Attention {
     pub params: AttentionParams,
 }
 
-/// Which keys a query may see when attention is causal.
+/// The causal rule: which keys a query may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Causal {
     /// All keys.
@@ -299,13 +299,13 @@ impl Tensor {
     /// with values `[.., hk, lk, dv]`. Returns `[.., h, lq, dv]`.
     ///
     /// The leading axes broadcast. `h` must be a multiple of `hk`; each key head serves `h / hk` consecutive query
-    /// heads. An operand without a head axis, such as `[lq, d]`, has one head. A single head is stretched to the number
-    /// of heads that the other operands have.
+    /// heads. An operand without a head axis, such as `[lq, d]`, has one head. A single head is broadcast to the number
+    /// of heads of the other operands.
     ///
     /// A query that may see no key yields 0 and has gradient 0. Keys that a bool mask hides from all queries have no
-    /// influence, even if they are NaN. The dtypes of query, key and value promote to a common float dtype; that of the
-    /// mask does not take part. Half precision is computed in f32. Differentiable to any order, with respect to a float
-    /// mask too. Without dropout, the heads of a query lie side by side in memory, so `transpose(-3, -2)` followed by
+    /// influence, even if they are NaN. The dtypes of query, key and value promote to a common float dtype, regardless
+    /// of the mask's dtype. Half precision is computed in f32. Differentiable to any order, also with respect to a
+    /// float mask. Without dropout, the heads of a query lie side by side in memory, so `transpose(-3, -2)` followed by
     /// merging the last two axes is a view.
     ///
     /// ```

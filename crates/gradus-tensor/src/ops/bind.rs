@@ -23,7 +23,7 @@ const MOST_SHOWN: usize = 8;
 /// The results of an operation.
 pub(crate) type Several = SmallVec<[Tensor; 1]>;
 
-/// What [`bind`] returns: a single result, which is never moved through a list; several results; or nothing, for a
+/// The result of [`bind`]: a single tensor, which is never moved through a list; several tensors; or nothing, for a
 /// write in place.
 pub(crate) trait Results: Sized {
     fn one(result: Tensor) -> Self;
@@ -71,12 +71,12 @@ impl Results for () {
     }
 }
 
-/// Where the results of an operation go.
+/// The destination of an operation's results.
 #[derive(Clone, Copy)]
 pub(crate) enum To<'a> {
     /// Into newly allocated memory on a device.
     New(&'a Device),
-    /// Nowhere: they are views of the only input, with these layouts.
+    /// No memory is needed: they are views of the only input, with these layouts.
     Views(&'a [Layout]),
     /// Into the memory of a tensor that is not read again. [`Tensor::is_spare`] holds for it.
     Spare(&'a Tensor),
@@ -209,7 +209,7 @@ fn trace(op: &Op, inputs: &[&Tensor], outputs: &[&Tensor], in_place: bool, kerne
     });
 }
 
-/// [`bind`] with new results on the device that the inputs share.
+/// [`bind`] with new results, on the device that the inputs share.
 #[track_caller]
 pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Several> {
     let device = same_device(op.name(), inputs)?;
@@ -270,7 +270,7 @@ fn needs_gradient(inputs: &[&Tensor]) -> bool {
     is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
 }
 
-/// The versions of the inputs' storages. Fails if one of them was overwritten since its tensor was computed.
+/// The versions of the inputs' storages. Fails if an input has been overwritten since it was computed.
 #[track_caller]
 fn versions(op: &str, inputs: &[&Tensor]) -> Result<SmallVec<[u64; 4]>> {
     let mut versions = SmallVec::new();
@@ -429,7 +429,7 @@ fn write(op: &dyn AnyOperation, inputs: &[&Tensor], how: InPlace, device: &Devic
     done
 }
 
-/// The part of [`write`] that holds locks. Nothing may be reported to observers or tracers meanwhile.
+/// The part of [`write`] that holds locks. Nothing may be reported to observers or tracers while they are held.
 #[track_caller]
 fn locked(
     op: &dyn AnyOperation,

@@ -2,7 +2,7 @@
 //! gradient.
 //!
 //! A float becomes an integer by truncation and saturation, with 0 for NaN. Conversions between floats round to
-//! nearest, ties to even. Integers wrap. Conversion of anything to bool is `!= 0`.
+//! nearest, ties to even. Integers wrap. A conversion to bool yields `x != 0`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,8 +18,9 @@ static KERNELS: [[OnceLock<Arc<Kernel>>; 13]; 13] = [const { [const { OnceLock::
 
 /// Converts an integer to f32 such that rounding the result to half precision equals rounding the integer once. An
 /// integer that f32 may not hold is first rounded to odd: its low bits are dropped, and if they were not all 0, the
-/// lowest remaining bit is set. At least 16 bits remain, more than half precision has, so the odd number is no tie of
-/// half precision and lies on the same side of every tie as the integer.
+/// lowest remaining bit is set. At least 16 bits remain, which is more than half precision has. The odd number is
+/// therefore never halfway between two numbers of half precision, and lies on the same side of every such midpoint as
+/// the integer.
 fn to_odd(x: Expr<'_>) -> Expr<'_> {
     let (mut x, mut by) = (x, x.cast(DType::F32).constant(1));
     let steps = [(48, 32), (32, 16), (24, 8)];

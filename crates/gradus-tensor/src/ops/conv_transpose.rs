@@ -42,8 +42,8 @@ impl Tensor {
     /// `bias [k]`. Returns `[n, k, oh, ow]`, where the size of each spatial axis is
     /// `(input - 1) stride - before - after + dilation (kernel - 1) + output_padding + 1`.
     ///
-    /// It is the adjoint of the [`conv2d`](Tensor::conv2d) with the same weight and options whose input has the size of
-    /// this result. Any dtype but bool is accepted; dtypes promote. Differentiable to any order.
+    /// It is the adjoint of the [`conv2d`](Tensor::conv2d) that has the same weight and options, and whose input has
+    /// the size of this result. Any dtype but bool is accepted; dtypes promote. Differentiable to any order.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

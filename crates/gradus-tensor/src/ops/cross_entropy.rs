@@ -32,7 +32,7 @@ impl CrossEntropy {
         let Some(ignored) = self.params.ignore_index else {
             return logits.softmax(1)?.sub(&distribution)?.mul(&g)?.to_dtype(dtype);
         };
-        // An ignored row has gradient 0 at every order, whatever its logits are.
+        // An ignored row has gradient 0 at every order, even if its logits are infinite or NaN.
         let counts = target.ne(ignored)?;
         let softmax = counts.where_(logits, 0.0)?.softmax(1)?;
         let dx = softmax.sub(&distribution)?.mul(&g)?;

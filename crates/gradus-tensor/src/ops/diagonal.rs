@@ -11,7 +11,7 @@ use crate::Tensor;
 /// A diagonal of the plane of two axes. The two axes are removed, and the diagonal becomes the last axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Diagonal {
-    /// Which diagonal.
+    /// The number of the diagonal: 0 for the main diagonal, positive above it.
     pub offset: isize,
     /// The axes of rows and columns.
     pub axes: [usize; 2],
@@ -103,8 +103,8 @@ impl Operation for DiagonalBackward {
 
 impl Tensor {
     /// Diagonal `offset` of the plane of two axes. It lies above the main diagonal if `offset` is positive, and below
-    /// it if negative. The two axes are removed, and the diagonal becomes the last axis, of size 0 if it lies outside
-    /// the plane. The result is a view.
+    /// if it is negative. The two axes are removed, and the diagonal becomes the last axis, of size 0 if it lies
+    /// outside the plane. The result is a view.
     #[track_caller]
     pub fn diagonal(&self, offset: isize, axis1: isize, axis2: isize) -> Result<Tensor> {
         Axes::resolve("diagonal", &[axis1, axis2], self.rank()).map_err(|e| self.describe(e, "self"))?;

@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 
 use super::{Effect, Flow, InputSpec, Operation, Outputs, Spec};
 
-/// A run of a user's own program.
+/// A run of a compute module written by the user.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Dispatch {
-    /// The program.
+    /// The compute module.
     pub module: OwnedModule,
     /// Whether each binding is written.
     pub written: SmallVec<[bool; 8]>,

@@ -52,7 +52,7 @@ impl Tensor {
     }
 
     /// The p-norm of `self - other + eps` over the last axis. The operands broadcast. `eps` (1e-6 is usual) keeps the
-    /// gradient away from the kink at 0. It may be 0. If `eps` is 0, points that coincide have gradient 0. With
+    /// gradient away from the kink at 0, and may be 0. If `eps` is 0, points that coincide have gradient 0. With
     /// `keepdim` the axis is kept with size 1.
     #[track_caller]
     pub fn pairwise_distance(&self, other: &Tensor, p: f64, eps: f64, keepdim: bool) -> Result<Tensor> {

@@ -1,7 +1,8 @@
 //! `einsum` and `tensordot`: sums of products over named axes, computed by permutation, reshape and matmul.
 //!
 //! A term is a tensor with a distinct label for each axis. Labels are bit numbers: first `A-Z`, then `a-z`, then the
-//! axes of an ellipsis, counted from its right. Operands are joined two at a time, in the order of least work.
+//! axes of an ellipsis, counted from the right. Operands are joined two at a time, in the order that takes the least
+//! work.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{DType, Error, ErrorKind, Here, MAX_RANK, Result};
@@ -14,9 +15,9 @@ const LETTERS: u8 = 52;
 /// The largest number of operands for which every order of joining is considered.
 const EXHAUSTIVE: usize = 8;
 
-/// One operand, or the output, as the equation writes it.
+/// One operand or the output, as written in the equation.
 struct Subscript {
-    /// The labels before the ellipsis. Those after it are in `after`.
+    /// The labels before the ellipsis. The labels after it are in `after`.
     before: Vec<u8>,
     after: Vec<u8>,
     ellipsis: bool,
@@ -70,7 +71,7 @@ fn subscript(equation: &str, chars: &[char], start: usize) -> Result<Subscript> 
     Ok(found)
 }
 
-/// The operands, and the output if the equation names one.
+/// Returns the operands, and the output if the equation names one.
 #[track_caller]
 fn parse(equation: &str) -> Result<(Vec<Subscript>, Option<Subscript>)> {
     let chars: Vec<char> = equation.chars().collect();
@@ -151,7 +152,7 @@ impl Term {
         self.tensor.permute(&labels.iter().map(at).collect::<Vec<_>>())
     }
 
-    /// The product of two terms, summed over the labels that are not in `kept`.
+    /// Returns the product of two terms, summed over the labels that are not in `kept`.
     #[track_caller]
     fn join(self, other: Term, kept: u64, sizes: &[usize; 64]) -> Result<Term> {
         let (mine, theirs) = (bits(&self.labels), bits(&other.labels));
@@ -180,13 +181,14 @@ fn work(set: u64, sizes: &[usize; 64]) -> f64 {
     (0..64).filter(|l| set >> l & 1 == 1).map(|l| sizes[l].max(1) as f64).product()
 }
 
-/// The order of joining, as pairs of positions in a list. Each join removes both entries and appends the result.
+/// Returns the order of joining, as pairs of positions in a list. Each join removes both entries and appends the
+/// result.
 fn order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(usize, usize)>> {
     if terms.len() <= EXHAUSTIVE { best_order(terms, output, sizes) } else { greedy_order(terms, output, sizes) }
 }
 
-/// The order of least work, found by dynamic programming over sets of operands. `None` if every order has an
-/// intermediate result of too high a rank.
+/// The order that takes the least work, found by dynamic programming over sets of operands. `None` if every order has
+/// an intermediate result of too high a rank.
 fn best_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(usize, usize)>> {
     let n = terms.len();
     let union = |set: usize| (0..n).filter(|i| set >> i & 1 == 1).fold(0, |u, i| u | terms[i]);
@@ -240,7 +242,7 @@ fn best_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(us
     Some(joins)
 }
 
-/// Repeatedly joins the two terms for which the size of the product, less the sizes of both terms, is smallest.
+/// Repeatedly joins the two terms for which the size of the product, minus the sizes of both terms, is smallest.
 fn greedy_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(usize, usize)>> {
     let mut list = terms.to_vec();
     let mut joins = Vec::new();
@@ -269,13 +271,13 @@ impl Tensor {
     /// The sum of products that `equation` describes. Letters name the axes of each operand and, after `->`, those of
     /// the output. Letters that are missing from the output are summed over.
     ///
-    /// * A letter that occurs twice in one operand takes the diagonal.
+    /// * A letter that occurs twice in one operand selects the diagonal.
     /// * `...` stands for any further axes. They broadcast, and are summed over if the output has no `...`.
     /// * Without `->` the output is `...` followed by the letters that occur once in alphabetical order, capitals first.
     /// * Axes with the same letter have the same size, or size 1, which broadcasts. Spaces are ignored.
     ///
     /// Dtypes promote; integers wrap in their own dtype. Operands are joined two at a time, as matrix products. Up to 8
-    /// operands are joined in the order of least work, more in an order that is chosen greedily.
+    /// operands are joined in the order that takes the least work, more operands in an order that is chosen greedily.
     ///
     /// # Errors
     /// Fails if the equation is not of this form (the error shows the position), if the number, ranks or sizes of the
@@ -300,7 +302,7 @@ impl Tensor {
         if dtype == DType::Bool {
             return Err(operands[0].describe(Error::dtype("einsum", dtype, "numbers; cast first"), "operand 0"));
         }
-        // `sizes` holds the size of every label; the labels of every axis go into `terms`.
+        // `sizes` collects the size of every label, and `terms` the tensors with the labels of their axes.
         let mut sizes = [1usize; 64];
         let mut terms = Vec::new();
         let mut widest = 0;
@@ -365,8 +367,8 @@ impl Tensor {
     }
 
     /// The product of two tensors, summed over pairs of axes: `axes_a[i]` of this tensor with `axes_b[i]` of `other`.
-    /// The axes of a pair have the same size, or one of them has size 1 and is stretched. The result has the remaining
-    /// axes of this tensor, followed by those of `other`. With no axes it is the outer product.
+    /// The axes of a pair must have the same size, unless one of them has size 1 and broadcasts. The result has the
+    /// remaining axes of this tensor, followed by those of `other`. With no axes it is the outer product.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

@@ -16,7 +16,7 @@ use super::operand_rules::common_dtype;
 use crate::Tensor;
 use crate::autograd::Nested;
 
-/// Which dtypes an elementwise operation computes in.
+/// The dtypes that an elementwise operation computes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Floats. Integers and booleans become f32.
@@ -33,8 +33,8 @@ pub enum Class {
     Bool,
 }
 
-/// A rule for the operands of a call that are plain numbers. It receives them in the order of the operands and returns
-/// what is wrong with them, if anything.
+/// A rule for those operands of a call that are plain numbers. It receives them in the order of the operands and
+/// returns what is wrong with them, if anything.
 pub type Numbers = fn(&[f64]) -> Option<&'static str>;
 
 /// An elementwise operation: a name, the class of its dtypes, and the expression.
@@ -59,14 +59,14 @@ pub struct Elementwise {
     class: Class,
     /// Number of operands, at most 8.
     arity: u8,
-    /// Bit `i` is set if operand `i` is a bool, whatever dtype the other operands have.
+    /// Bit `i` is set if operand `i` is a bool, regardless of the dtype of the other operands.
     conditions: u8,
     /// The rule that the plain numbers of a call must obey.
     numbers: Option<Numbers>,
     body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>,
     kernels: [OnceLock<Arc<Kernel>>; 13],
-    /// Half-precision kernels that take scalars, by dtype and mask of scalar operands. In them a scalar is not rounded
-    /// to half precision before it is used.
+    /// Half-precision kernels that take scalars, by dtype and mask of scalar operands. These kernels do not round a
+    /// scalar to half precision before it is used.
     half_kernels: Mutex<Vec<(DType, u8, Arc<Kernel>)>>,
 }
 
@@ -94,7 +94,8 @@ impl Elementwise {
         }
     }
 
-    /// Declares which operands are bool, whatever dtype the others have: bit `i` of `mask` stands for operand `i`.
+    /// Declares which operands are bool, regardless of the dtype of the others: bit `i` of `mask` stands for operand
+    /// `i`.
     pub const fn conditions(mut self, mask: u8) -> Self {
         self.conditions = mask;
         self
@@ -135,7 +136,7 @@ impl Elementwise {
         self.apply_converted(operands)
     }
 
-    /// Whether operands of this dtype are computed in that dtype.
+    /// Whether operands of this dtype are computed in it without conversion.
     fn takes(&self, dtype: DType) -> bool {
         match self.class {
             Class::Float => dtype.is_float(),
@@ -260,7 +261,7 @@ impl Elementwise {
         self.kernel_with(dtype, 0)
     }
 
-    /// [`kernel`](Elementwise::kernel) where the operands that are set in `mask` are scalars.
+    /// [`kernel`](Elementwise::kernel) for calls in which the operands set in `mask` are scalars.
     #[track_caller]
     pub(super) fn kernel_with(&self, dtype: DType, mask: u8) -> Result<Arc<Kernel>> {
         if dtype.compute() != dtype && mask != 0 {
@@ -268,7 +269,7 @@ impl Elementwise {
             if let Some((.., k)) = kernels().iter().find(|k| k.0 == dtype && k.1 == mask) {
                 return Ok(k.clone());
             }
-            // Built without holding the lock, since the formula is user code.
+            // The kernel is built without holding the lock, since the formula is user code.
             let kernel = Arc::new(self.build(dtype, mask)?);
             kernels().push((dtype, mask, kernel.clone()));
             return Ok(kernel);
@@ -291,7 +292,7 @@ impl Elementwise {
         };
         // There are at most 8 operands.
         let args: SmallVec<[DType; 4]> = (0..usize::from(self.arity)).map(arg).collect();
-        // The output of a half-precision kernel is stored in half precision, even beside bool operands.
+        // The output of a half-precision kernel is stored in half precision, even if some operands are bool.
         let builder = gradus_backend::KernelBuilder::new(&args);
         let outputs: Vec<_> = (self.body)(&builder.args())
             .into_iter()
@@ -354,8 +355,8 @@ fn holds(dtype: DType, v: i64) -> bool {
 }
 
 /// Converts a float scalar that is compared with integers to an integer if it is whole. Other scalars stay as they are.
-/// A whole number that no operand's dtype can represent becomes an infinity, since f64 would round large integers up to
-/// it.
+/// A whole number that no operand's dtype can represent becomes an infinity, since in f64 a large integer could round
+/// to that number and seem equal.
 fn integral(s: Scalar, operands: &[Operand<'_>]) -> Scalar {
     let Scalar::Float(v) = s else { return s };
     let tensors = || operands.iter().filter_map(|o| if let Operand::Tensor(t) = o { Some(t.dtype()) } else { None });

@@ -1,4 +1,4 @@
-//! `embedding(weight, index)`: rows of a table. The gradients of a row that was used several times are added in a fixed
+//! `embedding(weight, index)`: rows of a table. If a row was used several times, its gradients are added in a fixed
 //! order.
 
 use gradus_backend::{Backend, Error, Result, Shape, View, ViewMut};

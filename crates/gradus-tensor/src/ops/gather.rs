@@ -68,8 +68,8 @@ impl Tensor {
         apply_one(Gather { axis }, &[&corner(&x, Some(axis), places.shape())?, &places])?.back_to(index)
     }
 
-    /// The slices of an axis that `index [n]` (integers) names, in the order of `index`. A scalar index is a list of
-    /// one. If this tensor is a scalar, it has one slice, and the result is a scalar.
+    /// The slices of an axis that `index [n]` (integers) names, in the order of `index`. A scalar index counts as a
+    /// list of one. If this tensor is a scalar, it has one slice, and the result is a scalar.
     #[track_caller]
     pub fn index_select(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
         const OP: &str = "index_select";
@@ -86,7 +86,7 @@ impl Tensor {
 }
 
 /// `x` cut to the sizes `dims` where these are smaller, except at `axis`. The result is a view. It is `x` itself if
-/// nothing is cut off, or if the ranks differ, in which case the operation fails later.
+/// nothing is cut off, or if the ranks differ, in which case the operation itself reports the error.
 #[track_caller]
 pub(super) fn corner(x: &Tensor, axis: Option<usize>, dims: &[usize]) -> Result<Tensor> {
     let mut part = x.clone();
@@ -98,7 +98,7 @@ pub(super) fn corner(x: &Tensor, axis: Option<usize>, dims: &[usize]) -> Result<
     Ok(part)
 }
 
-/// Restates an error about a stretched index with the position in `index [n]`, which the user passed.
+/// Restates an error about a broadcast index with the position in `index [n]`, which the user passed.
 #[track_caller]
 pub(super) fn at_position(e: Error, op: &str, x: &Tensor, axis: usize, index: &Tensor) -> Error {
     match *e.kind() {
@@ -113,8 +113,8 @@ pub(super) fn at_position(e: Error, op: &str, x: &Tensor, axis: usize, index: &T
     }
 }
 
-/// [`index_along`] the axis of `x`, with the index checked. The kernel checks the index element by element. If another
-/// axis is empty there are no elements, so the check is made here.
+/// [`index_along`] the axis of `x`, with the index checked. Normally the kernel checks each element of the index. If
+/// another axis is empty, the kernel sees no elements, so the check is made here.
 #[track_caller]
 pub(super) fn checked_along(op: &str, index: &Tensor, x: &Tensor, axis: usize) -> Result<Tensor> {
     let stretched = index_along(index, x.shape(), axis)?;

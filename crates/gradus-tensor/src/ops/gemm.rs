@@ -1,5 +1,5 @@
 //! `addmm` and `baddbmm`: a matrix product added to a matrix. `gemm`: the same on flat buffers with leading dimensions,
-//! as in linear-algebra libraries.
+//! as in BLAS libraries.
 
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Layout, Result, Scalar, Shape, View, ViewMut};
 
@@ -115,45 +115,45 @@ impl Gemm {
         self
     }
 
-    /// Sets the factor of the product; 1 by default.
+    /// Sets the factor of the product, which is 1 by default.
     pub fn alpha(mut self, alpha: impl Into<Scalar>) -> Gemm {
         self.alpha = alpha.into();
         self
     }
 
-    /// Sets the factor of the old C; 0 by default.
+    /// Sets the factor of the old C, which is 0 by default.
     pub fn beta(mut self, beta: impl Into<Scalar>) -> Gemm {
         self.beta = beta.into();
         self
     }
 
-    /// Sets the distance between the stored rows of A, at least their length.
+    /// Sets the distance between the stored rows of A, which must be at least their length.
     pub fn lda(mut self, lda: usize) -> Gemm {
         self.lda = Some(lda);
         self
     }
 
-    /// Sets the distance between the stored rows of B, at least their length.
+    /// Sets the distance between the stored rows of B, which must be at least their length.
     pub fn ldb(mut self, ldb: usize) -> Gemm {
         self.ldb = Some(ldb);
         self
     }
 
-    /// Sets the distance between the rows of C, at least n.
+    /// Sets the distance between the rows of C, which must be at least n.
     pub fn ldc(mut self, ldc: usize) -> Gemm {
         self.ldc = Some(ldc);
         self
     }
 
     /// Computes `count` products. Successive matrices of A, B and C lie this many elements apart. With a distance of 0,
-    /// one A or B serves for all products. The matrices of C must not overlap.
+    /// all products use the same A or B. The matrices of C must not overlap.
     pub fn strided_batched(mut self, count: usize, stride_a: usize, stride_b: usize, stride_c: usize) -> Gemm {
         self.batch = Some((count, [stride_a, stride_b, stride_c]));
         self
     }
 
-    /// Returns the result as a new tensor. With `c` this is a copy of `c` in which the matrix is replaced. Without `c`
-    /// it is the matrix alone, as `[m, n]` or `[count, m, n]`.
+    /// Returns the result as a new tensor. With `c`, this is a copy of `c` in which the matrix is replaced. Without
+    /// `c`, it is the matrix alone, as `[m, n]` or `[count, m, n]`.
     ///
     /// # Errors
     /// Fails if the buffers are not contiguous, are too short or have different dtypes; if a leading dimension is below

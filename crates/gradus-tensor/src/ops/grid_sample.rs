@@ -22,7 +22,7 @@ pub enum Sampling {
     Bicubic,
 }
 
-/// What lies outside the image.
+/// The values outside the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GridPadding {
     /// Zeros.
@@ -34,12 +34,12 @@ pub enum GridPadding {
     Reflection,
 }
 
-/// How [`Tensor::grid_sample`] samples.
+/// The options of [`Tensor::grid_sample`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GridSample {
-    /// How to find a value between pixels.
+    /// The interpolation between pixels.
     pub mode: Sampling,
-    /// What lies outside the image.
+    /// The values outside the image.
     pub padding: GridPadding,
     /// Whether -1 and 1 are the centres of the border pixels rather than their outer edges.
     pub align_corners: bool,
@@ -57,8 +57,8 @@ struct Axis {
     how: GridSample,
 }
 
-/// The pixels that points touch along an axis. Each entry holds the positions (whole floats) and weights of one pixel
-/// for all points.
+/// The pixels that points touch along an axis. Each entry holds, for all points, the positions (whole floats) and
+/// weights of one pixel.
 type Taps = Vec<(Tensor, Tensor)>;
 
 /// The parameter of the cubic weights.
@@ -91,8 +91,8 @@ impl Axis {
         }
     }
 
-    /// Moves coordinates into the image as the padding requires; with zero padding they stay as they are. A coordinate
-    /// that is moved to the centre of a border pixel has slope 0, and so does one that lies there already.
+    /// Moves coordinates into the image as the padding requires. With zero padding they stay as they are. A coordinate
+    /// that is moved to the centre of a border pixel has slope 0, and so does a coordinate that already lies there.
     #[track_caller]
     fn within(&self, x: &Tensor) -> Result<Tensor> {
         match self.how.padding {
@@ -219,8 +219,8 @@ impl Tensor {
                 let index = row.add(column)?.expand([n, c, points])?;
                 let mut value = image.gather(2, &index)?;
                 if let (Some(x), Some(y)) = (inside_x, &inside_y) {
-                    // Selected rather than multiplied, so that a NaN at the border does not reach points outside the
-                    // image.
+                    // The value is selected rather than multiplied by the mask, so that a NaN at the border does not
+                    // reach points outside the image.
                     value = x.logical_and(y)?.where_(&value, 0.0)?;
                 }
                 let part = value.mul(weight_x)?;

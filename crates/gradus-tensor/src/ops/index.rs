@@ -30,16 +30,16 @@ enum Kind<'a> {
     Tensor(&'a Tensor),
 }
 
-/// In [`Tensor::index`]: stands for all the axes that the other indices leave, each in full.
+/// In [`Tensor::index`], stands for all axes that the other indices leave, each in full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ellipsis;
 
-/// In [`Tensor::index`]: a new axis of size 1.
+/// In [`Tensor::index`], stands for a new axis of size 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewAxis;
 
-/// In [`Tensor::index`]: every `step`-th element from `start` up to, but not including, `end`. `None` extends the range
-/// to the end of the axis on that side. A negative step goes backwards.
+/// In [`Tensor::index`], selects every `step`-th element from `start` up to, but not including, `end`. If an end is
+/// `None`, the range extends to the end of the axis on that side. A negative step goes backwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strided {
     /// The first element; negative numbers count from the end.
@@ -50,7 +50,7 @@ pub struct Strided {
     pub step: isize,
 }
 
-/// What [`Tensor::index`] accepts: one index, or a tuple (of up to 8), array, slice or vector of indices.
+/// The arguments of [`Tensor::index`]: one index, or a tuple (of up to 8), array, slice or vector of indices.
 pub trait IntoIndex<'a> {
     /// The indices, in the order of the axes.
     fn into_index(self) -> Vec<Index<'a>>;
@@ -79,7 +79,7 @@ index_from! {
     &'a Tensor, |v| Kind::Tensor(v);
 }
 
-/// One past an inclusive end. `None` for the last element (-1), since nothing comes after it.
+/// Returns the exclusive end for an inclusive one. `None` for the last element (-1), since nothing comes after it.
 fn past(end: i128) -> Option<i128> {
     if end == -1 { None } else { Some(end + 1) }
 }
@@ -141,7 +141,7 @@ index_from_tuples! {
 /// An index tensor and the axis of the view that it picks from.
 type Pick = (usize, Tensor);
 
-/// The view that positions, ranges and new axes produce, and the picks that remain to be made from it.
+/// Returns the view that positions, ranges and new axes produce, and the picks that remain to be made from it.
 #[track_caller]
 fn resolve(op: &str, x: &Tensor, items: &[Index<'_>]) -> Result<(Tensor, Vec<Pick>)> {
     let takes = |item: &Index<'_>| match item.0 {
@@ -238,8 +238,8 @@ fn bounds(start: Option<i128>, end: Option<i128>, step: i128, size: usize) -> Op
         let (first, last) = (within(resolved(start.unwrap_or(0)))?, within(end.map_or(n, resolved))?);
         return (first <= last).then_some((first, last, by, false));
     }
-    // Backwards from `start` down to, but not including, `end`. Read upwards, the same elements start at the last one
-    // reached.
+    // The range runs backwards from `start` down to, but not including, `end`. Read upwards, the same elements start at
+    // the last one that the range reaches.
     let top = start.map_or(n, |s| resolved(s) + 1);
     let stop = end.map_or(0, |e| resolved(e) + 1);
     let (top, stop) = (within(top)?, within(stop)?);
@@ -250,7 +250,7 @@ fn bounds(start: Option<i128>, end: Option<i128>, step: i128, size: usize) -> Op
     Some((first, top, by, true))
 }
 
-/// An index tensor as i64, with negative numbers counted from the end and every number checked.
+/// Converts an index tensor to i64, counting negative numbers from the end and checking every number.
 #[track_caller]
 fn from_the_end(op: &str, what: &str, index: &Tensor, size: usize) -> Result<Tensor> {
     let (index, n) = (as_index(op, index)?.detach().to_dtype(DType::I64)?, size as i64);
@@ -286,7 +286,7 @@ fn merged(op: &str, view: &Tensor, picks: &[Pick]) -> Result<(Tensor, Shape, Sma
 }
 
 impl Tensor {
-    /// The elements that a list of indices names. The first index is for the first axis, and so on; axes without an
+    /// The elements that a list of indices selects. The first index is for the first axis, and so on; axes without an
     /// index stay whole.
     ///
     /// | index | selects |
@@ -298,9 +298,10 @@ impl Tensor {
     /// | `&index` (integers) | the elements that it names, in the shape of `index`; -1 is the last |
     /// | `&mask` (bool) | the elements where it is true; it covers as many axes as it has |
     ///
-    /// Integers and ranges alone return a view. Several index tensors and masks broadcast together and pick one element
-    /// for each position of the broadcast shape. The axes of that shape replace the indexed axes if these are adjacent,
-    /// and are put in front otherwise. (As in PyTorch, integers are applied first and do not count as index tensors.)
+    /// Integers and ranges alone return a view. Several index tensors and masks broadcast together and select one
+    /// element for each position of the broadcast shape. The axes of that shape replace the indexed axes if these are
+    /// adjacent, and are put in front otherwise. (As in PyTorch, integers are applied first and do not count as index
+    /// tensors.)
     ///
     /// Clippy reports a range of literals like `1..-1` as a mistake; use [`Strided`] instead.
     ///

@@ -1,10 +1,10 @@
 //! Operations that write into their tensor: `copy_`, `fill_`, `zero_`, `add_`, `sub_`, `mul_`, `div_`, `clamp_`. Those
 //! that take an index are in `inplace_index.rs`, and those that take a formula in `update.rs`.
 //!
-//! Each raises the storage's version and logs the write. If the backward pass needs the old value, it fails with an
-//! error that names the line of the write. Writes are not recorded: while gradients are enabled, a write is refused if
-//! the tensor or an operand requires a gradient. A view shares its bytes with its base, so
-//! `x.narrow(0, 2, 3)?.copy_(&y)?` assigns to a slice of `x`.
+//! Each operation raises the storage's version and logs the write. If the backward pass needs the old value, it fails
+//! with an error that names the line of the write. Writes are not recorded: while gradients are enabled, a write is
+//! refused if the tensor or an operand requires a gradient. A view shares its bytes with its base, so `x.narrow(0, 2,
+//! 3)?.copy_(&y)?` assigns to a slice of `x`.
 
 use gradus_backend::{Error, ErrorKind, Here, Result, Scalar, Shape};
 use smallvec::SmallVec;
@@ -15,7 +15,7 @@ use super::table::{ADD, CLAMP, DIV, MUL, SUB};
 use super::{Arg, Contiguous, Fill, Op, Operation, To, Update, bind, same_device};
 use crate::{Tensor, is_grad_enabled};
 
-/// A method that writes in place, as errors and the log of writes show it.
+/// A method that writes in place, as it is shown by errors and by the log of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InPlace {
     /// `copy_`
@@ -24,7 +24,7 @@ pub(crate) enum InPlace {
     Fill,
     /// `zero_`
     Zero,
-    /// A method that also exists in a form that returns a new tensor, named the same but without the underscore.
+    /// A method whose name without the underscore is a method that returns a new tensor.
     Method(&'static str),
     /// An [`UpdateFn`](crate::UpdateFn), by name.
     Update(&'static str),
@@ -47,7 +47,7 @@ impl InPlace {
         }
     }
 
-    /// What the error suggests instead of a write that would have to be recorded.
+    /// The alternative that an error suggests to a write that would have to be recorded.
     fn instead(self) -> String {
         match self {
             InPlace::Copy => {
@@ -194,7 +194,7 @@ impl Tensor {
         self.describe(e, "self").help("convert the operand with to_dtype")
     }
 
-    /// `self = op(self, others..)`. The result keeps this shape and dtype: this tensor is neither stretched nor
+    /// `self = op(self, others..)`. The result keeps this shape and dtype: this tensor is neither broadcast nor
     /// promoted.
     #[track_caller]
     fn map_(&self, name: &'static str, op: &'static Elementwise, others: &[Operand<'_>]) -> Result<()> {

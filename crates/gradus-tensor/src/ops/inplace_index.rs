@@ -1,10 +1,10 @@
 //! Writes in place to elements selected by an index or a mask: `index_assign_`, `index_put_`, `scatter_` and related
 //! methods, `masked_fill_`.
 //!
-//! Each method computes its counterpart that returns a new tensor and then writes the result. Both therefore have the
-//! same meaning, and a method that fails writes nothing. What is written, and logged, depends on the index: the view
-//! that it selects; for an index tensor, the slices from the first to the last that it names; for a mask, the whole
-//! tensor.
+//! Each method computes its counterpart that returns a new tensor and then writes the result. The two methods therefore
+//! have the same meaning, and a method that fails writes nothing. Which elements are written and logged depends on the
+//! index: a view is written alone; for an index tensor, the slices from the first to the last that it names are
+//! written; for a mask, the whole tensor.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ impl Tensor {
         let how = InPlace::Method(op);
         self.check_writable(how, sources)?;
         let (_guard, _parts) = (no_grad_guard(), PartsOf::new(op, Location::caller()));
-        // Done before `f`, because `f` may report an index out of range only after it has returned. An invalid axis is
-        // left for `f` to report.
+        // This is done before `f`, because `f` may report an index out of range only after it has returned. An invalid
+        // axis is left for `f` to report.
         let mut named = None;
         if let Some((axis, index)) = within
             && self.rank() > 0
@@ -136,7 +136,7 @@ impl Tensor {
     }
 
     /// Writes `value`, which the dtype must be able to represent, where `mask` (bool, broadcast to this shape) is true.
-    /// Fails where [`masked_fill`](Tensor::masked_fill) does, and for a mask that would enlarge the shape.
+    /// Fails where [`masked_fill`](Tensor::masked_fill) does, and if the mask would enlarge the shape.
     #[track_caller]
     pub fn masked_fill_(&self, mask: &Tensor, value: impl Into<Scalar>) -> Result<()> {
         let value = value.into();

@@ -1,7 +1,7 @@
 //! `interpolate`: resizes lines, images and volumes, as in PyTorch.
 //!
 //! Every mode is separable. Along one axis, an output is a short weighted sum of inputs, its *taps*, whose positions
-//! and weights are computed on the host in f64. Each tap then takes one gather and one multiply-add. As a result,
+//! and weights are computed on the host in f64. Each tap then requires one gather and one multiply-add. As a result,
 //! gradients of every order exist, an output depends only on its taps (a NaN elsewhere does not reach it), and the
 //! order of summation is fixed.
 
@@ -57,13 +57,15 @@ impl From<Interpolation> for Interpolate {
 }
 
 impl Interpolate {
-    /// Aligns the centres of the first and last pixels instead of their outer edges. For the linear and cubic modes.
+    /// Aligns the centres of the first and last pixels instead of their outer edges. Applies to the linear and cubic
+    /// modes.
     pub fn align_corners(mut self) -> Self {
         self.align_corners = true;
         self
     }
 
-    /// Widens the filter when an axis shrinks, so that every input counts. For bilinear and bicubic.
+    /// Widens the filter when an axis shrinks, so that every input contributes. Applies to the bilinear and bicubic
+    /// modes.
     pub fn antialias(mut self) -> Self {
         self.antialias = true;
         self
@@ -123,7 +125,7 @@ fn cubic_weights(t: f64) -> [f64; 4] {
     [t + 1.0, t, 1.0 - t, 2.0 - t].map(|x| cubic(x, -0.75))
 }
 
-/// The most bytes that the windows of an axis take on the host for each input and each output.
+/// The maximum number of bytes on the host that the windows of an axis need for each input and each output.
 const TABLE_BYTES: usize = 256;
 
 /// The inputs of one output, with their weights.
@@ -187,7 +189,7 @@ impl Taps {
 
     /// The taps in order, each with its positions and weights for all outputs. A window that is shorter than the
     /// longest repeats its last tap and divides that tap's weight among the copies, so that no value from outside the
-    /// window enters.
+    /// window contributes.
     fn in_turn(&self) -> impl Iterator<Item = (Vec<i64>, Vec<f64>)> + '_ {
         let longest = self.windows.iter().map(Vec::len).max().unwrap_or(0);
         (0..longest).map(move |k| {
@@ -316,11 +318,11 @@ impl Tensor {
         let bytes = shape.numel().saturating_mul(size_of::<i64>()).saturating_add(longest.saturating_mul(TABLE_BYTES));
         check_room(self.device().backend(), OP, 1, bytes).map_err(|e| self.describe(e, "self"))?;
         let mut y = if how.mode.picks() { self.clone() } else { self.to_dtype(self.dtype().compute())? };
-        // The axes that shrink most are resized first, which leaves less work for the rest.
+        // The axes that shrink most are resized first, which leaves less work for the other axes.
         plan.sort_by(|a, b| (a.2 as f64 / a.1 as f64).total_cmp(&(b.2 as f64 / b.1 as f64)));
         for (axis, input, output, factor) in plan {
-            // As in PyTorch, linear and antialiased modes do not resample an axis whose size stays the same, whatever
-            // the factor.
+            // As in PyTorch, linear and antialiased modes do not resample an axis whose size stays the same, regardless
+            // of the factor.
             let copied = how.antialias || how.mode.is_linear() || factor.is_none_or(|f| f == 1.0);
             if input != output || !copied {
                 y = Taps::new(input, output, factor, how).apply(&y, axis)?;

@@ -10,12 +10,12 @@ use smallvec::SmallVec;
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, To, Update, apply_one, bind, one};
 use crate::Tensor;
 
-/// The largest number of arguments and outputs that one gradient kernel may have together. A larger one is replaced by
-/// a kernel for each output. A gradient kernel takes the arguments of its kernel and one more for each output, so
-/// kernels of several outputs double with each order of differentiation, whereas those of one output grow by one.
+/// The largest number of arguments and outputs that one gradient kernel may have together. A larger kernel is replaced
+/// by a kernel for each output. A gradient kernel has the arguments of its kernel and one more for each output, so
+/// kernels of several outputs double with each order of differentiation, whereas kernels of one output grow by one.
 const LARGE: usize = 20;
 
-/// Where an argument of a kernel comes from.
+/// The source of a kernel's argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Arg {
     /// Input number `.0` of the operation.
@@ -259,7 +259,7 @@ pub(super) fn arguments<'a>(args: &[Arg], inputs: &[View<'a>], layouts: &'a [Lay
     found
 }
 
-/// Layouts that stretch the views to `shape`. There are none if all views have that shape already.
+/// Layouts that broadcast the views to `shape`. There are none if all views have that shape already.
 #[inline]
 #[track_caller]
 pub(super) fn stretched(views: &[View<'_>], shape: &Shape) -> Result<SmallVec<[Layout; 2]>> {

@@ -1,7 +1,7 @@
 //! `matmul(a, b)`: matrix product with batch axes that broadcast.
 //!
-//! Gradients: `da = g @ b^T`, `db = a^T @ g`, summed over stretched batch axes. Transposing is a view, so nothing is
-//! copied.
+//! Gradients: `da = g @ b^T`, `db = a^T @ g`, summed over batch axes that were broadcast. Transposing is a view, so
+//! nothing is copied.
 
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Result, Scalar, Shape, View, ViewMut};
 

@@ -1,7 +1,7 @@
 //! The operations, one file each, and `bind`, the one function that runs them.
 //!
-//! A call takes three steps. The method (`x.softmax(-1)`) builds the operation's struct. `bind` infers shapes and
-//! dtypes, allocates the results, runs the kernel and records the operation. The backend's method is the kernel.
+//! A call passes through three layers. The method (`x.softmax(-1)`) builds the operation's struct. `bind` infers shapes
+//! and dtypes, allocates the results, runs the kernel and records the operation. The kernel is a method of the backend.
 
 mod adaptive_pool;
 mod arange;
@@ -112,16 +112,16 @@ pub type Grads = SmallVec<[Option<Tensor>; 3]>;
 /// How the elements of a result depend on the elements of the inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// Each depends only on the input elements at its own place after broadcasting. There are several of these where
-    /// the result has size 1 along an axis and an input does not.
+    /// Each element depends only on the input elements at the same place after broadcasting. There are several of these
+    /// if the result has size 1 along an axis and an input does not.
     InPlace,
-    /// Each is a copy of one input element, or a constant.
+    /// Each element is a copy of one input element, or a constant.
     Moves,
-    /// Each may depend on many input elements.
+    /// Each element may depend on many input elements.
     Mixes,
 }
 
-/// What an operation does besides computing its outputs from its inputs.
+/// The effects of an operation besides computing its outputs from its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
@@ -157,7 +157,7 @@ pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     /// How each element of the outputs depends on those of the inputs.
     fn flow(&self) -> Flow;
 
-    /// What the operation does besides computing its outputs from its inputs.
+    /// The effects of the operation besides computing its outputs from its inputs.
     fn effect(&self) -> Effect {
         Effect::Pure
     }
@@ -182,8 +182,8 @@ pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     }
 }
 
-/// An operation that is recorded as a function, defined by autograd or by users. Two rules are equal only if they are
-/// the same object. They are hashed by name, identity and debug form.
+/// An operation whose gradient rule is a function, defined by autograd or by users. Two rules are equal only if they
+/// are the same object. They are hashed by name, identity and debug form.
 pub trait Rule: fmt::Debug + Send + Sync {
     /// The name that errors, graphs and logs show.
     fn name(&self) -> &str;
@@ -229,7 +229,7 @@ macro_rules! ops {
         #[non_exhaustive]
         #[allow(missing_docs)] // each is documented in its file
         pub enum Op {
-            // Not boxed, since it is small and the most common operation.
+            // `Map` is not boxed, since it is small and the most common operation.
             Map(map::Map),
             $($name(Box<$module::$name>),)*
             /// An operation defined by a function rather than a kernel.
@@ -258,7 +258,7 @@ macro_rules! ops {
                 }
             }
 
-            /// The shapes and dtypes of its outputs. `None` for a [`Rule`], whose outputs are known only once it has
+            /// The shapes and dtypes of the outputs. `None` for a [`Rule`], whose outputs are known only once it has
             /// run.
             #[track_caller]
             pub fn infer(&self, inputs: &[InputSpec<'_>]) -> Option<Result<Outputs>> {
@@ -269,7 +269,7 @@ macro_rules! ops {
                 })
             }
 
-            /// How each element of its outputs depends on those of its inputs.
+            /// How each element of the outputs depends on those of the inputs.
             pub fn flow(&self) -> Flow {
                 match self {
                     Op::Map(op) => op.flow(),
@@ -278,7 +278,7 @@ macro_rules! ops {
                 }
             }
 
-            /// What it does besides computing its outputs from its inputs.
+            /// The effects of the operation besides computing its outputs from its inputs.
             pub fn effect(&self) -> Effect {
                 match self {
                     Op::Map(op) => op.effect(),
@@ -295,7 +295,7 @@ macro_rules! ops {
                 }
             }
 
-            /// For an operation that writes in place: whether its results depend on the old values.
+            /// Whether the results of an operation that writes in place depend on the old values.
             pub(crate) fn reads_outputs(&self) -> bool {
                 match self {
                     Op::Update(update) => update.args.iter().any(|arg| matches!(arg, Arg::Output(_))),
@@ -401,7 +401,7 @@ ops! {
     update::Update,
 }
 
-/// The spec of an operation's only output.
+/// The outputs of an operation with a single result.
 pub(crate) fn one(shape: Shape, dtype: DType) -> Outputs {
     SmallVec::from_buf([Spec { shape, dtype }])
 }
@@ -412,7 +412,7 @@ pub(crate) fn grads<const N: usize>(g: [Option<Tensor>; N]) -> Grads {
 }
 
 impl Tensor {
-    /// Sums over the axes that broadcasting stretched, so that the result has `shape`. This is the adjoint of `expand`.
+    /// Sums over the axes that were broadcast, so that the result has `shape`. This is the adjoint of `expand`.
     #[track_caller]
     pub(crate) fn sum_to(&self, shape: &[usize]) -> Result<Tensor> {
         if self.shape() == shape {

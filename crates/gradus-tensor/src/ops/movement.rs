@@ -1,5 +1,5 @@
 //! Views that rearrange axes and elements without copying: `reshape`, `flatten`, `unflatten`, `permute`, `movedim`,
-//! `transpose`, `expand`, `flip`, `squeeze`, `unsqueeze`. The gradient of each is rearranged back; for `expand` it is
+//! `transpose`, `expand`, `flip`, `squeeze`, `unsqueeze`. The gradient undoes the rearrangement; for `expand`, it is
 //! summed.
 
 use gradus_backend::shape::resolve_axis;
@@ -10,7 +10,7 @@ use super::operand_rules::{axis_of, reduced_axes};
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_view, grads, one};
 use crate::Tensor;
 
-/// In the shape of a [`reshape`](Tensor::reshape): the size of this axis follows from the number of elements.
+/// A size in the shape passed to [`reshape`](Tensor::reshape) that is to be computed from the number of elements.
 pub const INFER: usize = usize::MAX;
 
 /// The same elements in row-major order under another shape.
@@ -27,7 +27,7 @@ pub struct Permute {
     pub axes: SmallVec<[isize; 8]>,
 }
 
-/// Stretches axes of size 1 and adds new axes in front.
+/// Expands axes of size 1 and adds new axes in front.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Expand {
     /// The new shape.
@@ -234,7 +234,8 @@ impl Tensor {
         self.transpose(0, 1)
     }
 
-    /// Stretches this tensor to `shape` by the broadcasting rule. The result is a view; stretched axes have stride 0.
+    /// Expands this tensor to `shape` by the broadcasting rule. The result is a view, in which expanded axes have
+    /// stride 0.
     #[track_caller]
     pub fn expand(&self, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         let shape = Shape::new(shape.as_ref())?;
@@ -244,7 +245,7 @@ impl Tensor {
         self.view(Expand { shape }, self.layout().expand(shape))
     }
 
-    /// Reverses the order of one axis. The result is a view.
+    /// Reverses the elements along an axis. The result is a view.
     #[track_caller]
     pub fn flip(&self, axis: isize) -> Result<Tensor> {
         let axis = axis_of("flip", axis, self.rank())?;

@@ -47,7 +47,7 @@ static INVERSE_ROOT: Elementwise = Elementwise::new("inverse_root", Class::Float
     vec![x[0].eq(f64::INFINITY).select(f64::NAN, x[0] + x[1]).rsqrt()]
 });
 
-/// The root of x. Where `over` says that x is infinite, it is an infinity with an infinite slope.
+/// Returns `root`, but an infinity with an infinite slope where `over` says that x is infinite.
 fn endless<'k>(x: Expr<'k>, over: Expr<'k>, root: Expr<'k>) -> Expr<'k> {
     let x = over.select(x, 1.0);
     over.select(x * x, root)

@@ -1,10 +1,10 @@
 //! `layer_norm`, `rms_norm`, `batch_norm`, `group_norm` and `instance_norm`: `(x - mean) / sqrt(var + eps) * scale + shift`
 //! over a set of axes.
 //!
-//! Gradients, with `n = (x - mean) * rstd` and `h = g * scale`: `dx = rstd * (h - mean(h) - n * mean(h * n))`,
-//! `dscale = sum(g * n)`, `dshift = sum(g)`. In `rms_norm` the mean and the term `mean(h)` are 0. A gradient that must
-//! itself be differentiable is the gradient of the decomposition. It is NaN where squares overflow, which in f32
-//! happens for finite numbers from 1.8e19 on. Other gradients are correct there too.
+//! Gradients, with `n = (x - mean) * rstd` and `h = g * scale`: `dx = rstd * (h - mean(h) - n * mean(h * n))`, `dscale
+//! = sum(g * n)`, `dshift = sum(g)`. In `rms_norm` the mean and the term `mean(h)` are 0. A gradient that must itself
+//! be differentiable is computed as the gradient of the decomposition. It is NaN where squares overflow, which in f32
+//! happens for finite numbers from 1.8e19 on. Other gradients are correct even there.
 
 use std::borrow::Cow;
 
@@ -288,7 +288,7 @@ impl Tensor {
         common_dtype(name, &operands, &names)
     }
 
-    /// The trailing axes, which must have this shape. Weight and bias, if there are any, must have it too.
+    /// Returns the trailing axes. They must have the shape `shape`, and so must weight and bias if they are given.
     #[track_caller]
     fn trailing(&self, op: &str, shape: &[usize], weight: Option<&Tensor>, bias: Option<&Tensor>) -> Result<Axes> {
         let refuse = |t: &Tensor, what: &str| {
@@ -409,7 +409,8 @@ impl Tensor {
         let axes = (0..self.rank()).filter(|&a| a != 1).fold(Axes::NONE, Axes::with);
         let [y, mean, _] = self.normalized(Norm::Batch, axes, eps, scale.as_ref(), shift.as_ref())?;
         let _guard = crate::no_grad_guard();
-        // Computed from the deviations, since `1 / rstd^2 - eps` would lose a variance that is far below eps.
+        // The variance is computed from the deviations, since `1 / rstd^2 - eps` would lose a variance that is far
+        // below eps.
         let axes: Vec<isize> = axes.iter().map(|a| a as isize).collect();
         let var = self.sub(&mean)?.square()?.sum(&axes, false)?.div(count as f64 - 1.0)?;
         Ok((y, BatchStatistics { mean: mean.reshape([c])?, var }))

@@ -8,8 +8,7 @@
 //! **Indices** are integers of any dtype. Backends accept i64, i32 and u32; other dtypes are converted to i64 here.
 //!
 //! **Axes.** In most operations a scalar counts as a vector of one element, so 0 and -1 name its axis. Operations that
-//! split an axis or join tensors along one have nothing to split or join in a scalar, so for them these axes are
-//! errors.
+//! split an axis or join tensors along one reject these axes, because a scalar has nothing to split or join.
 
 use std::borrow::Cow;
 
@@ -78,7 +77,7 @@ pub(super) fn as_index<'a>(op: &str, index: &'a Tensor) -> Result<Cow<'a, Tensor
     }
 }
 
-/// [`as_index`] for a list of positions. A scalar is a list of one.
+/// [`as_index`] for a list of positions. A scalar counts as a list of one position.
 #[track_caller]
 pub(super) fn as_index_list<'a>(op: &str, index: &'a Tensor) -> Result<Cow<'a, Tensor>> {
     if index.rank() > 1 {

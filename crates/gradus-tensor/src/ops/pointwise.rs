@@ -1,5 +1,5 @@
 //! Elementwise operations that need more than a formula: defaults that depend on the dtype, a weight with its own axis,
-//! the two halves of an axis.
+//! or the two halves of an axis.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{DType, Error, Result};

@@ -233,7 +233,7 @@ impl Tensor {
             }
             return apply_one(AvgPool { window, count_include_pad }, &[self]);
         }
-        // The padding becomes elements, which count; positions beyond it do not.
+        // The padding is turned into elements, which count in the mean. Positions beyond the padding do not count.
         let side = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
         let sides: Vec<_> = (0..N).map(|i| (side(window.pad_before[i]), side(window.pad_after[i]))).collect();
         let x = self.pad(&sides, PadMode::Constant(0.into()))?;

@@ -1,8 +1,9 @@
 //! `sum`, `mean`, `max`, `min`, `prod`, `any`, `all`, `var` and `std` over axes.
 //!
 //! Gradients: `sum` spreads g over the elements, and `mean` spreads g / n. `max` and `min` split g evenly among the
-//! elements that attain the extreme (if the result is NaN, among the NaNs). `prod` gives each element g times the
-//! product of the others, computed without division, so zeros are no special case. `any` and `all` have no gradient.
+//! elements that attain the extreme (if the result is NaN, among the NaNs). For `prod`, the gradient of an element is g
+//! times the product of the other elements, computed without division, so zeros are no special case. `any` and `all`
+//! have no gradient.
 
 use gradus_backend::{Axes, Backend, DType, Error, ErrorKind, ReduceOp, Result, View, ViewMut};
 
@@ -112,9 +113,9 @@ fn products_of_others(x: &Tensor, axes: Axes) -> Result<Tensor> {
     others_in_rows(&matrix)?.reshape(moved.shape())?.permute(&back)
 }
 
-/// For each element of `x [rows, n]`, the product of the other elements in its row. Neighbours are multiplied in pairs,
-/// the problem of half the size is solved, and each element takes the answer of its pair times its neighbour. The work
-/// is linear, without any division.
+/// For each element of `x [rows, n]`, the product of the other elements in its row. Multiplies neighbours in pairs,
+/// solves the problem of half the size, and multiplies the solution for each pair by one of its elements to obtain the
+/// result for the other. The work is linear, without any division.
 #[track_caller]
 fn others_in_rows(x: &Tensor) -> Result<Tensor> {
     let n = x.shape()[1];

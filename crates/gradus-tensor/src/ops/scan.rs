@@ -1,7 +1,8 @@
 //! Running sums, products, log-sum-exp and extremes along an axis.
 //!
 //! Gradients: for the sum, the running sum of g from the end. For the product and the log-sum-exp, a linear recurrence
-//! `r[i] = g[i] + a[i] r[i+1]` from the end. It needs no division, so zeros are no special case, to any order.
+//! `r[i] = g[i] + a[i] r[i+1]` from the end. The recurrence needs no division, so zeros are no special case, to any
+//! order.
 
 use gradus_backend::{Backend, DType, Error, Result, ScanOp, View, ViewMut};
 
@@ -20,7 +21,7 @@ pub struct Scan {
     pub axis: usize,
 }
 
-/// `e^(a - b)` for `a <= b`, and 0 where a is -inf, whatever b is.
+/// `e^(a - b)` for `a <= b`, and 0 where a is -inf, even if b is -inf as well.
 static WEIGHT: Elementwise = Elementwise::new("lse_weight", Class::Float, 2, |x| {
     let none = x[0].eq(f64::NEG_INFINITY);
     vec![none.select(0.0, none.select(0.0, x[0] - x[1]).exp())]
@@ -97,9 +98,9 @@ fn weight(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     WEIGHT.apply(&[Operand::Tensor(a), Operand::Tensor(b)])
 }
 
-/// Solves `r[i] = b[i] + a[i] r[i + 1]` along an axis, from the end. `a` is one element shorter than `b`. Pairs of
-/// steps are joined, the problem of half the size is solved, and the odd positions follow from its solution. The work
-/// is linear, in a logarithmic number of steps.
+/// Solves `r[i] = b[i] + a[i] r[i + 1]` along an axis, from the end. `a` is one element shorter than `b`. Joins pairs
+/// of steps, solves the problem of half the size, and computes the odd positions from its solution. The work is linear,
+/// in a logarithmic number of steps.
 #[track_caller]
 fn recurrence(b: &Tensor, a: &Tensor, at: usize) -> Result<Tensor> {
     let (axis, n) = (at as isize, b.shape()[at]);

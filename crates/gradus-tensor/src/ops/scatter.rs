@@ -184,10 +184,10 @@ impl Tensor {
     /// names along `axis`: `y[.., index[.., i, ..], ..] = src[.., i, ..]`. If several elements go to the same place,
     /// the last one in row-major order stays.
     ///
-    /// `index` must not be larger than this tensor along the other axes, nor larger than `src` along any axis; smaller
-    /// ones are aligned at 0. Fails if an index is outside `0..size`. A scalar counts as a vector of one element.
-    /// Dtypes promote. This tensor has gradient 0 at the places that are overwritten. In `src`, an element that stays
-    /// has the gradient of its place, and the others have gradient 0.
+    /// `index` must not be larger than this tensor along the other axes, nor larger than `src` along any axis. A
+    /// smaller index starts at position 0 of each axis. Fails if an index is outside `0..size`. A scalar counts as a
+    /// vector of one element. Dtypes promote. This tensor has gradient 0 at the places that are overwritten. In `src`,
+    /// an element that stays has the gradient of its place, and the others have gradient 0.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -237,14 +237,14 @@ impl Tensor {
 
     /// A copy of this tensor with the slices of `src` added to the slices of `axis` that `index [n]` (integers) names.
     /// Slices for the same place add up. `src` has the shape of this tensor, but size `n` at `axis`. A scalar counts as
-    /// a vector of one element, be it this tensor, the index or the source. Dtypes promote.
+    /// a vector of one element, whether it is this tensor, the index or the source. Dtypes promote.
     #[track_caller]
     pub fn index_add(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         self.slices("index_add", ScatterOp::Add, axis, index, src.into())
     }
 
     /// A copy of this tensor with the slices of `src` in place of the slices of `axis` that `index [n]` (integers)
-    /// names. Of several slices for the same place the last stays. The operands are as in
+    /// names. If several slices are written to the same place, the last one stays. The operands are as in
     /// [`index_add`](Tensor::index_add).
     #[track_caller]
     pub fn index_copy(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
@@ -274,7 +274,7 @@ impl Tensor {
         result.map_err(|e| at_position(e, name, &x, axis, &index)).here()?.back_to(self)
     }
 
-    /// One value in the dtype and on the device of this tensor, stretched to a shape.
+    /// One value in the dtype and on the device of this tensor, broadcast to a shape.
     #[track_caller]
     pub(super) fn stretched_value(&self, op: &str, value: Scalar, shape: &[usize]) -> Result<Tensor> {
         value.check(self.dtype()).map_err(|e| self.describe(Error::argument(op, e.message()), "self")).here()?;

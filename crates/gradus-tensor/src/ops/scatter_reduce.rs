@@ -1,9 +1,9 @@
 //! `scatter_reduce`: combines the elements that an index sends to the same place.
 //!
-//! Sums and means are a scatter. For products, the elements are ordered so that those for the same place are adjacent,
-//! and neighbours are multiplied in log2(n) rounds; zeros then need no special case in the gradient. For extremes, the
-//! elements are sorted so that the extreme of each place is written last and stays. The gradient of an extreme is split
-//! evenly among the elements that attain it.
+//! Sums and means are computed by a scatter. For products, the elements are ordered so that those for the same place
+//! are adjacent, and neighbours are multiplied in log2(n) rounds; zeros then need no special case in the gradient. For
+//! extremes, the elements are sorted so that the extreme of each place is written last and stays. The gradient of an
+//! extreme is split evenly among the elements that attain it.
 
 use gradus_backend::{Backend, DType, Error, Result, ScatterOp, View, ViewMut};
 
@@ -34,7 +34,7 @@ pub enum ScatterReduction {
 pub struct ScatterExtreme {
     /// The axis.
     pub axis: usize,
-    /// Whether the element of `x` is combined with those that arrive.
+    /// Whether the element of `x` is combined with the elements that are sent to its place.
     pub include_self: bool,
 }
 
@@ -112,7 +112,7 @@ impl Tensor {
         let index = as_index(OP, index)?;
         let index = &index.as_vector()?;
         let (x, src) = &x.with_source(OP, index, src.into())?;
-        // Makes the checks of a scatter before anything is computed.
+        // Performs the checks of a scatter before anything is computed.
         let scatter = Scatter { axis: at, op: ScatterOp::Set };
         infer(&scatter, &[x, index, src])?;
         scatter.check(x, index)?;

@@ -17,8 +17,8 @@ pub struct Unique {
 
 impl Tensor {
     /// The distinct values of all elements: in ascending order if `sorted`, otherwise in the order of their first
-    /// occurrence. Every NaN is a value of its own, and comes last in ascending order. Zeros are equal whatever their
-    /// signs. The gradient of a value goes to its first occurrence.
+    /// occurrence. Every NaN is a value of its own, and comes last in ascending order. Zeros of both signs are equal.
+    /// The gradient of a value goes to its first occurrence.
     #[track_caller]
     pub fn unique(&self, sorted: bool, return_inverse: bool, return_counts: bool) -> Result<Unique> {
         const OP: &str = "unique";
@@ -31,7 +31,8 @@ impl Tensor {
             0 => None,
             _ => Some(ordered.narrow(0, 1, n - 1)?.ne(&ordered.narrow(0, 0, n - 1)?)?.host::<bool>(OP)?),
         };
-        // Where each value begins in ascending order. The sort is stable, so this is the first occurrence of the value.
+        // The position at which each value begins in ascending order. The sort is stable, so this is the first
+        // occurrence of the value.
         let fresh = fresh.iter().flat_map(|f| f.iter());
         let begins = (0..n.min(1)).chain(fresh.enumerate().filter(|(_, new)| **new).map(|(k, _)| k + 1));
         let begins = HostVec::collect(device.backend(), OP, begins)?;

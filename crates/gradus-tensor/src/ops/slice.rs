@@ -15,7 +15,7 @@ pub struct Slice {
     pub start: usize,
     /// One past the last element.
     pub end: usize,
-    /// The step from one element to the next, at least 1.
+    /// The step from one element to the next; at least 1.
     pub step: usize,
 }
 

@@ -14,7 +14,7 @@ pub struct UnfoldAxis {
     pub axis: usize,
     /// The number of elements in a window.
     pub size: usize,
-    /// The step between neighbouring windows, at least 1.
+    /// The step between neighbouring windows; at least 1.
     pub step: usize,
 }
 

@@ -66,7 +66,7 @@ impl Operation for Split {
     }
 }
 
-/// The most memory that a piece takes on the host, in bytes, including its place in the graph.
+/// The maximum number of bytes that a piece needs on the host, including its entry in the graph.
 const PIECE_BYTES: usize = 1024;
 
 impl Tensor {

@@ -1,4 +1,4 @@
-//! Which operations are equal.
+//! Operations are equal if their parameters are; floats are compared by their bits.
 
 use std::hash::{BuildHasher, RandomState};
 

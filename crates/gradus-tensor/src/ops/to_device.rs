@@ -9,9 +9,9 @@ use crate::{Device, Tensor};
 /// Copies a contiguous tensor from one device to another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ToDevice {
-    /// Where the input lives.
+    /// The device of the input.
     pub from: Device,
-    /// Where the output lives.
+    /// The device of the output.
     pub to: Device,
 }
 

@@ -13,10 +13,10 @@ use crate::autograd::{beside, tracing};
 pub struct Traced<'a> {
     /// The operation, with its parameters.
     pub op: &'a Op,
-    /// The tensors that it read. If it [updates](super::Effect::Updates) tensors, these come first, with their new
-    /// values; an operand that shared memory with them is a copy.
+    /// The tensors that the operation read. If it [updates](super::Effect::Updates) tensors, these come first, with
+    /// their new values; an operand that shared memory with them is a copy.
     pub inputs: &'a [&'a Tensor],
-    /// The tensors that it returned or wrote.
+    /// The tensors that the operation returned or wrote.
     pub outputs: &'a [&'a Tensor],
     /// Whether the outputs existed before: a write in place.
     pub in_place: bool,
@@ -46,7 +46,7 @@ impl Drop for Outer {
 
 /// Runs `step`, and calls `seen` with every operation that runs on this thread meanwhile, after the operation has
 /// ended. These include the operations of backward passes, recomputed regions and optimisers. The operations that
-/// `seen` itself runs are not traced, recorded or observed. An outer `trace` sees none of all these operations. An
+/// `seen` itself runs are not traced, recorded or observed. An outer `trace` sees none of these operations. An
 /// operation that fails is not reported.
 ///
 /// ```

@@ -72,8 +72,8 @@ impl Operation for Update {
 /// copy.
 ///
 /// The formula receives the tensors and then the numbers, as scalars in the compute dtype of the first tensor that is
-/// written, whatever dtype they are stored in. It returns a value for each tensor that is written, which is rounded
-/// once when it is stored.
+/// written, regardless of the dtypes in which they are stored. It returns a value for each tensor that is written,
+/// which is rounded once when it is stored.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -105,8 +105,8 @@ impl UpdateFn {
 
     /// Evaluates the formula for `tensors` and `numbers`, and writes the results into `written`. The written tensors
     /// must have the same shape, and `tensors` must broadcast to it. A tensor that is also written is read with its old
-    /// value; unless it is passed as the same reference, it is copied for that purpose. Floats wider than the compute
-    /// dtype of the first written tensor are rounded to it.
+    /// value. To avoid a copy of that value, pass the same reference in both lists. Floats wider than the compute dtype
+    /// of the first written tensor are rounded to it.
     ///
     /// # Errors
     /// Fails if tensors do not broadcast or are on different devices; if the first written tensor holds integers while
@@ -169,7 +169,7 @@ impl UpdateFn {
         if let Some(kernel) = kernels().iter().find(|k| fits(k)) {
             return Ok(kernel.clone());
         }
-        // Built without holding the lock, since the formula is user code.
+        // The kernel is built without holding the lock, since the formula is user code.
         let _nested = Nested::enter(self.name)?;
         let builder = KernelBuilder::new(args);
         let operands: Vec<_> = builder.args().into_iter().map(|x| x.cast(wide)).collect();

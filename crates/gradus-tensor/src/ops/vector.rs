@@ -45,7 +45,7 @@ impl Tensor {
     }
 
     /// The Kronecker product: every element of this tensor times all elements of `other`, laid out as blocks. The
-    /// operand of lower rank gets axes of size 1 in front. The rank is at most 4.
+    /// operand of lower rank is padded with leading axes of size 1. The rank is at most 4.
     #[track_caller]
     pub fn kron(&self, other: &Tensor) -> Result<Tensor> {
         let rank = self.rank().max(other.rank());

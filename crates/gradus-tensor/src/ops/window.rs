@@ -36,7 +36,7 @@ impl<const N: usize> ConvOptions<N> {
         ConvOptions { stride: [1; N], padding: [(0, 0); N], dilation: [1; N], groups: 1, output_padding: [0; N] }
     }
 
-    /// Sets the step between windows, at least 1.
+    /// Sets the step between windows, which must be at least 1.
     pub const fn stride(mut self, stride: [usize; N]) -> Self {
         self.stride = stride;
         self
@@ -54,21 +54,21 @@ impl<const N: usize> ConvOptions<N> {
         self
     }
 
-    /// Sets the step between the elements of a window, at least 1.
+    /// Sets the step between the elements of a window, which must be at least 1.
     pub const fn dilation(mut self, dilation: [usize; N]) -> Self {
         self.dilation = dilation;
         self
     }
 
-    /// Sets the number of groups of channels, which are convolved separately. For convolutions only.
+    /// Sets the number of groups of channels, which are convolved separately. Applies to convolutions only.
     pub const fn groups(mut self, groups: usize) -> Self {
         self.groups = groups;
         self
     }
 
-    /// Sets the number of elements added at the end of each axis of the result, fewer than the larger of stride and
-    /// dilation. A strided convolution maps several input sizes to the same output size; this option chooses which of
-    /// them the transposed convolution returns. For transposed convolutions only.
+    /// Sets the number of elements added at the end of each axis of the result, which must be less than the larger of
+    /// stride and dilation. A strided convolution maps several input sizes to the same output size; this option chooses
+    /// which of them the transposed convolution returns. Applies to transposed convolutions only.
     pub const fn output_padding(mut self, output_padding: [usize; N]) -> Self {
         self.output_padding = output_padding;
         self
@@ -110,8 +110,8 @@ impl<const N: usize> ConvOptions<N> {
     }
 }
 
-/// How a pooling window slides over `N` spatial axes. By default the stride is the kernel size, so windows do not
-/// overlap; there is no padding, the dilation is 1, and a window that does not fit at the end is left out.
+/// How a pooling window slides over `N` spatial axes. By default, the stride is the kernel size (so windows do not
+/// overlap), there is no padding, the dilation is 1, and a window that does not fit at the end is left out.
 #[must_use = "options do nothing until they are passed to an operation, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolOptions<const N: usize> {
@@ -128,30 +128,31 @@ impl<const N: usize> Default for PoolOptions<N> {
 }
 
 impl<const N: usize> PoolOptions<N> {
-    /// The defaults: the stride is the kernel size, no padding, dilation 1, the number of windows rounded down.
+    /// The defaults: the stride is the kernel size, there is no padding, the dilation is 1, and the number of windows
+    /// is rounded down.
     pub const fn new() -> Self {
         PoolOptions { stride: None, padding: [0; N], dilation: [1; N], ceil_mode: false }
     }
 
-    /// Sets the step between windows, at least 1.
+    /// Sets the step between windows, which must be at least 1.
     pub const fn stride(mut self, stride: [usize; N]) -> Self {
         self.stride = Some(stride);
         self
     }
 
-    /// Sets the padding on both sides, at most half the kernel.
+    /// Sets the padding on both sides, which must be at most half the kernel.
     pub const fn padding(mut self, padding: [usize; N]) -> Self {
         self.padding = padding;
         self
     }
 
-    /// Sets the step between the elements of a window, at least 1.
+    /// Sets the step between the elements of a window, which must be at least 1.
     pub const fn dilation(mut self, dilation: [usize; N]) -> Self {
         self.dilation = dilation;
         self
     }
 
-    /// Sets whether the number of windows is rounded up. A last window may then reach past the padding, if it starts
+    /// Sets whether the number of windows is rounded up. The last window may then reach past the padding, if it starts
     /// before it.
     pub const fn ceil_mode(mut self, ceil_mode: bool) -> Self {
         self.ceil_mode = ceil_mode;
@@ -176,7 +177,7 @@ impl<const N: usize> PoolOptions<N> {
         let end = |i: usize| spatial[i].saturating_add(2 * self.padding[i]);
         let reach = |i: usize| kernel[i].saturating_sub(1).saturating_mul(self.dilation[i]).saturating_add(1);
         for i in (0..N).filter(|_| self.ceil_mode) {
-            // If not even one window fits, the first may reach past the end by less than a stride.
+            // If not even one window fits, the first window may reach past the end by less than a stride.
             let short = reach(i).saturating_sub(end(i));
             more[i] = if short < stride[i] { short } else { 0 };
             widened.pad_after[i] = widened.pad_after[i].saturating_add(more[i]);

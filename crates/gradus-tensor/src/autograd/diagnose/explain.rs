@@ -26,7 +26,7 @@ pub enum Dependence {
     Zero {
         /// The operation of this kind that is nearest to the result.
         op: String,
-        /// The line that recorded it.
+        /// The line that recorded the operation.
         location: &'static Location<'static>,
     },
     /// The derivative is undefined or was switched off, so the path from the tensor to the result is cut. Also reported
@@ -34,14 +34,14 @@ pub enum Dependence {
     Undefined {
         /// The operation that cuts the path, with its parameters.
         op: String,
-        /// The line that called it.
+        /// The line that called the operation.
         location: &'static Location<'static>,
         /// How the operation cuts the path.
         reason: String,
     },
     /// As far as the step shows, the result was computed without the tensor. The path cannot be followed if elements
     /// are read out of the tensor (`to_vec`, `item`) and turned into a new tensor, or if it leads through a tensor that
-    /// was computed before the step. Let the step compute everything that follows from the tensor.
+    /// was computed before the step. Let the step compute everything that depends on the tensor.
     Unused,
 }
 
@@ -69,8 +69,9 @@ impl fmt::Display for Dependence {
 ///
 /// If a tensor does not influence a result as far as the graph knows, [`grad`] and
 /// [`Gradients::get`](crate::autograd::Gradients::get) return `None`. If it does, but the derivative is zero, they
-/// return zeros. An operation that cuts the graph is not part of it, so `explain_grad` runs the step and observes every
-/// operation. Outside of it, observing costs nothing. Operations on other threads are not seen.
+/// return zeros. An operation that cuts the graph is not part of the graph, so `explain_grad` runs the step and
+/// observes every operation. Operations outside of `explain_grad` are neither observed nor slowed down. Operations on
+/// other threads are not seen.
 ///
 /// # Errors
 /// The errors of `step` and of the gradient; an `input` that does not require a gradient; nesting beyond
@@ -124,7 +125,7 @@ pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Re
 struct Step {
     op: String,
     location: &'static Location<'static>,
-    /// The operands on no recorded path from the input (`dead`), and those on one (`alive`).
+    /// The operands that are not on a recorded path from the input (`dead`), and those that are (`alive`).
     dead: Vec<Place>,
     alive: Vec<Place>,
     outputs: Vec<Place>,
@@ -137,7 +138,7 @@ struct Step {
 /// The operations of a step and the paths from an input through them.
 pub(in crate::autograd) struct Paths {
     input: u64,
-    /// Which output of its node the input is.
+    /// The number of the input among the outputs of its node.
     output: usize,
     /// For each node, by number, whether a path leads from the input to it.
     reached: HashMap<u64, bool>,
@@ -156,7 +157,7 @@ impl Paths {
     #[track_caller]
     fn new(edge: &Edge, input: &Tensor) -> Self {
         let mut alive = Places::default();
-        // A leaf is whatever its storage currently holds, so a write does not end its path.
+        // A leaf stands for whatever its storage currently holds, so a write does not end its path.
         alive.insert(Place::of(input), if edge.node.is_leaf() { usize::MAX } else { 0 });
         Paths {
             input: edge.node.seq,
@@ -179,7 +180,7 @@ impl Paths {
                 stack.extend(n.inputs().flatten());
             }
         }
-        // In ascending order, because the inputs of a node have lower numbers.
+        // Nodes are visited in ascending order, because the inputs of a node have lower numbers.
         for (seq, n) in unknown {
             let reached = n.inputs.iter().flatten().any(|e| self.is_reached(e));
             self.reached.insert(seq, reached);
@@ -187,8 +188,8 @@ impl Paths {
         self.is_reached(edge)
     }
 
-    /// Whether `edge` is known to be reached. Of the input's own node, only the input's output counts; of later nodes,
-    /// all outputs.
+    /// Whether `edge` is known to be reached. For the input's own node, only the output that is the input counts; for
+    /// later nodes, every output does.
     fn is_reached(&self, edge: &Edge) -> bool {
         match edge.node.seq {
             seq if seq == self.input => edge.output == self.output,
@@ -251,7 +252,7 @@ impl Paths {
         written: &[&Tensor],
         read: &[&Tensor],
     ) {
-        // Old values that are overwritten completely do not count.
+        // The result does not depend on old values that are overwritten completely.
         let old = if replaces { &[] } else { written };
         let dead = read.iter().chain(old).map(|t| Place::of(t)).collect();
         let outputs = written.iter().map(|t| Place::of(t)).collect();
@@ -259,7 +260,7 @@ impl Paths {
     }
 
     /// Called if the derivative along all recorded paths to a result is zero. Reports where another path is cut or, if
-    /// there is none, the zero.
+    /// no path is, the operation whose derivative is zero.
     fn zero_or_cut(&self, output: &Tensor, (op, location): (String, &'static Location<'static>)) -> Dependence {
         match self.cut(output, true) {
             Some(Dependence::Undefined { op, location, reason }) => {

@@ -22,8 +22,8 @@ use crate::{Storage, Tensor};
 /// all values stayed finite.
 ///
 /// This costs nothing unless it is called. If a step has gone wrong, run it again inside `find_nonfinite`, from the
-/// same values. The step ends with an error at the operation that is found. If that is a write, the other writes still
-/// run, so that an optimiser's step is not left half done. Only float tensors and operations on this thread are
+/// same values. The step ends with an error at the first such operation. If that operation is a write, the other writes
+/// still run, so that an optimiser's step is not left half done. Only float tensors and operations on this thread are
 /// checked. Every result is read back from its device, so this is slow.
 ///
 /// If a NaN existed before the step, or was in the numbers from which the step made a tensor, its origin is
@@ -133,7 +133,7 @@ impl fmt::Display for NonFiniteReport {
         let (op, at) = (&self.op, self.location);
         let total = |ranges: &[ValueRange]| ranges.iter().fold((0, 0), |n, r| (n.0 + r.nan, n.1 + r.infinite));
         let gave = total(&self.outputs);
-        // If it also spread some, the first one in the table below may be one of these.
+        // If the operation also spread some, the first value in the table below may be one of those.
         let which = match &self.made_at {
             Some((i, index)) if self.made != gave => {
                 let of = if self.outputs.len() > 1 { format!(" of {}", self.outputs[*i].name) } else { String::new() };
@@ -189,7 +189,7 @@ pub(in crate::autograd) struct Search {
     pub(in crate::autograd) inside: Option<String>,
 }
 
-/// What is known about a write in place before it happens, including the values that it reads.
+/// The data collected before a write in place, including the values that it reads.
 pub(crate) struct Written {
     op: &'static str,
     spreads: Spreads,
@@ -202,7 +202,7 @@ pub(crate) struct Written {
     sources: [Option<Rc<NonFiniteReport>>; 2],
 }
 
-/// Tensors that were read back.
+/// The value ranges and marks of tensors that were read back.
 #[derive(Default)]
 struct Looked {
     ranges: Vec<ValueRange>,
@@ -256,7 +256,7 @@ impl Search {
     }
 
     /// The report on an operation, and whether to end the step now. An infinity that is only passed on may be intended
-    /// and does not end it.
+    /// and does not end the step.
     #[track_caller]
     fn judge(
         &self,
@@ -315,7 +315,7 @@ impl Search {
     #[track_caller]
     pub(in crate::autograd) fn on_operation(&mut self, ran: &Ran<'_>) -> Result<()> {
         self.stopped()?;
-        // A number that was given is not a mistake until something is computed from it.
+        // A number that the user supplied is not a mistake until something is computed from it.
         if ran.inputs.is_empty() {
             return Ok(());
         }
@@ -378,8 +378,8 @@ impl Search {
         }
     }
 
-    /// Called when the gradients of a node's outputs are complete. Some of them may be `seeds` or sums that contain
-    /// them.
+    /// Called when the gradients of a node's outputs are complete. Some of the gradients may be `seeds`, or sums that
+    /// contain seeds.
     #[track_caller]
     pub(in crate::autograd) fn complete(
         &mut self,
@@ -414,7 +414,8 @@ impl Search {
         Ok(())
     }
 
-    /// Called after a node's hooks have run. The gradients were finite before, so a value that is not came from a hook.
+    /// Called after a node's hooks have run. The gradients were finite before, so a value that is not finite came from
+    /// a hook.
     #[track_caller]
     pub(in crate::autograd) fn hooked(&mut self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
         self.stopped()?;

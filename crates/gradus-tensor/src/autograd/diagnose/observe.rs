@@ -87,7 +87,7 @@ impl Drop for PartsOf {
 
 /// Observes this thread until it is finished or dropped. Until then, an outer observer is suspended.
 pub(in crate::autograd) struct Observing {
-    /// The outer observer, to be restored; `None` once this is done.
+    /// The outer observer, to be restored; `None` once it has been restored.
     outer: Option<Option<Observer>>,
     _mode: GradModeGuard,
 }
@@ -113,8 +113,8 @@ impl Drop for Observing {
     }
 }
 
-/// Calls the observer without observing it. The observer is set aside during the call: it reads tensors, and a function
-/// that watches their device may start a search of its own.
+/// Calls the observer without observing its own operations. The observer is set aside during the call because it reads
+/// tensors, and a function that watches their device may start a search of its own.
 fn with_observer<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
     let _quiet = (set(NOTE_ACCESS, false), no_grad_guard());
     let mut aside = Observing { outer: Some(OBSERVER.take()), _mode: set(OBSERVE, false) };

@@ -23,7 +23,7 @@ impl Place {
         Place { storage: Arc::downgrade(t.storage()), layout: *t.layout(), size: t.dtype().size() }
     }
 
-    /// Whether the two places share an element. May wrongly be `true` if the strides do not settle it.
+    /// Whether the two places share an element. May wrongly return `true` if the strides do not decide it.
     fn meets(&self, other: &Place) -> bool {
         let bytes = |place: &Place| Footprint::new(&place.layout, place.size);
         Weak::ptr_eq(&self.storage, &other.storage) && bytes(self).meets(&bytes(other))

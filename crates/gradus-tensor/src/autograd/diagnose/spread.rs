@@ -1,4 +1,4 @@
-//! Which elements of a result an operation made NaN or infinite itself, and which it only passed on from its operands.
+//! Separates the NaN and infinite elements of a result that an operation made itself from those that it only passed on.
 
 use gradus_backend::kernel::ScalarOp;
 use std::rc::Rc;
@@ -64,7 +64,8 @@ impl Spreads {
         Spreads { flow: op.flow(), number }
     }
 
-    /// The same for the gradient of a node. Its operands are the gradients of the outputs and the saved values.
+    /// Like [`of`](Spreads::of), for the gradient of a node. Its operands are the gradients of the outputs and the
+    /// saved values.
     pub(in crate::autograd) fn of_gradient(node: &Node) -> Spreads {
         match node.op() {
             Some(op @ Op::Map(_)) => Spreads::of(op),
@@ -93,12 +94,12 @@ fn compares(op: ScalarOp) -> bool {
     matches!(op, Eq | Ne | Lt | Le | Gt | Ge)
 }
 
-/// How the values of an operation's results that are not finite came about.
+/// Whether an operation made the values in its results that are not finite, or passed them on.
 #[derive(Debug, Default)]
 pub(in crate::autograd) struct Spread {
     /// The numbers of NaN and of infinities that the operation made.
     pub(in crate::autograd) made: (usize, usize),
-    /// The number of the result that contains the first of them, and its index.
+    /// The number of the result that contains the first such value, and the index of the value in it.
     pub(in crate::autograd) first: Option<(usize, Vec<usize>)>,
     /// The most severe value that the operation passed on. An operation that [mixes](Flow::Mixes) elements may have
     /// made that value itself.
@@ -106,8 +107,8 @@ pub(in crate::autograd) struct Spread {
 }
 
 impl Spread {
-    /// Counts a NaN as made by the operation if no operand is NaN, and an infinity, if `infinities` is set, if all
-    /// operands are finite. For elementwise operations only the operands at the same place count.
+    /// Counts a NaN as made by the operation if no operand is NaN. If `infinities` is set, counts an infinity as made
+    /// by it if all operands are finite. For elementwise operations, only the operand elements at the same place count.
     #[track_caller]
     pub(in crate::autograd) fn judge(
         how: Spreads,
@@ -173,7 +174,7 @@ impl Places {
         Ok(places)
     }
 
-    /// For each place, the element that is broadcast to it from a tensor of this shape.
+    /// For each place, the number of the element that is broadcast to it from a tensor of this shape.
     #[track_caller]
     fn elements_of(&self, shape: &[usize]) -> Result<Vec<usize>> {
         let lead = self.shape.len() - shape.len();

@@ -50,14 +50,15 @@ pub trait CustomOp: Send + Sync + 'static {
     /// Computes the outputs, of which there must be at least one. The inputs carry no graph here, and nothing is
     /// recorded. The inputs must not be overwritten.
     ///
-    /// Tensors that the operation owns are constants. Reading a tracked one is an error, since no gradient could reach
-    /// it: pass it as an input, or hold `w.detach()` instead. It is also an error if memory read both here and in
-    /// [`backward`](CustomOp::backward) is overwritten in between. Both are checked if this thread records, for reads
-    /// on this thread.
+    /// Tensors that the operation owns are constants. Reading an owned tensor that is tracked is an error, since no
+    /// gradient could reach it: pass it as an input, or hold `w.detach()` instead. It is also an error if memory read
+    /// both here and in [`backward`](CustomOp::backward) is overwritten in between. Both errors are detected only while
+    /// this thread records, and only for reads on this thread.
     fn forward(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>>;
 
-    /// The inputs and outputs (of the first 64 each) that [`backward`](CustomOp::backward) reads. `needs` says which
-    /// inputs want a gradient. The default is all inputs; leave out those that are not read, to save memory.
+    /// The inputs and outputs that [`backward`](CustomOp::backward) reads; only the first 64 of each can be saved.
+    /// `needs` says which inputs require a gradient. The default is all inputs; to save memory, leave out those that
+    /// are not read.
     fn keeps(&self, needs: &[bool]) -> Keep {
         Keep::inputs(0..needs.len())
     }
@@ -74,7 +75,7 @@ pub trait CustomOp: Send + Sync + 'static {
     /// To support gradients of gradients, build the result from `ctx.input(i)`, `ctx.output(i)` and `grads` with tensor
     /// operations. When this function is itself differentiated, reading the elements of tracked tensors (`to_vec`,
     /// `item`) is an error, and so is a gradient that does not depend on `grads`, unless the operation is
-    /// [`once_differentiable`](CustomOp::once_differentiable). Detach what is meant to be a constant.
+    /// [`once_differentiable`](CustomOp::once_differentiable). Detach tensors that are meant to be constants.
     fn backward(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>>;
 
     /// Whether the results of [`backward`](CustomOp::backward) cannot be differentiated again. If so, trying to
@@ -226,7 +227,7 @@ impl<O: CustomOp> Rule for Custom<O> {
 }
 
 impl<O: CustomOp> Custom<O> {
-    /// Computes the gradients, one for each input, and checks that what `forward` read is unchanged.
+    /// Computes the gradients, one for each input, and checks that the memory that `forward` read is unchanged.
     #[track_caller]
     fn backward(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
         let watch = Watch::new();

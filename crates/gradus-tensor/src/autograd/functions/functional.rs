@@ -64,8 +64,8 @@ pub(in crate::autograd) fn as_outputs<O: Tensors>(op: &str, tensors: Vec<Tensor>
         .here()
 }
 
-/// The same tensor with an edge of its own: a leaf if it is not tracked, otherwise a view through which gradients flow
-/// on.
+/// The same tensor with an edge of its own: a leaf if `t` is not tracked, otherwise a view that passes gradients on to
+/// `t`.
 #[track_caller]
 fn point(t: &Tensor) -> Result<Tensor> {
     if t.requires_grad() { t.reshape(t.shape()) } else { t.with_grad() }
@@ -115,7 +115,7 @@ impl Evaluated {
         Ok(Evaluated { outputs, ..self })
     }
 
-    /// Whether a derivative depends on anything that is tracked outside.
+    /// Whether to record the derivatives: the caller records, and they depend on a tracked tensor from outside.
     fn goes_on(&self, directions: &[&Tensor]) -> bool {
         let edges = self.outputs.iter().filter_map(Tensor::edge);
         self.recording && (directions.iter().any(|t| t.requires_grad()) || !edges_across(edges, self.before).is_empty())
@@ -159,7 +159,7 @@ fn options(create_graph: bool) -> BackwardOptions {
     if create_graph { options.create_graph() } else { options }
 }
 
-/// Errors unless there is one direction for each tensor, with the same shape, dtype and device.
+/// Fails unless there is one direction for each tensor, with the same shape, dtype and device.
 #[track_caller]
 fn check_directions(op: &str, what: &str, tensors: &[Tensor], directions: &[&Tensor]) -> Result<()> {
     if tensors.len() != directions.len() {
@@ -214,9 +214,9 @@ pub fn vjp<O: Tensors>(
 /// must be one tangent for each input, with the same shape, dtype and device. Each derivative has the shape of its
 /// output.
 ///
-/// Computed by differentiating twice: the vector-Jacobian product is linear in its cotangents, and its derivative with
-/// respect to them gives the transposed product. This costs about as much as two gradients, and every operation of `f`
-/// must be differentiable twice.
+/// This differentiates twice: the vector-Jacobian product is linear in its cotangents, and its derivative with respect
+/// to them is the transposed product. It costs about as much as two gradients, and every operation of `f` must be
+/// differentiable twice.
 ///
 /// # Errors
 /// Inputs that are not floats, tangents that do not match the inputs, and any error of `f` or of a gradient.
@@ -254,8 +254,8 @@ pub fn jvp<O: Tensors>(f: impl Fn(&[Tensor]) -> Result<O>, inputs: &[&Tensor], t
 }
 
 /// A Hessian-vector product. Returns the value of `f`, which must have one element, and for each input the derivative
-/// of the gradient of `f` along `vectors`. Vectors and results have the shapes of the inputs. Computed as the gradient
-/// of the product of the gradient and the vectors, without forming the Hessian.
+/// of the gradient of `f` along `vectors`. Vectors and results have the shapes of the inputs. The product is computed
+/// without forming the Hessian, as the gradient of the dot product of the gradient and the vectors.
 ///
 /// # Errors
 /// The same as for [`vjp`], and a value with several elements.

@@ -136,7 +136,7 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) -> 
 /// # Errors
 /// - `f` or its gradient fails.
 /// - An input is not f64, or has an element that is not finite.
-/// - `f` returns integers or booleans, or other values when it is called again.
+/// - `f` returns integers or booleans, or different values when it is called again.
 /// - An option is out of range.
 /// - The check runs inside [`inference`](crate::autograd::inference).
 /// - An entry of a gradient differs by more than the tolerance. For the first such entry, the error states the input
@@ -163,9 +163,9 @@ pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor])
     gradgradcheck_with(f, inputs, GradcheckOptions::new())
 }
 
-/// [`gradgradcheck`] with options. It checks the weighted sum of the entries of all gradients like [`gradcheck_with`].
-/// This sum is a function of the inputs and of the gradient of the result, from which the gradients are computed; so it
-/// also checks how each rule uses that gradient.
+/// [`gradgradcheck`] with options. Applies [`gradcheck_with`] to the weighted sum of the entries of all gradients, as a
+/// function of the inputs and of the gradient of the result. It therefore also checks how each rule depends on the
+/// gradient of the result.
 #[track_caller]
 pub fn gradgradcheck_with(
     f: impl Fn(&[Tensor]) -> Result<Tensor>,
@@ -183,8 +183,8 @@ pub fn gradgradcheck_with(
         options.weights(0, &y)?
     };
     let directional = |all: &[Tensor]| -> Result<Tensor> {
-        // These are plain tensors when finite differences are computed, and leaves on the analytic side. Both need a
-        // graph.
+        // `all` holds plain tensors when finite differences are computed, and leaves when the gradient is computed.
+        // Both cases need a graph.
         let _mode = enable_grad_guard();
         let leaf = |t: &Tensor| if t.requires_grad() { Ok(t.clone()) } else { t.with_grad() };
         let all: Vec<Tensor> = all.iter().map(leaf).collect::<Result<_>>().here()?;
@@ -224,7 +224,7 @@ fn require_f64(name: &str, inputs: &[Tensor]) -> Result<()> {
     }
 }
 
-/// The name of tensor number `i` in errors: an input or, from number `count` on, the gradient of the result.
+/// The name of tensor `i` in errors: an input if `i` is below `count`, otherwise the gradient of the result.
 fn called(i: usize, count: usize) -> String {
     if i < count { format!("input {i}") } else { "the gradient of the result".into() }
 }
@@ -239,7 +239,7 @@ fn check(
     options: GradcheckOptions,
 ) -> Result<()> {
     require_f64(name, inputs)?;
-    // Keeps the layout of each input, since strided and stretched inputs are part of what is checked.
+    // Each input keeps its layout, so that strided and broadcast inputs are checked as such.
     let leaves: Vec<Tensor> = inputs.iter().map(|t| t.detach().with_grad()).collect::<Result<_>>().here()?;
     let refs: Vec<&Tensor> = leaves.iter().collect();
     let _recording = enable_grad_guard();

@@ -15,12 +15,12 @@ use crate::autograd::functions::functional::{Tensors, as_outputs};
 /// applies to all. Negative axes count from the end.
 ///
 /// `f` is called once for each slice. This is correct for every function, including functions that draw random numbers
-/// (each call draws its own) or whose control flow depends on values. It can be differentiated to any order, but is no
-/// faster than a loop. **Most operations accept leading axes as they are**, and functions made of such operations need
-/// no `vmap`: elementwise operations and [`matmul`](Tensor::matmul) broadcast, reductions and
+/// (each call draws its own) or whose control flow depends on values. The result can be differentiated to any order,
+/// but `vmap` is no faster than a loop. **Most operations accept leading axes as they are**, and functions made of such
+/// operations need no `vmap`: elementwise operations and [`matmul`](Tensor::matmul) broadcast, reductions and
 /// [`softmax`](Tensor::softmax) take an axis as an argument, and [`linear`](Tensor::linear) and
-/// [`layer_norm`](Tensor::layer_norm) work on the last axis. The second example computes the gradient of each sample in
-/// one pass in this way.
+/// [`layer_norm`](Tensor::layer_norm) work on the last axis. The second example uses this to compute the gradients of
+/// all samples in one pass.
 ///
 /// # Errors
 /// - No axis is mapped, or the mapped axes differ in size or have size 0 (the shape of the result is then unknown).
@@ -47,8 +47,8 @@ use crate::autograd::functions::functional::{Tensors, as_outputs};
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// This example computes the same gradients in one pass, by broadcasting. Each sample gets its own parameter, and all
-/// of these share the same memory.
+/// This example computes the same gradients in one pass, by broadcasting. Each sample gets its own parameter, but all
+/// these parameters share the same memory.
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
@@ -158,7 +158,7 @@ impl Slice {
         Ok(Slice { value, version })
     }
 
-    /// Errors if output `i` of call `k` has been overwritten.
+    /// Fails if output `i` of call `k` has been overwritten.
     #[track_caller]
     fn check(&self, i: usize, k: usize) -> Result<()> {
         let (t, version) = (&self.value, self.version);
@@ -169,7 +169,7 @@ impl Slice {
     }
 }
 
-/// One entry for each of `n`: the list itself, or its only entry repeated.
+/// Returns `n` entries: the list itself, or its only entry repeated.
 #[track_caller]
 fn one_each<T: Copy>(what: &str, list: &[T], n: usize, of: &str) -> Result<Vec<T>> {
     match *list {

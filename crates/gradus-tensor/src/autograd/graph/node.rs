@@ -51,7 +51,7 @@ pub struct Node {
     /// The device of the outputs. The inputs live on the devices of their own nodes.
     pub(in crate::autograd) device: Device,
     pub(in crate::autograd) location: &'static Location<'static>,
-    /// `Err` once a backward pass has freed the graph, with the line that called that pass.
+    /// Once a backward pass has freed the graph, `Err` with the source line that called the pass.
     saved: Mutex<Kept>,
     /// Created by the first hook.
     pub(in crate::autograd) hooks: OnceLock<Box<Hooks>>,
@@ -78,7 +78,7 @@ pub(crate) fn line(caller: &'static Location<'static>) -> &'static Location<'sta
     LINE.get().unwrap_or(caller)
 }
 
-/// Until it is dropped, everything that is recorded gets the line of `node`.
+/// While it lives, every recorded operation gets the source line of `node`.
 pub(in crate::autograd) struct AtLineOf(Option<&'static Location<'static>>);
 
 impl AtLineOf {
@@ -133,7 +133,7 @@ impl Node {
         })
     }
 
-    /// Records a rule that is a function instead of a kernel. Its inputs may be any edges.
+    /// Records an operation whose gradient is computed by a `Rule` instead of a kernel. The inputs may be any edges.
     #[track_caller]
     pub(in crate::autograd) fn rule(
         rule: Arc<dyn Rule>,
@@ -269,7 +269,7 @@ impl Node {
         self.kept().as_ref().map(Saved::storages).unwrap_or_default()
     }
 
-    /// The saved inputs that are not tracked, each with its number.
+    /// The saved inputs that are not tracked, each with its index.
     pub(in crate::autograd) fn kept_constants(&self) -> Vec<(usize, Tensor)> {
         let kept = self.kept().as_ref().map(Saved::inputs).unwrap_or_default();
         kept.into_iter().filter(|(i, _)| self.inputs.get(*i).is_some_and(Option::is_none)).collect()
@@ -285,7 +285,8 @@ impl Node {
         let mut slot = self.kept();
         let saved = if slot.is_ok() { Some(std::mem::replace(&mut *slot, Err(pass))) } else { None };
         drop(slot);
-        // Dropped outside the lock, since dropping a packed value may run user code that looks at this node.
+        // The values are dropped outside the lock, since dropping a packed value may run user code that looks at this
+        // node.
         drop(saved);
     }
 
@@ -336,7 +337,7 @@ impl Drop for TakeLeft<'_> {
     }
 }
 
-/// Iterative, so that a chain of any length is freed without recursion.
+/// Dropping is iterative, so that a chain of any length is freed without recursion.
 impl Drop for Node {
     fn drop(&mut self) {
         let mut parts = Parts::default();
@@ -353,8 +354,8 @@ impl Drop for Node {
         });
         loop {
             while let Some(mut node) = parts.nodes.pop() {
-                // Normally emptied in place. It is moved out only if another thread drops its handle at this very
-                // moment.
+                // Normally, the node is emptied in place. It is moved out only if another thread drops its handle at
+                // this very moment.
                 if let Some(node) = Arc::get_mut(&mut node) {
                     node.unlink(&mut parts);
                 } else if let Some(mut node) = Arc::into_inner(node) {
@@ -373,7 +374,7 @@ impl Drop for Node {
     }
 }
 
-/// One line. With `{:#?}` the inputs, the outputs and the saved values follow.
+/// Prints one line; `{:#?}` adds the inputs, the outputs and the saved values.
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.op {

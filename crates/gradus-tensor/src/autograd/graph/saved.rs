@@ -77,13 +77,13 @@ fn mask(mask: u64, i: usize) -> u64 {
 #[derive(Clone, Default)]
 pub(crate) struct Saved {
     values: SmallVec<[SavedTensor; 2]>,
-    /// What the thread's switches added, and the values that they took over from `values`.
+    /// The data that the thread's switches added, and the values that they moved here from `values`.
     guarded: Option<Arc<Guarded>>,
 }
 
 impl Saved {
-    /// `versions` are those of the inputs' storages before the operation read them. Outputs are new, so their version
-    /// is 0.
+    /// `versions` are the versions of the inputs' storages from before the operation read them. Outputs are new, so
+    /// their version is 0.
     pub(crate) fn new(keep: Keep, inputs: &[&Tensor], versions: &[u64], outputs: &[Tensor]) -> Self {
         let mut values = SmallVec::new();
         if keep == Keep::NONE {
@@ -99,7 +99,7 @@ impl Saved {
         Saved { values, guarded: None }
     }
 
-    /// Saves inputs and outputs by number, each with the version of its storage. The outputs must carry no edge.
+    /// Saves inputs and outputs by index, each with the version of its storage. The outputs must carry no edge.
     pub(in crate::autograd) fn with_versions(
         inputs: impl IntoIterator<Item = (usize, Tensor, u64)>,
         outputs: impl IntoIterator<Item = (usize, Tensor, u64)>,
@@ -112,7 +112,7 @@ impl Saved {
     /// Guards or packs the values according to the switches of this thread. Called only if
     /// [`guards_saved`](crate::autograd::guards_saved) is true.
     ///
-    /// `versions` are those of the inputs' storages before the operation read them.
+    /// `versions` are the versions of the inputs' storages from before the operation read them.
     #[cold]
     #[track_caller]
     pub(crate) fn guard(self, op: &str, inputs: &[&Tensor], versions: &[u64]) -> Result<Self> {
@@ -165,7 +165,7 @@ impl Saved {
         held.map(|t| t.storage().clone()).chain(packed).collect()
     }
 
-    /// The saved inputs, each with its number, except those that hooks packed.
+    /// The saved inputs, each with its index, except those that hooks packed.
     pub(in crate::autograd) fn inputs(&self) -> Vec<(usize, Tensor)> {
         let slots = self.guarded.iter().flat_map(|g| &g.slots);
         let guarded = slots.filter_map(|slot| Some((slot.what, slot.value.kept()?.0)));
@@ -187,7 +187,8 @@ impl Saved {
     }
 }
 
-/// What a gradient rule sees: the saved values, which are checked on access, and which gradients are wanted.
+/// The data that a gradient rule receives: the saved values, which are checked on access, and which gradients are
+/// wanted.
 pub struct Context<'a> {
     pub(in crate::autograd) node: &'a Arc<Node>,
     pub(in crate::autograd) saved: Saved,
@@ -199,7 +200,7 @@ pub struct Context<'a> {
     pub(in crate::autograd) read: Read,
 }
 
-/// What the gradient rule has read so far.
+/// The saved values that the gradient rule has read so far.
 #[derive(Default)]
 pub(in crate::autograd) struct Read {
     /// Bit `i` is set once saved value `i` has been read.
@@ -219,8 +220,8 @@ impl Context<'_> {
         self.create_graph
     }
 
-    /// Whether the rule runs only once and nothing else reads the gradients that it receives. If these are also
-    /// [spare](Tensor::is_spare), results may be written into their memory.
+    /// Whether the rule runs only once and nothing else reads the gradients that it receives. If these gradients are
+    /// also [spare](Tensor::is_spare), results may be written into their memory.
     pub(crate) fn spares_grads(&self) -> bool {
         self.spares_grads
     }
@@ -230,7 +231,7 @@ impl Context<'_> {
         self.node.inputs.len()
     }
 
-    /// The shape and dtype of input `i`. Errors if that input requires no gradient.
+    /// The shape and dtype of input `i`. Fails if that input requires no gradient.
     #[track_caller]
     pub fn input_spec(&self, i: usize) -> Result<&Spec> {
         let edge = self.node.inputs.get(i).and_then(Option::as_ref);
@@ -242,13 +243,13 @@ impl Context<'_> {
             .here()
     }
 
-    /// Input `i` as the forward pass read it. Errors if it has been overwritten.
+    /// Input `i` as the forward pass read it. Fails if it has been overwritten.
     #[track_caller]
     pub fn input(&self, i: usize) -> Result<Tensor> {
         self.find(Which::Input(i))
     }
 
-    /// Output `i` as the forward pass computed it. Errors if it has been overwritten. Also errors if the gradient
+    /// Output `i` as the forward pass computed it. Fails if it has been overwritten. Also fails if the gradient
     /// itself must be differentiable but the output carries no gradient, since its dependence on the inputs would be
     /// lost.
     #[track_caller]
@@ -278,7 +279,7 @@ impl Context<'_> {
         }
     }
 
-    /// A saved value, checked. `None` if a switch took it over, so that it is guarded or packed.
+    /// Returns a saved value after checking its version. `None` if it was not saved, or if a switch guards or packs it.
     #[track_caller]
     fn find_kept(&self, what: Which) -> Result<Option<&Tensor>> {
         let Some(at) = self.saved.values.iter().position(|s| s.what == what) else { return Ok(None) };
@@ -326,8 +327,8 @@ impl Context<'_> {
         Ok(t)
     }
 
-    /// Checks again the values that the rule has read, since another thread may have written in the meantime. If the
-    /// node is strict, its inputs are checked as well, even those that the rule has not read.
+    /// Checks again that the values that the rule has read are unchanged, since another thread may have written in the
+    /// meantime. If the node is strict, its inputs are checked as well, even those that the rule has not read.
     #[track_caller]
     pub(in crate::autograd) fn check_read(&self) -> Result<()> {
         let values = self.read.values.get();
@@ -355,7 +356,7 @@ impl Context<'_> {
         handed.len() < count
     }
 
-    /// Errors if a saved value was overwritten since its storage had `version`.
+    /// Fails if a saved value was overwritten since its storage had `version`.
     #[inline]
     #[track_caller]
     fn check(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {

@@ -2,8 +2,8 @@
 
 use crate::autograd::is_grad_enabled;
 
-/// Why a tensor is outside the graph. A tensor computed from several others gets the one of their reasons that comes
-/// last in this list.
+/// Why a tensor is outside the graph. If a tensor is computed from several others, it gets whichever of their reasons
+/// comes last in this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Untracked {
     /// None of the tensors that it was computed from requires a gradient.
@@ -34,7 +34,7 @@ impl Untracked {
         all.into_iter().find(|why| why.code() == code).unwrap_or(Constant)
     }
 
-    /// The reason to give an untracked result of a tracked tensor.
+    /// The reason to record for an untracked result that was computed from a tracked tensor.
     #[inline]
     pub(crate) fn now() -> Untracked {
         if is_grad_enabled() { Severed } else { NoGrad }

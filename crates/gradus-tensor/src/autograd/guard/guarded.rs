@@ -2,7 +2,7 @@
 //! and packed values.
 //!
 //! All of this hangs off [`Saved`](crate::autograd::Saved) by a single pointer, which is null unless the node was
-//! recorded under such a switch. It lives as long as the graph needs it, since storages hold it weakly.
+//! recorded under such a switch. It lives only as long as the graph needs it, since storages refer to it weakly.
 //!
 //! **Invariant**: a tensor kept here has no edge. The edge is restored when a gradient reads the tensor.
 
@@ -19,7 +19,7 @@ use crate::ops::InPlace;
 use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
-/// What a node recorded under a switch stores in addition to its saved values.
+/// The data that a node recorded under a switch stores in addition to its saved values.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     op: String,
@@ -65,9 +65,9 @@ impl Value {
 }
 
 impl Guarded {
-    /// Takes over the `values` that `op` saves, according to this thread's switches. `versions` are those of the
-    /// inputs' storages before the operation read them. `pins` is the memory that the gradient reads again in place. If
-    /// there is any, the saved values are read in place too, so a write must not replace them with copies.
+    /// Takes over the `values` that `op` saves, according to this thread's switches. `versions` are the versions of the
+    /// inputs' storages from before the operation read them. `pins` is the memory that the gradient reads again in
+    /// place. If there are pins, the saved values are read in place too, so a write must not replace them with copies.
     #[cold]
     #[track_caller]
     pub(in crate::autograd) fn new(
@@ -121,7 +121,7 @@ impl Guarded {
         }
     }
 
-    /// Errors if the node is strict and one of its inputs was overwritten.
+    /// Fails if the node is strict and one of its inputs was overwritten.
     #[track_caller]
     pub(in crate::autograd) fn check_inputs(&self) -> Result<()> {
         for (i, input) in self.inputs.iter().enumerate() {
@@ -170,8 +170,8 @@ impl Snapshot {
     }
 }
 
-/// Called before `op` writes into `t`. Errors if a graph protects the old values. If a graph may use copies instead, it
-/// gets them here.
+/// Called before `op` writes into `t`. Fails if a graph protects the old values. If a graph may use copies instead,
+/// they are made here.
 #[cold]
 #[track_caller]
 pub(crate) fn before_overwrite(t: &Tensor, op: &'static str) -> Result<()> {
@@ -210,7 +210,7 @@ pub(crate) fn before_overwrite(t: &Tensor, op: &'static str) -> Result<()> {
 }
 
 impl Tensor {
-    /// Errors if a write by `op` over the whole tensor would fail: because it would have to be recorded, because
+    /// Fails if a write by `op` over the whole tensor would fail: because it would have to be recorded, because
     /// elements share memory, or because a graph protects the values
     /// ([`strict_inplace`](crate::autograd::strict_inplace)). Writes nothing. Before writing several tensors, call this
     /// for all of them, so that the writes do not stop half-way.

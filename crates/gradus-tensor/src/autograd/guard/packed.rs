@@ -70,14 +70,14 @@ impl Drop for SavedTensorsHooksGuard {
 /// pairs of hooks are nested, the innermost pair is used. Views and sums save no values, so nothing is packed for them.
 ///
 /// `pack` receives inputs as they are, so it can tell parameters and data from computed tensors with `t.is_leaf()`.
-/// Results carry no graph yet. Nothing that the hooks compute is recorded or packed. `unpack` must return a tensor with
-/// the shape, dtype and device of the value. The tensor gets its edge from the node, so gradients of any order flow
-/// through it.
+/// Saved results carry no graph yet. Nothing that the hooks compute is recorded or packed. `unpack` must return a
+/// tensor with the shape, dtype and device of the value. This tensor gets its edge from the node, so gradients of any
+/// order flow through it.
 ///
-/// Whether the unpacked values equal the original ones is up to the hooks. But it is checked that they are **what was
-/// packed**: if a tensor that `unpack` returns, or reads on this thread, was written after packing, the gradient is an
-/// error that names the line. For a [`checkpoint`](crate::autograd::checkpoint), only the inputs are packed. The values
-/// inside it are dropped, and exist again briefly during the backward pass.
+/// Whether the unpacked values equal the original values is up to the hooks. It is checked, however, that **the packed
+/// data has not changed**: if a tensor that `unpack` returns, or reads on this thread, was written after packing, the
+/// gradient fails with an error that names the line of the write. For a [`checkpoint`](crate::autograd::checkpoint),
+/// only the inputs are packed. The values inside it are dropped, and exist again briefly during the backward pass.
 ///
 /// # Errors
 /// The errors of `f`. If `pack` fails or overwrites its argument, the operation that saves the value fails and is not
@@ -127,7 +127,7 @@ pub(in crate::autograd) struct Packed {
     unpack: Arc<Unpack>,
     /// The device of the value.
     device: Device,
-    /// The epoch in which it was packed. Its parts must not be written from then on.
+    /// The epoch in which the value was packed. Tensors into which it was packed must not be written from then on.
     epoch: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What runs around a node in a backward pass: the node's hooks, which may change gradients, and the observer.
+//! The code that runs around a node in a backward pass: the node's hooks, which may change gradients, and the observer.
 
 use gradus_backend::Result;
 
@@ -37,7 +37,7 @@ impl Around<'_> {
     pub(super) fn complete(&self, grads: &mut [Option<Tensor>], versions: &mut [u64]) -> Result<()> {
         let told = |grads: &[Option<Tensor>]| self.observer.map_or(Ok(()), |o| o.complete(self.node, grads));
         let Some(hooks) = self.hooks else { return told(grads) };
-        // If a derivative of zero arrived, a hook sees zeros and may return something else.
+        // If the derivative of an output is zero, its hooks receive a tensor of zeros, which they may replace.
         for (output, version) in versions.iter_mut().enumerate().filter(|(_, v)| **v == ZERO) {
             grads[output] = Some(zero(self.node, output)?);
             *version = 0;
@@ -59,7 +59,7 @@ impl Around<'_> {
         self.hooked("output", grads)
     }
 
-    /// Held while the node's rule runs.
+    /// Returns the guard that is held while the node's rule runs.
     pub(super) fn rule(&self) -> Option<UserCode> {
         self.observer.and_then(|o| o.rule(self.node))
     }

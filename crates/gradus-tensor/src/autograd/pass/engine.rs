@@ -62,7 +62,7 @@ pub(in crate::autograd) fn key(edge: &Edge) -> (u64, usize) {
 
 impl Gradients {
     /// The gradient of a leaf (or of any clone of it). `None` if the loss does not depend on the leaf as far as the
-    /// graph knows; [`explain_grad`](crate::autograd::explain_grad) tells why. If the loss depends on it with a
+    /// graph knows; [`explain_grad`](crate::autograd::explain_grad) shows why. If the loss depends on it with a
     /// derivative of zero, the gradient is a tensor of zeros.
     pub fn get(&self, tensor: &Tensor) -> Option<&Tensor> {
         self.0.get(&key(tensor.edge()?))
@@ -124,8 +124,8 @@ impl Tensor {
     /// - A hook takes gradients of its own graph without end ([`MAX_NESTING`](crate::autograd::MAX_NESTING)).
     /// - A rule, a hook or the device reports an error.
     ///
-    /// On an error no gradients are returned at all. A graph that is retained or that has hooks stays as it was. Of any
-    /// other graph, the pass has freed the part that it used, and the next pass reports this.
+    /// If the pass fails, it returns no gradients. A graph that is retained or that has hooks is left intact. Any other
+    /// graph has lost the part that the pass used, and the next pass reports this.
     #[track_caller]
     pub fn backward_with(&self, options: BackwardOptions) -> Result<Gradients> {
         refuse_inference("backward")?;
@@ -137,7 +137,7 @@ impl Tensor {
 
 /// Computes the gradients of `outputs`, weighted by `seeds`, with respect to `inputs`, which may be any tensors of the
 /// graph. If `seeds` is `None`, every output must be a scalar and has weight 1. The gradient of an input that does not
-/// influence the outputs, as far as the graph knows, is `None`; [`explain_grad`](crate::autograd::explain_grad) tells
+/// influence the outputs, as far as the graph knows, is `None`; [`explain_grad`](crate::autograd::explain_grad) shows
 /// why. If an input does influence them, but with a derivative of zero, its gradient is a tensor of zeros.
 #[track_caller]
 pub fn grad(
@@ -176,7 +176,7 @@ pub fn grad(
     grad_of_edges(roots, &targets, options, 0)
 }
 
-/// Errors unless a seed has the shape, dtype and device of its output.
+/// Fails unless a seed has the shape, dtype and device of its output.
 #[track_caller]
 pub(in crate::autograd) fn check_seed(op: &str, output: &Tensor, seed: &Tensor) -> Result<()> {
     let Some(kind) = seed.mismatch(&output.spec(), output.device()) else { return Ok(()) };
@@ -184,8 +184,8 @@ pub(in crate::autograd) fn check_seed(op: &str, output: &Tensor, seed: &Tensor) 
     Err(seed.describe(output.describe(e, "output"), "seed"))
 }
 
-/// Computes the gradients for `targets`. Nodes numbered up to `boundary` receive gradients but pass none on: what was
-/// recorded before is not part of the computation that is differentiated.
+/// Computes the gradients for `targets`. Nodes numbered up to `boundary` receive gradients but pass none on, because
+/// they were recorded before the computation that is differentiated.
 #[track_caller]
 pub(in crate::autograd) fn grad_of_edges(
     roots: Vec<(Edge, Tensor)>,
@@ -258,8 +258,8 @@ fn seed(t: &Tensor) -> Result<Tensor> {
     Tensor::ones(t.shape(), t.dtype(), t.device())
 }
 
-/// The nodes from which one of `targets` can be reached without a step beyond `boundary`, including the targets' own
-/// nodes. Visits only nodes recorded no earlier than the first target, since older nodes cannot reach one.
+/// The nodes from which one of `targets` can be reached through nodes recorded after `boundary`, including the targets'
+/// own nodes. Visits only nodes recorded no earlier than the first target, since older nodes cannot lead to a target.
 fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -> Seqs {
     let mut needed: Seqs = targets.iter().map(|t| t.0).collect();
     let first = needed.iter().copied().min().unwrap_or(u64::MAX);
@@ -274,7 +274,7 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
             }
         }
     }
-    // Inputs have lower numbers, so one walk from the lowest number up settles every node.
+    // Inputs have lower numbers than their nodes, so one pass in ascending order settles every node.
     steps.sort_unstable();
     for (node, input) in steps {
         if needed.contains(&input) {
@@ -444,7 +444,7 @@ fn collect(
     Ok(())
 }
 
-/// The gradients of a node's inputs, computed by its rule.
+/// Computes the gradients of a node's inputs by the node's rule.
 #[track_caller]
 fn differentiate(op: &Op, ctx: &Context<'_>, grads: &[Option<Tensor>], around: Around<'_>) -> Result<Grads> {
     let user = matches!(op, Op::Rule(_));
@@ -467,7 +467,7 @@ fn differentiate(op: &Op, ctx: &Context<'_>, grads: &[Option<Tensor>], around: A
     Ok(behind)
 }
 
-/// Errors unless a gradient has the shape, dtype and device of its input: a faulty rule must not lead to a wrong
+/// Fails unless a gradient has the shape, dtype and device of its input: a faulty rule must not lead to a wrong
 /// result.
 #[track_caller]
 fn check(node: &Node, i: usize, to: &Edge, g: &Tensor) -> Result<()> {

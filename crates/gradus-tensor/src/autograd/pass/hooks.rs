@@ -79,7 +79,7 @@ impl Hooks {
         self.lists().failure.get_or_insert_with(|| why.clone());
     }
 
-    /// Why the pass that freed this node failed.
+    /// The reason why the pass that freed this node failed.
     pub(in crate::autograd) fn failure(&self) -> Option<Arc<str>> {
         self.lists().failure.clone()
     }
@@ -102,7 +102,7 @@ impl Hooks {
     /// storages. A gradient that a hook replaces gets the version of its new storage. Without `create_graph`, any graph
     /// that a hook recorded is dropped.
     ///
-    /// No lock is held while a hook runs, so it may register other hooks or take gradients itself.
+    /// No lock is held while a hook runs, so a hook may register other hooks or take gradients itself.
     #[track_caller]
     pub(in crate::autograd) fn on_tensors(
         &self,
@@ -201,7 +201,8 @@ impl Hooks {
 fn add<T>(list: &mut Vec<T>, hook: T, live: impl Fn(&T) -> bool) {
     if list.len() == list.capacity() {
         list.retain(live);
-        // The next search comes only after as many additions, so the amortised cost of an addition is constant.
+        // The next search happens only after as many additions as hooks are live now, so an addition has constant
+        // amortised cost.
         list.reserve(list.len() + 1);
     }
     list.push(hook);
@@ -213,7 +214,7 @@ fn put(g: &mut Option<Tensor>, version: &mut u64, new: Option<Tensor>, create_gr
     *g = new.map(|new| if !create_graph && new.requires_grad() { new.detach() } else { new });
 }
 
-/// Errors if a hook wrote into a gradient, since several gradients may share their bytes.
+/// Fails if a hook wrote into a gradient, since several gradients may share their bytes.
 #[track_caller]
 fn untouched<'a>(node: &Node, grads: impl Iterator<Item = (&'a Option<Tensor>, &'a u64)>) -> Result<()> {
     for (g, &version) in grads {
@@ -230,7 +231,7 @@ fn untouched<'a>(node: &Node, grads: impl Iterator<Item = (&'a Option<Tensor>, &
     Ok(())
 }
 
-/// Errors unless a hook returned as many gradients as it received, each wanted and of the right shape, dtype and
+/// Fails unless a hook returned as many gradients as it received, each wanted and of the right shape, dtype and
 /// device.
 #[track_caller]
 fn fits<'n>(
@@ -275,9 +276,9 @@ impl Tensor {
     /// dtype and device, which replaces the original both for the rest of the pass and in the result; `None` leaves the
     /// original in place. The hooks of a tensor run in the order of registration.
     ///
-    /// A clone is the same tensor. With `create_graph`, what a hook computes is recorded. If a hook returns an error,
-    /// the pass ends without gradients and the graph stays as it was. (For this reason, a graph with hooks is freed
-    /// only after its pass has succeeded.) Registration fails if the tensor requires no gradient.
+    /// A clone counts as the same tensor. With `create_graph`, what a hook computes is recorded. If a hook returns an
+    /// error, the pass ends without gradients and the graph stays as it was. (For this reason, a graph with hooks is
+    /// freed only after its pass has succeeded.) Registration fails if the tensor requires no gradient.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -312,7 +313,7 @@ impl Tensor {
 impl Node {
     /// Registers `hook` to run before this operation's gradient is computed, on the complete gradients of its outputs
     /// (`None` for zero). The hook may return replacements, one for each output, for the rest of the pass. A caller
-    /// that asked for the gradient of an output still gets the original. Errors for a leaf. Otherwise it works like
+    /// that asked for the gradient of an output still gets the original. Fails for a leaf. Otherwise it works like
     /// [`Tensor::register_hook`].
     #[track_caller]
     pub fn register_prehook(
@@ -329,7 +330,7 @@ impl Node {
 
     /// Registers `hook` to run after this operation's gradient has been computed, on the gradients of its inputs
     /// (`None` for zero, or if the gradient is not wanted) and of its outputs. The hook may return replacements for the
-    /// gradients of the inputs, one for each. Errors for a leaf. Otherwise it works like [`Tensor::register_hook`].
+    /// gradients of the inputs, one for each. Fails for a leaf. Otherwise it works like [`Tensor::register_hook`].
     #[track_caller]
     pub fn register_hook(
         &self,
@@ -349,7 +350,7 @@ impl Node {
         self.hooks.get_or_init(Default::default).lists().inside = true;
     }
 
-    /// Errors if a closed region left this node behind. Its gradient would be incomplete, since no output of the region
+    /// Fails if a closed region left this node behind. Its gradient would be incomplete, since no output of the region
     /// leads to it.
     #[track_caller]
     pub(in crate::autograd) fn refuse_left_behind(&self, op: &str) -> Result<()> {
@@ -361,8 +362,8 @@ impl Node {
         Err(e.help("return the tensor from the checkpointed function, and use what checkpoint gives"))
     }
 
-    /// Errors if a closed region left this node behind, since the hook would see only part of the gradient. Also errors
-    /// inside a region if the node is older than the region, since both runs would register the hook.
+    /// Fails if a closed region left this node behind, since the hook would see only part of the gradient. Also fails
+    /// inside a region if the node is older than the region, since both runs of the region would register the hook.
     #[track_caller]
     fn refuse_region(&self, op: &str) -> Result<()> {
         self.refuse_left_behind(op)?;

@@ -83,8 +83,8 @@ pub(in crate::autograd) struct Queue {
 }
 
 impl Queue {
-    /// Adds a gradient to what has arrived at an edge. `version` is the version of its storage at which the gradient is
-    /// valid. `exposed` says whether anyone else could have written into a gradient.
+    /// Adds a gradient to the sum that has arrived at an edge. `version` is the version of its storage at which the
+    /// gradient is valid. `exposed` says whether anyone else could have written into a gradient.
     #[track_caller]
     pub(in crate::autograd) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, exposed: bool) -> Result<()> {
         self.at(edge).add(edge.output, g, version, exposed)

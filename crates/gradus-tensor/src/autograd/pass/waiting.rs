@@ -1,4 +1,5 @@
-//! Gradients in flight: nobody may overwrite one, and those that are returned to the user share memory with nothing.
+//! Gradients in flight: they must not be overwritten, and those that are returned to the user share no memory with
+//! others.
 //!
 //! Rules pass gradients on without copying, so several gradients in flight, a seed and a result may share the same
 //! bytes. A hook, a custom operation or another thread could write there. Using a gradient after such a write is an
@@ -15,7 +16,7 @@ use crate::autograd::graph::untracked::Untracked;
 use crate::autograd::pass::queue::ByEdge;
 use crate::{Storage, Tensor};
 
-/// Errors if the gradient of output `output` of a node was overwritten since its storage had `version`.
+/// Fails if the gradient of output `output` of a node was overwritten since its storage had `version`.
 #[inline]
 #[track_caller]
 pub(in crate::autograd) fn unchanged(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
@@ -65,9 +66,9 @@ pub(in crate::autograd) fn version_of(g: Option<&Tensor>, given: &[Option<Tensor
 }
 
 /// The gradients that a pass returns to the user. Each has memory of its own, so that writing into one changes no other
-/// gradient, no seed and no value of the graph. Most already do and are not copied. A gradient that was written after
-/// it was complete is an error. `foreign` says whether hooks or user rules ran, since they may still hold what they
-/// returned.
+/// gradient, no seed and no value of the graph. Most gradients already have their own memory and are not copied. It is
+/// an error if a gradient was written after it was complete. `foreign` says whether hooks or user rules ran, since
+/// these may still hold the tensors that they returned.
 #[track_caller]
 pub(in crate::autograd) fn unshared(
     found: Vec<Found>,

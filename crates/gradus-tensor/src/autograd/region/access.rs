@@ -1,4 +1,5 @@
-//! Which storages a piece of a program reads and writes. A checkpointed region depends on what it reads.
+//! Records which storages a piece of a program reads and writes. A checkpointed region depends on the storages it
+//! reads.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -75,8 +76,8 @@ impl Access {
         self.wrote
     }
 
-    /// The same access, dated at its first read. `None` unless the storage was read, still exists, and has not been
-    /// written since that read.
+    /// The same access, with the version at its first read. `None` unless the storage was read, still exists, and has
+    /// not been written since that read.
     pub(in crate::autograd) fn final_read(mut self) -> Option<Access> {
         self.version = self.storage.upgrade()?.version();
         (self.read == Some(self.version)).then_some(self)

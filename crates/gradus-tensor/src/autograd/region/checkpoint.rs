@@ -35,11 +35,12 @@ use crate::{Attempt, Generator, Storage, Tensor};
 ///
 /// - if an input or a captured tensor has been overwritten since (the error names both lines);
 /// - if `f` writes into memory that outlives it, since the second run would write again;
-/// - if the second run reads a tensor that the first one did not, such as one that was exchanged or made on another
+/// - if the second run reads a tensor that the first one did not, such as one that was replaced or was made on another
 ///   thread;
-/// - if it uses other tracked tensors or draws other random numbers;
-/// - if it returns other outputs, even if they differ in a single bit;
-/// - if it computes them with other operations, with other parameters, or with other small constants that `f` creates.
+/// - if the second run uses other tracked tensors or draws other random numbers;
+/// - if it returns other outputs, even if they differ only in a single bit;
+/// - if it computes the outputs with other operations, with other parameters, or with other small constants that `f`
+///   creates.
 ///
 /// Some things are not compared, and a difference in them is noticed only if it changes an output: constants of more
 /// than 16 KiB that `f` creates, constants that it creates in a nested region, and the state of a
@@ -54,8 +55,8 @@ use crate::{Attempt, Generator, Storage, Tensor};
 /// [`once`] for side effects that belong to the forward pass alone.
 ///
 /// A tensor that `f` stores elsewhere instead of returning it belongs to the run that stored it, and keeps the graph of
-/// that run alive. A backward pass through the region frees what the second run left there. Gradients of the outputs do
-/// not flow to such a tensor: asking for one, or registering a hook on it, is an error.
+/// that run alive. A backward pass through the region frees the graph that the second run left there. Gradients of the
+/// outputs do not flow to such a tensor: asking for one, or registering a hook on it, is an error.
 ///
 /// A hook that `f` registers on a tensor that it computes works as it does elsewhere, as long as the handle from the
 /// second run exists. Registering a hook on an older tensor is an error.
@@ -91,7 +92,7 @@ pub fn checkpoint<O: Tensors>(
     run(move |x, _| f(x), inputs, &mut Generator::new(0))
 }
 
-/// [`checkpoint`] for a function that takes a generator. The generator advances by what the first run draws from it,
+/// [`checkpoint`] for a function that takes a generator. The generator advances by the words that the first run draws,
 /// and the second run draws the same numbers.
 #[track_caller]
 pub fn checkpoint_with<O: Tensors>(
@@ -217,13 +218,13 @@ struct Read {
 }
 
 impl Read {
-    /// Errors if anything that the first run accessed here has been overwritten.
+    /// Fails if anything that the first run accessed here has been overwritten.
     #[track_caller]
     fn check(&self, node: &Node) -> Result<()> {
         self.check_places(node, &self.access)
     }
 
-    /// Errors if the places of another `access` to this storage have been overwritten since the first run.
+    /// Fails if the places of another `access` to this storage have been overwritten since the first run.
     #[track_caller]
     fn check_places(&self, node: &Node, access: &Access) -> Result<()> {
         let version = self.access.version();
@@ -252,8 +253,8 @@ impl Given {
         Ok(Given { storage: Arc::downgrade(t.storage()), layout: *t.layout(), sum: checksum(t)? })
     }
 
-    /// Whether `t` is the same output, computed by the second run. It is if it views the same elements, whatever their
-    /// values, or has the same values.
+    /// Whether output `t` of the second run is the same as this output of the first run. It is if it views the same
+    /// elements, whatever their values, or has the same values.
     #[track_caller]
     fn is(&self, t: &Tensor) -> Result<bool> {
         if t.numel() == 0 {
@@ -294,7 +295,7 @@ fn reads_from_outside(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) ->
     Ok(reads)
 }
 
-/// Errors if a region has written into memory older than itself, since the second run would write again.
+/// Fails if a region has written into memory older than itself, since the second run would write again.
 #[track_caller]
 fn not_written(op: &'static str, access: &Access) -> Result<()> {
     let written = if access.wrote() { access.overwritten(access.version()) } else { None };
@@ -354,14 +355,14 @@ impl fmt::Debug for Checkpoint {
 }
 
 impl Checkpoint {
-    /// Errors if anything that the second run is certain to read has been overwritten.
+    /// Fails if anything that the second run is certain to read has been overwritten.
     #[track_caller]
     fn check(&self, node: &Node) -> Result<()> {
         self.reads.iter().filter(|r| r.sure).try_for_each(|r| r.check(node)).here()
     }
 
-    /// Errors unless the second run read only what the first one had read, all of it unchanged, and wrote into nothing
-    /// older.
+    /// Fails unless the second run read only memory that the first run had read, all of it unchanged, and wrote into
+    /// no memory older than itself.
     #[track_caller]
     fn check_accesses(&self, node: &Node, accesses: &[Access], inputs: &[Tensor], before: u64) -> Result<()> {
         let reads: HashMap<*const Storage, &Read> = self.reads.iter().map(|r| (r.access.address(), r)).collect();
@@ -401,7 +402,7 @@ impl Checkpoint {
         Ok(true)
     }
 
-    /// Errors unless the second run computed the same outputs, bit for bit, with the same operations.
+    /// Fails unless the second run computed the same outputs, bit for bit, with the same operations.
     #[track_caller]
     fn check_outputs(&self, node: &Node, outputs: &[Tensor], record: &Record, before: u64) -> Result<()> {
         for (i, (y, given)) in outputs.iter().zip(&self.given).enumerate() {

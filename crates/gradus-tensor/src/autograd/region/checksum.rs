@@ -1,5 +1,4 @@
-//! A checksum of a tensor's bytes. It shows whether a recomputed value equals the first one, which then need not be
-//! saved.
+//! A checksum of a tensor's bytes. It shows whether a recomputed value equals the original, which need not be saved.
 
 use gradus_backend::{HostVec, Result};
 

@@ -1,4 +1,4 @@
-//! Checkpointed regions: what the first run records, and what the second run is compared with.
+//! Checkpointed regions: the record of the first run, and the comparison with the second run.
 
 pub(super) mod access;
 pub(super) mod checkpoint;

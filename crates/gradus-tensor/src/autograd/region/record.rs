@@ -1,5 +1,5 @@
-//! What a run of a checkpointed region recorded: the tensors that it depends on, and a hash that identifies the
-//! computation.
+//! The record of one run of a checkpointed region: the tensors that the region depends on, and a hash that identifies
+//! the computation.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
@@ -18,13 +18,13 @@ use crate::autograd::region::checksum::checksum;
 /// more than hashing the operation.
 const SMALL: usize = 1 << 14;
 
-/// The part of the graph between some outputs and what is older than a region.
+/// The part of the graph that a region recorded, from its outputs back to the nodes that are older than the region.
 pub(in crate::autograd) struct Record {
     /// The edges that lead out of the region or to leaves inside it, each once, in the order in which a walk from the
     /// outputs meets them.
     pub(in crate::autograd) across: Vec<Edge>,
     /// A hash of the operations, their parameters and their connections. Nodes are numbered in the order of the walk,
-    /// so two records of the same computation have the same hash, whatever other threads do.
+    /// so two records of the same computation have the same hash, regardless of what other threads do.
     pub(in crate::autograd) sum: u64,
     /// The checksums of the small constants that operations saved and that were created after the region began. The key
     /// is the index of the operation and the number of its input.
@@ -34,7 +34,7 @@ pub(in crate::autograd) struct Record {
 }
 
 impl Record {
-    /// Records the graph of `outputs` as far as it comes after node number `before`.
+    /// Records the part of the graph of `outputs` that comes after node number `before`.
     #[track_caller]
     pub(in crate::autograd) fn new(outputs: &[Tensor], before: u64) -> Result<Self> {
         let mut walk =
@@ -60,7 +60,7 @@ impl Record {
     }
 }
 
-/// What is kept of the first run's record, for comparison with the second run.
+/// The parts of the first run's record that are kept for comparison with the second run.
 pub(in crate::autograd) struct Known {
     sum: u64,
     constants: HashMap<(usize, usize), u64>,
@@ -70,9 +70,9 @@ pub(in crate::autograd) struct Known {
 }
 
 impl Known {
-    /// Takes the record of the first run, whose outputs have been dropped. Also returns the input edges for the node
-    /// that stands for the region: first those of the function's inputs, `None` if no output depends on the input, then
-    /// those of the tensors that it captured.
+    /// Keeps parts of the record of the first run, whose outputs must have been dropped. Also returns the input edges
+    /// for the node that stands for the region: first the edges of the function's inputs (`None` if no output depends
+    /// on the input), then the edges of the tensors that the function captured.
     pub(in crate::autograd) fn new(first: Record, inputs: &[&Tensor], before: u64) -> (Self, Vec<Option<Edge>>) {
         let mut behind = vec![None; inputs.len()];
         let mut passed = HashMap::new();

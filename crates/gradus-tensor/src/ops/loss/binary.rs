@@ -6,7 +6,8 @@ use super::{Reduction, fits, pointwise, same_shape};
 use crate::Tensor;
 use crate::ops::{Class, Elementwise, Operand};
 
-/// Operands: logit, target, weight, weight of the positive class. This form subtracts no large numbers.
+/// Operands: logit, target, weight, weight of the positive class. This form never subtracts one large number from
+/// another.
 static WITH_LOGITS: Elementwise = Elementwise::new("bce_with_logits", Class::Float, 4, |v| {
     let (x, t) = (v[0], v[1]);
     vec![v[2] * (v[3] * t * (-x).softplus() + (1.0 - t) * x.softplus())]

@@ -1,6 +1,6 @@
 //! Classification losses: `cross_entropy` of logits and `nll_loss` of log-probabilities.
 //!
-//! Cross-entropy of class indices is the fused operation of `ops/cross_entropy.rs`, whose losses are multiplied by the
+//! Cross-entropy of class indices is the fused operation of `ops/cross_entropy.rs`; its losses are multiplied by the
 //! class weights if there are any. Class weights with label smoothing, and targets that are probabilities, are composed
 //! of `log_softmax`.
 
@@ -13,7 +13,7 @@ use crate::Tensor;
 use crate::ops::operand_rules::{as_index, cast, common_dtype};
 use crate::ops::{Class, CrossEntropy, Elementwise, Operand, apply};
 
-/// What the rows of logits `[n, c, ..]` are compared with.
+/// The target with which the rows of logits `[n, c, ..]` are compared.
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
     /// The index of the right class as an integer, `[n, ..]`.
@@ -28,7 +28,7 @@ impl<'a> From<&'a Tensor> for Target<'a> {
     }
 }
 
-/// Operands: log-probability, probability. Their product, but 0 where both say that a class is impossible.
+/// Operands: log-probability, probability. Returns their product, but 0 where both say that a class is impossible.
 static SHARE: Elementwise = Elementwise::new("cross_entropy", Class::Float, 2, |v| {
     let impossible = v[1].eq(0.0).and(v[0].eq(f64::NEG_INFINITY));
     vec![impossible.select(0.0, impossible.select(0.0, v[0]) * v[1])]
@@ -41,7 +41,7 @@ struct Classes<'a> {
     target: Cow<'a, Tensor>,
     /// The target that marks rows which do not count.
     ignore_index: Option<i64>,
-    /// Which rows count; `None` if all do.
+    /// A mask of the rows that count; `None` if all do.
     counts: Option<Tensor>,
     /// The targets, with class 0 in rows that do not count.
     safe: Tensor,

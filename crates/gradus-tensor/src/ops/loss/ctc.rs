@@ -169,7 +169,7 @@ impl Tensor {
         let runs = HostVec::collect(device.backend(), OP, runs)?;
         let runs = Tensor::from_vec(runs, [steps, n, 1], device)?;
 
-        // Two columns of -inf in front make alpha(s-1) and alpha(s-2) views. Before the first step every path is in
+        // Two columns of -inf in front make alpha(s-1) and alpha(s-2) views. Before the first step, every path is in
         // state 0.
         let nowhere = Tensor::full([n, 2], f64::NEG_INFINITY, dtype, device)?;
         let start = Tensor::zeros([n, 1], dtype, device)?;
@@ -185,7 +185,8 @@ impl Tensor {
             let operands = [&runs, &skip, &stay, &one, &two, log_prob].map(Operand::Tensor);
             alpha = Tensor::cat(&[&nowhere, &STEP.apply(&operands)?], 1)?;
         }
-        // The last blank and the last label. Without labels, the latter is one of the columns of -inf in front.
+        // The last blank and the last label. Without labels, the index of the label points to a column of -inf in
+        // front.
         let ends: Vec<i64> = target_lengths.iter().flat_map(|&l| [2 * l as i64 + 2, 2 * l as i64 + 1]).collect();
         let ends = alpha.gather(1, &Tensor::from_vec(ends, [n, 2], device)?)?;
         let mut losses = END.apply(&[(&ends.select(1, 0)?).into(), (&ends.select(1, 1)?).into()])?;

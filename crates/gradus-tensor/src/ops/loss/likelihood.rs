@@ -9,7 +9,7 @@ use crate::Tensor;
 use crate::ops::operand_rules::common_dtype;
 use crate::ops::{Class, Elementwise};
 
-/// Operands: log-probability x, probability t. `t (ln t - x)`, but 0 where t is 0, whatever x is.
+/// Operands: log-probability x, probability t. `t (ln t - x)`, but 0 where t is 0, even if x is infinite or NaN.
 static KL_DIV: Elementwise = Elementwise::new("kl_div", Class::Float, 2, |v| {
     let (x, t) = (v[0], v[1]);
     let nothing = t.eq(0.0);

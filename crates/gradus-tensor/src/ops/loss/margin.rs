@@ -80,8 +80,8 @@ impl Tensor {
         }
         let dtype = common_dtype(op, &[self, other, target], &["input", "other", "target"])?.to_float();
         let (x, y) = (self.to_dtype(dtype.compute())?, other.to_dtype(dtype.compute())?);
-        // Scaled by one inverse length after the other: the product of the lengths may overflow although the cosine is
-        // small.
+        // Multiplies by one inverse length after the other, because the product of the lengths may overflow even if the
+        // cosine is small.
         let cos = x.mul(&y)?.sum(&[-1], false)?.mul(&inverse_length(&x)?)?.mul(&inverse_length(&y)?)?;
         reduction.apply(&COSINE.apply(&[(&cos).into(), target.into(), margin.into()])?.to_dtype(dtype)?)
     }
@@ -124,7 +124,7 @@ impl Tensor {
     }
 }
 
-/// 1 over the length of each row.
+/// The reciprocal of the length of each row.
 #[track_caller]
 fn inverse_length(x: &Tensor) -> Result<Tensor> {
     inverse_root(&x.square()?.sum(&[-1], false)?, 1e-12)

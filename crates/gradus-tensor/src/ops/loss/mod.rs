@@ -20,9 +20,10 @@ pub use class::Target;
 /// How the losses of the elements or rows are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reduction {
-    /// Not at all: the losses are returned as they are.
+    /// The losses are not combined, but returned as they are.
     None,
-    /// Their mean. In a classification loss it is weighted and leaves out ignored rows. The mean over nothing is NaN.
+    /// Their mean. In a classification loss, the mean is weighted and leaves out ignored rows. The mean over nothing is
+    /// NaN.
     #[default]
     Mean,
     /// Their sum.

@@ -10,7 +10,7 @@ use crate::ops::{Class, Elementwise};
 pub struct Entry {
     /// The operation.
     pub op: &'static Elementwise,
-    /// The class of dtypes in which it computes.
+    /// The class of dtypes in which the operation computes.
     pub class: Class,
     /// The documentation of its method, line by line.
     pub doc: &'static [&'static str],
@@ -25,10 +25,10 @@ pub struct Entry {
     /// The same function in PyTorch: a Python expression of the tensors `a`, `b`, `c` and of the scalars by name. It is
     /// empty if PyTorch has no such function; the gradient is then checked only against finite differences.
     pub torch: &'static str,
-    /// The points where it has no slope, or an infinite one.
+    /// The points where the operation has no slope, or an infinite one.
     pub kinks: &'static [Kink],
-    /// Calls the method on this number of tensors, with the scalars above, and returns its only output. What it records
-    /// has the line of the table.
+    /// Calls the method on as many tensors as it has tensor operands, with the scalars above, and returns its only
+    /// output. The recorded operation has a location in the table.
     pub call: fn(&[Tensor]) -> Result<Vec<Tensor>>,
 }
 
@@ -51,7 +51,7 @@ macro_rules! count {
 }
 
 /// Defines the methods, the statics and the [`Entry`]s of a table. `conditions` is a mask of the operands that are
-/// conditions. `needs` is a function that says what is wrong with the scalar operands.
+/// conditions. `needs` is a function that checks the scalar operands and returns what is wrong with them.
 macro_rules! table {
     ($(
         $(#[doc = $doc:literal])*

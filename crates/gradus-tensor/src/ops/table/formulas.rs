@@ -1,5 +1,5 @@
-//! Pieces of formulas that several entries of the table share, or that are too long for one, and the rules for scalar
-//! operands. A rule returns what is wrong with the numbers of a call.
+//! Formulas that several entries of the table share or that are too long for an entry, and the rules for scalar
+//! operands. A rule returns what is wrong with the scalars of a call, or `None`.
 
 use gradus_backend::Expr;
 
@@ -25,8 +25,8 @@ pub(super) fn negative<'k>(x: Expr<'k>) -> Expr<'k> {
     if x.dtype().is_float() { below.or(x.eq(0.0).and(x.recip().lt(0.0))) } else { below }
 }
 
-/// `x` up to 0, and 0 above it. The left branch of a function reads this, so that its slope cannot overflow on the
-/// right.
+/// `x` up to 0, and 0 above it. The left branch of a function reads this instead of `x`, so that its slope cannot
+/// overflow on the right.
 pub(super) fn left<'k>(x: Expr<'k>) -> Expr<'k> {
     x.gt(0.0).select(0.0, x)
 }
@@ -36,14 +36,16 @@ pub(super) fn flat_ends<'k>(x: Expr<'k>, lo: Expr<'k>, hi: Expr<'k>) -> Expr<'k>
     x.le(lo).select(lo, x.ge(hi).select(hi, x))
 }
 
-/// The magnitude, with the slope of the side that the sign bit names. Unlike the slope of `abs`, it is not 0 at 0.
+/// The absolute value, with the slope of the side that the sign bit selects. Unlike the slope of `abs`, it is not 0 at
+/// 0.
 pub(super) fn magnitude<'k>(x: Expr<'k>) -> Expr<'k> {
     negative(x).select(-x, x)
 }
 
 pub(super) fn atan2<'k>(y: Expr<'k>, x: Expr<'k>) -> Expr<'k> {
     let (ay, ax) = (magnitude(y), magnitude(x));
-    // Reduces the angle to the octant where the quotient is at most 1. A tie takes one side, and its slopes are right.
+    // Reduces the angle to the octant where the quotient is at most 1. A tie belongs to one octant, whose slopes are
+    // right.
     let steep = ay.gt(ax);
     let (small, large) = (steep.select(ax, ay), steep.select(ay, ax));
     let zero = ay.eq(0.0).and(ax.eq(0.0));
@@ -58,7 +60,8 @@ pub(super) fn atan2<'k>(y: Expr<'k>, x: Expr<'k>) -> Expr<'k> {
 pub(super) fn hypot<'k>(a: Expr<'k>, b: Expr<'k>) -> Expr<'k> {
     let (ma, mb) = (magnitude(a), magnitude(b));
     let swap = mb.gt(ma);
-    // The smaller operand keeps its sign. It is squared anyway, and its second derivative at 0 is then right.
+    // The smaller operand keeps its sign. The square hides the sign, and the second derivative at 0 is right only with
+    // it.
     let (large, small) = (swap.select(mb, ma), swap.select(a, b));
     let infinite = ma.eq(f64::INFINITY).or(mb.eq(f64::INFINITY));
     let zero = ma.eq(0.0).and(mb.eq(0.0));
@@ -70,7 +73,7 @@ pub(super) fn hypot<'k>(a: Expr<'k>, b: Expr<'k>) -> Expr<'k> {
 pub(super) fn logaddexp<'k>(a: Expr<'k>, b: Expr<'k>) -> Expr<'k> {
     let first = a.gt(b);
     let (hi, lo) = (first.select(a, b), first.select(b, a));
-    // Equal infinities have no difference. Two of +inf share the gradient, and two of -inf have gradient 0.
+    // Equal infinities have no difference. Two operands of +inf share the gradient; two of -inf have gradient 0.
     let (top, none) = (lo.eq(f64::INFINITY), hi.eq(f64::NEG_INFINITY).and(lo.eq(f64::NEG_INFINITY)));
     let finite = hi + top.or(none).select(0.0, lo - hi).softplus();
     none.select(f64::NEG_INFINITY, top.select(a * 0.5 + b * 0.5, finite))
