@@ -1,5 +1,5 @@
-//! Sets the cfg `unoptimized` if the crate is compiled without optimisation. `debug_assertions` would not do, because
-//! they are a separate setting of the profile.
+//! Sets the cfg `unoptimized` if the crate is compiled without optimisation. `debug_assertions` cannot be used for
+//! this, because it is a separate setting of the profile.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -45,7 +45,7 @@ pub struct BackendInfo {
 pub struct MemoryStats {
     /// Bytes in live buffers, plus those claimed for host vectors.
     pub in_use: usize,
-    /// The largest number of bytes that were ever live at once.
+    /// The largest value that `in_use` has had so far.
     pub peak: usize,
     /// Bytes that the pool keeps for reuse.
     pub cached: usize,
@@ -116,11 +116,11 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// buffers stay intact.
     fn alloc(&self, bytes: usize) -> Result<Buffer>;
 
-    /// Copies `bytes` to position `offset` (in bytes) of `dst`.
+    /// Copies `bytes` into `dst`, starting at byte `offset`.
     fn upload(&self, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()>;
 
-    /// Copies from position `offset` (in bytes) of `src` into `bytes`, after all earlier calls have finished. If a late
-    /// failure spoiled the buffer, its error is returned.
+    /// Fills `bytes` with the contents of `src`, starting at byte `offset`, after all earlier calls have finished. If a
+    /// late failure spoiled the buffer, returns the error of that failure.
     fn download(&self, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()>;
 
     /// Copies `bytes` bytes from one buffer of this device to another.
@@ -146,8 +146,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// lifts the limit. Memory already in use is kept.
     fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()>;
 
-    /// An empty claim on the memory budget, which a [`HostVec`](crate::HostVec) grows as needed. The default, for
-    /// backends whose buffers are not in host memory, is a claim that is not counted.
+    /// An empty claim on the memory budget, which a [`HostVec`](crate::HostVec) grows as needed. The default is meant
+    /// for backends whose buffers are not in host memory: a claim that no budget limits.
     fn host_claim(&self) -> Claim {
         Claim::new(None)
     }
@@ -163,17 +163,18 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// Integer division by zero and negative integer exponents are [`ErrorKind::InvalidArgument`] errors.
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()>;
 
-    /// Reduces the elements along `axes`, where `out` has size 1. The dtype of `out` is [`DType::accumulate`] of that
-    /// of `x` for sums and products, bool for any and all, and that of `x` otherwise.
+    /// Reduces the elements of `x` along `axes`; `out` has size 1 at these axes. The dtype of `out` is the dtype of
+    /// `x`, except that sums and products have the dtype that [`DType::accumulate`] returns, and `any` and `all` have
+    /// bool.
     fn reduce(&self, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()>;
 
     /// The index of the largest or smallest element along an axis. `out` is i64 and has size 1 at that axis. An empty
     /// axis is an error.
     fn arg_reduce(&self, op: ArgReduceOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()>;
 
-    /// Accumulates along an axis, from first to last. `out` has the shape of `x`. Its dtype is [`DType::accumulate`] of
-    /// that of `x` for sums and products, and that of `x` otherwise. Sums and products of floats accumulate in f64, and
-    /// each result is rounded once.
+    /// Accumulates along an axis, from first to last. `out` has the shape of `x`. Its dtype is the dtype of `x`, except
+    /// that sums and products have the dtype that [`DType::accumulate`] returns. Sums and products of floats accumulate
+    /// in f64, and each result is rounded once.
     fn scan(&self, op: ScanOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()>;
 
     /// `c = alpha * (a @ b) + beta * c` with `a [batch.., m, k]`, `b [batch.., k, n]` and `c [batch.., m, n]`. All
@@ -191,7 +192,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
     fn fold(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
 
     /// `out[.., i, ..] = x[.., index[.., i, ..], ..]` at `axis`. `index` (i64, i32 or u32) has the shape of `out`,
-    /// which equals that of `x` except at `axis`. An index outside `0..size` is [`ErrorKind::IndexOutOfBounds`].
+    /// which equals that of `x` except at `axis`. An index outside `0..size` fails with
+    /// [`ErrorKind::IndexOutOfBounds`].
     fn gather(&self, x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
 
     /// `out[.., index[.., i, ..], ..] = (or +=) src[.., i, ..]` at `axis`, in row-major order of the indices. `out` is
@@ -200,7 +202,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
     fn scatter(&self, op: ScatterOp, axis: usize, index: View<'_>, src: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
 
     /// Sorts stably along an axis and returns the sorted values with the original index (i64) of each. NaN comes last
-    /// in ascending order and first in descending order. Zeros are equal whatever their sign.
+    /// in ascending order and first in descending order. Positive and negative zeros are equal.
     fn sort(
         &self,
         x: View<'_>,
@@ -219,8 +221,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     // ---- composites -------------------------------------------------------------------------------------------------
 
-    /// Writes `start + i * step`, wrapping in 64 bits, to element `i` in row-major order. The dtype of `out` must be able
-    /// to represent all of them.
+    /// Writes `start + i * step`, wrapping in 64 bits, to element `i` in row-major order. The dtype of `out` must be
+    /// able to represent all these values.
     fn arange(&self, start: i64, step: i64, out: &mut ViewMut<'_>) -> Result<()> {
         composite::arange::arange(self, start, step, out)
     }
@@ -290,8 +292,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::pool::avg_backward(self, window, count_include_pad, g, dx)
     }
 
-    /// `softmax` along an axis, or its logarithm if `log` is set. `x` and `out` have the same shape and float dtype.
-    /// The largest element is subtracted first. A row of -inf yields NaN.
+    /// `softmax` along an axis, or its logarithm if `log` is set. `x` and `out` have the same shape and float dtype. To
+    /// avoid overflow, the largest element is subtracted first. If all elements along the axis are -inf, the results
+    /// are NaN.
     fn softmax(&self, log: bool, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
         composite::softmax::forward(self, log, x, axis, out)
     }
@@ -444,10 +447,11 @@ pub trait Backend: Send + Sync + Debug + 'static {
         None
     }
 
-    /// Checks whether [`dispatch_compute`](Backend::dispatch_compute) would accept a call with this number of bindings,
-    /// and returns its error if not. This runs before the operands are locked and marked as written, so it checks only
-    /// what is known by then; the default checks the limits. Whatever depends on the operands themselves (dtypes,
-    /// sizes, which of them are written) is checked by the dispatch, when the outputs already count as written.
+    /// Checks whether [`dispatch_compute`](Backend::dispatch_compute) would accept a call with this number of bindings.
+    /// If not, returns the error that it would return. This check runs before the operands are locked and the outputs
+    /// are marked as written, so it cannot depend on the operands themselves; the default checks the limits. The dtypes
+    /// and sizes of the operands, and which of them are written, are checked by the dispatch, after the outputs have
+    /// been marked as written.
     fn check_compute(
         &self,
         module: ComputeModule<'_>,
@@ -464,10 +468,10 @@ pub trait Backend: Send + Sync + Debug + 'static {
         }
     }
 
-    /// Runs a user-written program over `groups` work-groups, with `bindings` in order and `constants` as push
+    /// Runs a user-written compute module over `groups` work-groups, with `bindings` in order and `constants` as push
     /// constants. Bindings must be contiguous, and a buffer bound for writing must not be bound a second time.
-    /// [`compute::check`](crate::compute::check) states the rules. A module is compiled once and then looked up by its
-    /// content.
+    /// [`compute::check`](crate::compute::check) states the rules. A module is compiled at its first use and then
+    /// looked up by its content.
     ///
     /// Returns [`ErrorKind::Unsupported`] if the backend cannot run a module of this form, and
     /// [`ErrorKind::InvalidArgument`] if the module is malformed, is not [allowed](Backend::allow_modules) or names an

@@ -36,7 +36,7 @@ impl Buffer {
     /// Wraps memory that a backend allocated.
     ///
     /// # Safety
-    /// `ptr` is valid for `bytes` bytes (in whatever sense the backend gives its pointers), belongs to this buffer
+    /// `ptr` is valid for `bytes` bytes (in whatever sense the backend's pointers are valid), belongs to this buffer
     /// alone and stays valid until `owner.free(ptr, bytes)` is called.
     pub unsafe fn from_raw(ptr: NonNull<u8>, bytes: usize, owner: Arc<dyn BufferOwner>) -> Self {
         Buffer { ptr, bytes, owner }
@@ -60,8 +60,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: `from_raw` received this pointer and size together with this owner, and the last handle is dropped
-        // here.
+        // SAFETY: `from_raw` received this pointer and size together with this owner, and nothing can use the memory
+        // once the buffer is dropped.
         unsafe { self.owner.free(self.ptr, self.bytes) }
     }
 }
@@ -94,7 +94,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// A writable strided tensor. No two elements share a position.
+/// A writable strided tensor. No two elements share a memory location.
 #[derive(Debug)]
 pub struct ViewMut<'a> {
     /// The memory.
@@ -106,7 +106,7 @@ pub struct ViewMut<'a> {
 }
 
 impl ViewMut<'_> {
-    /// The same memory, readable.
+    /// A read-only view of the same tensor.
     pub fn as_view(&self) -> View<'_> {
         View { buffer: self.buffer, dtype: self.dtype, layout: self.layout }
     }

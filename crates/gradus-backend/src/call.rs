@@ -50,7 +50,7 @@ pub struct Call<'a> {
     pub began: Instant,
     /// How long the call took; for an asynchronous backend, until it had finished the work.
     pub took: Duration,
-    /// Whether it succeeded.
+    /// Whether the call succeeded.
     pub succeeded: bool,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A backend calls one of these at the beginning of a primitive. Three checks of memory are left to the backend,
 //! because only it knows its buffers: that the buffers are its own, that they hold every element of a layout, and that
-//! no output has two elements in one place. [`HostMemory`](crate::HostMemory) makes all three checks.
+//! no two elements of an output share a memory location. [`HostMemory`](crate::HostMemory) makes all three checks.
 
 use crate::shape::resolve_axis;
 use crate::{
@@ -98,7 +98,7 @@ pub fn scan(op: ScanOp, x: View<'_>, at: usize, out: &ViewMut<'_>) -> Result<()>
     operand(OP, "out", out.as_view(), dtype, x.layout.dims())
 }
 
-/// The sizes of a batch of matrix products of `m` by `k` and `k` by `n` matrices.
+/// The sizes of a batch of matrix products, each of an `m` by `k` and a `k` by `n` matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Product {
@@ -108,7 +108,7 @@ pub struct Product {
     pub n: usize,
 }
 
-/// Checks [`Backend::gemm`](crate::Backend::gemm) and returns its sizes.
+/// Checks [`Backend::gemm`](crate::Backend::gemm) and returns the sizes of the product.
 pub fn gemm(alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &ViewMut<'_>) -> Result<Product> {
     const OP: &str = "gemm";
     let dtype = a.dtype;

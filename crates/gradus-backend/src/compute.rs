@@ -9,11 +9,11 @@ use crate::{Binding, DType, Element, Error, ErrorKind, Result, Shape, sha256};
 /// A program for [`Backend::dispatch_compute`](crate::Backend::dispatch_compute). All forms except `Native` have an
 /// entry point named `main`.
 ///
-/// WGSL and SPIR-V modules declare operand `i` as the storage buffer at group 0, binding `i`, with the access with
-/// which it is bound, and push constants as `var<immediate>`. The elements of a buffer have the dtype of its tensor
-/// (`array<f32>`, `array<vec4<i32>>`, `array<atomic<i32>>`), or are words of u32, which may hold any dtype as raw
-/// memory: elements smaller than four bytes are packed into words, and the last word is padded. An empty tensor cannot
-/// be bound.
+/// WGSL and SPIR-V modules declare operand `i` as the storage buffer at group 0, binding `i`, with the access of that
+/// binding, and push constants as `var<immediate>`. A buffer may be declared as an array of the dtype of its tensor
+/// (`array<f32>`, `array<vec4<i32>>`, `array<atomic<i32>>`). A tensor of any dtype may also be declared as an array of
+/// u32, whose words are its raw memory: elements smaller than four bytes are packed into words, and the last word is
+/// padded. An empty tensor cannot be bound.
 ///
 /// An access out of bounds never leaves the tensor: a read returns 0 or some element of the tensor, and a write does
 /// nothing or changes some element of the tensor. Which of the two depends on the adapter. `arrayLength` counts the
@@ -183,8 +183,8 @@ impl<T> Modules<T> {
         }
         let hash = module.hash();
         self.read().check(module, hash)?;
-        // Compiled without holding the lock, because compilation may be slow. If another thread was faster, its result
-        // is kept.
+        // The module is compiled without holding the lock, because compilation may be slow. If another thread has
+        // compiled it in the meantime, that result is kept.
         let made = Arc::new(make()?);
         let mut state = self.write();
         // The module may have been disallowed in the meantime.
@@ -193,7 +193,7 @@ impl<T> Modules<T> {
         Ok(known.entry(module.content().into()).or_insert(Known { hash, made }).made.clone())
     }
 
-    /// Stores `made` as the compiled form of a module; an error if it already has one.
+    /// Stores `made` as the compiled form of a module. Returns an error if the module already has a compiled form.
     pub fn insert(&self, module: ComputeModule<'_>, made: T) -> Result<()> {
         let mut state = self.write();
         let known = state.known.entry(module.form()).or_default();
@@ -216,8 +216,8 @@ impl<T> Modules<T> {
     }
 }
 
-/// A function on the host, which [`ComputeModule::Native`] refers to by name. It is called once per dispatch, whatever
-/// the number of work-groups, and may be called from several threads.
+/// A function on the host, which [`ComputeModule::Native`] refers to by name. It is called once per dispatch,
+/// regardless of the number of work-groups, and may be called from several threads.
 ///
 /// The bound tensors are locked while the function runs, so it works on the memory in its [`NativeCall`]. If it reads
 /// or writes a tensor that shares memory with a binding, it gets an error; it must not wait for another thread that
@@ -307,7 +307,7 @@ impl<'a> NativeBinding<'a> {
         &self.shape
     }
 
-    /// The elements, whose dtype must be that of `T`.
+    /// The elements. Returns an error if their dtype is not that of `T`.
     pub fn read<T: Element>(&self) -> Result<&[T]> {
         let bytes = match &self.memory {
             NativeMemory::Read(bytes) => bytes,
@@ -316,7 +316,8 @@ impl<'a> NativeBinding<'a> {
         T::slice(bytes).filter(|_| T::DTYPE == self.dtype).ok_or_else(|| self.wrong(T::DTYPE))
     }
 
-    /// The elements, writable. Their dtype must be that of `T`; a binding that is bound for reading is an error.
+    /// The elements, writable. Returns an error if their dtype is not that of `T`, or if the binding is bound for
+    /// reading.
     pub fn write<T: Element>(&mut self) -> Result<&mut [T]> {
         let wrong = self.wrong(T::DTYPE);
         let NativeMemory::Write(bytes) = &mut self.memory else {
@@ -351,7 +352,7 @@ pub fn check(limits: &ComputeLimits, bindings: &[Binding<'_>], constants: &[u8],
     Ok(())
 }
 
-/// The part of [`check`] that depends only on the number of operands.
+/// The part of [`check`] that needs only the number of bindings, not the bindings themselves.
 pub fn check_size(limits: &ComputeLimits, bindings: usize, constants: &[u8], groups: [u32; 3]) -> Result<()> {
     for (axis, (&n, &most)) in groups.iter().zip(&limits.groups).enumerate() {
         if n == 0 || n > most {

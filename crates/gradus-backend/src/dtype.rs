@@ -93,7 +93,8 @@ impl DType {
         }
     }
 
-    /// The dtype of a sum or product: booleans and integers of less than 64 bits widen to i64; the other dtypes stay.
+    /// The dtype of a sum or product: i64 for booleans and for integers of less than 64 bits, and the same dtype for
+    /// all others.
     pub const fn accumulate(self) -> DType {
         match self {
             DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 | DType::U32 | DType::Bool => DType::I64,
@@ -101,8 +102,8 @@ impl DType {
         }
     }
 
-    /// The float dtype in which transcendental functions of this dtype are computed: floats stay; all others become
-    /// f32.
+    /// The float dtype in which transcendental functions of this dtype are computed: the same dtype for floats, and f32
+    /// for all others.
     pub const fn to_float(self) -> DType {
         if self.is_float() { self } else { DType::F32 }
     }

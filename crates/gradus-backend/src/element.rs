@@ -25,8 +25,8 @@ fn f32_to_odd(v: f64) -> f32 {
     if v.is_nan() || f64::from(nearest) == v {
         return nearest;
     }
-    // Step towards zero if `nearest` lies beyond `v`, even from infinity to the largest number. The subtraction cannot
-    // reach the sign bit.
+    // Step towards zero if `nearest` lies beyond `v`, even from infinity to the largest finite number. The subtraction
+    // cannot reach the sign bit.
     let beyond = u32::from(f64::from(nearest).abs() > v.abs());
     f32::from_bits((nearest.to_bits() - beyond) | 1)
 }
@@ -65,7 +65,7 @@ pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + seale
     /// The value as a [`Scalar`].
     fn to_scalar(self) -> Scalar;
 
-    /// Converts a scalar; an error if this type cannot represent it.
+    /// Converts a scalar. Returns an error if this type cannot represent it.
     fn from_scalar(s: Scalar) -> Result<Self>;
 }
 

@@ -81,7 +81,7 @@ struct Report {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// Iterative, so that dropping a long chain of errors, each the source of the previous one, does not overflow the
+/// Drops a chain of errors, each the source of the previous one, in a loop, so that a long chain does not overflow the
 /// stack.
 impl Drop for Report {
     fn drop(&mut self) {
@@ -103,7 +103,7 @@ impl Drop for Report {
 ///   at src/model.rs:31:14
 ///   help: rhs looks like a weight stored [out, in]; use rhs.t()? or x.linear(&weight, bias)
 /// ```
-/// The line is that of the user's call. If a layer is shown, it is named as in `named_parameters`.
+/// `at` shows the line of the user's call, and `in` the layer, under the name that `named_parameters` uses.
 ///
 /// To react to an error, match on its [`kind`](Error::kind). The parts of the message are also available as data:
 ///
@@ -309,8 +309,8 @@ impl Error {
         &self.report.operands
     }
 
-    /// The value that a gradient needs but that was overwritten, and the operation that did so; `None` for other
-    /// errors.
+    /// If a gradient failed because a value that it needs was overwritten: that value and the operation that overwrote
+    /// it. `None` for other errors.
     pub fn version_mismatch(&self) -> Option<&VersionMismatch> {
         self.report.mismatch.as_ref()
     }

@@ -16,7 +16,7 @@ const UNCOUNTED: usize = 64 << 10;
 
 /// Keeps count of [`Claim`]s; usually the memory pool of a backend.
 pub trait ClaimCount: Send + Sync + fmt::Debug {
-    /// Adds `bytes` bytes to the count, or returns an error of `op` if the budget does not allow them.
+    /// Adds `bytes` bytes to the count, or returns an error that names `op` if the budget does not allow them.
     fn claim(&self, op: &str, bytes: usize) -> Result<()>;
 
     /// Subtracts `bytes` bytes from the count.
@@ -36,7 +36,7 @@ impl Claim {
         Claim { bytes: 0, count }
     }
 
-    /// Claims `bytes` more bytes for `op`; [`ErrorKind::OutOfMemory`] if the budget does not allow them.
+    /// Claims `bytes` more bytes for `op`. Fails with [`ErrorKind::OutOfMemory`] if the budget does not allow them.
     #[track_caller]
     pub fn grow(&mut self, op: &str, bytes: usize) -> Result<()> {
         if let Some(count) = &self.count {
@@ -121,7 +121,7 @@ impl<T> HostVec<T> {
         if needed <= self.items.capacity() {
             return Ok(());
         }
-        // While the items are moved, the old and the new memory exist at the same time.
+        // While the items are moved, the old and the new memory exist at the same time, so both are claimed.
         let bytes = counted(needed.saturating_mul(size_of::<T>()));
         self.claim.grow(op, bytes)?;
         let made = reserve(op, &mut self.items, more);
@@ -145,7 +145,7 @@ impl<T> HostVec<T> {
         items.into_iter().try_for_each(|value| self.push(op, value)).here()
     }
 
-    /// Returns the plain vector, which is not counted any more; for results that a user receives.
+    /// Returns the plain vector, which is not counted any more. This is meant for results that are handed to the user.
     pub fn into_vec(self) -> Vec<T> {
         self.items
     }
@@ -175,8 +175,8 @@ pub fn download<T: Element, B: Backend + ?Sized>(
     Ok(items)
 }
 
-/// An empty `Vec` with room for `count` elements, which is not counted anywhere. Returns [`ErrorKind::OutOfMemory`] of
-/// `op` if the system has no more memory.
+/// An empty `Vec` with room for `count` elements, which is not counted anywhere. Returns an [`ErrorKind::OutOfMemory`]
+/// error that names `op` if the system has no more memory.
 #[track_caller]
 pub fn vec_of<T>(op: &str, count: usize) -> Result<Vec<T>> {
     let mut v = Vec::new();
@@ -184,8 +184,8 @@ pub fn vec_of<T>(op: &str, count: usize) -> Result<Vec<T>> {
     Ok(v)
 }
 
-/// Collects an iterator into a `Vec`, which is not counted anywhere. Returns [`ErrorKind::OutOfMemory`] of `op` if the
-/// system has no more memory.
+/// Collects an iterator into a `Vec`, which is not counted anywhere. Returns an [`ErrorKind::OutOfMemory`] error that
+/// names `op` if the system has no more memory.
 #[track_caller]
 pub fn collect<T>(op: &str, items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>> {
     let mut v = vec_of(op, items.len())?;
@@ -205,8 +205,8 @@ fn reserve<T>(op: &str, v: &mut Vec<T>, more: usize) -> Result<()> {
         .here()
 }
 
-/// Checks that the host can allocate `count * bytes` bytes at this moment and that the budget allows them. For code
-/// that then makes many small allocations.
+/// Checks that the host can allocate `count * bytes` bytes at this moment and that the budget allows them. This is
+/// meant for code that is about to make many small allocations.
 #[track_caller]
 pub fn check_room(backend: &(impl Backend + ?Sized), op: &str, count: usize, bytes: usize) -> Result<()> {
     HostVec::<u8>::with_capacity(backend, op, count.saturating_mul(bytes)).map(drop)

@@ -30,7 +30,8 @@ impl Layout {
         layout
     }
 
-    /// Creates a layout from its parts. Errors if the ranks differ or an element would lie outside `0..elements`.
+    /// Creates a layout from its parts. Returns an error if the ranks differ or an element would lie outside
+    /// `0..elements`.
     #[track_caller]
     pub fn from_parts(shape: Shape, strides: &[isize], offset: usize, elements: usize) -> Result<Self> {
         if strides.len() != shape.rank() {
@@ -87,7 +88,7 @@ impl Layout {
         self.shape.numel()
     }
 
-    /// Whether the elements follow one another in row-major order, wherever they start.
+    /// Whether the elements follow one another in row-major order, at any offset.
     #[inline]
     pub fn is_contiguous(&self) -> bool {
         if self.numel() == 0 {
@@ -106,7 +107,8 @@ impl Layout {
         true
     }
 
-    /// The smallest range of positions that contains every element; `0..0` if there are none, whatever the offset.
+    /// The smallest range of positions that contains every element; `0..0` if there are no elements, regardless of the
+    /// offset.
     pub fn span(&self) -> Range<usize> {
         if self.numel() == 0 {
             return 0..0;
@@ -231,7 +233,8 @@ impl Layout {
         // An empty layout keeps its offset: positions mean nothing there, and stepping back from 0 would underflow.
         if out.shape.numel() > 0 {
             out.offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
-            // A single element is never stepped over. Leaving its stride as it is keeps products from overflowing.
+            // An axis with a single element is never stepped along. Its stride stays unchanged, so that `stride * step`
+            // cannot overflow.
             out.strides[axis] *= if len > 1 { step as isize } else { 1 };
         }
         Ok(out)
@@ -283,7 +286,7 @@ impl Layout {
         Ok(Layout { shape: Shape::new_unchecked(&dims[..rank + 1]), strides, offset: self.offset })
     }
 
-    /// Broadcasts to `shape`: new and stretched axes get stride 0.
+    /// Broadcasts to `shape`: new axes and axes of size 1 that grow have stride 0.
     #[track_caller]
     pub fn expand(&self, shape: Shape) -> Result<Self> {
         let lead = shape.rank().checked_sub(self.rank());
@@ -317,7 +320,7 @@ impl Layout {
         if self.is_contiguous() {
             return false;
         }
-        // Strides without their signs, with sizes; the smallest stride first.
+        // The absolute stride and the size of each axis. They are sorted by stride below.
         let mut axes = [(0isize, 0isize); MAX_RANK];
         let mut count = 0;
         for (&size, &stride) in self.dims().iter().zip(self.strides()).filter(|(size, _)| **size > 1) {
@@ -326,8 +329,9 @@ impl Layout {
         }
         let axes = &mut axes[..count];
         axes.sort_unstable();
-        // Of two different indices at one position, take the axis with the largest stride on which they differ, by `d`
-        // steps. Only the axes with smaller strides can make up for that distance.
+        // Suppose that two different indices lead to the same position. Of the axes on which they differ, take the one
+        // with the largest stride; let them differ by `d` steps there. Only the axes with smaller strides can make up
+        // for that distance.
         let (mut within, mut steps) = (0isize, STEPS);
         for k in 0..count {
             let (stride, size) = axes[k];
@@ -484,14 +488,14 @@ mod tests {
             interleaved += usize::from(!shared && !nested);
         }
         assert!(apart > 5_000 && interleaved > 2_000, "{apart} {interleaved}");
-        // Large, but decided in few steps.
+        // These layouts are large, but the search needs only a few steps for them.
         let large = |sizes: [usize; 2], strides: [isize; 2]| {
             Layout::from_parts(Shape::new(&sizes).unwrap(), &strides, 0, usize::MAX).unwrap().overlaps_itself()
         };
         assert!(!large([50_000, 50_001], [50_001, 50_000]));
         assert!(large([50_001, 50_002], [50_001, 50_000]));
         assert!(large([1 << 30, 1 << 20], [3, 2]) && !large([1 << 20, 1 << 20], [1 << 20, 1]));
-        // Layouts that cannot be decided in time count as overlapping.
+        // A layout that the search cannot decide within its limit counts as overlapping.
         assert!(large([1_000_000, 1_000_001], [1_000_001, 1_000_000]));
     }
 

@@ -56,7 +56,8 @@ impl Ceilings {
     }
 }
 
-/// Describes a call in one line: name, operands, time, speed, and the share of the backend's ceilings that it reached.
+/// Describes a call in one line: name, operands, time, speed, and the percentage of the backend's peak throughput that
+/// it reached.
 ///
 /// ```text
 /// conv             f32[64,1,8,8] f32[16,1,3,3] f32[16] -> f32[64,16,8,8]   52.1 us   22.6 GFLOP/s (19 %)   5.4 GB/s (15 %)

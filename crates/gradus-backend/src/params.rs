@@ -5,13 +5,14 @@ use crate::{Error, Here, Result};
 /// How [`Backend::reduce`](crate::Backend::reduce) combines elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
-    /// Sum, added up in a fixed tree; 0 for no elements. Integers and booleans accumulate in 64 bits and wrap.
+    /// Sum, added up in the order of a fixed tree; 0 for no elements. Integers and booleans accumulate in 64 bits and
+    /// wrap.
     Sum,
     /// Product; 1 for no elements.
     Prod,
-    /// Largest element; NaN wins. An error for no elements.
+    /// Largest element; NaN if any element is NaN. Fails if there are no elements.
     Max,
-    /// Smallest element; NaN wins. An error for no elements.
+    /// Smallest element; NaN if any element is NaN. Fails if there are no elements.
     Min,
     /// Whether any element is non-zero; the output is bool.
     Any,
@@ -60,9 +61,10 @@ pub enum ScanOp {
 /// How [`Backend::scatter`](crate::Backend::scatter) combines a value with its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ScatterOp {
-    /// Replaces it. If several values go to one place, the last in row-major order of the indices remains.
+    /// Replaces the destination. If several values have the same destination, the last one in row-major order of the
+    /// indices wins.
     Set,
-    /// Adds to it, in row-major order of the indices.
+    /// Adds to the destination, in row-major order of the indices.
     Add,
 }
 
@@ -177,7 +179,7 @@ impl Window {
     /// Number of windows along each axis of an input with these spatial sizes:
     /// `(size + pad_before + pad_after - dilation * (kernel - 1) - 1) / stride + 1`, rounded down.
     ///
-    /// Errors if a kernel size, stride or dilation is 0, or if not even one window fits.
+    /// Returns an error if a kernel size, stride or dilation is 0, or if not even one window fits.
     #[track_caller]
     pub fn output(&self, op: &str, spatial: &[usize]) -> Result<[usize; 3]> {
         if !(1..=3).contains(&self.rank) || spatial.len() != self.rank {
@@ -272,14 +274,14 @@ eq_by_bits!(AttentionParams { causal } floats { scale });
 pub struct CrossEntropyParams {
     /// Rows with this target have loss 0 and no gradient.
     pub ignore_index: Option<i64>,
-    /// The share of the target's probability that is spread evenly over all classes, in `[0, 1]`.
+    /// The fraction of the target's probability, in `[0, 1]`, that is spread evenly over all classes.
     pub label_smoothing: f64,
 }
 
 /// Parameters of [`Backend::attention`](crate::Backend::attention). Equality compares floats by their bits.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionParams {
-    /// Whether query i sees only the keys up to `i + Lkv - Lq`.
+    /// Whether query `i` attends only to the keys `j <= i + Lkv - Lq`.
     pub causal: bool,
     /// The factor by which the scores are multiplied; usually `1 / sqrt(D)`.
     pub scale: f64,

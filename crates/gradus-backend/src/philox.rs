@@ -88,7 +88,8 @@ pub fn element(dist: Distribution, dtype: DType, seed: u64, offset: u64, i: u64)
     }
 }
 
-/// Rounding to the dtype can reach `hi`. Such a draw becomes `lo`, which has the same probability up to rounding.
+/// Rounds a uniform draw to the dtype. If this reaches `hi`, the draw becomes `lo`, which has the same probability up
+/// to rounding.
 fn below(v: f64, lo: f64, hi: f64, dtype: DType) -> f64 {
     let rounded = match dtype {
         DType::F32 => f64::from(v as f32),

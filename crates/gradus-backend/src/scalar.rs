@@ -6,8 +6,9 @@ use crate::{DType, Error, Result};
 
 /// A boolean, an integer or a float: the type of scalar arguments.
 ///
-/// In an operation with a tensor, a scalar is *weak*: it takes the tensor's dtype and promotes only the kind. Adding
-/// 0.5 to an integer tensor yields a float tensor; adding 2 to an f16 tensor yields an f16 tensor.
+/// In an operation with a tensor, a scalar is *weak*: it takes the tensor's dtype unless its kind is higher (bool, then
+/// integer, then float). Adding 0.5 to an integer tensor yields a float tensor; adding 2 to an f16 tensor yields an f16
+/// tensor.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
 pub enum Scalar {

@@ -108,7 +108,7 @@ impl Scalar {
         match pair(self, other) {
             Pair::Ints(a, b) if b >= 0 => {
                 let power = match a {
-                    // Powers of 0, 1 and -1 stay in range whatever the exponent.
+                    // Powers of 0, 1 and -1 stay in range for every exponent.
                     0 | 1 => Some(if b == 0 { 1 } else { a }),
                     -1 => Some(if b % 2 == 0 { 1 } else { -1 }),
                     _ => u32::try_from(b).ok().and_then(|b| a.checked_pow(b)),

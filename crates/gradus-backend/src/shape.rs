@@ -34,8 +34,8 @@ impl Shape {
     /// The shape of a scalar: rank 0, one element.
     pub const SCALAR: Shape = Shape { rank: 0, dims: [0; MAX_RANK] };
 
-    /// Creates a shape from its sizes. Errors if the rank exceeds 8, or if the product of the nonzero sizes exceeds
-    /// `isize::MAX / 8`.
+    /// Creates a shape from its sizes. Returns an error if the rank exceeds 8, or if the product of the nonzero sizes
+    /// exceeds `isize::MAX / 8`.
     #[track_caller]
     pub fn new(dims: &[usize]) -> Result<Self> {
         if dims.len() > MAX_RANK {
@@ -59,7 +59,7 @@ impl Shape {
         Ok(shape)
     }
 
-    /// Creates a shape derived from a checked one, so that its sizes are known to be legal.
+    /// Creates a shape from sizes that are known to be legal because they derive from a checked shape.
     pub(crate) fn new_unchecked(dims: &[usize]) -> Self {
         let mut shape = Shape { rank: dims.len() as u8, dims: [0; MAX_RANK] };
         shape.dims[..dims.len()].copy_from_slice(dims);
@@ -121,7 +121,7 @@ impl Shape {
         Shape::new_unchecked(&dims[..rank])
     }
 
-    /// The NumPy broadcast of two shapes, aligned from the right. A size of 1 stretches to any other size, even 0.
+    /// The NumPy broadcast of two shapes, aligned from the right. A size of 1 is broadcast to any other size, even 0.
     #[track_caller]
     pub fn broadcast(op: &str, a: &[usize], b: &[usize]) -> Result<Self> {
         let rank = a.len().max(b.len());

@@ -23,8 +23,8 @@ use telling::{WATCHING, ended};
 ///
 /// A watching function runs on the thread that made the call, after the call has ended. If that thread has
 /// [postponed](postpone) reports, the function runs when the guard is dropped. Calls that a watching function makes
-/// itself are not reported to it. If the function panics, the panic propagates out of the call, whose work is done by
-/// then.
+/// itself are not reported to it. If the function panics, the panic propagates out of the call, which has already done
+/// its work.
 ///
 /// The device is [synchronized](Backend::synchronize) after each call, so that the call's time does not include earlier
 /// or later calls. Work on other threads at the same time is not subtracted.

@@ -18,7 +18,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The outcome of a run. Its `Display` form cuts long lists of failures.
+/// The outcome of a run. Its `Display` form shortens long lists of failures.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// Name of the backend.

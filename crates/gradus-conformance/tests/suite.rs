@@ -260,7 +260,8 @@ impl Backend for Broken {
         indices: &mut ViewMut<'_>,
     ) -> Result<()> {
         if self.fault == Fault::SortForgetsTies && descending {
-            // Sorts in ascending order and reads it backwards, so that equal elements come out in the wrong order.
+            // Sorts in ascending order and writes the result backwards, so that equal elements come out in the wrong
+            // order.
             let (v, i) = (values.layout.flip(axis), indices.layout.flip(axis));
             return self.inner.sort(x, axis, false, &mut values.with(&v), &mut indices.with(&i));
         }

@@ -26,7 +26,7 @@ impl Tensor {
     }
 }
 
-/// Prints the shortest and the median time of each call in milliseconds. The calls run in turn.
+/// Prints the shortest and the median time of each call in milliseconds. The calls alternate.
 fn job(name: &str, calls: &mut [(&str, &mut dyn FnMut())]) {
     if std::env::args().nth(1).is_some_and(|part| !name.contains(&part)) {
         return;
@@ -52,7 +52,6 @@ fn main() {
     let threads = std::env::args().nth(2).and_then(|t| t.parse().ok()).unwrap_or(2);
     let cpu = &CpuBackend::with_threads(threads).unwrap();
     println!("{:?}", cpu.info().features);
-    // b, h, lq, lk, d
     for (dtype, [b, h, lq, lk, d], causal) in [
         (F32, [4, 8, 512, 512, 64], true),
         (F32, [4, 8, 512, 512, 64], false),

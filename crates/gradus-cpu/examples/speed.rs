@@ -7,7 +7,7 @@ use std::time::Instant;
 use gradus_backend::*;
 use gradus_cpu::CpuBackend;
 
-/// Prints the shortest time of many runs of a call, which is its time without disturbances, and the memory traffic.
+/// Prints the shortest time of many runs of a call, which other processes disturb least, and the memory traffic.
 fn job(name: &str, bytes: usize, mut f: impl FnMut()) {
     if std::env::args().nth(1).is_some_and(|part| !name.contains(&part)) {
         return;

@@ -90,7 +90,7 @@ macro_rules! match_dtype {
 }
 pub(crate) use match_dtype;
 
-/// Evaluates the expression with `$t` as the storage type of a float dtype. Any other dtype is an error in `$op`.
+/// Evaluates the expression with `$t` as the storage type of a float dtype. Any other dtype is an error of `$op`.
 macro_rules! with_float {
     ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
         $crate::access::match_dtype!(
@@ -129,7 +129,7 @@ macro_rules! with_word {
 pub(crate) use with_word;
 
 impl CpuBackend {
-    /// Errors if the buffer belongs to another backend.
+    /// Returns an error if the buffer belongs to another backend.
     #[inline]
     pub(crate) fn check_owner(&self, op: &str, buffer: &Buffer) -> Result<()> {
         if std::ptr::addr_eq(std::sync::Arc::as_ptr(buffer.owner()), std::sync::Arc::as_ptr(self.pool())) {
@@ -155,8 +155,8 @@ impl CpuBackend {
         (inside && self.check_owner("", buffer).is_ok()).then_some(step)
     }
 
-    /// Errors unless the buffer belongs to this backend and holds every element of the layout. Returns whether the
-    /// elements are contiguous.
+    /// Returns whether the elements are contiguous. Fails unless the buffer belongs to this backend and holds every
+    /// element of the layout.
     #[inline]
     pub(crate) fn check_view(&self, op: &str, buffer: &Buffer, dtype: DType, layout: &Layout) -> Result<bool> {
         if self.dense(buffer, dtype, layout).is_some() {
@@ -173,7 +173,7 @@ impl CpuBackend {
         Err(Error::argument(op, m))
     }
 
-    /// Like [`check_view`](CpuBackend::check_view), but for an output: also errors if two elements share a position.
+    /// Like [`check_view`](CpuBackend::check_view), but for an output: also fails if two elements share a position.
     #[inline]
     pub(crate) fn check_out(&self, op: &str, out: &ViewMut<'_>) -> Result<bool> {
         let contiguous = self.check_view(op, out.buffer, out.dtype, out.layout)?;
@@ -190,7 +190,7 @@ impl CpuBackend {
         self.words(op, x)
     }
 
-    /// Like [`slice`](CpuBackend::slice), but with writable elements; also errors if two elements share a position.
+    /// Like [`slice`](CpuBackend::slice), but with writable elements; also fails if two elements share a position.
     pub(crate) fn slice_mut<'a, T: Plain>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<&'a mut [T]> {
         check_type::<T>(op, x.dtype)?;
         self.words_mut(op, x)
@@ -278,7 +278,7 @@ fn check_type<T: Plain>(op: &str, dtype: DType) -> Result<()> {
     Err(Error::new(ErrorKind::DTypeMismatch, op, format!("an operand has dtype {dtype}, where another one is needed")))
 }
 
-/// Errors unless an operand has the required dtype.
+/// Checks that an operand has the required dtype.
 #[inline]
 pub(crate) fn check_dtype(op: &str, name: &str, dtype: DType, want: DType) -> Result<()> {
     if dtype == want {
@@ -287,7 +287,7 @@ pub(crate) fn check_dtype(op: &str, name: &str, dtype: DType, want: DType) -> Re
     Err(Error::new(ErrorKind::DTypeMismatch, op, format!("{name} has dtype {dtype}, where {want} is needed")))
 }
 
-/// Errors unless an operand has the required shape.
+/// Checks that an operand has the required shape.
 #[inline]
 pub(crate) fn check_shape(op: &str, name: &str, dims: &[usize], want: &[usize]) -> Result<()> {
     if dims.len() == want.len() && dims.iter().zip(want).all(|(a, b)| a == b) {
@@ -297,7 +297,7 @@ pub(crate) fn check_shape(op: &str, name: &str, dims: &[usize], want: &[usize]) 
     Err(Error::shape(op, format!("{name} has shape {d}, where {w} is needed")))
 }
 
-/// Errors unless the shape has this axis.
+/// Checks that the shape has this axis.
 pub(crate) fn check_axis(op: &str, axis: usize, dims: &[usize]) -> Result<()> {
     gradus_backend::shape::resolve_axis(op, isize::try_from(axis).unwrap_or(isize::MAX), dims.len()).map(drop)
 }

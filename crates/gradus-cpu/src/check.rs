@@ -1,8 +1,8 @@
-//! Checks of operands that are shared by several operations.
+//! A check of operands that several operations share.
 
 use gradus_backend::{Error, Layout, Result};
 
-/// Errors if two elements of an output share a position, since threads would race to write it.
+/// Checks that no two elements of an output share a position, because threads would race to write there.
 #[inline]
 pub(crate) fn check_output(op: &str, name: &str, layout: &Layout) -> Result<()> {
     if layout.is_contiguous() || !layout.overlaps_itself() {

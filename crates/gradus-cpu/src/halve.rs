@@ -7,7 +7,7 @@ use crate::isa::Isa;
 use crate::isa::Level;
 use crate::lanes::{LANES, ROWS, halved, larger};
 
-/// The fewest rows for which vectors pay off.
+/// The minimum number of rows for which vectors pay off.
 #[cfg(target_arch = "x86_64")]
 const FEWEST: usize = 4;
 

@@ -3,7 +3,7 @@
 //! Each algorithm is written once, as a generic `#[inline(always)]` function over slices. [`per_isa!`] instantiates it
 //! inside functions that enable the target features, where LLVM turns its loops into wide vector code, and dispatches
 //! to the right instance. All instances do the same IEEE operations in the same order, so their results have the same
-//! bits. Fused operations are written as `mul_add`, and Rust never fuses others by itself.
+//! bits. Fused operations are written as `mul_add`, and Rust never fuses operations by itself.
 
 use gradus_backend::{Error, ErrorKind, Result};
 
@@ -86,7 +86,8 @@ impl Isa {
         Level::ALL.iter().filter_map(|&l| Isa::new(l)).collect()
     }
 
-    /// Returns the instruction set with this name. Errors if there is none or if the machine lacks it.
+    /// Returns the instruction set with this name. Returns an error if there is no such instruction set or if the
+    /// machine lacks it.
     pub(crate) fn named(name: &str) -> Result<Isa> {
         let names: Vec<_> = Level::ALL.iter().map(|l| l.name()).collect();
         let Some(&level) = Level::ALL.iter().find(|l| l.name() == name) else {
@@ -111,7 +112,7 @@ impl Isa {
 /// add_f32(cpu.isa(), x, y, out);
 /// ```
 /// The generated function takes an [`Isa`] before the arguments. The right-hand side is any expression that can be
-/// called with the arguments. A function named there must be `#[inline(always)]` to get the wide vectors.
+/// called with the arguments. A function named there must be `#[inline(always)]` to be compiled to the wide vectors.
 macro_rules! per_isa {
     ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:expr;)*) => {$(
         $(#[$meta])*

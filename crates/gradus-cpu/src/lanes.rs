@@ -3,7 +3,7 @@
 /// The number of partial sums.
 pub(crate) const LANES: usize = 16;
 /// The number of narrow rows that are computed together. If the rows are transposed, each has one lane. If they are
-/// read in chunks, the lanes of all of them are combined together.
+/// read in chunks, the lanes of all rows are combined together.
 pub(crate) const ROWS: usize = 16;
 
 /// Combines the upper half of the partial results with the lower half until only one is left.
@@ -19,8 +19,8 @@ pub(crate) fn halved<T: Copy>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T
     lanes[0]
 }
 
-/// Returns 1 for the first `count` lanes and 0 for the others. Callers test the values of this table because LLVM
-/// vectorises that, but not a comparison of the lane's number with `count`.
+/// Returns 1 for the first `count` lanes and 0 for the others. Callers test these values because LLVM vectorises such
+/// tests, but not comparisons of the lane's index with `count`.
 #[inline(always)]
 pub(crate) fn first_lanes(count: usize) -> &'static [u32; LANES] {
     static ALL: [u32; 2 * LANES] = {

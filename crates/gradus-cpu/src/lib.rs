@@ -1,8 +1,8 @@
 //! The CPU backend of Gradus: AVX-512, AVX2 and portable kernels, whose results are bit-identical on any number of
 //! threads.
 //!
-//! Part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, the only one whose API is kept stable
-//! between releases.
+//! This crate is part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, the only one whose API is kept
+//! stable between releases.
 //!
 //! [`CpuBackend`] implements [`Backend`](gradus_backend::Backend). Each operation, or family of operations, has its own
 //! module. The other modules are shared: `memory` is the pool behind buffers, `parallel` is the only way to use
@@ -78,7 +78,7 @@ pub struct CpuBackend {
 impl CpuBackend {
     /// Creates a backend with the number of threads and the instruction set that the environment variables specify.
     ///
-    /// Errors if a variable has an invalid value or this machine lacks the instruction set.
+    /// Returns an error if a variable has an invalid value or this machine lacks the instruction set.
     pub fn new() -> Result<Self> {
         let threads = match std::env::var("GRADUS_NUM_THREADS") {
             Err(std::env::VarError::NotPresent) => Threads::global(),
@@ -106,7 +106,8 @@ impl CpuBackend {
         Ok(CpuBackend { pool: Pool::new(), isa, threads, natives: Modules::new() })
     }
 
-    /// Switches the backend to another instruction set: `avx512`, `avx2` or `portable`. Errors if the machine lacks it.
+    /// Switches the backend to another instruction set: `avx512`, `avx2` or `portable`. Returns an error if the machine
+    /// lacks it.
     pub fn with_isa(self, name: &str) -> Result<Self> {
         Ok(CpuBackend { isa: Isa::named(name)?, ..self })
     }

@@ -75,7 +75,7 @@ impl<const N: usize> Nest<N> {
         (self, len, strides)
     }
 
-    /// Returns the same nest starting at position 0, for computing positions relative to another one.
+    /// Returns the same nest starting at position 0, for computing positions relative to another nest.
     pub(crate) fn at_zero(mut self) -> Self {
         self.offsets = [0; N];
         self

@@ -76,7 +76,7 @@ pub(crate) fn random(
     }
 }
 
-/// Errors if a parameter is outside its domain or the dtype cannot represent every draw.
+/// Checks that every parameter is in its domain and that the dtype can represent every draw.
 fn check(dist: Distribution, dtype: DType) -> Result<()> {
     let wrong = |m: String| Err(Error::argument(OP, m));
     match dist {

@@ -51,7 +51,7 @@ fn take(cpu: Option<&CpuBackend>, bytes: usize) -> Option<(Block, *mut u8)> {
     let needed = bytes.saturating_add(ALIGN).div_ceil(8);
     if words.len() < needed {
         words.try_reserve_exact(needed - words.len()).ok()?;
-        // At most the capacity that was just reserved, so this does not allocate.
+        // The new length is at most the capacity that was just reserved, so this does not allocate.
         words.resize(needed, 0);
     }
     let start = words.as_ptr().cast::<u8>().align_offset(ALIGN);
@@ -77,8 +77,8 @@ fn run<T: Plain>(cpu: Option<&CpuBackend>, len: usize, f: impl FnOnce(&mut [T]))
     recycle(block);
 }
 
-/// Calls `f` with `len` elements with unspecified contents. Meant for a few MiB at most, because the memory budget does
-/// not count this memory.
+/// Calls `f` with `len` elements with unspecified contents. This is meant for a few MiB at most, because the memory
+/// budget does not count this memory.
 #[inline]
 pub(crate) fn with<T: Plain>(len: usize, f: impl FnOnce(&mut [T])) {
     run(None, len, f);

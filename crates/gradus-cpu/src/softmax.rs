@@ -25,9 +25,9 @@ const BLOCK: usize = 1 << 11;
 
 /// Rows of at most this many elements are transposed ([`transposed`]), if there are enough of them.
 const NARROW: usize = 16;
-/// The greatest row length at which several rows go through each step together.
+/// The maximum length of rows that are computed several at a time, step by step.
 const LONG: usize = 256;
-/// The fewest rows for which transposing pays off, given that sixteen are always computed at once.
+/// The minimum number of rows for which transposing pays off, given that sixteen are always computed at once.
 const FEWEST: usize = 4;
 
 /// The kernels for rows of the same length. If the rows are narrow, each of `transposed` has room for them (see

@@ -59,7 +59,7 @@ macro_rules! integers {
 }
 integers!(u64 u32 u16 u8);
 
-/// Evaluates the expression with `$t` as the storage type of a float or integer dtype; bool is an error in `$op`.
+/// Evaluates the expression with `$t` as the storage type of a float or integer dtype; bool is an error of `$op`.
 /// Signed integers are stored as unsigned ones, since their sums have the same bits.
 macro_rules! with_sum {
     ($op:expr, $dtype:expr, $t:ident => $body:expr) => {

@@ -29,7 +29,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Uses rayon's global pool, whatever its size.
+    /// Uses rayon's global pool.
     pub(crate) fn global() -> Threads {
         Threads { pool: None, count: rayon::current_num_threads(), mail: Arc::default() }
     }
@@ -121,7 +121,7 @@ struct Mail {
     /// Number of jobs posted so far.
     posted: AtomicUsize,
     /// The number of waiting workers. This is only a hint: a worker may stop waiting just as a job is posted, and then
-    /// the others do its share.
+    /// the other threads do its share.
     awake: AtomicUsize,
 }
 

@@ -1,8 +1,8 @@
 //! Files that appear whole or not at all. [`write()`] is the only function with which Gradus writes a file to a path
 //! that the user gave.
 //!
-//! Part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
-//! releases.
+//! This crate is part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable
+//! between releases.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -18,9 +18,9 @@ const MAX_LINKS: usize = 40;
 
 /// Writes a file atomically: `contents` writes a temporary file in the same folder, which is flushed to the disk and
 /// renamed. A reader sees the old contents or the new ones, and after an error the old ones. If `path` is a symbolic
-/// link, the link stays and its target is written. The new file takes the permissions of the file that it replaces. If
-/// `replace` is false, an existing file is an error; only on a file system without hard links may a file that another
-/// program creates at the last moment still be replaced.
+/// link, the link stays and its target is written. The new file has the permissions of the file that it replaces. If
+/// `replace` is false, an existing file is an error. On a file system without hard links, however, a file that another
+/// program creates at the last moment may still be replaced.
 ///
 /// ```
 /// # let dir = tempfile::tempdir().unwrap();
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn errors_have_the_line_of_the_caller() {
         let dir = tempfile::tempdir().unwrap();
-        // The tests of this crate count as code of Gradus, so the error carries no line of a user.
+        // The tests of this crate count as code of Gradus, so the error records no line of the user.
         let e = check(OP, &dir.path().join("none/a"), true).unwrap_err();
         assert!(e.location().is_none(), "{e}");
     }

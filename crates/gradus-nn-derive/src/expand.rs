@@ -150,7 +150,7 @@ fn bodies(visited: &Visited<'_>, kind: &str) -> [TokenStream; 2] {
 /// The where-clause: each field type that depends on a type parameter must be a module.
 ///
 /// The bounds are on the field types and not on the parameters, so that `PhantomData<T>` requires nothing of `T`. A
-/// field whose type contains the type itself gets no bound, which would be circular.
+/// field whose type contains the type itself gets no bound, because the bound would be circular.
 fn bounded(generics: &Generics, ident: &Ident, types: &[&Type], root: &TokenStream) -> Option<WhereClause> {
     let mut generics = generics.clone();
     let parameters: Vec<Ident> = generics.type_params().map(|p| p.ident.clone()).collect();

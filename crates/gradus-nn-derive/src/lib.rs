@@ -1,7 +1,7 @@
 //! The derive macro of `gradus_nn::Module`, which the trait documents.
 //!
-//! Part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
-//! releases.
+//! This crate is part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable
+//! between releases.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -21,9 +21,9 @@ use proc_macro::TokenStream;
 /// * An enum visits the fields of its current variant, without the variant's name: a value has one variant at a time,
 ///   so names cannot clash.
 ///
-/// A field with `#[module(skip)]` is left out, which is meant for types of other crates.
-/// `#[module(rename = "running")]` gives a field another name. On the type, `#[module(no_display)]` omits the `Display`
-/// implementation, and `#[module(crate = path)]` sets the path of `gradus_nn`.
+/// A field with `#[module(skip)]` is not visited. This is meant for types of other crates, which do not implement
+/// `Module`. `#[module(rename = "running")]` gives a field another name. On the type, `#[module(no_display)]` omits the
+/// `Display` implementation, and `#[module(crate = path)]` sets the path of `gradus_nn`.
 ///
 /// Without `crate = path`, the path follows from the manifest of the crate being compiled: `::gradus_nn` if it depends
 /// on `gradus-nn`, or `::gradus::nn` if it depends only on the facade `gradus`. Dependencies renamed in that manifest

@@ -13,12 +13,12 @@ struct Class {
     word: usize,
     /// Number of bytes of the file header.
     header: usize,
-    /// For each table, the position of its offset, and that of its entry size; the number of entries follows the
-    /// latter.
+    /// For each table, the positions of two fields: the table's offset, and the size of an entry. The number of entries
+    /// follows the size.
     segments: (usize, usize),
     sections: (usize, usize),
-    /// For each table, the size of an entry, and the positions in it of the offset and length of the bytes it
-    /// describes.
+    /// For each table, the size of an entry, and the positions within an entry of two fields: the offset and the length
+    /// of the bytes that it describes.
     segment: [usize; 3],
     section: [usize; 3],
 }
@@ -96,8 +96,9 @@ mod tests {
 
     use super::*;
 
-    /// A file that consists of headers alone, with words of `word` bytes. They describe a segment of 100 bytes at 1000,
-    /// a section of 50 bytes at 2000 and one without bytes at 9000. The tables follow the file header.
+    /// A file that consists of headers alone, with words of `word` bytes. The headers describe a segment of 100 bytes
+    /// at offset 1000, a section of 50 bytes at 2000, and a section without bytes at 9000. The tables follow the file
+    /// header.
     fn elf(word: usize, big: bool) -> Vec<u8> {
         let number = |n: u64, size: usize| {
             let bytes = n.to_le_bytes()[..size].to_vec();
@@ -132,7 +133,7 @@ mod tests {
                 let file = elf(word, big);
                 let of = |length| needed(&mut Cursor::new(&file), length).unwrap();
                 assert_eq!(of(3000), Some(2050), "{word} {big}");
-                // If the file ends within its tables, their end counts.
+                // If the file ends within its tables, the length that it needs includes them.
                 assert_eq!(of(file.len() as u64 - 1), Some(1100.max(file.len() as u64)));
             }
         }

@@ -24,7 +24,8 @@ fn refused(path: &Path, why: Refusal, more: Option<String>) -> Error {
     e.help("a plug-in is a cdylib with gradus_backend::export_plugin!, built from the version of Gradus that loads it")
 }
 
-/// Refuses a path that is not a regular file, or a truncated library: reading beyond its end would kill the process.
+/// Refuses a path that is not a regular file. Also refuses a truncated library, because reading beyond its end would
+/// kill the process.
 fn check_whole(path: &Path) -> Result<()> {
     let failed = |e| Error::io("load_plugin", path.display(), e);
     // Check this before opening the file: opening a pipe waits for its other end.

@@ -47,7 +47,7 @@ fn pieces<B: Backend + ?Sized, T: Element>(
     n: usize,
     (buffer, offset): (&mut Buffer, usize),
 ) -> Result<()> {
-    // At most `PIECE` elements.
+    // The list has at most `PIECE` elements.
     let mut piece = Vec::with_capacity(n.min(PIECE));
     for first in (0..n).step_by(PIECE) {
         piece.clear();

@@ -5,8 +5,8 @@
 //! * `out = p v`
 //! * `dv = p^T g`, `ds = p * (g v^T - sum(p * g v^T))`, `dq = scale * ds k`, `dk = scale * ds^T q`.
 //!
-//! Query heads that share a key head are stacked: `[b, hk, h/hk * lq, d]` is multiplied by `[b, hk, lk, d]`. A row
-//! without any keys has an `lse` of -inf and `p` of 0.
+//! Query heads that share a key head are stacked: `[b, hk, h/hk * lq, d]` is multiplied by `[b, hk, lk, d]`. In a row
+//! without any visible keys, `lse` is -inf and `p` is 0.
 
 use super::{
     Relaid, Source, Temp, expect, expect_float, expect_parameter, expect_rank, read_as, reduced, run, stretched,

@@ -111,7 +111,7 @@ pub fn forward<B: Backend + ?Sized>(
     write_as(b, out, x.dtype, s.output()?, |out| {
         let mut beta = 0;
         if let Some(bias) = bias {
-            // Added within the matrix product, so that a half-precision sum is rounded once.
+            // The matrix product below adds to the bias in `out`, so that a half-precision sum is rounded once.
             let rows = bias.layout.reshape(Shape::new(&[s.groups, s.k / s.groups])?);
             let rows = rows.ok_or_else(|| Error::shape(OP, "a bias has one axis"))?;
             b.copy_strided(bias.with(&rows.unsqueeze(2)?.expand(s.output()?)?), out)?;

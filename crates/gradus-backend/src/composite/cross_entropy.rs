@@ -111,7 +111,7 @@ pub fn forward<B: Backend + ?Sized>(
     }
     let (shape, column, compute) = (*logits.layout.shape(), Shape::new(&[n, 1])?, logits.dtype.compute());
 
-    // The largest element, or 0 where it is not finite, so that -inf and +inf carry through.
+    // Each row is shifted by its largest element, or by 0 if that is not finite, so that -inf and +inf propagate.
     let largest = reduced(b, ReduceOp::Max, logits, Axes::one(CLASS))?;
     let mut shift = Temp::new(b, compute, column)?;
     run(b, "finite_or_zero", &[MapArg::View(largest.view())], &mut [shift.view_mut()], |v| {

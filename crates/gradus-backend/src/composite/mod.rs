@@ -55,7 +55,7 @@ impl Temp {
     }
 }
 
-/// A tensor with a layout of its own.
+/// The memory of `x` under another layout.
 struct Relaid<'a> {
     x: View<'a>,
     layout: Layout,

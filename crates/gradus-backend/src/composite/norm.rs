@@ -1,8 +1,8 @@
 //! `(x - mean) / sqrt(var + eps) * scale + shift` over any axes, and its gradient.
 //!
-//! There are two passes: the first computes the mean, the second the mean square of the deviations. Over no elements,
-//! both are NaN. Rows with large elements are multiplied by a power of two first, so that their squares do not
-//! overflow.
+//! There are two passes: the first computes the mean, the second the mean square of the deviations. If there are no
+//! elements, both are NaN. Rows with large elements are multiplied by a power of two first, so that their squares do
+//! not overflow.
 
 use super::{Body, Relaid, Source, Temp, expect, expect_float, expect_parameter, reduced, run, stretched, widened};
 use crate::{Axes, Backend, DType, Error, ErrorKind, MapArg, ReduceOp, Result, Scalar, Shape, View, ViewMut};
@@ -81,7 +81,8 @@ pub fn forward<B: Backend + ?Sized>(
 #[derive(Clone, Copy, Debug)]
 pub struct Large {
     /// A row is large if one of its elements exceeds this in magnitude; the mean of an ordinary row is therefore below
-    /// it. Above it, the rounding error of the mean of equal elements could pass for a variance far above any eps.
+    /// it. Above it, the rounding error of the mean of equal elements could be mistaken for a variance far above any
+    /// eps.
     pub limit: f64,
     /// The factor by which the elements of large rows are multiplied. The square of the largest float times this factor
     /// is finite, and the square of the smallest deviation in a large row is not 0.

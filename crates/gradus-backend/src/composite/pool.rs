@@ -1,7 +1,7 @@
 //! Pooling: the largest element, or the mean, under each position of a window.
 //!
 //! Maximum: a table built on the host lists which element lies in each slot of each window. A slot in the padding
-//! repeats the first real element of its window, so that padding can never win, whatever the values and the dtype.
+//! repeats the first real element of its window, so that padding can never win, regardless of the values and the dtype.
 //!
 //! Mean: the sum over the unfolded windows, divided by the number of elements that count.
 
@@ -82,7 +82,7 @@ pub fn max_forward<B: Backend + ?Sized>(
     let (taps, places) = (window.numel(), p.iter().product::<usize>());
     for place in 0..places {
         let window_slots = (0..taps).map(|t| t * places + place);
-        // `check_pool` has ensured that there is one.
+        // `check_pool` has ensured that every window covers an element.
         let first = window_slots.clone().map(|s| table[s]).find(|&e| e >= 0).unwrap_or(0);
         for s in window_slots {
             table[s] = if table[s] < 0 { first } else { table[s] };

@@ -1,9 +1,9 @@
 //! [`Here`]: how an error receives the line of the user code that caused it.
 //!
 //! Every fallible function is `#[track_caller]`, and so are the constructors of [`Error`]. An error created in such a
-//! function, however deep inside Gradus, therefore has the line of the first caller outside Gradus. The chain breaks in
-//! closures, behind `dyn` and in functions without `#[track_caller]`; an error created there has no line until
-//! [`Here::here`] sets it.
+//! function, however deep inside Gradus, therefore records the line of the first caller outside Gradus. The chain
+//! breaks in closures, behind `dyn` and in functions without `#[track_caller]`; an error created there has no line
+//! until [`Here::here`] sets it.
 
 use std::cell::Cell;
 use std::panic::Location;

@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-/// The crates whose lines mean nothing to a user.
+/// The crates of Gradus, whose lines are not shown to users.
 const OURS: [&str; 13] = [
     "gradus",
     "gradus-backend",
@@ -24,9 +24,9 @@ pub fn is_of_user(location: &Location<'_>) -> bool {
     is_users_file(location.file(), file!())
 }
 
-/// Whether `file` belongs to the user. `this` is the compiler's path of this source file.
+/// Whether `file` belongs to the user. `this` is the path under which the compiler knows this source file.
 fn is_users_file(file: &str, this: &str) -> bool {
-    // The path under which the standard library was built, and the folder in which rustup installs its sources.
+    // The standard library is built under `/rustc/`, and rustup installs its sources in a folder `rustlib`.
     if file.starts_with("/rustc/") || file.contains("rustlib") {
         return false;
     }

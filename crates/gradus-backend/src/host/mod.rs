@@ -30,7 +30,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// The bytes in use after adding `bytes` more, or the reason why they are too many.
+    /// The bytes in use after adding `bytes` more, or the reason why this is not possible.
     fn with(&self, bytes: usize) -> Result<usize, String> {
         let total = self.stats.in_use.checked_add(bytes).ok_or("are too many")?;
         match self.budget {
@@ -95,7 +95,7 @@ impl HostMemory {
         self.owns(buffer).then(|| unsafe { std::slice::from_raw_parts_mut(buffer.as_ptr().as_ptr(), buffer.bytes()) })
     }
 
-    /// Copies `bytes` to position `offset` of `dst`, as in [`Backend::upload`](crate::Backend::upload).
+    /// Copies `bytes` into `dst`, starting at byte `offset`, as in [`Backend::upload`](crate::Backend::upload).
     pub fn upload(self: &Arc<Self>, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
         let dst = self.bytes_mut(dst).ok_or_else(|| foreign("upload"))?;
         let range = range("upload", dst.len(), offset, bytes.len())?;
@@ -103,7 +103,8 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Copies from position `offset` of `src` into `bytes`, as in [`Backend::download`](crate::Backend::download).
+    /// Fills `bytes` with the contents of `src`, starting at byte `offset`, as in
+    /// [`Backend::download`](crate::Backend::download).
     pub fn download(self: &Arc<Self>, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let src = self.bytes(src).ok_or_else(|| foreign("download"))?;
         bytes.copy_from_slice(&src[range("download", src.len(), offset, bytes.len())?]);
@@ -120,8 +121,8 @@ impl HostMemory {
         Ok(())
     }
 
-    /// The elements of a view in row-major order, each as [`load`] returns it. Fails if the buffer belongs to another
-    /// memory or the layout exceeds the buffer.
+    /// The elements of a view in row-major order, each as [`load`] returns it. Fails if another memory allocated the
+    /// buffer or if the layout exceeds the buffer.
     pub fn read(self: &Arc<Self>, op: &str, x: View<'_>) -> Result<Vec<Scalar>> {
         let bytes = self.bytes(x.buffer).ok_or_else(|| foreign(op))?;
         inside(op, &x)?;
@@ -130,9 +131,9 @@ impl HostMemory {
         Ok(values)
     }
 
-    /// Stores `values`, in row-major order, as the elements of a view, each as [`store`] does. Fails if the buffer
-    /// belongs to another memory, if the layout exceeds the buffer or has two elements in one place, or if the number
-    /// of values differs from the number of elements.
+    /// Stores `values`, in row-major order, as the elements of a view, converting each as [`store`] does. Fails if
+    /// another memory allocated the buffer, if the layout exceeds the buffer or maps two elements to one memory
+    /// location, or if the number of values differs from the number of elements.
     pub fn write(self: &Arc<Self>, op: &str, out: &mut ViewMut<'_>, values: &[Scalar]) -> Result<()> {
         let (dtype, layout) = (out.dtype, out.layout);
         inside(op, &out.as_view())?;

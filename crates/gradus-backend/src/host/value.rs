@@ -1,7 +1,7 @@
 //! Conversion of one element between bytes and a [`Scalar`].
 //!
 //! In this module a u64 is a [`Scalar::Int`] with the same bits, as in [`Kernel::eval`](crate::Kernel::eval), so that
-//! every value of every dtype has a scalar of its own.
+//! different values of a dtype always have different scalars.
 
 use crate::{DType, Scalar, bf16, bf16_from_f64, f16, f16_from_f64};
 
@@ -28,8 +28,8 @@ pub fn load(bytes: &[u8], dtype: DType, position: usize) -> Scalar {
     }
 }
 
-/// Stores element `position`, which must lie within `bytes`. Floats are rounded once and integers wrap. An integer
-/// stored as f32 or f64 is rounded once; stored as f16 or bf16, it goes through f64.
+/// Stores element `position`, which must lie within `bytes`. Floats are rounded once and integers wrap. An integer that
+/// is stored as f32 or f64 is rounded once; one that is stored as f16 or bf16 is converted to f64 first.
 pub fn store(bytes: &mut [u8], dtype: DType, position: usize, value: Scalar) {
     let mut put = |part: &[u8]| bytes[position * part.len()..][..part.len()].copy_from_slice(part);
     let int = || match value {

@@ -224,7 +224,8 @@ impl<'k> Expr<'k> {
 
     /// `a` where this value is true, otherwise `b`.
     pub fn select(self, a: impl IntoExpr<'k>, b: impl IntoExpr<'k>) -> Expr<'k> {
-        // In any sensible use, at least one of `a` and `b` is an expression; a constant takes its dtype.
+        // In any sensible use, at least one of `a` and `b` is an expression; a constant is converted to the dtype of
+        // that expression.
         let like = self.builder.own(a.as_expr().or(b.as_expr()).unwrap_or(self));
         let (a, b) = (self.builder.own(a.into_expr(like)), self.builder.own(b.into_expr(like)));
         self.builder.push(ScalarOp::Select, a.dtype(), &[self.value, a.value, b.value])

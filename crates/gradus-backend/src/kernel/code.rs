@@ -95,7 +95,7 @@ impl Kernel {
     }
 }
 
-/// Kernels are equal if their code is equal, whatever their names.
+/// Kernels are equal if their code is equal, regardless of their names.
 impl PartialEq for Kernel {
     fn eq(&self, other: &Self) -> bool {
         self.args == other.args && self.insts == other.insts && self.outputs == other.outputs

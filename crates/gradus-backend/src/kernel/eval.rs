@@ -9,7 +9,8 @@ use crate::{DType, Error, Result, Scalar};
 impl Kernel {
     /// Evaluates the outputs for one value of each argument.
     ///
-    /// Errors if the number of values is wrong, or if an integer is divided by zero or raised to a negative power.
+    /// Returns an error if the number of values is wrong, or if an integer is divided by zero or raised to a negative
+    /// power.
     #[track_caller]
     pub fn eval(&self, args: &[Scalar]) -> Result<Vec<Scalar>> {
         if args.len() != self.args().len() {
@@ -175,8 +176,8 @@ pub fn sigmoid(x: f64) -> f64 {
 }
 
 /// The largest integer that does not exceed the exact quotient `a / b`, as far as floats can represent it. For example,
-/// `1 // 0.1` is 9, although the rounded quotient is 10, because 0.1 is stored as slightly more than a tenth. A zero
-/// divisor returns `a / b`; otherwise an infinite dividend returns NaN.
+/// `1 // 0.1` is 9, although the rounded quotient is 10, because 0.1 is stored as slightly more than a tenth. If the
+/// divisor is zero, returns `a / b`; otherwise, if the dividend is infinite, returns NaN.
 pub fn floor_div(a: f64, b: f64) -> f64 {
     if a.is_infinite() && b != 0.0 {
         return f64::NAN;

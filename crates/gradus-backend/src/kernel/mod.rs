@@ -1,9 +1,9 @@
 //! The elementwise IR: a [`Kernel`] is straight-line SSA code over scalars.
 //!
 //! A kernel has typed arguments and one or more typed outputs. Applied to tensors, it makes a single pass over memory,
-//! whatever it computes. Every activation, gated product, comparison, cast and optimiser step is such a kernel, and so
-//! is its gradient ([`Kernel::vjp`]). The same kernel serves every backend: the CPU interprets it block by block, and
-//! GPUs compile source text generated from it.
+//! however much it computes. Every activation, gated product, comparison, cast and optimiser step is such a kernel, and
+//! so is its gradient ([`Kernel::vjp`]). The same kernel serves every backend: the CPU interprets it block by block,
+//! and GPUs compile source text generated from it.
 //!
 //! An f16 or bf16 argument is widened to f32 when it is loaded, and an output is rounded once when it is stored. Values
 //! inside a kernel therefore always have a compute dtype ([`DType::compute`](crate::DType::compute)).

@@ -138,7 +138,7 @@ fn integers_wrap_and_refuse_a_zero_divisor() {
 #[test]
 fn large_integers_convert_with_one_rounding_and_unsigned_ones_keep_their_sign() {
     let to = |from, to| Kernel::build("cast", &[from], |v| vec![v[0].cast(to)]).unwrap();
-    // Above the midpoint of two f32 values, by less than an f64 can resolve.
+    // Above the midpoint of two f32 values, by less than the precision of an f64.
     let v = (1i64 << 60) + (1 << 36) + 1;
     assert_eq!(to(DType::I64, DType::F32).eval(&[Scalar::Int(v)]).unwrap(), [f(f64::from(v as f32))]);
     let high = Scalar::Int(u64::MAX as i64);

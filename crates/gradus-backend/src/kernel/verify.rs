@@ -1,5 +1,5 @@
-//! The verifier: the conditions that every kernel must meet before a backend sees it, and the only way to create a
-//! kernel.
+//! The verifier, which checks the conditions that every kernel must meet before a backend sees it. Kernels can be
+//! created only here.
 
 use super::op::TypeRule;
 use super::{Inst, Kernel, Value};
@@ -50,7 +50,7 @@ pub(super) fn inst(inst: &Inst, before: &[Inst], args: &[DType]) -> Result<()> {
 
 impl Kernel {
     /// Creates a kernel from its code; the inverse of [`args`](Kernel::args), [`insts`](Kernel::insts) and
-    /// [`outputs`](Kernel::outputs). Errors if the code is not well formed.
+    /// [`outputs`](Kernel::outputs). Returns an error if the code is not well formed.
     #[track_caller]
     pub fn from_parts(name: &str, args: &[DType], insts: Vec<Inst>, outputs: Vec<(Value, DType)>) -> Result<Kernel> {
         let (name, args) = (name.to_owned(), args.to_vec());

@@ -145,7 +145,8 @@ fn differentiate(
             (g, dtype)
         })
         .collect();
-    // A kernel must have an output even if no gradient is wanted. This one reads no argument.
+    // A kernel must have an output even if no gradient is wanted. The output that is added in this case reads no
+    // argument.
     let none = [(builder.constant(DType::F32, 0i64), DType::F32)];
     let outputs = if outputs.is_empty() { &none[..] } else { &outputs[..] };
     // The rules are well typed for every verified kernel, so only the size can cause a failure.
@@ -236,8 +237,8 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
         Sub => [Some(g), Some(-g), None],
         Mul => [Some(g * b()), Some(g * a()), None],
         Div => [Some(g / b()), Some(-(g * y / b())), None],
-        // The integer part of the exact quotient. Flooring the rounded quotient gives one too many where rounding
-        // carried it up to an integer.
+        // The integer part of the exact quotient. The floor of the rounded quotient is one too high where rounding
+        // carried the quotient up to an integer.
         Fmod => [Some(g), Some(-(g * (a().abs().floor_div(b().abs()) * a().sign() * b().sign()))), None],
         Remainder => [Some(g), Some(-(g * a().floor_div(b()))), None],
         Pow => {
@@ -257,7 +258,7 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
         // it.
         Max => extremum(g, a().lt(b()), a().eq(b()), b().lt(a())),
         Min => extremum(g, b().lt(a()), a().eq(b()), a().lt(b())),
-        // The branch not taken gets exactly zero, whatever its own derivative is.
+        // The gradient of the branch not taken is exactly zero, even if its own derivative is infinite or NaN.
         Select => [None, Some(a().select(g, 0.0)), Some(a().select(0.0, g))],
         Cast => [a().dtype().is_float().then(|| g.cast(a().dtype())), None, None],
     }

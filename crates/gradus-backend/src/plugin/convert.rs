@@ -93,8 +93,8 @@ error_kinds! { errors:
     7 IndexOutOfBounds 9 OutOfMemory
 }
 
-/// The meaning of the codes that this file and [`Scalar::bits`] write by hand. A change to a code must change its line
-/// here.
+/// The meaning of the codes that this file and [`Scalar::bits`] write by hand. If the meaning of a code changes, its
+/// line here must change as well.
 const FORMS: [&str; 4] = [
     "RawScalar.kind: 0 Bool, 1 Int, 2 Float",
     "RawArg.form: 0 View, 1 Output, 2 Scalar",
@@ -248,7 +248,7 @@ impl RawView {
         offset: 0,
     };
 
-    /// Converts a view. The other side knows its buffer by the pointer.
+    /// Converts a view. The other side identifies its buffer by the pointer.
     pub fn new(x: View<'_>) -> Self {
         let mut raw = RawView {
             buffer: x.buffer.as_ptr().as_ptr().cast(),
@@ -413,8 +413,8 @@ mod tests {
 
     #[test]
     fn the_fingerprint_covers_what_codes_mean() {
-        // The hashes of the same list with a variant renamed and with two swapped. The list of `codes!` itself is
-        // complete and in order, or it would not compile.
+        // The hashes of the same list, once with a variant renamed and once with two variants swapped. The list of
+        // `codes!` itself is complete and in order, or it would not compile.
         let renamed = text(text(text(1, "Toy"), "Up"), "Left");
         let swapped = text(text(text(1, "Toy"), "Down"), "Up");
         let hash = as_declared::hash(1);

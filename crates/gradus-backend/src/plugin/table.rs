@@ -56,8 +56,8 @@ plain! { types:
     RawView { buffer: Handle, dtype: u32, rank: u32, dims: [usize; MAX_RANK], strides: [isize; MAX_RANK], offset: usize, }
     /// A [`MapArg`](crate::MapArg): `form` is 0 for a view, 1 for the output number `output` and 2 for a scalar.
     RawArg { form: u32, output: usize, scalar: RawScalar, view: RawView, }
-    /// One instruction. `op` is 0 for an argument and 1 for a constant, both of which are held in `value`; otherwise it
-    /// is 2 plus the position in `ScalarOp::ALL`.
+    /// One instruction. `op` is 0 for an argument, whose number is in `value`, and 1 for a constant, which is in
+    /// `value`; for any other instruction it is 2 plus the index in `ScalarOp::ALL`.
     RawInst { op: u16, dtype: u16, operands: [u16; 3], value: RawScalar, }
     /// An output of a kernel.
     RawOutput { value: u16, dtype: u16, }
@@ -82,15 +82,15 @@ plain! { types:
 macro_rules! functions {
     ($($(#[doc = $doc:literal])* $name:ident($($arg:ty),*);)*) => {
         /// The functions of a plug-in. Where a function's documentation only lists its arguments, they follow the
-        /// handle of the backend. The last argument of every function is the place for an error: it returns 0, or 1 if
-        /// it has written an error there.
+        /// handle of the backend. The last argument of every function points to memory for an error. A function returns
+        /// 0 if it succeeds, and 1 if it has written an error there.
         ///
         /// Pointers are valid only during the call. A view that is written is passed as a pointer to its description,
         /// and no other operand of the call uses its buffer. Calls may come from any thread, several at a time.
         #[derive(Debug, Clone, Copy)]
         #[repr(C)]
         pub struct Table {
-            /// Read before any function is called.
+            /// The header, which is read before any function is called.
             pub header: Header,
             $($(#[doc = $doc])* pub $name: unsafe extern "C" fn($($arg,)* *mut RawError) -> u32,)*
         }
@@ -109,7 +109,7 @@ functions! {
     destroy(Handle);
     /// Writes the backend's description of itself.
     info(Handle, *mut RawInfo);
-    /// Size in bytes, place for the buffer.
+    /// Size in bytes, destination of the buffer's handle.
     alloc(Handle, usize, *mut Handle);
     /// Frees a buffer.
     free(Handle);

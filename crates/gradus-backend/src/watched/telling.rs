@@ -16,7 +16,7 @@ pub(super) static WATCHING: AtomicUsize = AtomicUsize::new(0);
 /// A call that has ended and will be reported later.
 struct Ended {
     tell: Arc<Tell>,
-    /// The functions that were running when the call ended. They caused it, so it is not reported to them.
+    /// The watching functions that were running when the call ended. They made the call, so it is not reported to them.
     within: Vec<Arc<Tell>>,
     name: String,
     inputs: Operands,
@@ -45,7 +45,7 @@ pub struct Postponed(PhantomData<*const ()>);
 
 /// Postpones the reports to [watching](crate::Watched) functions on this thread until the guard is dropped. A caller
 /// that holds locks while it calls a backend needs this, so that a watching function can take the same locks. The cost
-/// is one load if no backend is watched.
+/// is one atomic load if no backend is watched.
 #[inline]
 pub fn postpone() -> Option<Postponed> {
     if WATCHING.load(Ordering::Relaxed) == 0 { None } else { Some(begin()) }

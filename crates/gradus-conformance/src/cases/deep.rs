@@ -1,4 +1,4 @@
-//! Random shapes and parameters, for runs that are longer than the suite.
+//! Cases with random shapes and parameters, for runs that go beyond the suite.
 
 use gradus_backend::{DType, ReduceOp, Window};
 

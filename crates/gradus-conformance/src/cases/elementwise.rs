@@ -205,7 +205,7 @@ fn casts(s: &mut Suite<'_>) {
 /// Kernels that update all their outputs, as optimiser steps do. Parameters have dtype `d`, moments dtype `state`.
 fn updates(s: &mut Suite<'_>, d: DType, state: DType) {
     type Formula = for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>;
-    // The outputs come first, then the gradient and the scalars.
+    // The arguments are the outputs, then the gradient, then the scalars.
     let formulas: [(&str, usize, Formula); 3] = [
         ("sgd", 1, |x| vec![x[0] - x[2] * (x[1] + x[3] * x[0])]),
         ("nesterov", 2, |x| {

@@ -6,11 +6,11 @@ use gradus_backend::{DType, ReduceOp, Window};
 use super::{attention, cross_entropy, indexing, matrix, network, reduction, window};
 use crate::suite::Suite;
 
-/// More than the number of iterations after which a known driver leaves a loop.
+/// More iterations than some drivers run before they end a loop.
 const LONG: usize = 70_001;
 
 /// Runs every kernel that contains a loop on long operands, mostly in one dtype, because the loop is the same for all
-/// of them. Scans and the gradient of average pooling are left out, because the oracle takes minutes for them.
+/// dtypes. Scans and the gradient of average pooling are left out, because the oracle takes minutes for them.
 pub(crate) fn run(s: &mut Suite<'_>) {
     s.set_prefix("long/".to_owned());
     for d in [DType::F32, DType::BF16, DType::I32, DType::I64] {

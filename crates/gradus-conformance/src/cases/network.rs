@@ -95,7 +95,7 @@ pub(super) fn softmax(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize, 
     let backward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
         b.softmax_backward(log, ins[0], ins[1], axis, &mut outs[0])
     };
-    // Any `y` will do: the gradient is a function of `y` and `g`.
+    // Any `y` will do, because the gradient depends only on `y` and `g`.
     let share: Vec<f64> = (0..shape(dims).numel())
         .map(|_| {
             let p = (rng.unit() + 1.1) / 2.1 / dims[axis].max(1) as f64;
@@ -155,7 +155,7 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
         s.case(&Case::new(name, inputs, statistics(), &forward).bound(Bound::Naive));
     }
 
-    // The statistics need only be close to those of `x`: the gradient is a function of them too.
+    // The statistics need only be close to those of `x`, because the gradient takes them as operands.
     let n = reduced.numel();
     let mean: Vec<f64> = (0..n).map(|_| if rms { 0.0 } else { rng.unit() * 0.1 }).collect();
     let rstd: Vec<f64> = (0..n).map(|_| 1.5 + rng.unit() * 0.3).collect();

@@ -44,7 +44,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
             reduction(s, op, d, &[9, 4], &[0], true);
         }
     }
-    // Over no elements, a sum is 0 and a product is 1.
+    // Reductions of no elements: a sum is 0 and a product is 1.
     for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Any, ReduceOp::All] {
         for d in [DType::F32, DType::BF16, DType::I32, DType::Bool] {
             reduction(s, op, d, &[3, 0], &[1], false);
@@ -101,7 +101,7 @@ pub(super) fn reduction(s: &mut Suite<'_>, op: ReduceOp, d: DType, dims: &[usize
     let mut bound = Bound::Exact;
     if d.is_float() && !special {
         match op {
-            // Factors close to 1, so that products of many neither vanish nor overflow.
+            // All factors are close to 1, so that products of many factors neither underflow nor overflow.
             ReduceOp::Prod => {
                 bound = Bound::Linear(terms);
                 let near = |rng: &mut Rng| (rng.unit() * 2.0 / (terms as f64 + 1.0)).exp();

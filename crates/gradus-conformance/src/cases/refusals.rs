@@ -170,7 +170,7 @@ fn arithmetic(s: &mut Suite<'_>) {
             b.random(dist, 1, 0, &mut Tensor::new(b, d, &[4])?.out())
         });
     }
-    // Beyond the dtype at an end, and between ends that fit because the last integer wraps.
+    // Values that exceed the dtype: the last one, and one in the middle while the last one fits because it wraps.
     for (name, d, start, step) in [("end", DType::U8, 250, 2), ("middle", DType::I32, 0, 1i64 << 62)] {
         s.refuse(&format!("refusals/arange/{name}"), &Refusal::Any, |b| {
             b.arange(start, step, &mut Tensor::new(b, d, &[5])?.out())

@@ -42,13 +42,13 @@ impl Default for OracleBackend {
 }
 
 impl OracleBackend {
-    /// The oracle: sums are exact to the last rounding.
+    /// Creates the oracle, which rounds a sum only once.
     pub fn new() -> Self {
         OracleBackend { memory: HostMemory::new(), precision: Precision::Exact }
     }
 
-    /// The same backend with sums that are rounded at every step, in order. Its error against the oracle is the error
-    /// that a naive implementation is allowed.
+    /// Creates a backend that adds from first to last and rounds at every step. Its difference from the oracle is the
+    /// error of a naive implementation, from which the suite derives the errors that it allows.
     pub fn naive() -> Self {
         OracleBackend { memory: HostMemory::new(), precision: Precision::Naive }
     }

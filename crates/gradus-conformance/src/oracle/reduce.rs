@@ -69,7 +69,7 @@ fn extreme(largest: bool, values: &[Scalar], dtype: DType) -> Option<usize> {
     (!values.is_empty()).then_some(best)
 }
 
-/// Numeric order. NaN equals NaN and is greater than every number. Zeros are equal whatever their signs.
+/// Numeric order. NaN equals NaN and is greater than every number. Positive and negative zeros are equal.
 fn compare(a: Scalar, b: Scalar, dtype: DType) -> Ordering {
     if !dtype.is_float() {
         return wide(a, dtype).cmp(&wide(b, dtype));

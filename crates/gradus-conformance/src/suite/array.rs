@@ -11,7 +11,7 @@ pub(crate) struct Array {
     pub(crate) data: Vec<Scalar>,
 }
 
-/// A shape written by the suite's author, so it is valid.
+/// A shape with sizes that the suite itself chooses, so they are valid.
 pub(crate) fn shape(dims: &[usize]) -> Shape {
     Shape::new(dims).unwrap_or(Shape::SCALAR)
 }
@@ -237,7 +237,8 @@ impl Placed {
         Placed { dtype, layout, bytes: vec![background; elements * dtype.size()] }
     }
 
-    /// A buffer that holds the array, already [fitted](Array::fitted) to the placement, over a background.
+    /// A buffer that holds the array, already [fitted](Array::fitted) to the placement. All other bytes are
+    /// `background`.
     pub(crate) fn new(array: &Array, placement: Placement, background: u8) -> Self {
         let mut placed = Placed::blank(array.dtype, array.shape, placement, background);
         for (position, &value) in placed.layout.positions().zip(&array.data) {

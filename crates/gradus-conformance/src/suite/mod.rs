@@ -60,14 +60,14 @@ impl<'c> Case<'c> {
         self
     }
 
-    /// For [`Bound::Linear`]: the call that computes the sum of magnitudes from the operands' magnitudes, if it is not
-    /// the case's own call.
+    /// Sets the call that computes the sum of magnitudes from the operands' magnitudes, for [`Bound::Linear`]. By
+    /// default, this is the case's own call.
     pub(crate) fn magnitude(mut self, call: &'c Call<'c>) -> Self {
         self.magnitude = Some(call);
         self
     }
 
-    /// Lets a backend reject the dtype instead.
+    /// Sets whether the backend may reject the dtype instead.
     pub(crate) fn optional(mut self, optional: bool) -> Self {
         self.optional = optional;
         self
@@ -174,8 +174,8 @@ impl<'b> Suite<'b> {
     }
 
     /// The layouts to run a case in: normally all; for a large case, the plain one and two others; in a brief run, just
-    /// one. A layout that the filter names is always included. Where only some run, a hash of the case's name selects
-    /// them, so that similar cases run in different layouts.
+    /// one. A layout that the filter names is always included. If only some layouts run, a hash of the case's name
+    /// selects them, so that similar cases run in different layouts.
     fn variants(&self, case: &Case<'_>) -> impl Iterator<Item = usize> + use<> {
         let count = Placement::INPUTS.len();
         // The FNV-1a hash.
@@ -239,7 +239,8 @@ impl<'b> Suite<'b> {
             if !self.wanted(&name) {
                 continue;
             }
-            // Cases with one operand vary the layout of the result from case to case.
+            // The length of the case's name shifts the layouts of the outputs, so that these vary even among cases with
+            // one operand.
             let pick = |i: usize, from: &[Placement]| if variant == 0 { from[0] } else { from[i % from.len()] };
             let ins: Vec<_> = (0..case.inputs.len()).map(|i| pick(variant + i, &Placement::INPUTS)).collect();
             let shift = case.name.len() + variant;

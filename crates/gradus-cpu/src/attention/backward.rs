@@ -19,11 +19,11 @@ use crate::scratch;
 use crate::temp::Temp;
 
 const OP: &str = "attention_backward";
-/// The fewest tiles that justify a task with a block of its own.
+/// The minimum number of tiles that justifies a task with its own block.
 const PART: usize = 4;
-/// The most blocks per key head.
+/// The maximum number of blocks per key head.
 const PARTS: usize = 4;
-/// The most elements in all blocks together, unless a single key head needs more.
+/// The maximum number of elements in all blocks together, unless a single key head needs more.
 const HELD: usize = 1 << 24;
 
 /// The operands of the backward pass that the forward pass does not have.

@@ -12,7 +12,7 @@ pub(super) trait AttentionNumber: Elementary + Pack {
     fn weigh(isa: Isa, scores: &mut [Self], before: Self) -> [Self; 3];
     /// Multiplies `x` by `factor`.
     fn rescale(isa: Isa, x: &mut [Self], factor: Self);
-    /// Sets `y = x / total`, or `y = x` if `total` is 0, where nothing was summed and `x` is 0.
+    /// Sets `y = x / total`, or `y = x` if `total` is 0. In that case nothing was summed, so `x` is 0 as well.
     fn divide(isa: Isa, x: &[Self], total: Self, y: &mut [Self]);
     /// Turns scores into weights, given their log-sum-exp. Returns the sum of the weights times their gradients.
     fn weights(isa: Isa, scores: &mut [Self], dp: &[Self], lse: Self) -> Self;

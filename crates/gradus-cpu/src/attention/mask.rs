@@ -1,4 +1,4 @@
-//! Masks of any layout that broadcasts to the scores.
+//! Masks of any shape that can be broadcast to the shape of the scores.
 
 use gradus_backend::{DType, Layout, Result, Shape, View, bf16, f16};
 

@@ -10,7 +10,7 @@ use crate::gemm::Real;
 
 /// The number of queries in a tile: a multiple of the panel width of every kernel.
 pub(super) const QUERIES: usize = 96;
-/// The most keys whose scores are in memory at once.
+/// The maximum number of keys whose scores are in memory at once.
 pub(super) const SPAN: usize = 2048;
 /// The number of multiply-adds that a task should perform.
 pub(super) const TASK: usize = 1 << 18;

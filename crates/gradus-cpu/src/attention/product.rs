@@ -13,7 +13,7 @@ const STEP: usize = 128;
 /// The size of a small L1 cache in bytes.
 const L1: usize = 32 << 10;
 
-/// The size of a kernel: the most rows that it computes, and the width of its panels.
+/// The size of a kernel: the maximum number of rows that it computes, and the width of its panels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     rows: usize,

@@ -8,7 +8,7 @@ use super::problem::{QUERIES, SPAN};
 use crate::CpuBackend;
 use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, noise};
 
-/// b, h, hk, lq, lk, d, dv.
+/// The sizes b, h, hk, lq, lk, d and dv.
 type Sizes = [usize; 7];
 
 /// How scores are masked.
@@ -26,7 +26,7 @@ struct Case {
     params: AttentionParams,
     inputs: [Tensor; 4],
     mask: Option<Tensor>,
-    /// out, lse, dq, dk, dv.
+    /// The tensors out, lse, dq, dk and dv.
     outputs: [Tensor; 5],
 }
 
@@ -81,7 +81,7 @@ impl Case {
         }
     }
 
-    /// Runs both passes, natively or as the composites.
+    /// Runs both passes, with the native kernels or with the composites.
     fn run(mut self, cpu: &CpuBackend, native: bool) -> Case {
         let Case { params, inputs: [q, k, v, g], mask, outputs: [out, lse, dq, dk, dv] } = &mut self;
         let (q, k, v, g) = (q.view(), k.view(), v.view(), g.view());

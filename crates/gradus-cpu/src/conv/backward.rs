@@ -15,9 +15,9 @@ use crate::rows::Elementary;
 use crate::temp::{Temp, contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
 
-/// The most bytes of unfolded columns that are kept at once, unless a single image needs more.
+/// The maximum number of bytes of unfolded columns that are kept at once, unless a single image needs more.
 const COLUMNS: usize = 16 << 20;
-/// The fewest parts that the weight's gradient is divided into, given enough images.
+/// The minimum number of parts that the weight's gradient is divided into, given enough images.
 const PARTS: usize = 12;
 /// The number of rows in a part of the weight's gradient; `PART_COLS` is the number of columns.
 const PART_ROWS: usize = 96;
@@ -55,8 +55,8 @@ pub(crate) fn backward_input(
 }
 
 /// Computes `dx` for stride 1 as the convolution of `g` with the reversed weight, whose input and output channels are
-/// exchanged. If the weight is not finite, returns `false` and leaves `dx` meaningless, because the weight would be
-/// multiplied by the zeros around `g`.
+/// exchanged. If the weight is not finite, returns `false`, and the contents of `dx` are meaningless, because the
+/// weight would be multiplied by the zeros around `g`.
 fn flipped<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S]) -> Result<bool>
 where
     S::Compute: Elementary,
@@ -68,7 +68,8 @@ where
         to.pad[i] = ((from.kernel[i] - 1) * from.dilation[i]) as isize - from.pad[i];
     }
     let taps = from.taps();
-    // The weight is checked here unless the result is smaller. In that case the result is checked first, at the end.
+    // If the weight has more elements than the result, the check is cheaper at the end, where a finite result shows
+    // that the weight is finite. Otherwise the weight is checked here.
     let few_weights = w.len() <= dx.len();
     if few_weights && !finite(w) {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! Direct convolution with output channels along the vectors, which does not unfold its input.
+//! Direct convolution, which does not unfold its input. Each vector holds neighbouring output channels.
 //!
 //! A tile is a box of output positions of an image. Unless the input can be read in place, the input under a tile is
 //! copied once, with its padding (see [`Region`]). Each step of a sum is one element under the window. For each step, a
@@ -20,21 +20,21 @@ use crate::parallel::Disjoint;
 use crate::temp::Temp;
 use crate::{CpuBackend, scratch};
 
-/// The fewest output channels per group for which this method is used.
+/// The minimum number of output channels per group for which this method is used.
 pub(super) const CHANNELS: usize = 8;
-/// The most positions in a tile.
+/// The maximum number of positions in a tile.
 const POSITIONS: usize = 512;
 /// The approximate number of f32 elements of input and sums in a tile. They should stay in the L2 cache.
 const TILE: usize = 96 << 10;
 /// The number of output channels whose weights are applied to all positions of a tile before those of the next
 /// channels.
 pub(super) const TOGETHER: usize = 128;
-/// The fewest tiles for which a task computes all output channels of its tile. If there are fewer tiles, each task
-/// computes only a part of the output channels.
+/// The minimum number of tiles for which a task computes all output channels of its tile. If there are fewer tiles,
+/// each task computes only a part of the output channels.
 const TASKS: usize = 8;
 
-/// The arrangement of the packed weights. Each group and block of steps has its panels `[steps][width]`, one after the
-/// other.
+/// The arrangement of the packed weights. The panels `[steps][width]` of each group and block of steps lie one after
+/// the other.
 #[derive(Debug)]
 pub(super) struct Panels {
     /// The number of output channels of a group, rounded up to whole vectors.

@@ -21,7 +21,8 @@ pub(super) struct Region {
     pub(super) channel: usize,
 }
 
-/// The most bytes of a copy. A window that reaches far beyond the image, or covers many channels, would need more.
+/// The maximum size of a copy in bytes. A window that reaches far beyond the image, or covers many channels, would need
+/// more.
 const LARGEST: usize = 2 << 20;
 
 impl Region {

@@ -19,11 +19,11 @@ use crate::parallel::Disjoint;
 use crate::temp::Temp;
 use crate::{CpuBackend, scratch};
 
-/// The fewest tasks that a long sum is divided into.
+/// The minimum number of tasks that a long sum is divided into.
 const PARTS: usize = 16;
 /// The approximate number of taps, over all channels, in a part of the gradient.
 const TAPS: usize = 576;
-/// The most elements that are copied for images that share a sum.
+/// The maximum number of elements that are copied for images that share a sum.
 const COPIED: usize = 1 << 16;
 /// The number of output channels that are transposed at once.
 const TRANSPOSED: usize = 8;

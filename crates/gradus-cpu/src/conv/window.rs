@@ -14,12 +14,12 @@ pub(crate) struct Geometry {
     pub(crate) kernel: [usize; 3],
     pub(crate) stride: [usize; 3],
     pub(crate) dilation: [usize; 3],
-    /// The padding in front; negative where the input begins before the first window.
+    /// The padding before the first element. It is negative if the first window starts after that element.
     pub(crate) pad: [isize; 3],
 }
 
 impl Geometry {
-    /// Creates the geometry of a window over spatial axes of these sizes. Errors as [`Window::output`] does.
+    /// Creates the geometry of a window over spatial axes of these sizes. Fails as [`Window::output`] does.
     pub(crate) fn new(op: &str, w: &Window, spatial: &[usize]) -> Result<Geometry> {
         let out = w.output(op, spatial)?;
         let skip = 3 - w.rank;
@@ -155,8 +155,8 @@ impl Geometry {
         }
     }
 
-    /// Errors if there are so many positions and taps that sizes computed from them could overflow. Layouts of such
-    /// sizes are possible.
+    /// Returns an error if there are so many positions and taps that sizes computed from them could overflow. Valid
+    /// layouts do not rule this out.
     pub(crate) fn check(&self, op: &str) -> Result<()> {
         let n = self.positions().checked_mul(self.taps()).filter(|&n| n <= isize::MAX as usize / 8);
         n.map(drop)
@@ -164,8 +164,8 @@ impl Geometry {
     }
 }
 
-/// Returns the batch size, the number of channels and the spatial sizes of `[n, c, spatial..]`. Errors unless there are
-/// `rank` spatial axes.
+/// Returns the batch size, the number of channels and the spatial sizes of `[n, c, spatial..]`. Returns an error unless
+/// there are `rank` spatial axes.
 pub(crate) fn split<'a>(op: &str, name: &str, layout: &'a Layout, rank: usize) -> Result<(usize, usize, &'a [usize])> {
     match layout.dims() {
         [n, c, spatial @ ..] if spatial.len() == rank => Ok((*n, *c, spatial)),

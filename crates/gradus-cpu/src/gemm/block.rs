@@ -15,11 +15,11 @@ use crate::scratch;
 
 /// The longest chain of fused multiply-adds. Longer sums are sums of several chains.
 pub(crate) const K_BLOCK: usize = 384;
-/// The number of steps at a time for a product with few rows if B is read in place.
+/// The number of steps that a product with few rows processes at a time if B is read in place.
 const THIN_STEPS: usize = 16;
-/// The number of steps at a time for a product with few rows if B is packed.
+/// The number of steps that a product with few rows processes at a time if B is packed.
 const THIN_PACK: usize = 96;
-/// The most rows of a kernel on any instruction set.
+/// The maximum number of rows of a kernel, over all instruction sets.
 const ROWS: usize = 14;
 /// The number of elements in the largest result of one kernel call.
 const MICRO: usize = ROWS * 32;
@@ -51,8 +51,8 @@ impl<S> Clone for MatMut<'_, S> {
 }
 impl<S> Copy for MatMut<'_, S> {}
 
-// SAFETY: this is a pointer to plain numbers, and by the contract of `MatMut::new` no two users access the same
-// element.
+// SAFETY: by the contract of `MatMut::new`, no two users access the same element. If threads share a matrix, each
+// element is therefore used by one of them, which `S: Send` permits.
 unsafe impl<S: Send> Sync for MatMut<'_, S> {}
 // SAFETY: as above.
 unsafe impl<S: Send> Send for MatMut<'_, S> {}
@@ -113,7 +113,7 @@ impl<T: Real> Product<T> {
     }
 }
 
-/// Computes one tile on this thread, which takes `p.n` columns of `b` from column `j0` on.
+/// Computes one tile on this thread. The tile uses `p.n` columns of `b`, starting at column `j0`.
 ///
 /// # Safety
 /// The operands have the sizes in `p`, and nothing else accesses the elements of `c`.

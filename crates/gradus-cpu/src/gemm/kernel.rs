@@ -57,11 +57,11 @@ pub(crate) struct Micro<T> {
     pub(crate) beta: T,
 }
 
-/// The most rows for which there are kernels with wider panels.
+/// The maximum number of rows for which there are kernels with wider panels.
 pub(crate) const THIN_ROWS: usize = 3;
 
-/// Returns the width in vectors of the panels for a small number of rows. It keeps enough sums in flight to hide the
-/// latency of each.
+/// Returns the width in vectors of the panels for a small number of rows. This width keeps enough sums in flight to
+/// hide the latency of the multiply-adds.
 pub(crate) fn thin_vectors(rows: usize) -> usize {
     if rows == 1 { 8 } else { 4 }
 }
@@ -80,7 +80,7 @@ pub(crate) trait Real:
     /// Returns `self * a + b`, rounded once.
     fn fused(self, a: Self, b: Self) -> Self;
 
-    /// Returns the most rows of a kernel on this instruction set.
+    /// Returns the maximum number of rows of a kernel on this instruction set.
     fn rows(isa: Isa) -> usize;
 
     /// Returns the width of a panel on this instruction set.
@@ -181,7 +181,7 @@ macro_rules! kernel {
                     next = next.wrapping_add(j.next_by);
                 }
                 let (alpha, beta) = ($set1(j.alpha), $set1(j.beta));
-                // There is one loop for each way to store, so that the choice is not made in the innermost loop.
+                // There is one loop for each variant of `Store`, so that the choice is not made in the innermost loop.
                 // SAFETY: row `r < rows` of C has a panel's width of elements, as the caller promises.
                 unsafe {
                     let row = |r: usize| j.c.offset(j.ldc * r as isize);

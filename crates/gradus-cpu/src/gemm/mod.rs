@@ -80,7 +80,8 @@ fn float<S: Pack>(
         return Ok(());
     }
     plan.fold_rows();
-    // Vectors run along the columns of C, which must be contiguous and numerous enough.
+    // A vector holds neighbouring columns of a row of C, so columns should be contiguous and numerous. The transposed
+    // product is computed instead if it meets this better.
     let [_, _, [rs, cs]] = plan.strides;
     let mut data = [a_data, b_data];
     if (plan.n < plan.m && plan.n <= 8) || (rs == 1 && cs != 1 && plan.m > 8) {

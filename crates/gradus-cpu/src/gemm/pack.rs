@@ -61,7 +61,7 @@ impl<'a, S: Copy> Mat<'a, S> {
     }
 
     /// Returns the same memory as a matrix of larger elements, each of which covers `rows` by `cols` elements of this
-    /// one.
+    /// matrix.
     pub(super) fn cast<T>(&self, rows: isize, cols: isize) -> Mat<'a, T> {
         Mat { ptr: self.ptr.cast(), rs: self.rs.wrapping_mul(rows), cs: self.cs.wrapping_mul(cols), life: PhantomData }
     }

@@ -10,7 +10,7 @@ use crate::isa::Isa;
 /// The number of elements that a task should pack.
 const TASK: usize = 1 << 15;
 
-/// Some columns of an operand, with all of its rows, packed in panels. Each block of `step` rows has its panels one
+/// Some columns of an operand, with all of its rows, packed in panels. The panels of each block of `step` rows lie one
 /// after the other.
 #[derive(Debug)]
 pub(crate) struct Packed<'a, T> {

@@ -247,7 +247,7 @@ fn rounds_in_order(isa: Isa) -> bool {
     (0..width).all(|j| sums[j].to_bits() == chain(j).to_bits())
 }
 
-/// The fewest rows and columns for which it pays off to examine the operands of a product.
+/// The minimum number of rows and of columns for which it pays off to examine the operands of a product.
 const WORTH: usize = 8;
 
 /// Returns whether a product of bf16 can be computed in pairs with the same bits as the chains.

@@ -1,7 +1,7 @@
 //! Products, divided into tiles for all threads.
 //!
-//! Tiles do not divide `k`, so they do not change a single bit of the result. Their size is chosen so that there are
-//! enough of them for all threads.
+//! Every tile covers all of `k`, so the division into tiles does not change a single bit of the result. The size of
+//! tiles is chosen so that there are enough of them for all threads.
 
 use super::block::{MatMut, Product, k_step, tile};
 use super::kernel::Real;
@@ -10,13 +10,13 @@ use super::packed::{self, Packed};
 use crate::CpuBackend;
 use crate::temp::Temp;
 
-/// The most rows in a tile. Its part of A then fills half of a small L2 cache.
+/// The maximum number of rows in a tile. With this many rows, the tile's part of A fills half of a small L2 cache.
 const TILE_ROWS: usize = 192;
-/// The most columns in a tile.
+/// The maximum number of columns in a tile.
 const TILE_COLS: usize = 512;
-/// The fewest tiles that a large product is divided into.
+/// The minimum number of tiles that a large product is divided into.
 const TILES: usize = 12;
-/// The fewest rows for which the tiles of a product share a packed B.
+/// The minimum number of rows for which the tiles of a product share a packed B.
 const SHARED_ROWS: usize = 192;
 /// The number of elements of B that are packed at a time to be shared.
 const SHARED: usize = 1 << 24;
@@ -64,7 +64,7 @@ struct Part<'a, T> {
     /// The part's first row and column.
     at: (usize, usize),
     size: Product<T>,
-    /// B, if it is already packed, and the part's first column in it.
+    /// B, if it is already packed, and the index of the part's first column in the packed matrix.
     packed: Option<(&'a Packed<'a, T>, usize)>,
 }
 
@@ -84,7 +84,7 @@ impl Grid {
             rows * cols * p.k <= 4 * TASK || count * p.m.div_ceil(rows) * p.n.div_ceil(cols) >= TILES
         };
         while !enough(rows, cols) && (rows > 48 || cols > 64) {
-            // Halves one side. A tile should have more columns than rows, and whole panels.
+            // Halves one side. A tile should have more columns than rows, and its columns should fill whole panels.
             if (2 * rows > cols && rows > 48) || cols <= 64 {
                 rows = (rows / 2).next_multiple_of(12);
             } else {

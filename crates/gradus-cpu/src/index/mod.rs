@@ -144,7 +144,7 @@ impl Walk {
         self.len == 0 || self.rows.numel() == 0
     }
 
-    /// Errors if an index is outside the axis. The error names the first such index.
+    /// Checks that every index lies on the axis. The error names the first index that does not.
     fn check(&self, cpu: &CpuBackend, op: &str, index: &Indices<'_>) -> Result<()> {
         let bad = AtomicUsize::new(usize::MAX);
         let count = if self.whole_rows() { 1 } else { self.len };

@@ -17,15 +17,15 @@ use super::convert::{slice, slice_mut};
 use crate::isa::{Isa, per_isa};
 use crate::math::Logistic;
 
-/// The most arguments of these kernels; `MOST_OUTS` is the most outputs.
+/// The maximum number of arguments of these kernels; `MOST_OUTS` is the maximum number of outputs.
 pub(super) const MOST_ARGS: usize = 12;
 pub(super) const MOST_OUTS: usize = 3;
 
-/// The arguments that are a single number for all elements, at the indices of the arguments.
+/// The values of the arguments that are a single number for all elements, each at the index of its argument.
 type Numbers = [f32; MOST_ARGS];
 
-/// The number of elements whose exponentials are computed before they are used. If a lane did both at once, it would be
-/// such a long chain that the processor could not keep enough lanes in flight.
+/// The number of elements whose exponentials are computed before they are used. If a lane did both at once, its chain
+/// of instructions would be so long that the processor could not keep enough lanes in flight.
 const STAGE: usize = 128;
 
 /// The exponentials that the sigmoids of a lane are computed from.
@@ -38,11 +38,11 @@ impl Kept {
     }
 }
 
-/// One of the kernels below.
+/// A kernel that is compiled ahead of time.
 pub(super) struct Compiled {
     insts: &'static [Inst],
     outs: &'static [Value],
-    /// How many arguments have one value per element. The rest are single numbers.
+    /// The number of arguments that have one value per element. The other arguments are single numbers.
     pub(super) elementwise: usize,
     /// Runs the kernel on the given number of elements. The pointers are in the order of the arguments and of the
     /// outputs.

@@ -19,13 +19,13 @@ per_isa! {
     fn f32_from_f64(x: &[f64], out: &mut [f32]) = |x, out| each(x, out, |x| x as f32);
     fn f64_from_f32(x: &[f32], out: &mut [f64]) = |x, out| each(x, out, f64::from);
     fn f32_from_bool(x: &[u8], out: &mut [f32]) = |x, out| each(x, out, |x| f32::from(u8::from(x != 0)));
-    /// Selects between elements of 1 byte, whatever their dtype.
+    /// Selects between elements of 1 byte, of any dtype.
     pub(super) fn select_1(c: &[u8], a: &[u8], b: &[u8], out: &mut [u8]) = select_body::<u8>;
-    /// Selects between elements of 2 bytes, whatever their dtype.
+    /// Selects between elements of 2 bytes, of any dtype.
     pub(super) fn select_2(c: &[u8], a: &[u16], b: &[u16], out: &mut [u16]) = select_body::<u16>;
-    /// Selects between elements of 4 bytes, whatever their dtype.
+    /// Selects between elements of 4 bytes, of any dtype.
     pub(super) fn select_4(c: &[u8], a: &[u32], b: &[u32], out: &mut [u32]) = select_body::<u32>;
-    /// Selects between elements of 8 bytes, whatever their dtype.
+    /// Selects between elements of 8 bytes, of any dtype.
     pub(super) fn select_8(c: &[u8], a: &[u64], b: &[u64], out: &mut [u64]) = select_body::<u64>;
 }
 

@@ -85,7 +85,7 @@ pub(super) fn step<T>(a: &[T], n: usize) -> usize {
     if a.len() >= n { LANES } else { 0 }
 }
 
-/// The instructions that take f32 and f64 only one or two machine instructions.
+/// The instructions that compile to only one or two machine instructions for f32 and f64.
 trait Basic: Plain + PartialOrd {
     fn unary(op: ScalarOp, x: &[Self], out: &mut [Self]) -> bool;
     fn binary(op: ScalarOp, a: &[Self], b: &[Self], out: &mut [Self]) -> bool;

@@ -78,7 +78,7 @@ pub(super) struct Program {
     pub(super) fills: Vec<(Slot, Slot, usize)>,
     /// Outputs to store at the end of each block, with the slots and dtypes of their values.
     pub(super) stores: Vec<(usize, Slot, DType)>,
-    /// The number of arguments, followed by those of outputs and registers.
+    /// The number of arguments. `outs` and `registers` are the numbers of outputs and of registers.
     pub(super) args: usize,
     pub(super) outs: usize,
     pub(super) registers: usize,
@@ -129,9 +129,9 @@ impl Program {
         self.args + self.outs + self.splats.len()
     }
 
-    /// Turns this into the program of `kernel`. `alias(k)` returns the output that argument `k` reads, if any.
-    /// `fill(k, splat)` writes the value of argument `k`, which is uniform. Errors if an integer instruction on uniform
-    /// values has no result.
+    /// Turns this into the program of `kernel`. `alias(k)` returns the output that argument `k` reads, if any. `fill(k,
+    /// splat)` writes the value of argument `k`, which is uniform. Returns an error if an integer instruction on
+    /// uniform values has no result.
     pub(super) fn compile(
         &mut self,
         isa: Isa,

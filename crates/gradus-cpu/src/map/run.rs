@@ -19,7 +19,7 @@ use super::program::{ArgMode, OutMode, Program, failure};
 use crate::nest::Nest;
 use crate::{CpuBackend, scratch};
 
-/// The most operands that can share one nest.
+/// The maximum number of operands that can share one nest.
 pub(super) const MAX_NEST: usize = 8;
 /// Rows of at least this many elements are walked one by one.
 const LONG_ROW: usize = 128;
@@ -170,7 +170,7 @@ impl Task<'_> {
             let table = if p.slots() <= few.len() {
                 &mut few[..p.slots()]
             } else {
-                // There is one for each operand and register of a kernel: at most 2^17.
+                // There is one pointer for each operand, splat and register of a kernel: at most 2^17.
                 many.resize(p.slots(), null_mut());
                 &mut many[..]
             };

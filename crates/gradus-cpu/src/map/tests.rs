@@ -318,8 +318,8 @@ fn every_pair_of_layouts_works_in_every_walk() {
         for (t, a) in all.iter().enumerate() {
             let value = |k: usize, i: usize| u64::from(((random(i * 5 + k) % 1000) as f32 / 100.0 - 5.0).to_bits());
             let args = [*a, all[(t * 3 + 1) % all.len()], all[(t + 4) % all.len()]];
-            // The errors of several instructions, one step each, may add up, so the results are compared with a
-            // tolerance.
+            // The errors of several instructions, each of up to one step, may add up, so the results are compared with
+            // a tolerance.
             compose(&cpus, &kernel, &args, ways[t % ways.len()], value);
         }
     }
@@ -435,7 +435,8 @@ fn scalars_constants_and_in_place_outputs() {
 #[test]
 fn registers_are_reused_without_clobbering_in_long_programs() {
     let cpus = backends();
-    // A wide tree and a long chain, with many live values, most of which are last used along the way.
+    // A wide tree and a long chain, with many values that are live at once. Most of them are last used before the end
+    // of the program.
     let kernel = Kernel::build("wide", &[DType::F32, DType::BF16, DType::F32], |v| {
         let b = v[1].cast(DType::F32);
         let leaves: Vec<_> = (0..40).map(|i| v[0] * f64::from(i) + b * v[2]).collect();

@@ -19,7 +19,7 @@
 //!
 //! **Coefficients** are our own: weighted minimax fits (Lawson's iteration on Chebyshev nodes in 50-digit arithmetic).
 //! In f32, the coefficients are rounded one after the other, and after each rounding the higher ones are fitted again.
-//! The weighted error of each fit is given beside its coefficients.
+//! The weighted error of each fit is given next to its coefficients.
 
 mod erf;
 mod exp;

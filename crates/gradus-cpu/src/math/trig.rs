@@ -178,8 +178,8 @@ pub(crate) fn atan(x: f32) -> f32 {
     with_sign(select(outer, FRAC_PI_2 - y, y) as f32, x)
 }
 
-/// Returns `(a > 1/2, asin t)`, where `t = a` up to 1/2 and `t = sqrt((1 - a) / 2)` above. In the latter case,
-/// `asin a = pi/2 - 2 asin t`.
+/// Returns `(a > 1/2, asin t)`, where `t = a` up to 1/2 and `t = sqrt((1 - a) / 2)` above. Above 1/2, `asin a = pi/2 -
+/// 2 asin t`.
 ///
 /// `asin t = t + t^3 P(t^2)`, and the error of the fit is `2^-35.8`. The result is NaN for `a > 1`.
 #[inline(always)]

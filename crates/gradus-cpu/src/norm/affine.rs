@@ -21,7 +21,7 @@ const OP: &str = "normalize_affine_backward";
 
 /// The number of rows in a unit.
 const UNIT: usize = 256;
-/// The most columns that a task sums.
+/// The maximum number of columns that a task sums.
 const WIDTH: usize = 512;
 
 /// See [`Backend::normalize_affine_backward`](gradus_backend::Backend::normalize_affine_backward).

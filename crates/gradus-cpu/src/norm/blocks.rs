@@ -12,7 +12,7 @@ use crate::parallel::Disjoint;
 use crate::transposed::size;
 use crate::{CpuBackend, scratch};
 
-/// The most elements in a block of rows.
+/// The maximum number of elements in a block of rows.
 const BLOCK: usize = 1 << 11;
 
 /// Returns whether the groups are narrow rows that lie one after the other in the first `own` layouts. The layouts

@@ -4,7 +4,7 @@ use gradus_backend::{Axes, Error, Layout, Result};
 
 use crate::nest::Nest;
 
-/// The most elements in a run.
+/// The maximum number of elements in a run.
 pub(super) const BLOCK: usize = 1024;
 /// The number of elements that a task should process.
 pub(super) const TASK: usize = 1 << 13;
@@ -29,7 +29,7 @@ impl<const N: usize> Groups<N> {
         let none = none.map_or(Err(Error::shape("normalize", "no scalar layout")), |l| l.expand(shape))?;
         let layouts = layouts.map(|l| l.unwrap_or(none));
         let numel = shape.numel();
-        // Holds the reduced axes, or else all other axes, at their first position.
+        // Narrows the reduced axes (or, if `reduced` is false, all other axes) to their first index.
         let hold = |l: &Layout, reduced: bool| {
             (0..l.rank())
                 .filter(|&a| axes.contains(a) == reduced)

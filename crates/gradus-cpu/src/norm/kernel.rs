@@ -51,9 +51,9 @@ fn gradient<T: Elementary>(x: &[T], g: &[T], scale: Option<&[T]>, [m, r, mean_h,
     }
 }
 
-/// Adds the `g * n` of all rows, with `n` as in [`moments`], to `of_gn`, and their `g` to `of_g`, column by column. `x`
-/// and `g` each come with the distance between the starts of their rows. Each row has a mean in `m` and a reciprocal
-/// root in `r`.
+/// Sums each column over all rows: adds `g * n`, with `n` as in [`moments`], to `of_gn`, and `g` to `of_g`. `x_step`
+/// and `g_step` are the distances between the starts of the rows. `m` and `r` hold the mean and the reciprocal root of
+/// each row.
 #[inline(always)]
 fn affine<T: Elementary>(
     (x, x_step): (&[T], usize),

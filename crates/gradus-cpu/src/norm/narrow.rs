@@ -12,9 +12,9 @@ use crate::rows::{Chunked, Elementary};
 use crate::transposed::{Across, size, transpose, transpose_back, tree};
 use crate::vectors::{Vectors, per_vectors};
 
-/// The most elements in a row.
+/// The maximum number of elements in a row.
 pub(super) const NARROW: usize = 256;
-/// The most elements in a row that is transposed.
+/// The maximum number of elements in a row that is transposed.
 pub(super) const NARROWEST: usize = 16;
 
 /// Returns the bound on the mean of an ordinary group.

@@ -2,9 +2,9 @@
 //!
 //! Every reduction uses the same fixed tree over the reduced elements in row-major order. A *block* of [`BLOCK`]
 //! elements is accumulated in [`LANES`] lanes, with element `i` in lane `i % LANES`, and the lanes are combined by
-//! halving. Blocks are combined pairwise: the result of a power of two of blocks is combined with that of equally many
+//! halving. Blocks are combined pairwise: the combination of `2^k` blocks is combined with that of the next `2^k`
 //! blocks (see `Cascade`). A contiguous row, a strided row and a column of the same elements therefore have results
-//! with the same bits, whatever lies around them and however the work is divided.
+//! with the same bits, regardless of the elements around them and of how the work is divided.
 
 use gradus_backend::{DType, ReduceOp, bf16, f16};
 
@@ -69,7 +69,7 @@ pub(super) struct Kernels {
     /// Combines `n` accumulators at `b` into those at `a`: `(isa, a, b, n)`.
     ///
     /// # Safety
-    /// Both are valid for `n` accumulators, aligned, and do not overlap.
+    /// Both are valid for `n` accumulators and aligned, and they do not overlap.
     pub(super) merge: unsafe fn(Isa, *mut u8, *const u8, usize),
     /// Writes `n` results, `stride` elements apart: `(by, acc, out, stride, n)`.
     ///

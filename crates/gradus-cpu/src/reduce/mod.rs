@@ -27,7 +27,7 @@ const UNIT: usize = UNIT_BLOCKS * BLOCK;
 const GRAIN: usize = 32 << 10;
 /// The number of consecutive rows that are reduced by one call.
 const TOGETHER: usize = 64;
-/// The most bytes of accumulators in a row of columns.
+/// The maximum number of bytes of accumulators in a row of columns.
 const WIDTH: usize = 256;
 
 /// See [`Backend::reduce`](gradus_backend::Backend::reduce).
@@ -119,8 +119,8 @@ struct Task<'a> {
 // SAFETY: `x` is only read, and the result of each kept element is written by one thread.
 unsafe impl Sync for Task<'_> {}
 
-/// Combines results pairwise as they arrive. The combination of a power of two of results is combined with the next one
-/// of the same size, and whatever is left is combined at the end.
+/// Combines results pairwise as they arrive. As soon as two neighbouring groups of `2^k` results are complete, their
+/// combinations are combined. The groups that are left are combined at the end.
 struct Cascade<'a> {
     task: &'a Task<'a>,
     /// The stack of results, each of which has `width` accumulators.

@@ -25,7 +25,7 @@ fn kernels() -> Vec<Arc<Kernel>> {
     activations.chain([adam("adam", |x| x[0]), adam("adamw", |x| x[0] * x[11])]).collect()
 }
 
-/// The step of Adam as `gradus-nn` builds it. A test there checks that it is compiled.
+/// The update step of Adam, as `gradus-nn` builds it. A test of `gradus-nn` checks that this kernel is compiled.
 fn adam(name: &str, decayed: for<'k> fn(&[Expr<'k>]) -> Expr<'k>) -> Arc<Kernel> {
     let kernel = Kernel::build(name, &[DType::F32; 12], |x| {
         let p = decayed(x);
