@@ -93,7 +93,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// The name, kind, memory and features of the backend.
     fn info(&self) -> BackendInfo;
 
-    /// The name that errors show. Calling it is cheap.
+    /// The name that errors show. The call is cheap.
     fn name(&self) -> &str;
 
     /// Whether this backend can store and compute with tensors of this dtype.

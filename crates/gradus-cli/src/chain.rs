@@ -46,7 +46,7 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Chain, clap::Error> {
     chain(filters)
 }
 
-/// Makes a chain of the filters. The last filter names the files, and the other filters must not.
+/// Combines the filters into a chain. The last filter names the files, and the other filters must not.
 pub(crate) fn chain(filters: Vec<Filter>) -> Result<Chain, clap::Error> {
     let Some((last, others)) = filters.split_last() else { return Err(wrong("there is no filter".into())) };
     if let Some(early) = others.iter().map(Filter::files).find(|files| **files != Files::default()) {

@@ -77,7 +77,7 @@ impl<'a> Picture<'a> {
         grey.expand(shape)
     }
 
-    /// Makes the result from its colours: converts them to the dtype of the image and adds its alpha.
+    /// Converts the colours of a result to the dtype of the image and appends the image's alpha, if it has one.
     #[track_caller]
     pub(crate) fn with_alpha(&self, colour: &Tensor) -> Result<Tensor> {
         let colour = self.plain(colour)?;

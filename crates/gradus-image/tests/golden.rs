@@ -49,7 +49,8 @@ fn filters_give_the_numbers_of_other_programs() {
         let about = || format!("{} {} {}", case["op"], case["input"], case["sigma"]);
         let want = numbers(case);
         for (dtype, tolerance) in [(DType::F64, 1e-7), (DType::F32, 2e-6), (DType::BF16, 0.05)] {
-            // These are skipped in bf16, where rounding can move an edge of exactly the threshold to either side of it.
+            // These are skipped in bf16, where rounding can move the strength of an edge to the other side of the
+            // threshold.
             if dtype == DType::BF16 && (case["op"] == "sobel" || case["op"] == "sharpen") {
                 continue;
             }

@@ -29,7 +29,7 @@ const CLASS_32: Class =
 const CLASS_64: Class =
     Class { word: 8, header: 64, segments: (32, 54), sections: (40, 58), segment: [56, 8, 32], section: [64, 24, 32] };
 
-/// The position of a section's type, followed by the types of sections that have no bytes in the file.
+/// The offset of the type in a section header. Sections of the types `NULL` and `NO_BITS` have no bytes in the file.
 const SECTION_TYPE: usize = 4;
 const NULL: u64 = 0;
 const NO_BITS: u64 = 8;

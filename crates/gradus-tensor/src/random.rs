@@ -1,4 +1,4 @@
-//! Random tensors. Each function draws from an explicit [`Generator`], which advances by the words that were drawn, or
+//! Random tensors. Each function draws from an explicit [`Generator`], which advances by the number of words drawn, or
 //! not at all if the function fails.
 
 use gradus_backend::{DType, Distribution, Error, Here, HostVec, Result, Shape};

@@ -167,7 +167,7 @@ fn a_hook_inside_runs_as_outside_or_is_refused() {
         for which in [0, 1] {
             refused(checkpoint(at(which), &[&x]), "is run twice, and would register the hook");
         }
-        // For a nested region, tensors of the outer region come from outside.
+        // For a nested region, tensors of the outer region count as tensors from outside.
         let inner = at(0);
         let inner = Arc::new(inner);
         let outer = move |v: &[Tensor]| {

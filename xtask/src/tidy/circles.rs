@@ -1,6 +1,6 @@
-//! Checks that the files of a crate do not use each other in a circle: if one file uses items of another, the other
-//! must not use items of the first, directly or through further files. The files of a circle can only be understood
-//! together. The item that closes the circle belongs in a file of its own.
+//! Checks that the files of a crate form no dependency cycles: if one file uses items of another, the other must not
+//! use items of the first, directly or through other files. The files of a cycle can only be understood together. The
+//! item that closes the cycle belongs in a file of its own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,7 +9,7 @@ use super::source::Source;
 use super::test_code::outside_tests;
 use super::uses::{Crate, Path, Uses, read, uses};
 
-/// Permitted circles: the prefixes of their files' paths below `crates/`, and the reason.
+/// Permitted cycles: the prefixes of their files' paths below `crates/`, and the reason.
 const KNOWN: &[(&[&str], &str)] = &[
     (
         &["gradus-backend/src/backend.rs", "gradus-backend/src/composite/", "gradus-backend/src/host_vec.rs"],
@@ -60,7 +60,7 @@ fn reached<'a>(uses: &'a Uses, from: &'a Path) -> BTreeMap<&'a Path, &'a Path> {
     reached
 }
 
-/// All circles, each with its files and the finding about it.
+/// All dependency cycles, each with its files and the finding about it.
 fn circles<'a>(files: &Crate<'a>) -> Vec<(Vec<&'a str>, Finding)> {
     let uses = uses(files);
     let reached: BTreeMap<&Path, _> = files.keys().map(|module| (module, reached(&uses, module))).collect();

@@ -49,8 +49,8 @@ pub fn make(root: &Path, revision: Option<&str>) -> Result<Baseline, String> {
     }
 }
 
-/// The newest release tag in the history of the checkout. If the checkout is that release without changes, the release
-/// before it.
+/// The newest release tag in the history of the checkout, or the one before it if the checkout is exactly the newest
+/// release.
 fn last_release(root: &Path) -> Result<String, String> {
     let before = |revision| git(root, &[], &["describe", "--tags", "--abbrev=0", "--match", "v*", revision]);
     let found = before("HEAD").and_then(|release| {

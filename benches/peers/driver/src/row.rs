@@ -110,7 +110,7 @@ impl Row {
         Some(Compared { ratio, rounds: alike.len(), quiet })
     }
 
-    /// The part of the goal that we reach. The goal is met from 1 on.
+    /// The fraction of the goal that we reach. The goal is met if it is at least 1.
     pub fn part_of_goal(&self) -> Option<f64> {
         match self.job.goal {
             Goal::Ratio(goal) => Some(self.ratio()? / goal),

@@ -13,7 +13,7 @@ use crate::picture;
 pub(crate) fn run(chain: &Chain) -> Result<()> {
     let files = &chain.files;
     let device = super::open(files.device.as_deref().unwrap_or("cpu"), files.threads)?;
-    // Errors in the output are reported before anything is computed.
+    // The output path is checked before anything is read or computed.
     let format = Format::of_name(&chain.output)?;
     if !files.force && chain.output.symlink_metadata().is_ok() {
         let m = format!("{} is there already", chain.output.display());

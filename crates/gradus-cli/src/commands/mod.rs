@@ -11,7 +11,7 @@ use std::sync::Arc;
 use gradus::cpu::CpuBackend;
 use gradus::prelude::*;
 
-/// The device with this name. If a number of threads is given, a CPU device with that many threads.
+/// Opens the device with this name. A number of threads applies only to the CPU.
 fn open(name: &str, threads: Option<usize>) -> Result<Device> {
     let device = match (name, threads) {
         ("cpu", Some(threads)) => Device::from_backend(Arc::new(CpuBackend::with_threads(threads)?)),

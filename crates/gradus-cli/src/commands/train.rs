@@ -194,7 +194,7 @@ fn open_folder(args: &TrainArgs) -> Result<RunFolder> {
     if args.force { RunFolder::create(base, true) } else { RunFolder::next_free(base) }
 }
 
-/// In half of all cases, the image shifted by up to one pixel in each direction.
+/// Returns the image unchanged or, half of the time, shifted by up to one pixel in each direction.
 fn jittered(image: &Image, generator: &mut Generator) -> Image {
     if generator.below(2) == 0 {
         return image.clone();

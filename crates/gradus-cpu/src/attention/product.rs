@@ -8,7 +8,7 @@ use crate::gemm::{K_BLOCK, Micro, Real, Store, THIN_ROWS, k_step, thin_vectors};
 use crate::isa::Isa;
 use crate::stored::{Part, Stored};
 
-/// The number of keys in one chain of a sum over keys. A panel of this many rows fits in the L1 cache.
+/// The maximum number of keys that a single matrix product sums over. A panel of this many rows fits in the L1 cache.
 const STEP: usize = 128;
 /// The size of a small L1 cache in bytes.
 const L1: usize = 32 << 10;

@@ -252,7 +252,8 @@ unsafe fn wide_tile<T: Real>(
                 let cols = width.min(p.n - j);
                 let lying = if packed || (direct && cols == width) { b.direct(k0, j0 + j) } else { None };
                 let (b_ptr, ldb) = lying.unwrap_or_else(|| {
-                    // SAFETY: the steps and columns lie inside `b`; `b_pack` has room for a panel.
+                    // SAFETY: the steps and columns lie inside `b`, `b_pack` has room for a panel and one more row, and
+                    // `cols <= width`.
                     unsafe { b.pack(isa, k0..k0 + ks, j0 + j..j0 + j + cols, width, &mut b_pack[..(ks + 1) * width]) };
                     (b_pack.as_ptr(), width as isize)
                 });
@@ -362,7 +363,8 @@ unsafe fn thin_tile<T: Real>(
                 let in_place = if cols == width { b.direct(k0 + s0, j0 + j) } else { None };
                 let (b_ptr, ldb) = in_place.unwrap_or_else(|| {
                     let (rows, columns) = (k0 + s0..k0 + s0 + steps, j0 + j..j0 + j + cols);
-                    // SAFETY: the steps and columns lie inside `b`; `b_pack` has room for a piece of a panel.
+                    // SAFETY: the steps and columns lie inside `b`, `b_pack` has room for a piece of a panel and one
+                    // more row, and `cols <= width`.
                     unsafe { b.pack(isa, rows, columns, width, &mut b_pack[..(steps + 1) * width]) };
                     (b_pack.as_ptr(), width as isize)
                 });

@@ -146,7 +146,8 @@ pub(crate) trait Panels<T>: Sync {
     /// Writes rows `k` of columns `j` to `out` as `[k.len()][width]`, with zeros in the columns beyond `j`.
     ///
     /// # Safety
-    /// The rows and columns lie inside the operand, `out` has room for one more row, and `j.len() <= width`.
+    /// The rows and columns lie inside the operand, `out` has room for one row more than is packed, and
+    /// `j.len() <= width`.
     unsafe fn pack(&self, isa: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [T]);
 
     /// Returns the address of row `k`, column `j`, and the distance to the next row, if the columns of a row are

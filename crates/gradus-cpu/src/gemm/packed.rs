@@ -52,7 +52,8 @@ impl<'a, T: Real> Packed<'a, T> {
                 let first = chunk * (TASK / room).max(1);
                 for (i, out) in (first..).zip(out.chunks_exact_mut(room)) {
                     let (k0, j) = (i / panels * step, cols.start + i % panels * width);
-                    // SAFETY: the rows and columns lie inside `b`, and `out` has room for one more row.
+                    // SAFETY: the rows and columns lie inside `b`, `out` has room for one row more than is packed, and
+                    // at most `width` columns are packed.
                     unsafe { b.pack(cpu.isa(), k0..k.min(k0 + step), j..cols.end.min(j + width), width, out) };
                 }
             },

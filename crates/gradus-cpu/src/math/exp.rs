@@ -108,7 +108,7 @@ pub(crate) struct Logistic {
 }
 
 impl Logistic {
-    /// `2^-64`. Scaled by it, neither `e^-x` nor its inverse leaves the range of f32.
+    /// `2^-64`. Multiplied by this factor, `e^-x` and its inverse both stay within the range of f32.
     const SCALE: f32 = 1.0 / 18_446_744_073_709_551_616.0;
     /// `1.5 * 2^23 + 127 - 64`. Once it is added to `n`, the low bits hold the biased exponent of `2^n` times `SCALE`.
     const ROUND: f32 = 12_582_912.0 + (127.0 - 64.0);

@@ -191,7 +191,7 @@ impl<S: NormElement> Task<'_, S> {
         (room, w)
     }
 
-    /// Stores the sums of an element of the scale.
+    /// Stores the gradients of one element of the scale and, if there is a shift, of the shift.
     fn store(&self, at: [usize; 2], sums: [f64; 2]) {
         // SAFETY: each element of the scale is stored once, and no two elements of an output share a position.
         unsafe {

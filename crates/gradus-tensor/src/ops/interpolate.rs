@@ -164,8 +164,7 @@ impl Taps {
                 Interpolation::Area => {
                     let (i, input, output) = (i as u128, input as u128, output as u128);
                     let (start, end) = (i * input / output, ((i + 1) * input).div_ceil(output));
-                    // All windows together hold one entry for each input and one more for each output,
-                    // at most: see `TABLE_BYTES`.
+                    // All windows together have at most `input + output` entries: see `TABLE_BYTES`.
                     (start..end).map(|j| (j as usize, 1.0 / (end - start) as f64)).collect()
                 }
                 _ if how.antialias => widened(step * (i as f64 + 0.5), step, input, how.mode),

@@ -113,14 +113,14 @@ pub(super) fn axis_of(op: &str, axis: isize, rank: usize) -> Result<usize> {
 }
 
 impl Tensor {
-    /// This tensor, or for a scalar a vector of one element, and the resolved axis.
+    /// This tensor, with a scalar turned into a vector of one element, and the resolved axis.
     #[track_caller]
     pub(super) fn along(&self, op: &str, axis: isize) -> Result<(Cow<'_, Tensor>, usize)> {
         let axis = axis_of(op, axis, self.rank())?;
         Ok((self.as_vector()?, axis))
     }
 
-    /// This tensor, or for a scalar a vector of one element.
+    /// This tensor, with a scalar turned into a vector of one element.
     #[track_caller]
     pub(super) fn as_vector(&self) -> Result<Cow<'_, Tensor>> {
         if self.rank() == 0 { self.reshape([1]).map(Cow::Owned) } else { Ok(Cow::Borrowed(self)) }

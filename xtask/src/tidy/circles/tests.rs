@@ -1,4 +1,4 @@
-//! Tests with small crates that contain a circle or none.
+//! Tests with small crates, with and without a dependency cycle.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn found(files: &[(&str, &str)], known: &[(&[&str], &str)]) -> Vec<String> {
     check_with(&sources, known).into_iter().map(|found| found.message).collect()
 }
 
-/// Whether a crate has a circle in which `b.rs` uses an item of `a.rs`, and `a.rs` consists of this code.
+/// Whether a crate has a dependency cycle if `b.rs` uses an item of `a.rs`, and `a.rs` consists of this code.
 fn is_circle(a: &str) -> bool {
     let files =
         [("lib.rs", "mod a; mod b; pub use b::B;"), ("a.rs", a), ("b.rs", "use crate::a::A;\npub struct B(A);")];

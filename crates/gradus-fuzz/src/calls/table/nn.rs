@@ -8,7 +8,7 @@ use super::window::images;
 use super::{Row, SHORT, rows};
 use crate::calls::Draw;
 
-/// Makes a layer, and runs it on the input that `input` draws.
+/// Creates a layer, and runs it on the input that `input` draws.
 fn run<L: Forward>(
     d: &mut Draw,
     make: impl FnOnce(&mut Draw, &mut Init<'_>) -> Result<L>,

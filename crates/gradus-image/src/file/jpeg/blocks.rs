@@ -13,7 +13,7 @@ pub(super) struct Component {
     pub(super) own: [usize; 2],
     /// The same number, rounded up to whole units of all channels.
     pub(super) padded: [usize; 2],
-    /// Whether a scan contained its mean values (DC coefficients).
+    /// Whether a scan contained its DC coefficients.
     pub(super) is_coded: bool,
     /// For progressive files only: for each padded block, a mask of the coefficients that are not 0, in the order of
     /// the file.
@@ -23,8 +23,8 @@ pub(super) struct Component {
 /// A scan, as described by its start-of-scan segment.
 #[derive(Debug, Clone)]
 pub(super) struct Scan {
-    /// Its channels: for each, its index in the frame, the number of its table for mean values (DC), and the number of
-    /// its table for the other coefficients (AC).
+    /// Its channels: for each, its index in the frame, the number of its table for DC coefficients, and the number of
+    /// its table for AC coefficients.
     pub(super) channels: Vec<(usize, usize, usize)>,
     /// The first and the last coefficient.
     pub(super) band: [u32; 2],
@@ -110,7 +110,7 @@ fn table<'a>(coding: &Coding<'a>, kind: usize, number: usize) -> Option<&'a Tabl
     coding.tables[kind].get(number)?.as_ref()
 }
 
-/// Skips the mean value of a block, or one bit of it if the scan refines.
+/// Skips the DC coefficient of a block, or one bit of it in a scan that refines earlier ones.
 fn mean(bits: &mut Bits<'_>, table: Option<&Table>, refines: bool) -> Result<(), Fault> {
     if refines {
         return bits.take(1).map(drop);

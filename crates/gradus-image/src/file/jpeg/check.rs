@@ -155,7 +155,7 @@ fn read_scan(contents: &[u8], frame: &Frame, at: usize) -> Option<Scan> {
     }
     let refines = approximation >> 4 > 0;
     let band = [first, last].map(u32::from);
-    // In a progressive file, only scans of mean values may contain several channels.
+    // In a progressive file, only scans of DC coefficients may contain several channels.
     let sound = match band {
         _ if !frame.is_progressive => true,
         [0, last] => last == 0,

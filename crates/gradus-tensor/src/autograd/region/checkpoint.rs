@@ -92,8 +92,8 @@ pub fn checkpoint<O: Tensors>(
     run(move |x, _| f(x), inputs, &mut Generator::new(0))
 }
 
-/// [`checkpoint`] for a function that takes a generator. The generator advances by the words that the first run draws,
-/// and the second run draws the same numbers.
+/// [`checkpoint`] for a function that takes a generator. The generator advances by the number of words that the first
+/// run draws, and the second run draws the same numbers.
 #[track_caller]
 pub fn checkpoint_with<O: Tensors>(
     f: impl Fn(&[Tensor], &mut Generator) -> Result<O> + Send + Sync + 'static,
