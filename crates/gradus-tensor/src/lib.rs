@@ -29,9 +29,10 @@ mod write_log;
 
 pub use attempt::{Attempt, State, StateGuard, all_or_nothing};
 pub use autograd::{
-    BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, checkpoint, checkpoint_with,
-    enable_grad, enable_grad_guard, explain_grad, find_nan, find_nonfinite, grad, hessian, hvp, inference,
-    inference_guard, is_grad_enabled, is_inference, jacobian, jvp, no_grad, no_grad_guard, vjp, vmap,
+    BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, autocast, autocast_dtype,
+    autocast_guard, checkpoint, checkpoint_with, enable_grad, enable_grad_guard, explain_grad, find_nan,
+    find_nonfinite, grad, hessian, hvp, inference, inference_guard, is_grad_enabled, is_inference, jacobian, jvp,
+    no_autocast, no_autocast_guard, no_grad, no_grad_guard, vjp, vmap,
 };
 pub use compute::Bound;
 pub use device::Device;

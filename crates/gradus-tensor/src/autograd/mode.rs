@@ -9,7 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
-use gradus_backend::{Error, ErrorKind, Result};
+use gradus_backend::{DType, Error, ErrorKind, Result};
 
 /// Operations on tensors that require gradients are recorded.
 const RECORD: u16 = 1;
@@ -34,6 +34,12 @@ pub(super) const REFUSE_READS: u16 = 256;
 pub(super) const HOLDS: u16 = 512;
 /// A tracer sees the operations that run ([`trace`](crate::ops::trace)).
 const TRACE: u16 = 1024;
+/// Products compute in bf16 ([`autocast`]).
+const AUTOCAST_BF16: u16 = 1 << 14;
+/// Products compute in f16 ([`autocast`]).
+const AUTOCAST_F16: u16 = 1 << 15;
+/// The switches of [`autocast`], of which at most one is on.
+pub(super) const AUTOCAST: u16 = AUTOCAST_BF16 | AUTOCAST_F16;
 /// The switches that protect saved values beyond checking their versions.
 pub(super) const GUARDS: u16 = STRICT | REFUSE_WRITES | COPY_ON_WRITE;
 
@@ -73,7 +79,7 @@ pub(crate) fn holding() -> GradModeGuard {
 /// Until the guard is dropped, operations are not recorded, observed or traced, saved values are not guarded or packed,
 /// and accesses to storages are neither noted nor refused. For functions that are not part of the user's computation.
 pub(crate) fn beside() -> GradModeGuard {
-    set_switches(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS, 0)
+    set_switches(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS | AUTOCAST, 0)
 }
 
 /// Whether reading the elements of a tracked tensor is an error.
@@ -186,7 +192,13 @@ pub(super) fn set_switches(mask: u16, on: u16) -> GradModeGuard {
 /// Until the guard is dropped, nothing is recorded, guarded or packed. For computations that are not part of the user's
 /// program.
 pub(super) fn plain() -> GradModeGuard {
-    set_switches(RECORD | GUARDS | PACK, 0)
+    set_switches(RECORD | GUARDS | PACK | AUTOCAST, 0)
+}
+
+/// The mode of a backward pass, until the guard is dropped. A gradient has the dtype of the operation that it belongs
+/// to, so nothing is cast.
+pub(super) fn backward_mode(create_graph: bool) -> GradModeGuard {
+    set_switches(RECORD | AUTOCAST, if create_graph { RECORD } else { 0 })
 }
 
 /// Runs `f` without recording: its results have no gradient and hold no graph.
@@ -335,4 +347,81 @@ pub fn allow_mutation_on_saved_tensors<R>(f: impl FnOnce() -> R) -> R {
 /// Like [`allow_mutation_on_saved_tensors`], but in effect until the guard is dropped.
 pub fn allow_mutation_on_saved_tensors_guard() -> GradModeGuard {
     set_switches(REFUSE_WRITES | COPY_ON_WRITE, COPY_ON_WRITE)
+}
+
+/// Runs `f` in mixed precision: products compute in `dtype`, bf16 or f16, and what needs the range or precision of f32
+/// stays there. Parameters stay in f32, and so do their gradients. This takes half the memory for activations, and less
+/// time where half precision is fast.
+///
+/// As in PyTorch on CUDA,
+///
+/// - products round their operands to `dtype`, and their results have it: `matmul`, `linear`, `einsum`, `addmm`,
+///   `baddbmm`, convolutions and transposed convolutions, `scaled_dot_product_attention`
+/// - these compute in f32, and so are their results: `softmax` and its kin, `layer_norm`, `group_norm`, `rms_norm`,
+///   losses, `sum`, `prod`, `cumsum`, `cumprod`, `norm`, `normalize`, distances, `exp`, `expm1`, the logarithms, `pow`,
+///   `recip`, `rsqrt`, `softplus`, `sinh`, `cosh`, `tan`, `asin` and `acos`
+/// - everything else computes in the dtype of its operands, which promote
+///
+/// Integers and f64 are never cast. Each use of a parameter casts it anew, and the casts are part of the graph, so
+/// gradients are right to any order, in a [`checkpoint`](super::checkpoint) too. A backward pass casts nothing, whether
+/// it runs inside or outside.
+///
+/// In f16, whose smallest normal number is 6e-5, small gradients vanish unless the loss is scaled, as `GradScaler` of
+/// `gradus-nn` does. The switch belongs to the thread.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let w = Tensor::ones([2, 2], DType::F32, &device)?.with_grad()?;
+/// let loss = autocast(DType::BF16, || {
+///     let y = w.matmul(&w)?;
+///     assert_eq!(y.dtype(), DType::BF16);
+///     y.softmax(-1)?.sum_all()
+/// })?;
+/// assert_eq!(loss.dtype(), DType::F32);
+/// assert_eq!(loss.backward()?.get(&w).unwrap().dtype(), DType::F32);
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// # Errors
+/// The errors of `f`; any other dtype.
+#[track_caller]
+pub fn autocast<R>(dtype: DType, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let _guard = autocast_guard(dtype)?;
+    f()
+}
+
+/// Like [`autocast`], but in effect until the guard is dropped.
+#[track_caller]
+pub fn autocast_guard(dtype: DType) -> Result<GradModeGuard> {
+    match dtype {
+        DType::BF16 => Ok(set_switches(AUTOCAST, AUTOCAST_BF16)),
+        DType::F16 => Ok(set_switches(AUTOCAST, AUTOCAST_F16)),
+        _ => {
+            Err(Error::dtype("autocast", dtype, "bf16 or f16")
+                .help("to compute in f32 inside autocast, use no_autocast"))
+        }
+    }
+}
+
+/// Runs `f` without [`autocast`]: it computes in the dtypes of its operands. What was computed outside may be in half
+/// precision; cast it first where that is too little.
+pub fn no_autocast<R>(f: impl FnOnce() -> R) -> R {
+    let _guard = no_autocast_guard();
+    f()
+}
+
+/// Like [`no_autocast`], but in effect until the guard is dropped.
+pub fn no_autocast_guard() -> GradModeGuard {
+    set_switches(AUTOCAST, 0)
+}
+
+/// The dtype that [`autocast`] computes products in, or `None` outside of it.
+#[inline]
+pub fn autocast_dtype() -> Option<DType> {
+    match MODE.get() & AUTOCAST {
+        0 => None,
+        AUTOCAST_BF16 => Some(DType::BF16),
+        _ => Some(DType::F16),
+    }
 }

@@ -109,7 +109,7 @@ impl Attention {
         };
         // The queries of all heads that share a key head are stacked.
         let stacked = [b, hk, h.checked_div(hk).unwrap_or(0) * lq];
-        let scores = q.reshape([b, hk, stacked[2], d])?.matmul(&k.transpose(-2, -1)?)?;
+        let scores = q.reshape([b, hk, stacked[2], d])?.product(&k.transpose(-2, -1)?)?;
         let mut scores = scores.mul(self.params.scale)?.reshape([b, h, lq, lk])?;
         match mask {
             Some(mask) if mask.dtype() == DType::Bool => scores = mask.where_(&scores, f64::NEG_INFINITY)?,
@@ -143,7 +143,7 @@ impl Attention {
         let [q, k, v] = [inputs[0].to_dtype(wide)?, inputs[1].to_dtype(wide)?, inputs[2].to_dtype(wide)?];
         let weights = self.weights(&q, &k, mask)?;
         let kept = weights.stack(&weights.p.dropout(p, generator)?)?;
-        let out = kept.matmul(&v)?.reshape([&q.shape()[..3], &v.shape()[3..]].concat())?;
+        let out = kept.product(&v)?.reshape([&q.shape()[..3], &v.shape()[3..]].concat())?;
         Ok([out, weights.lse])
     }
 

@@ -10,6 +10,7 @@ use gradus_backend::{DType, Error, ErrorKind, Expr, Here, Kernel, Result, Scalar
 use smallvec::SmallVec;
 
 use super::apply_one;
+use super::autocast::keeps;
 use super::map::{Arg, Map};
 use super::operand::Operand;
 use super::operand_rules::common_dtype;
@@ -126,8 +127,12 @@ impl Elementwise {
         // The common case, in which nothing has to be converted.
         if self.conditions == 0 && operands.len() == usize::from(self.arity) {
             match *operands {
-                [Operand::Tensor(a)] if self.takes(a.dtype()) => return self.apply_to(&[a]),
-                [Operand::Tensor(a), Operand::Tensor(b)] if a.dtype() == b.dtype() && self.takes(a.dtype()) => {
+                [Operand::Tensor(a)] if self.takes(a.dtype()) && keeps(self.name, a.dtype()) => {
+                    return self.apply_to(&[a]);
+                }
+                [Operand::Tensor(a), Operand::Tensor(b)]
+                    if a.dtype() == b.dtype() && self.takes(a.dtype()) && keeps(self.name, a.dtype()) =>
+                {
                     return self.apply_to(&[a, b]);
                 }
                 _ => {}

@@ -42,7 +42,9 @@ impl Tensor {
             s.check(dtype).map_err(|e| describe(Error::argument(op, e.message()))).here()?;
         }
         let wide = dtype.compute();
-        let product = a.to_dtype(wide)?.matmul(&b.to_dtype(wide)?)?;
+        // Inside autocast the operands are first rounded to the dtype of the result.
+        let [this, a, b] = [self, a, b].map(|t| t.to_dtype(dtype)?.to_dtype(wide));
+        let (this, product) = (this?, a?.product(&b?)?);
         let fits = Shape::broadcast(op, self.shape(), product.shape()).is_ok_and(|s| s.dims() == product.shape());
         if !fits {
             let m = format!("self does not broadcast to the product, which is {}", Shape::display(product.shape()));
@@ -51,8 +53,8 @@ impl Tensor {
         let scaled = if alpha.eq(1) { product } else { product.mul(alpha)? };
         let sum = match beta {
             beta if beta.eq(0) => scaled,
-            beta if beta.eq(1) => scaled.add(&self.to_dtype(wide)?)?,
-            beta => scaled.add(&self.to_dtype(wide)?.mul(beta)?)?,
+            beta if beta.eq(1) => scaled.add(&this)?,
+            beta => scaled.add(&this.mul(beta)?)?,
         };
         sum.to_dtype(dtype)
     }

@@ -267,7 +267,7 @@ impl Tensor {
         let x = axis(w).here()?.reshape([1, w])?.expand([h, w])?;
         let y = axis(h).here()?.reshape([h, 1])?.expand([h, w])?;
         let base = Tensor::stack(&[&x, &y, &x.ones_like()?], -1)?.reshape([1, h * w, 3])?;
-        let points = base.matmul(&self.to_dtype(dtype)?.transpose(1, 2)?)?;
+        let points = base.product(&self.to_dtype(dtype)?.transpose(1, 2)?)?;
         points.reshape([n, h, w, 2])?.to_dtype(self.dtype())
     }
 }

@@ -105,7 +105,13 @@ impl Tensor {
             return Err(other.describe(self.describe(e, "lhs"), "rhs").help("use mul for products with scalars"));
         }
         let dtype = common_dtype("matmul", &[self, other], &["lhs", "rhs"])?;
-        let (a, b) = (self.to_dtype(dtype)?, other.to_dtype(dtype)?);
+        self.to_dtype(dtype)?.product(&other.to_dtype(dtype)?)
+    }
+
+    /// [`matmul`](Tensor::matmul) of tensors of one dtype, none of them a scalar, that computes in this dtype.
+    #[track_caller]
+    pub(super) fn product(&self, other: &Tensor) -> Result<Tensor> {
+        let (a, b) = (self.clone(), other.clone());
         let (row, column) = (a.rank() == 1, b.rank() == 1);
         let a = if row { a.unsqueeze(0)? } else { a };
         let b = if column { b.unsqueeze(1)? } else { b };

@@ -7,6 +7,7 @@ mod adaptive_pool;
 mod arange;
 mod arg_reduce;
 mod attention;
+mod autocast;
 mod bind;
 mod cast;
 mod cat;

@@ -2,6 +2,7 @@
 
 use gradus_backend::{Error, Expr, Result};
 
+use super::autocast::computed;
 use super::elementwise::{Class, Elementwise};
 use super::operand::Operand;
 use super::operand_rules::reduced_axes;
@@ -115,7 +116,7 @@ impl Tensor {
     #[track_caller]
     pub fn norm(&self, p: f64, axes: &[isize], keepdim: bool) -> Result<Tensor> {
         check_p("norm", p, f64::NEG_INFINITY).map_err(|e| self.describe(e, "self"))?;
-        let dtype = self.dtype().to_float();
+        let dtype = computed("norm", self.dtype().to_float());
         let x = self.to_dtype(dtype.compute())?;
         let y = if p == 0.0 {
             NONZERO.apply(&[Operand::Tensor(&x)])?.sum(axes, keepdim)?

@@ -5,6 +5,8 @@
 //! of `gemm` must have the same dtype; and the running statistics of `batch_norm_eval` and the mask of attention do not
 //! affect the dtype of the result.
 //!
+//! Inside [`autocast`](crate::autocast) some operations compute in another dtype than that; `autocast.rs` lists them.
+//!
 //! **Indices** are integers of any dtype. Backends accept i64, i32 and u32; other dtypes are converted to i64 here.
 //!
 //! **Axes.** In most operations a scalar counts as a vector of one element, so 0 and -1 name its axis. Operations that
@@ -16,9 +18,10 @@ use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Axes, DType, Error, Here, Result};
 use smallvec::SmallVec;
 
+use super::autocast;
 use crate::Tensor;
 
-/// The dtype that operands share. Errors show the operands by `names`, or by number if they have no name.
+/// The dtype that operands share, or in which [`autocast`](crate::autocast) computes the operation. Errors show the operands by `names`, or by number if they have no name.
 #[track_caller]
 pub(super) fn common_dtype(op: &str, operands: &[&Tensor], names: &[&str]) -> Result<DType> {
     let mut common = operands[0].dtype();
@@ -36,7 +39,7 @@ pub(super) fn common_dtype(op: &str, operands: &[&Tensor], names: &[&str]) -> Re
                 .here()?;
         }
     }
-    Ok(common)
+    Ok(autocast::computed(op, common))
 }
 
 /// The dtype that an input shares with weight and bias.

@@ -7,8 +7,9 @@
 
 use gradus_backend::{Axes, Backend, DType, Error, ErrorKind, ReduceOp, Result, View, ViewMut};
 
+use super::autocast::computed;
 use super::norm::root;
-use super::operand_rules::reduced_axes;
+use super::operand_rules::{cast, reduced_axes};
 use super::scan::interleave;
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
@@ -140,7 +141,8 @@ impl Tensor {
     #[track_caller]
     fn reduce(&self, op: ReduceOp, axes: &[isize], keepdim: bool) -> Result<Tensor> {
         let axes = reduced_axes(op.name(), axes, self.rank())?;
-        let y = apply_one(Reduce { op, axes }, &[self])?;
+        let x = cast(self, computed(op.name(), self.dtype()))?;
+        let y = apply_one(Reduce { op, axes }, &[&*x])?;
         if keepdim || axes.is_empty() { Ok(y) } else { y.reshape(self.layout().shape().reduced(axes, false)) }
     }
 

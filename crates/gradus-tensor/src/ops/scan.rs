@@ -6,6 +6,7 @@
 
 use gradus_backend::{Backend, DType, Error, Result, ScanOp, View, ViewMut};
 
+use super::autocast::computed;
 use super::elementwise::{Class, Elementwise};
 use super::gather::index_along;
 use super::operand::Operand;
@@ -176,6 +177,7 @@ impl Tensor {
     #[track_caller]
     pub fn cumsum(&self, axis: isize) -> Result<Tensor> {
         let (x, axis) = self.along("cumsum", axis)?;
+        let x = x.to_dtype(computed("cumsum", x.dtype()))?;
         apply_one(Scan { op: ScanOp::Sum, axis }, &[&x.summable()?])?.back_to(self)
     }
 
@@ -184,7 +186,7 @@ impl Tensor {
     #[track_caller]
     pub fn cumprod(&self, axis: isize) -> Result<Tensor> {
         let (x, axis) = self.along("cumprod", axis)?;
-        let x = x.summable()?;
+        let x = x.to_dtype(computed("cumprod", x.dtype()))?.summable()?;
         // Half precision computes the gradient in f32.
         let wide = x.to_dtype(x.dtype().compute())?;
         let y = apply_one(Scan { op: ScanOp::Prod, axis }, &[&wide])?;

@@ -4,6 +4,7 @@
 
 use gradus_backend::{Backend, Result, View, ViewMut};
 
+use super::autocast::computed;
 use super::operand_rules::cast;
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
@@ -96,13 +97,15 @@ impl Tensor {
     #[track_caller]
     pub fn softmax(&self, axis: isize) -> Result<Tensor> {
         let (x, axis) = self.along("softmax", axis)?;
-        apply_one(Softmax { log: false, axis }, &[&*cast(&x, x.dtype().to_float())?])?.back_to(self)
+        apply_one(Softmax { log: false, axis }, &[&*cast(&x, computed("softmax", x.dtype().to_float()))?])?
+            .back_to(self)
     }
 
     /// `x - ln(sum(e^x))` along an axis, computed without overflow. Integers become f32.
     #[track_caller]
     pub fn log_softmax(&self, axis: isize) -> Result<Tensor> {
         let (x, axis) = self.along("log_softmax", axis)?;
-        apply_one(Softmax { log: true, axis }, &[&*cast(&x, x.dtype().to_float())?])?.back_to(self)
+        apply_one(Softmax { log: true, axis }, &[&*cast(&x, computed("log_softmax", x.dtype().to_float()))?])?
+            .back_to(self)
     }
 }

@@ -2,6 +2,7 @@
 
 use gradus_backend::{Error, Expr, Here, Result, Window};
 
+use super::autocast::computed;
 use super::elementwise::{Class, Elementwise};
 use super::norm::{at_least, check_p, power};
 use super::operand::Operand;
@@ -52,16 +53,17 @@ impl Tensor {
         if !(eps >= 0.0 && eps.is_finite()) {
             return fail(Error::argument(OP, format!("eps is {eps}; it is at least 0 and finite"))).here();
         }
+        let dtype = computed(OP, self.dtype());
         let axis = [axis_of(OP, axis, self.rank())? as isize];
         if self.numel() == 0 {
-            return Ok(self.clone());
+            return self.to_dtype(dtype);
         }
         let x = self.to_dtype(self.dtype().compute())?;
         if p == 0.0 || p.is_infinite() {
-            return x.div(&x.norm(p, &axis, true)?.maximum(eps)?)?.to_dtype(self.dtype());
+            return x.div(&x.norm(p, &axis, true)?.maximum(eps)?)?.to_dtype(dtype);
         }
         if p < 0.0 {
-            return x.div(&at_least(&x.norm(p, &axis, true)?, eps)?)?.to_dtype(self.dtype());
+            return x.div(&at_least(&x.norm(p, &axis, true)?, eps)?)?.to_dtype(dtype);
         }
         let (powers, length) = match p {
             1.0 => (x.abs()?, &LENGTH_ONE),
@@ -70,7 +72,7 @@ impl Tensor {
         };
         let sum = powers.sum(&axis, true)?;
         let operands = [Operand::Tensor(&sum), eps.powf(p).into(), eps.into(), (1.0 / p).into()];
-        x.div(&length.apply(&operands)?)?.to_dtype(self.dtype())
+        x.div(&length.apply(&operands)?)?.to_dtype(dtype)
     }
 
     /// `x / (k + alpha * mean(x^2))^beta` for `[n, c, spatial..]`. The mean runs over `size` neighbouring channels,

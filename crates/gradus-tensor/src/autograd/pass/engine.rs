@@ -15,12 +15,12 @@ use crate::Tensor;
 use crate::autograd::diagnose::observe::Pass as Observed;
 use crate::autograd::graph::node::{AtLineOf, Edge, Node};
 use crate::autograd::graph::saved::Context;
-use crate::autograd::mode::refuse_inference;
+use crate::autograd::mode::{backward_mode, refuse_inference};
 use crate::autograd::pass::around::{Around, zero};
 use crate::autograd::pass::hooks::Hooks;
 use crate::autograd::pass::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
 use crate::autograd::pass::waiting::{Found, all_unchanged, unshared, version_of};
-use crate::autograd::{Nested, enable_grad_guard, is_traced, no_grad_guard};
+use crate::autograd::{Nested, enable_grad_guard, is_traced};
 use crate::ops::{Grads, Op};
 
 /// The options of a backward pass.
@@ -54,7 +54,7 @@ impl BackwardOptions {
 /// The gradients of the leaves that a loss depends on.
 #[must_use = "gradients are returned, not stored in the leaves: pass them to an optimiser's `step`, or read them with `get`"]
 #[derive(Default, Clone)]
-pub struct Gradients(ByEdge<Tensor>);
+pub struct Gradients(pub(super) ByEdge<Tensor>);
 
 pub(in crate::autograd) fn key(edge: &Edge) -> (u64, usize) {
     (edge.node.seq, edge.output)
@@ -346,7 +346,7 @@ impl Pass {
         asked: &impl Fn(&Node, usize) -> bool,
     ) -> Result<ByEdge<Tensor>> {
         let BackwardOptions { retain_graph, create_graph } = self.options;
-        let _mode = if create_graph { enable_grad_guard() } else { no_grad_guard() };
+        let _mode = backward_mode(create_graph);
         // A hook may fail for reasons of its own, and the graph must then still be intact.
         let runs = |node: &Node| node.seq > self.boundary && wanted(node);
         let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0), runs);

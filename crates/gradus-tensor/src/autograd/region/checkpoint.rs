@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::autograd::functions::functional::{Tensors, as_outputs};
 use crate::autograd::graph::node::{Edge, Node, next_seq};
 use crate::autograd::guard::packed::Packed;
-use crate::autograd::mode::{GUARDS, NOTE_ACCESS, PACK, set_switches, switches};
+use crate::autograd::mode::{AUTOCAST, GUARDS, NOTE_ACCESS, PACK, set_switches, switches};
 use crate::autograd::pass::engine::{grad_of_edges, key};
 use crate::autograd::region::access::{Access, Watch};
 use crate::autograd::region::checksum::checksum;
@@ -202,7 +202,7 @@ fn recorded<O: Tensors>(
             held.flat_map(|(storage, places)| places.iter().map(move |p| (storage.clone(), p.clone()))).collect();
         saved = saved.guard_pinned("checkpoint", inputs, &versions, pins)?;
     }
-    let (guards, edges) = (switches(GUARDS), inputs.iter().map(|t| t.edge().cloned()).collect());
+    let (guards, edges) = (switches(GUARDS | AUTOCAST), inputs.iter().map(|t| t.edge().cloned()).collect());
     let rule = Arc::new(Checkpoint { again, known, reads, draws, given, packed, edges, guards });
     let node = Node::rule(rule, behind, specs, device, saved);
     let edge = |i: usize| Edge { node: node.clone(), output: i };
@@ -344,7 +344,7 @@ struct Checkpoint {
     packed: Option<Vec<(u64, Layout)>>,
     /// The edges of the function's inputs, including those of inputs that the outputs do not depend on.
     edges: Vec<Option<Edge>>,
-    /// The protecting switches that were on in the first run. They are set again for the second run.
+    /// The switches of protection and autocast that were on in the first run. They are set again for the second run.
     guards: u16,
 }
 
@@ -442,7 +442,7 @@ impl Rule for Checkpoint {
         let inputs: Vec<Tensor> = (0..self.edges.len()).map(|i| self.input(ctx, i)).collect::<Result<_>>().here()?;
         self.check(node)?;
         let (Region { outputs, record, before, watch }, same_draws) = {
-            let _mode = set_switches(GUARDS | PACK, self.guards);
+            let _mode = set_switches(GUARDS | PACK | AUTOCAST, self.guards);
             let replay = ReplayDraws::new(self.draws.clone());
             (Region::run(&inputs, |x| (self.again)(x))?, replay.finish())
         };

@@ -10,6 +10,7 @@ use gradus_backend::{CrossEntropyParams, Error, ErrorKind, Here, Result, Scalar}
 
 use super::{Reduction, parameter, same_shape};
 use crate::Tensor;
+use crate::ops::autocast::computed;
 use crate::ops::operand_rules::{as_index, cast, common_dtype};
 use crate::ops::{Class, CrossEntropy, Elementwise, Operand, apply};
 
@@ -176,7 +177,7 @@ fn check_input(op: &str, input: &Tensor) -> Result<()> {
 fn with_weight<'a>(op: &str, input: &'a Tensor, weight: Option<&Tensor>) -> Result<Cow<'a, Tensor>> {
     match weight {
         Some(w) => cast(input, common_dtype(op, &[input, w], &["input", "weight"])?),
-        None => Ok(Cow::Borrowed(input)),
+        None => cast(input, computed(op, input.dtype())),
     }
 }
 
