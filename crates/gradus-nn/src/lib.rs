@@ -49,6 +49,7 @@
 // the layers in here as well.
 extern crate self as gradus_nn;
 
+mod averaged_model;
 mod failed_layer;
 pub mod init;
 mod item;
@@ -60,13 +61,16 @@ mod normal_quantile;
 mod optim;
 mod parameter;
 mod places;
+mod reduce_lr_on_plateau;
 mod route;
 mod safetensors_file;
 mod schedule;
 mod state_dict;
 mod std_modules;
 mod tree;
+mod update_bn;
 
+pub use averaged_model::AveragedModel;
 pub use gradus_nn_derive::Module;
 pub use init::Init;
 pub use item::Item;
@@ -75,6 +79,8 @@ pub use load_report::{LoadReport, Strict};
 pub use module::{Forward, ItemMut, Module, Visitor, VisitorMut};
 pub use optim::*;
 pub use parameter::{Buffer, Mode, Parameter, RandomState};
-pub use schedule::Schedule;
+pub use reduce_lr_on_plateau::{PlateauConfig, PlateauMode, ReduceLrOnPlateau, ThresholdMode};
+pub use schedule::{Anneal, CyclicConfig, CyclicMode, OneCycleConfig, Schedule};
 pub use state_dict::StateDict;
 pub use tree::Tree;
+pub use update_bn::update_bn;

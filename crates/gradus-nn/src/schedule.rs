@@ -1,6 +1,8 @@
 //! [`Schedule`]: the learning rate as a function of the step.
 
 use std::f64::consts::PI;
+use std::fmt;
+use std::sync::Arc;
 
 use gradus_tensor::{Error, Result};
 
@@ -8,7 +10,10 @@ use crate::Optimizer;
 
 /// A factor on the learning rates of an optimiser, as a function of the step. Steps are counted from 0.
 ///
-/// A schedule is a pure function without state: to resume a run, apply it at the step at which the run resumes.
+/// A schedule is a pure function without state: to resume a run, apply it at the step at which the run resumes. The
+/// factors are those by which PyTorch's schedulers multiply the initial learning rate. Momentum stays as it is, also in
+/// [`one_cycle`](Schedule::one_cycle) and [`cyclic`](Schedule::cyclic). For a learning rate that depends on what was
+/// reached see [`ReduceLrOnPlateau`](crate::ReduceLrOnPlateau).
 ///
 /// ```
 /// # use gradus_nn::Schedule; use gradus_tensor::Result;
@@ -21,16 +26,114 @@ use crate::Optimizer;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     warmup: u64,
+    /// How many levels of schedules are inside.
+    depth: u32,
     shape: Shape,
 }
 
+/// The most levels of schedules inside of schedules.
+const MAX_DEPTH: u32 = 100;
+
 #[derive(Debug, Clone, PartialEq)]
 enum Shape {
-    Constant,
+    Constant { factor: f64, steps: u64 },
+    Linear { start: f64, end: f64, steps: u64 },
     Step { every: u64, gamma: f64 },
     MultiStep { milestones: Vec<u64>, gamma: f64 },
     Exponential { gamma: f64 },
+    Polynomial { steps: u64, power: f64 },
     Cosine { steps: u64, min_factor: f64 },
+    CosineRestarts { first: u64, multiplier: u64, min_factor: f64 },
+    InverseSqrt { timescale: f64 },
+    OneCycle { steps: u64, config: OneCycleConfig },
+    Cyclic { config: CyclicConfig },
+    Function(Function),
+    Product(Vec<Schedule>),
+    Sequence { parts: Vec<Schedule>, milestones: Vec<u64> },
+}
+
+/// A function of the user's. It equals its clones only.
+#[derive(Clone)]
+struct Function(Arc<dyn Fn(u64) -> f64 + Send + Sync>);
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
+}
+
+impl PartialEq for Function {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// The options of [`Schedule::one_cycle`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OneCycleConfig {
+    /// The share of the steps in which the learning rate rises, 0 to 1. Default 0.3.
+    pub pct_start: f64,
+    /// The shape of rise and fall, default a half cosine.
+    pub anneal: Anneal,
+    /// The first factor is `1 / div_factor`. Default 25.
+    pub div_factor: f64,
+    /// The last factor is `1 / (div_factor * final_div_factor)`. Default 10000.
+    pub final_div_factor: f64,
+    /// Whether the fall to the first factor takes as long as the rise, and what is below it the rest of the steps.
+    /// Default false: one fall takes the rest.
+    pub three_phase: bool,
+}
+
+impl Default for OneCycleConfig {
+    fn default() -> Self {
+        OneCycleConfig {
+            pct_start: 0.3,
+            anneal: Anneal::Cos,
+            div_factor: 25.0,
+            final_div_factor: 1e4,
+            three_phase: false,
+        }
+    }
+}
+
+/// The shape in which [`Schedule::one_cycle`] goes from one factor to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Anneal {
+    /// Half a cosine.
+    Cos,
+    /// A straight line.
+    Linear,
+}
+
+/// The options of [`Schedule::cyclic`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CyclicConfig {
+    /// The factor at the top of the first cycle; the one at the bottom is 1.
+    pub max_factor: f64,
+    /// The number of steps up, default 2000.
+    pub step_size_up: u64,
+    /// The number of steps down, by default as many as up.
+    pub step_size_down: Option<u64>,
+    /// How the height of the cycles changes. Default not at all.
+    pub mode: CyclicMode,
+}
+
+impl Default for CyclicConfig {
+    /// `max_factor` is 10, which PyTorch has no default for.
+    fn default() -> Self {
+        CyclicConfig { max_factor: 10.0, step_size_up: 2000, step_size_down: None, mode: CyclicMode::Triangular }
+    }
+}
+
+/// How the height of the cycles of [`Schedule::cyclic`] changes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum CyclicMode {
+    /// It stays the same.
+    Triangular,
+    /// Each cycle has half the height of the one before.
+    Triangular2,
+    /// It is multiplied by this number at each step.
+    ExpRange(f64),
 }
 
 #[track_caller]
@@ -41,6 +144,27 @@ fn check_factor(name: &str, value: f64) -> Result<f64> {
     Err(Error::argument("schedule", format!("{name} is {value}; it is finite and at least 0")))
 }
 
+#[track_caller]
+fn check_divisor(name: &str, value: f64) -> Result<()> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(Error::argument("schedule", format!("{name} is {value}; it is finite and above 0")))
+}
+
+#[track_caller]
+fn at_least_one(name: &str, value: u64) -> Result<u64> {
+    if value > 0 { Ok(value) } else { Err(Error::argument("schedule", format!("{name} is 0; it is at least 1"))) }
+}
+
+#[track_caller]
+fn rising(milestones: Vec<u64>) -> Result<Vec<u64>> {
+    if milestones.is_sorted() {
+        return Ok(milestones);
+    }
+    Err(Error::argument("schedule", format!("milestones {milestones:?} do not rise")))
+}
+
 /// `gamma^n`. `powf` accepts any `n`, which `powi` does not.
 fn power(gamma: f64, n: u64) -> f64 {
     gamma.powf(n as f64)
@@ -48,48 +172,167 @@ fn power(gamma: f64, n: u64) -> f64 {
 
 impl Schedule {
     fn new(shape: Shape) -> Self {
-        Schedule { warmup: 0, shape }
+        Schedule { warmup: 0, depth: 0, shape }
+    }
+
+    /// The depth of a schedule with these inside.
+    #[track_caller]
+    fn depth_around(parts: &[Schedule]) -> Result<u32> {
+        let depth = parts.iter().map(|part| part.depth + 1).max().unwrap_or(0);
+        if depth <= MAX_DEPTH {
+            return Ok(depth);
+        }
+        Err(Error::argument("schedule", format!("schedules are nested {depth} deep; at most {MAX_DEPTH} are possible")))
     }
 
     /// A factor of 1 at every step.
     pub fn constant() -> Self {
-        Self::new(Shape::Constant)
+        Self::new(Shape::Constant { factor: 1.0, steps: 0 })
     }
 
-    /// Multiplies by `gamma` every `every` steps: `gamma^floor(step / every)`. Errors if `every` is 0.
+    /// `factor` for `steps` steps, then 1 (`ConstantLR`).
+    #[track_caller]
+    pub fn constant_for(steps: u64, factor: f64) -> Result<Self> {
+        Ok(Self::new(Shape::Constant { factor: check_factor("factor", factor)?, steps }))
+    }
+
+    /// A straight line from `start` to `end` in `steps` steps, then `end` (`LinearLR`).
+    ///
+    /// # Errors
+    /// Fails if `steps` is 0, or if a factor is negative or not finite.
+    #[track_caller]
+    pub fn linear(steps: u64, start: f64, end: f64) -> Result<Self> {
+        let (start, end) = (check_factor("start", start)?, check_factor("end", end)?);
+        Ok(Self::new(Shape::Linear { start, end, steps: at_least_one("steps", steps)? }))
+    }
+
+    /// Multiplies by `gamma` every `every` steps: `gamma^floor(step / every)` (`StepLR`). Fails if `every` is 0.
     #[track_caller]
     pub fn step(every: u64, gamma: f64) -> Result<Self> {
-        if every == 0 {
-            return Err(Error::argument("schedule", "every 0 steps is no interval; it is at least 1"));
-        }
-        Ok(Self::new(Shape::Step { every, gamma: check_factor("gamma", gamma)? }))
+        Ok(Self::new(Shape::Step { every: at_least_one("every", every)?, gamma: check_factor("gamma", gamma)? }))
     }
 
-    /// Multiplies by `gamma` at each of the `milestones`, which must be in ascending order.
+    /// Multiplies by `gamma` at each of the `milestones`, which must be in ascending order (`MultiStepLR`).
     #[track_caller]
     pub fn multi_step(milestones: impl Into<Vec<u64>>, gamma: f64) -> Result<Self> {
-        let milestones = milestones.into();
-        if !milestones.is_sorted() {
-            return Err(Error::argument("schedule", format!("milestones {milestones:?} do not rise")));
-        }
+        let milestones = rising(milestones.into())?;
         Ok(Self::new(Shape::MultiStep { milestones, gamma: check_factor("gamma", gamma)? }))
     }
 
-    /// Multiplies by `gamma` at every step: `gamma^step`.
+    /// Multiplies by `gamma` at every step: `gamma^step` (`ExponentialLR`).
     #[track_caller]
     pub fn exponential(gamma: f64) -> Result<Self> {
         Ok(Self::new(Shape::Exponential { gamma: check_factor("gamma", gamma)? }))
     }
 
+    /// `(1 - step / steps)^power` for `steps` steps (at least 1), then 0 (`PolynomialLR`).
+    #[track_caller]
+    pub fn polynomial(steps: u64, power: f64) -> Result<Self> {
+        let (steps, power) = (at_least_one("steps", steps)?, check_factor("power", power)?);
+        Ok(Self::new(Shape::Polynomial { steps, power }))
+    }
+
     /// Falls from 1 to `min_factor` along half a cosine in `steps` steps (at least 1), and stays at `min_factor` from
-    /// then on: `min + (1 - min) (1 + cos(pi step / steps)) / 2` (Loshchilov and Hutter, 2017). To reach a given lowest
-    /// learning rate, divide it by the optimiser's learning rate.
+    /// then on: `min + (1 - min) (1 + cos(pi step / steps)) / 2` (Loshchilov and Hutter, 2017). PyTorch's
+    /// `CosineAnnealingLR` rises again after that. To reach a given lowest learning rate, divide it by the optimiser's
+    /// learning rate.
     #[track_caller]
     pub fn cosine(steps: u64, min_factor: f64) -> Result<Self> {
-        if steps == 0 {
-            return Err(Error::argument("schedule", "a cosine over 0 steps has no shape; it is at least 1"));
+        let (steps, min_factor) = (at_least_one("steps", steps)?, check_factor("min_factor", min_factor)?);
+        Ok(Self::new(Shape::Cosine { steps, min_factor }))
+    }
+
+    /// [`cosine`](Schedule::cosine) that begins again at 1 after `first` steps, and then after `multiplier` times as
+    /// many steps as the last time (`CosineAnnealingWarmRestarts`). Both are at least 1.
+    #[track_caller]
+    pub fn cosine_restarts(first: u64, multiplier: u64, min_factor: f64) -> Result<Self> {
+        let (first, multiplier) = (at_least_one("first", first)?, at_least_one("multiplier", multiplier)?);
+        let min_factor = check_factor("min_factor", min_factor)?;
+        Ok(Self::new(Shape::CosineRestarts { first, multiplier, min_factor }))
+    }
+
+    /// `sqrt(timescale / (timescale + step))`. After a warm-up of `timescale` steps this is the schedule of the first
+    /// transformer (Vaswani et al., 2017).
+    #[track_caller]
+    pub fn inverse_sqrt(timescale: u64) -> Result<Self> {
+        Ok(Self::new(Shape::InverseSqrt { timescale: at_least_one("timescale", timescale)? as f64 }))
+    }
+
+    /// Rises to 1 and falls far below the first factor, in `steps` steps (`OneCycleLR`; Smith and Topin, 2018). The
+    /// learning rate of the optimiser is the highest one. After the last step it stays.
+    ///
+    /// # Errors
+    /// Fails if `steps` is 0, `pct_start` is outside 0 to 1, or a divisor is not above 0.
+    #[track_caller]
+    pub fn one_cycle(steps: u64, config: OneCycleConfig) -> Result<Self> {
+        if !(0.0..=1.0).contains(&config.pct_start) {
+            return Err(Error::argument("schedule", format!("pct_start is {}; it is 0 to 1", config.pct_start)));
         }
-        Ok(Self::new(Shape::Cosine { steps, min_factor: check_factor("min_factor", min_factor)? }))
+        check_divisor("div_factor", config.div_factor)?;
+        check_divisor("final_div_factor", config.final_div_factor)?;
+        Ok(Self::new(Shape::OneCycle { steps: at_least_one("steps", steps)?, config }))
+    }
+
+    /// Rises and falls between 1 and `max_factor` along straight lines, again and again (`CyclicLR`; Smith, 2017). The
+    /// learning rate of the optimiser is the lowest one.
+    ///
+    /// # Errors
+    /// Fails if a number of steps is 0, or a number is negative or not finite.
+    #[track_caller]
+    pub fn cyclic(config: CyclicConfig) -> Result<Self> {
+        check_factor("max_factor", config.max_factor)?;
+        at_least_one("step_size_up", config.step_size_up)?;
+        at_least_one("step_size_down", config.step_size_down.unwrap_or(1))?;
+        if let CyclicMode::ExpRange(gamma) = config.mode {
+            check_factor("gamma", gamma)?;
+        }
+        Ok(Self::new(Shape::Cyclic { config }))
+    }
+
+    /// The factor that `f` gives for a step (`LambdaLR`). One that is negative or not finite is an error of
+    /// [`apply`](Schedule::apply).
+    ///
+    /// ```
+    /// # use gradus_nn::Schedule;
+    /// let schedule = Schedule::function(|step| 1.0 / (1.0 + step as f64));
+    /// assert_eq!(schedule.factor(3), 0.25);
+    /// ```
+    pub fn function(f: impl Fn(u64) -> f64 + Send + Sync + 'static) -> Self {
+        Self::new(Shape::Function(Function(Arc::new(f))))
+    }
+
+    /// The product of the factors of several schedules (`ChainedScheduler`).
+    ///
+    /// # Errors
+    /// Fails if schedules are nested more than 100 deep.
+    #[track_caller]
+    pub fn chained(schedules: impl Into<Vec<Schedule>>) -> Result<Self> {
+        let parts = schedules.into();
+        Ok(Schedule { warmup: 0, depth: Self::depth_around(&parts)?, shape: Shape::Product(parts) })
+    }
+
+    /// One schedule after the other (`SequentialLR`): each begins with its step 0 at its milestone, and the first one
+    /// at step 0.
+    ///
+    /// ```
+    /// # use gradus_nn::Schedule;
+    /// let schedule = Schedule::sequential([Schedule::linear(4, 0.2, 1.0)?, Schedule::exponential(0.5)?], [4])?;
+    /// assert_eq!([0, 2, 4, 5].map(|step| schedule.factor(step)), [0.2, 0.6, 1.0, 0.5]);
+    /// # Ok::<(), gradus_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails unless there is one milestone less than there are schedules, in ascending order, and if schedules are
+    /// nested more than 100 deep.
+    #[track_caller]
+    pub fn sequential(schedules: impl Into<Vec<Schedule>>, milestones: impl Into<Vec<u64>>) -> Result<Self> {
+        let (parts, milestones) = (schedules.into(), rising(milestones.into())?);
+        if parts.len() != milestones.len() + 1 {
+            let m = format!("{} schedules need one milestone less, not {}", parts.len(), milestones.len());
+            return Err(Error::argument("schedule", m));
+        }
+        let depth = Self::depth_around(&parts)?;
+        Ok(Schedule { warmup: 0, depth, shape: Shape::Sequence { parts, milestones } })
     }
 
     /// Adds `steps` steps of linear warm-up before the schedule, which then starts from its beginning. The factor
@@ -118,16 +361,93 @@ impl Schedule {
 impl Shape {
     fn factor(&self, step: u64) -> f64 {
         match self {
-            Shape::Constant => 1.0,
+            Shape::Constant { factor, steps } => {
+                if step < *steps {
+                    *factor
+                } else {
+                    1.0
+                }
+            }
+            Shape::Linear { start, end, steps } => start + (end - start) * share(step, *steps),
             Shape::Step { every, gamma } => power(*gamma, step / every),
             Shape::MultiStep { milestones, gamma } => power(*gamma, milestones.partition_point(|&m| m <= step) as u64),
             Shape::Exponential { gamma } => power(*gamma, step),
-            Shape::Cosine { steps, min_factor } if step >= *steps => *min_factor,
-            Shape::Cosine { steps, min_factor } => {
-                min_factor + (1.0 - min_factor) * (1.0 + (PI * step as f64 / *steps as f64).cos()) / 2.0
+            Shape::Polynomial { steps, power } => (1.0 - share(step, *steps)).powf(*power),
+            Shape::Cosine { steps, min_factor } => between(Anneal::Cos, 1.0, *min_factor, share(step, *steps)),
+            Shape::CosineRestarts { first, multiplier, min_factor } => {
+                let (mut step, mut steps) = (step, *first);
+                if *multiplier == 1 {
+                    step %= steps;
+                }
+                while step >= steps {
+                    step -= steps;
+                    steps = steps.saturating_mul(*multiplier);
+                }
+                between(Anneal::Cos, 1.0, *min_factor, share(step, steps))
+            }
+            Shape::InverseSqrt { timescale } => (timescale / (timescale + step as f64)).sqrt(),
+            Shape::OneCycle { steps, config } => one_cycle(step, *steps, config),
+            Shape::Cyclic { config } => cyclic(step, config),
+            Shape::Function(f) => (f.0)(step),
+            Shape::Product(parts) => parts.iter().map(|part| part.factor(step)).product(),
+            Shape::Sequence { parts, milestones } => {
+                let at = milestones.partition_point(|&m| m <= step);
+                let begin = if at == 0 { 0 } else { milestones[at - 1] };
+                parts[at].factor(step - begin)
             }
         }
     }
+}
+
+/// `step / steps`, at most 1.
+fn share(step: u64, steps: u64) -> f64 {
+    if step >= steps { 1.0 } else { step as f64 / steps as f64 }
+}
+
+/// The factor at a share of the way from `start` to `end`.
+fn between(anneal: Anneal, start: f64, end: f64, share: f64) -> f64 {
+    match anneal {
+        Anneal::Linear => start + (end - start) * share,
+        // The end is hit exactly.
+        Anneal::Cos if share == 1.0 => end,
+        Anneal::Cos => end + (start - end) * (1.0 + (PI * share).cos()) / 2.0,
+    }
+}
+
+fn one_cycle(step: u64, steps: u64, config: &OneCycleConfig) -> f64 {
+    let (first, last) = (1.0 / config.div_factor, 1.0 / config.div_factor / config.final_div_factor);
+    let (end, top) = (steps as f64 - 1.0, config.pct_start * steps as f64 - 1.0);
+    let phases: &[(f64, f64, f64)] = match config.three_phase {
+        false => &[(top, first, 1.0), (end, 1.0, last)],
+        true => &[(top, first, 1.0), (2.0 * top, 1.0, first), (end, first, last)],
+    };
+    let step = (step as f64).min(end);
+    let (mut begin, mut factor) = (0.0, first);
+    for &(end, from, to) in phases {
+        if end > begin {
+            factor = between(config.anneal, from, to, ((step - begin) / (end - begin)).min(1.0));
+        }
+        if step <= end {
+            break;
+        }
+        begin = end;
+    }
+    factor
+}
+
+fn cyclic(step: u64, config: &CyclicConfig) -> f64 {
+    let up = config.step_size_up as f64;
+    let size = up + config.step_size_down.map_or(up, |down| down as f64);
+    let cycle = (1.0 + step as f64 / size).floor();
+    let at = 1.0 + step as f64 / size - cycle;
+    let ratio = up / size;
+    let height = if at <= ratio { at / ratio } else { (at - 1.0) / (ratio - 1.0) };
+    let scale = match config.mode {
+        CyclicMode::Triangular => 1.0,
+        CyclicMode::Triangular2 => (1.0 - cycle).exp2(),
+        CyclicMode::ExpRange(gamma) => power(gamma, step),
+    };
+    1.0 + (config.max_factor - 1.0) * height * scale
 }
 
 #[cfg(test)]

@@ -127,6 +127,23 @@ impl StateDict {
         self.metadata.insert(name.into(), text.into());
     }
 
+    /// A number of the metadata. `None` if there is none of this name.
+    #[track_caller]
+    pub(crate) fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
+        let Some(text) = self.metadata(name) else { return Ok(None) };
+        let parsed = text.parse().map_err(|_| {
+            Error::argument("load_state_dict", format!("metadata {name} is {text:?}, which is no number"))
+        });
+        parsed.map(Some).here()
+    }
+
+    /// A number that the metadata must have.
+    #[track_caller]
+    pub(crate) fn required_number<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
+        let missing = || Error::argument("load_state_dict", format!("metadata {name} is missing"));
+        self.number(name)?.ok_or_else(missing).here()
+    }
+
     /// Names and texts, sorted by name.
     pub fn iter_metadata(&self) -> impl Iterator<Item = (&str, &str)> {
         self.metadata.iter().map(|(name, text)| (name.as_str(), text.as_str()))

@@ -1,10 +1,8 @@
 //! The [`Adam`] and [`AdamW`] optimisers.
 
-use gradus_tensor::{Error, Expr, Result, Tensor, UpdateFn};
+use gradus_tensor::{Expr, Result, Tensor, UpdateFn};
 
-use super::Group;
-use super::stepper::{Hyper, Rule, Stepper, at_least_zero};
-use crate::Parameter;
+use super::stepper::{Hyper, Rule, Stepper, apply, at_least_zero, below_one};
 
 /// Adam (Kingma and Ba, 2015), with weight decay as an L2 penalty added to the gradient. One step computes
 ///
@@ -12,13 +10,15 @@ use crate::Parameter;
 /// - `m = beta1 * m + (1 - beta1) * g`
 /// - `v = beta2 * v + (1 - beta2) * g^2`
 /// - `p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)`
+///
+/// With `amsgrad` (Reddi, Kale and Kumar, 2018), the largest `v` so far takes the place of `v` in the last line.
 pub struct Adam(Stepper<AdamRule>);
 
 /// AdamW (Loshchilov and Hutter, 2019): [`Adam`] with decoupled weight decay, `p *= 1 - lr * weight_decay`, instead of
 /// the L2 penalty.
 pub struct AdamW(Stepper<AdamRule>);
 
-/// Hyper-parameters of [`Adam`] and [`AdamW`]. A [`Group`] may override the learning rate and weight decay.
+/// Hyper-parameters of [`Adam`] and [`AdamW`]. A [`Group`](crate::Group) may override the learning rate and weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamConfig {
     /// Learning rate, default 0.001.
@@ -31,11 +31,13 @@ pub struct AdamConfig {
     pub eps: f64,
     /// Weight decay, default 0 (PyTorch's AdamW defaults to 0.01).
     pub weight_decay: f64,
+    /// Whether to divide by the largest second moment so far. Default false.
+    pub amsgrad: bool,
 }
 
 impl Default for AdamConfig {
     fn default() -> Self {
-        AdamConfig { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }
+        AdamConfig { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, amsgrad: false }
     }
 }
 
@@ -52,6 +54,12 @@ static ADAM: UpdateFn = UpdateFn::new("adam", |x| moments(x, x[0], x[1]));
 static ADAM_L2: UpdateFn = UpdateFn::new("adam_l2", |x| moments(x, x[0], x[1] + x[11] * x[0]));
 static ADAMW: UpdateFn = UpdateFn::new("adamw", |x| moments(x, x[0] * x[11], x[1]));
 
+// With amsgrad the largest v is another input behind v, so all numbers move by one.
+
+static AMSGRAD: UpdateFn = UpdateFn::new("amsgrad", |x| largest_moments(x, x[0], x[1]));
+static AMSGRAD_L2: UpdateFn = UpdateFn::new("amsgrad_l2", |x| largest_moments(x, x[0], x[1] + x[12] * x[0]));
+static AMSGRADW: UpdateFn = UpdateFn::new("amsgradw", |x| largest_moments(x, x[0] * x[12], x[1]));
+
 /// The new p, m and v. `p` and `g` are the parameter and gradient after weight decay.
 fn moments<'k>(x: &[Expr<'k>], p: Expr<'k>, g: Expr<'k>) -> Vec<Expr<'k>> {
     let m = x[4] * x[2] + x[5] * g;
@@ -59,26 +67,18 @@ fn moments<'k>(x: &[Expr<'k>], p: Expr<'k>, g: Expr<'k>) -> Vec<Expr<'k>> {
     vec![p - x[8] * m / (v.sqrt() * x[9] + x[10]), m, v]
 }
 
-macro_rules! constructors {
-    ($name:ident, $decoupled:literal) => {
-        impl $name {
-            /// Creates an optimiser for these parameters, in one group.
-            #[track_caller]
-            pub fn new(parameters: impl IntoIterator<Item = (String, Parameter)>, config: AdamConfig) -> Result<Self> {
-                Self::with_groups([Group::new(parameters)], config)
-            }
-
-            /// Creates an optimiser for several groups of parameters.
-            #[track_caller]
-            pub fn with_groups(groups: impl IntoIterator<Item = Group>, config: AdamConfig) -> Result<Self> {
-                Stepper::new(AdamRule { config, decoupled: $decoupled }, groups).map($name)
-            }
-        }
-        super::optimizer!($name);
-    };
+/// The new p, m, v and largest v.
+fn largest_moments<'k>(x: &[Expr<'k>], p: Expr<'k>, g: Expr<'k>) -> Vec<Expr<'k>> {
+    let m = x[5] * x[2] + x[6] * g;
+    let v = x[7] * x[3] + x[8] * (g * g);
+    let largest = x[4].max(v);
+    vec![p - x[9] * m / (largest.sqrt() * x[10] + x[11]), m, v, largest]
 }
-constructors!(Adam, false);
-constructors!(AdamW, true);
+
+super::constructors!(Adam, AdamConfig, |config| AdamRule { config, decoupled: false });
+super::constructors!(AdamW, AdamConfig, |config| AdamRule { config, decoupled: true });
+super::optimizer!(Adam);
+super::optimizer!(AdamW);
 
 impl Rule for AdamRule {
     fn name(&self) -> &'static str {
@@ -90,22 +90,18 @@ impl Rule for AdamRule {
     }
 
     fn check(&self) -> Result<()> {
-        for (name, beta) in [("beta1", self.config.beta1), ("beta2", self.config.beta2)] {
-            if !(0.0..1.0).contains(&beta) {
-                return Err(Error::argument(self.name(), format!("{name} is {beta}; it is at least 0 and below 1")));
-            }
-        }
+        below_one(self.name(), "beta1", self.config.beta1)?;
+        below_one(self.name(), "beta2", self.config.beta2)?;
         at_least_zero(self.name(), "eps", self.config.eps).map(|_| ())
     }
 
     fn slots(&self) -> &'static [&'static str] {
-        &["exp_avg", "exp_avg_sq"]
+        if self.config.amsgrad { &["exp_avg", "exp_avg_sq", "max_exp_avg_sq"] } else { &["exp_avg", "exp_avg_sq"] }
     }
 
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
-        let [m, v] = slots else { return Err(Error::argument(self.name(), "two moments are needed")) };
-        let AdamConfig { beta1, beta2, eps, .. } = self.config;
+        let AdamConfig { beta1, beta2, eps, amsgrad, .. } = self.config;
         let Hyper { lr, weight_decay, step } = hyper;
         // The factors that depend on the step are computed here in f64, so that a single kernel serves every step.
         let correction = |beta: f64| 1.0 - libm::pow(beta, step as f64);
@@ -119,12 +115,15 @@ impl Rule for AdamRule {
             eps,
             if self.decoupled { 1.0 - lr * weight_decay } else { weight_decay },
         ];
-        let update = match (weight_decay != 0.0, self.decoupled) {
-            (false, _) => &ADAM,
-            (true, false) => &ADAM_L2,
-            (true, true) => &ADAMW,
+        let update = match (amsgrad, weight_decay != 0.0, self.decoupled) {
+            (false, false, _) => &ADAM,
+            (false, true, false) => &ADAM_L2,
+            (false, true, true) => &ADAMW,
+            (true, false, _) => &AMSGRAD,
+            (true, true, false) => &AMSGRAD_L2,
+            (true, true, true) => &AMSGRADW,
         };
-        update.apply(&[target, m, v], &[target, gradient, m, v], &numbers)
+        apply(update, target, gradient, slots, slots.len(), &numbers)
     }
 }
 

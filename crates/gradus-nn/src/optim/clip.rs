@@ -1,6 +1,6 @@
 //! Gradient clipping.
 
-use gradus_tensor::{DType, Device, Error, Gradients, Here, Result, Tensor, no_grad_guard};
+use gradus_tensor::{DType, Device, Error, Gradients, Here, Result, Tensor, no_autocast_guard, no_grad_guard};
 
 use crate::Parameter;
 
@@ -37,31 +37,57 @@ fn present<'a>(gradients: &Gradients, parameters: &'a [Parameter]) -> Vec<(&'a P
 /// The norm over all elements of all `gradients`.
 ///
 /// Squares are summed in f32 or wider. If they overflow or vanish, they are summed again relative to the largest
-/// element, so that the norm of finite gradients is correct whatever its size.
+/// element, so that the norm of finite gradients is correct whatever its size. Other powers always are.
 #[track_caller]
-fn total_norm(gradients: &[(&Parameter, Tensor)]) -> Result<f64> {
+fn total_norm(gradients: &[(&Parameter, Tensor)], norm_type: f64) -> Result<f64> {
     let filled = || gradients.iter().map(|(_, g)| g).filter(|g| g.numel() > 0);
-    let mut squares = vec![];
-    for g in filled() {
-        squares.push(g.to_dtype(g.dtype().compute())?.square()?.sum_all()?);
-    }
-    let sum: f64 = fetch(&squares)?.iter().sum();
-    if sum.is_nan() || (sum.is_finite() && sum > 1e-20) {
-        return Ok(sum.sqrt());
+    if norm_type == 2.0 {
+        let mut squares = vec![];
+        for g in filled() {
+            squares.push(g.to_dtype(g.dtype().compute())?.square()?.sum_all()?);
+        }
+        let sum: f64 = fetch(&squares)?.iter().sum();
+        if sum.is_nan() || (sum.is_finite() && sum > 1e-20) {
+            return Ok(sum.sqrt());
+        }
     }
     let mut largest = vec![];
     for g in filled() {
         largest.push(g.to_dtype(g.dtype().compute())?.abs()?.max_all()?);
     }
-    let largest = fetch(&largest)?.into_iter().fold(0.0, f64::max);
-    if largest == 0.0 || !largest.is_finite() {
+    // Unlike `f64::max`, this keeps NaN.
+    let larger = |a: f64, b: f64| if a >= b || a.is_nan() { a } else { b };
+    let largest = fetch(&largest)?.into_iter().fold(0.0, larger);
+    if largest == 0.0 || !largest.is_finite() || norm_type == f64::INFINITY {
         return Ok(largest);
     }
-    let mut squares = vec![];
+    let mut powers = vec![];
     for g in filled() {
-        squares.push(g.to_dtype(g.dtype().compute())?.div(largest)?.square()?.sum_all()?);
+        let part = g.to_dtype(g.dtype().compute())?.div(largest)?;
+        powers.push(if norm_type == 2.0 { part.square()? } else { part.abs()?.pow(norm_type)? }.sum_all()?);
     }
-    Ok(largest * fetch(&squares)?.iter().sum::<f64>().sqrt())
+    Ok(largest * fetch(&powers)?.iter().sum::<f64>().powf(1.0 / norm_type))
+}
+
+/// The norm over all elements of the gradients of `parameters`: `(sum |g|^p)^(1/p)` for `norm_type` p, or the largest
+/// magnitude for infinity (`torch.nn.utils.get_total_norm`). A shared parameter counts once; parameters without a
+/// gradient do not count.
+///
+/// # Errors
+/// Fails if `norm_type` is not above 0.
+#[track_caller]
+pub fn grad_norm(gradients: &Gradients, parameters: &[Parameter], norm_type: f64) -> Result<f64> {
+    check_norm_type("grad_norm", norm_type)?;
+    let _guards = (no_grad_guard(), no_autocast_guard());
+    total_norm(&present(gradients, parameters), norm_type)
+}
+
+#[track_caller]
+fn check_norm_type(op: &str, norm_type: f64) -> Result<()> {
+    if norm_type > 0.0 {
+        return Ok(());
+    }
+    Err(Error::argument(op, format!("norm_type is {norm_type}; it is above 0")).help("2 is the usual length"))
 }
 
 /// Scales the gradients of `parameters` so that their total norm is at most `max_norm`. As in PyTorch, the factor is
@@ -83,12 +109,25 @@ fn total_norm(gradients: &[(&Parameter, Tensor)]) -> Result<f64> {
 /// Fails if the norm is not finite or `max_norm` is not above 0. No gradient is changed then.
 #[track_caller]
 pub fn clip_grad_norm(gradients: &mut Gradients, parameters: &[Parameter], max_norm: f64) -> Result<f64> {
+    clip_grad_norm_with(gradients, parameters, max_norm, 2.0)
+}
+
+/// [`clip_grad_norm`] with the norm that [`grad_norm`] computes. To clip groups of parameters each by its own norm, call
+/// it for each.
+#[track_caller]
+pub fn clip_grad_norm_with(
+    gradients: &mut Gradients,
+    parameters: &[Parameter],
+    max_norm: f64,
+    norm_type: f64,
+) -> Result<f64> {
+    check_norm_type("clip_grad_norm", norm_type)?;
     if max_norm.is_nan() || max_norm <= 0.0 {
         return Err(Error::argument("clip_grad_norm", format!("max_norm is {max_norm}; it is above 0")));
     }
-    let _guard = no_grad_guard();
+    let _guards = (no_grad_guard(), no_autocast_guard());
     let found = present(gradients, parameters);
-    let norm = total_norm(&found)?;
+    let norm = total_norm(&found, norm_type)?;
     if !norm.is_finite() {
         let m = format!("the norm of the gradients is {norm}; nothing was changed");
         return Err(Error::argument("clip_grad_norm", m).help("lower the learning rate, or skip this step"));

@@ -1,17 +1,40 @@
-//! Optimisers ([`Sgd`], [`Adam`], [`AdamW`]) and gradient clipping.
+//! Optimisers, one file each, and gradient clipping.
 
+mod adadelta;
+mod adagrad;
 mod adam;
+mod adamax;
 mod clip;
+mod grad_scaler;
 mod group;
+mod lamb;
+mod lbfgs;
+mod line_search;
+mod lion;
+mod muon;
+mod nadam;
+mod radam;
+mod rmsprop;
 mod sgd;
 mod state;
 mod stepper;
 
 use gradus_tensor::{Gradients, Result};
 
+pub use adadelta::{Adadelta, AdadeltaConfig};
+pub use adagrad::{Adagrad, AdagradConfig};
 pub use adam::{Adam, AdamConfig, AdamW};
-pub use clip::{clip_grad_norm, clip_grad_value};
+pub use adamax::{Adamax, AdamaxConfig};
+pub use clip::{clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm};
+pub use grad_scaler::{GradScaler, GradScalerConfig};
 pub use group::Group;
+pub use lamb::{Lamb, LambConfig};
+pub use lbfgs::{Lbfgs, LbfgsConfig, LineSearch};
+pub use lion::{Lion, LionConfig};
+pub use muon::{AdjustLr, Muon, MuonConfig};
+pub use nadam::{NAdam, NAdamConfig};
+pub use radam::{RAdam, RAdamConfig};
+pub use rmsprop::{RmsProp, RmsPropConfig};
 pub use sgd::{Sgd, SgdConfig};
 
 use crate::{LoadReport, Parameter, StateDict, Strict};
@@ -106,6 +129,36 @@ pub enum NonFinite {
     Skip,
 }
 
+/// Implements the constructors of a type that wraps a `Stepper`. The rule is made from the configuration, or is it.
+macro_rules! constructors {
+    ($name:ident, $config:ident) => {
+        super::constructors!($name, $config, |config| config);
+    };
+    ($name:ident, $config:ident, |$given:ident| $rule:expr) => {
+        impl $name {
+            /// Creates an optimiser for these parameters, in one group.
+            #[track_caller]
+            pub fn new(
+                parameters: impl IntoIterator<Item = (String, crate::Parameter)>,
+                config: $config,
+            ) -> gradus_tensor::Result<Self> {
+                Self::with_groups([crate::Group::new(parameters)], config)
+            }
+
+            /// Creates an optimiser for several groups of parameters.
+            #[track_caller]
+            pub fn with_groups(
+                groups: impl IntoIterator<Item = crate::Group>,
+                config: $config,
+            ) -> gradus_tensor::Result<Self> {
+                let $given = config;
+                super::stepper::Stepper::new($rule, groups).map($name)
+            }
+        }
+    };
+}
+use constructors;
+
 /// Implements `Optimizer` for a type that wraps a `Stepper`.
 macro_rules! optimizer {
     ($name:ident) => {
@@ -114,6 +167,13 @@ macro_rules! optimizer {
             #[must_use]
             pub fn non_finite(mut self, policy: crate::NonFinite) -> Self {
                 self.0.non_finite = policy;
+                self
+            }
+
+            /// Makes steps go along the gradient, so that the objective rises.
+            #[must_use]
+            pub fn maximize(mut self) -> Self {
+                self.0.maximize = true;
                 self
             }
         }

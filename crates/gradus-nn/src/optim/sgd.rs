@@ -2,13 +2,11 @@
 
 use gradus_tensor::{Error, Expr, Result, Tensor, UpdateFn};
 
-use super::Group;
-use super::stepper::{Hyper, Rule, Stepper, at_least_zero};
-use crate::Parameter;
+use super::stepper::{Hyper, Rule, Stepper, apply, at_least_zero};
 
 /// Stochastic gradient descent, as in PyTorch. With `d = g + weight_decay * p`, a step without momentum is
-/// `p -= lr * d`. With momentum, `v = momentum * v + d` (`v` starts at 0), followed by `p -= lr * v`, or by
-/// `p -= lr * (d + momentum * v)` for Nesterov momentum.
+/// `p -= lr * d`. With momentum, `v = momentum * v + (1 - dampening) * d` (`v = d` in the first step), followed by
+/// `p -= lr * v`, or by `p -= lr * (d + momentum * v)` for Nesterov momentum.
 ///
 /// ```
 /// # use gradus_nn::{Optimizer, Parameter, Sgd, SgdConfig}; use gradus_tensor::*;
@@ -21,14 +19,16 @@ use crate::Parameter;
 /// ```
 pub struct Sgd(pub(super) Stepper<SgdConfig>);
 
-/// Hyper-parameters of [`Sgd`]. A [`Group`] may override the learning rate and weight decay.
+/// Hyper-parameters of [`Sgd`]. A [`Group`](crate::Group) may override the learning rate and weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SgdConfig {
     /// Learning rate, default 0.001.
     pub lr: f64,
     /// Momentum, default 0 (none).
     pub momentum: f64,
-    /// Whether to use Nesterov momentum, which requires a momentum above 0. Default false.
+    /// Dampening of the gradient in the momentum, default 0.
+    pub dampening: f64,
+    /// Whether to use Nesterov momentum, which requires a momentum above 0 and no dampening. Default false.
     pub nesterov: bool,
     /// Weight decay as an L2 penalty, default 0.
     pub weight_decay: f64,
@@ -36,38 +36,38 @@ pub struct SgdConfig {
 
 impl Default for SgdConfig {
     fn default() -> Self {
-        SgdConfig { lr: 1e-3, momentum: 0.0, nesterov: false, weight_decay: 0.0 }
+        SgdConfig { lr: 1e-3, momentum: 0.0, dampening: 0.0, nesterov: false, weight_decay: 0.0 }
     }
 }
 
-// The inputs of the formulas, in order: p, g, with momentum also v, then lr, weight_decay and momentum.
+// The inputs of the formulas, in order: p, g, with momentum also v, then lr, weight_decay, momentum and 1 - dampening.
 
 static SGD: UpdateFn = UpdateFn::new("sgd", |x| vec![x[0] - x[2] * x[1]]);
 static SGD_DECAY: UpdateFn = UpdateFn::new("sgd_decay", |x| vec![x[0] - x[2] * (x[1] + x[3] * x[0])]);
-static MOMENTUM: UpdateFn = UpdateFn::new("sgd_momentum", |x| momentum(x, x[1], false));
-static MOMENTUM_DECAY: UpdateFn = UpdateFn::new("sgd_momentum_decay", |x| momentum(x, x[1] + x[4] * x[0], false));
-static NESTEROV: UpdateFn = UpdateFn::new("sgd_nesterov", |x| momentum(x, x[1], true));
-static NESTEROV_DECAY: UpdateFn = UpdateFn::new("sgd_nesterov_decay", |x| momentum(x, x[1] + x[4] * x[0], true));
+static MOMENTUM: UpdateFn = UpdateFn::new("sgd_momentum", |x| momentum(x, x[1], x[1], false));
+static MOMENTUM_DECAY: UpdateFn = UpdateFn::new("sgd_momentum_decay", |x| {
+    let d = x[1] + x[4] * x[0];
+    momentum(x, d, d, false)
+});
+static NESTEROV: UpdateFn = UpdateFn::new("sgd_nesterov", |x| momentum(x, x[1], x[1], true));
+static NESTEROV_DECAY: UpdateFn = UpdateFn::new("sgd_nesterov_decay", |x| {
+    let d = x[1] + x[4] * x[0];
+    momentum(x, d, d, true)
+});
+static DAMPED: UpdateFn = UpdateFn::new("sgd_damped", |x| momentum(x, x[1], x[6] * x[1], false));
+static DAMPED_DECAY: UpdateFn = UpdateFn::new("sgd_damped_decay", |x| {
+    let d = x[1] + x[4] * x[0];
+    momentum(x, d, x[6] * d, false)
+});
 
-/// The new p and v from the gradient after weight decay.
-fn momentum<'k>(x: &[Expr<'k>], d: Expr<'k>, nesterov: bool) -> Vec<Expr<'k>> {
-    let v = x[5] * x[2] + d;
+/// The new p and v from the gradient after weight decay, and after dampening.
+fn momentum<'k>(x: &[Expr<'k>], d: Expr<'k>, damped: Expr<'k>, nesterov: bool) -> Vec<Expr<'k>> {
+    let v = x[5] * x[2] + damped;
     vec![x[0] - x[3] * if nesterov { d + x[5] * v } else { v }, v]
 }
 
-impl Sgd {
-    /// Creates an optimiser for these parameters, in one group.
-    #[track_caller]
-    pub fn new(parameters: impl IntoIterator<Item = (String, Parameter)>, config: SgdConfig) -> Result<Self> {
-        Self::with_groups([Group::new(parameters)], config)
-    }
-
-    /// Creates an optimiser for several groups of parameters.
-    #[track_caller]
-    pub fn with_groups(groups: impl IntoIterator<Item = Group>, config: SgdConfig) -> Result<Self> {
-        Stepper::new(config, groups).map(Sgd)
-    }
-}
+super::constructors!(Sgd, SgdConfig);
+super::optimizer!(Sgd);
 
 impl Rule for SgdConfig {
     fn name(&self) -> &'static str {
@@ -80,8 +80,11 @@ impl Rule for SgdConfig {
 
     fn check(&self) -> Result<()> {
         at_least_zero("sgd", "momentum", self.momentum)?;
-        if self.nesterov && self.momentum == 0.0 {
-            return Err(Error::argument("sgd", "Nesterov's form needs a momentum above 0"));
+        if !self.dampening.is_finite() {
+            return Err(Error::argument("sgd", format!("dampening is {}; it is finite", self.dampening)));
+        }
+        if self.nesterov && (self.momentum == 0.0 || self.dampening != 0.0) {
+            return Err(Error::argument("sgd", "Nesterov's form needs a momentum above 0 and no dampening"));
         }
         Ok(())
     }
@@ -92,23 +95,21 @@ impl Rule for SgdConfig {
 
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
-        let Hyper { lr, weight_decay, .. } = hyper;
-        if slots.is_empty() && self.momentum != 0.0 {
-            return Err(Error::argument("sgd", "momentum needs a velocity buffer"));
-        }
-        let update = match (slots.is_empty(), self.nesterov, weight_decay != 0.0) {
-            (true, _, false) => &SGD,
-            (true, _, true) => &SGD_DECAY,
-            (false, false, false) => &MOMENTUM,
-            (false, false, true) => &MOMENTUM_DECAY,
-            (false, true, false) => &NESTEROV,
-            (false, true, true) => &NESTEROV_DECAY,
+        let Hyper { lr, weight_decay, step } = hyper;
+        let (damped, decays) = (self.dampening != 0.0, weight_decay != 0.0);
+        let update = match (slots.is_empty(), self.nesterov, damped, decays) {
+            (true, _, _, false) => &SGD,
+            (true, _, _, true) => &SGD_DECAY,
+            (false, false, false, false) => &MOMENTUM,
+            (false, false, false, true) => &MOMENTUM_DECAY,
+            (false, true, _, false) => &NESTEROV,
+            (false, true, _, true) => &NESTEROV_DECAY,
+            (false, false, true, false) => &DAMPED,
+            (false, false, true, true) => &DAMPED_DECAY,
         };
-        let (mut written, mut read) = (vec![target], vec![target, gradient]);
-        written.extend(slots);
-        read.extend(slots);
-        update.apply(&written, &read, &[lr, weight_decay, self.momentum])
+        // The first gradient is not dampened.
+        let share = if step == 1 { 1.0 } else { 1.0 - self.dampening };
+        let numbers = [lr, weight_decay, self.momentum, share];
+        apply(update, target, gradient, slots, slots.len(), &numbers[..if damped { 4 } else { 3 }])
     }
 }
-
-super::optimizer!(Sgd);

@@ -23,21 +23,10 @@ fn key(name: &str, what: &str) -> String {
     format!("{name}.{what}")
 }
 
-/// Parses a number from the metadata.
-#[track_caller]
-fn number<T: std::str::FromStr>(state: &StateDict, key: &str) -> Result<Option<T>> {
-    let Some(text) = state.metadata(key) else { return Ok(None) };
-    let parsed = text
-        .parse()
-        .map_err(|_| Error::argument(OP, format!("metadata {key} is {text:?}, which is no number")))
-        .here()?;
-    Ok(Some(parsed))
-}
-
 /// Reads a hyper-parameter from the metadata. If it is missing, the report says so.
 #[track_caller]
 fn hyper(saved: &StateDict, key: String, report: &mut LoadReport) -> Result<Option<f64>> {
-    match number(saved, &key)? {
+    match saved.number(&key)? {
         Some(value) => {
             at_least_zero(OP, &key, value)?;
             report.loaded.push(key);
@@ -169,7 +158,7 @@ impl<R: Rule> Stepper<R> {
         let (name, values) = (&member.name, member.parameter.values());
         let dtype = values.dtype().compute();
         let step_key = format!("{STEPS}{name}");
-        let step: Option<u64> = number(saved, &step_key)?;
+        let step: Option<u64> = saved.number(&step_key)?;
         known.insert(step_key.clone());
         let (mut fits, mut any) = (true, false);
         let mut take = |slot: &str, required: bool| -> Result<Option<Tensor>> {

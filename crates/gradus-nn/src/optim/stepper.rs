@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gradus_tensor::{DType, Error, ErrorKind, Gradients, Here, Result, Storage, Tensor, UpdateFn, no_grad_guard};
+use gradus_tensor::{
+    DType, Error, ErrorKind, Gradients, Here, Result, Storage, Tensor, UpdateFn, no_autocast_guard, no_grad_guard,
+};
 
 use super::clip::fetch;
 use super::{Group, NonFinite};
@@ -21,10 +23,29 @@ pub(super) trait Rule: Send {
     #[track_caller]
     fn check(&self) -> Result<()>;
 
-    /// Names of the state tensors that are kept for each parameter.
+    /// Names of the state tensors that are kept for each parameter. They have its shape.
     fn slots(&self) -> &'static [&'static str];
 
-    /// Updates `target` in place. `slots` are the state tensors of the parameter.
+    /// The value of all elements of a state tensor before the first step.
+    fn initial(&self, _slot: &str) -> f64 {
+        0.0
+    }
+
+    /// Returns an error for a parameter that the rule does not apply to.
+    #[track_caller]
+    fn check_parameter(&self, _name: &str, _values: &Tensor) -> Result<()> {
+        Ok(())
+    }
+
+    /// Computes what the update needs beside the state, for all parameters before the first of them is written. A rule
+    /// whose update would allocate memory does so here.
+    #[track_caller]
+    fn prepare(&self, _hyper: Hyper, _target: &Tensor, _gradient: &Tensor, _slots: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(Vec::new())
+    }
+
+    /// Updates `target` in place. `slots` are the state tensors of the parameter, followed by what
+    /// [`prepare`](Rule::prepare) returned.
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()>;
 }
@@ -74,6 +95,8 @@ pub(super) struct Stepper<R> {
     pub(super) groups: Vec<Members>,
     pub(super) factor: f64,
     pub(super) non_finite: NonFinite,
+    /// Whether steps go along the gradient rather than against it.
+    pub(super) maximize: bool,
     pub(super) skipped: u64,
     /// The message about a step that failed halfway, if there is one.
     pub(super) unfinished: Option<String>,
@@ -85,6 +108,8 @@ struct Work {
     member: usize,
     gradient: Tensor,
     state: State,
+    /// What [`Rule::prepare`] returned.
+    prepared: Vec<Tensor>,
 }
 
 /// The help text of the error about an unfinished step.
@@ -97,6 +122,32 @@ pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {
         return Ok(value);
     }
     Err(Error::argument(op, format!("{name} is {value}; it is finite and at least 0")))
+}
+
+/// Refuses a decay rate that is negative, or not below 1.
+#[track_caller]
+pub(super) fn below_one(op: &str, name: &str, value: f64) -> Result<()> {
+    if (0.0..1.0).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::argument(op, format!("{name} is {value}; it is at least 0 and below 1")))
+}
+
+/// Applies `update` to a parameter, its gradient, `slots` and `numbers`, in this order. It writes the parameter and the
+/// first `written` of the slots.
+#[track_caller]
+pub(super) fn apply(
+    update: &UpdateFn,
+    target: &Tensor,
+    gradient: &Tensor,
+    slots: &[Tensor],
+    written: usize,
+    numbers: &[f64],
+) -> Result<()> {
+    let (mut outputs, mut inputs) = (vec![target], vec![target, gradient]);
+    outputs.extend(slots.iter().take(written));
+    inputs.extend(slots);
+    update.apply(&outputs, &inputs, numbers)
 }
 
 /// Rounds its source into a tensor of a narrower dtype. Unlike `copy_`, it allocates nothing, because an allocation
@@ -136,6 +187,7 @@ fn arranged<R: Rule>(rule: &R, groups: impl IntoIterator<Item = Group>) -> Resul
                 return Err(Error::argument(op, m).help("to share a parameter, clone it"));
             }
             others.push((span, name.clone()));
+            rule.check_parameter(&name, parameter.values())?;
             members.push(Member { name, parameter, state: None });
         }
         made.push(Members {
@@ -147,12 +199,20 @@ fn arranged<R: Rule>(rule: &R, groups: impl IntoIterator<Item = Group>) -> Resul
     Ok(made)
 }
 
+impl Members {
+    /// The hyper-parameters of the next step of a parameter with this state.
+    fn hyper(&self, factor: f64, state: &State) -> Hyper {
+        Hyper { lr: self.lr * factor, weight_decay: self.weight_decay, step: state.step.saturating_add(1) }
+    }
+}
+
 impl<R: Rule> Stepper<R> {
     #[track_caller]
     pub(super) fn new(rule: R, groups: impl IntoIterator<Item = Group>) -> Result<Self> {
         rule.check()?;
         let groups = arranged(&rule, groups)?;
-        Ok(Stepper { rule, groups, factor: 1.0, non_finite: NonFinite::default(), skipped: 0, unfinished: None })
+        let non_finite = NonFinite::default();
+        Ok(Stepper { rule, groups, factor: 1.0, non_finite, maximize: false, skipped: 0, unfinished: None })
     }
 
     /// See [`Optimizer::rebind`](crate::Optimizer::rebind).
@@ -222,12 +282,22 @@ impl<R: Rule> Stepper<R> {
 
     #[track_caller]
     pub(super) fn step(&mut self, gradients: &Gradients) -> Result<()> {
-        let _guard = no_grad_guard();
+        let _guards = (no_grad_guard(), no_autocast_guard());
         self.refuse_unfinished()?;
-        let work = self.plan(gradients)?;
+        let mut work = self.plan(gradients)?;
         if !self.finite(&work)? {
             self.skipped += 1;
             return Ok(());
+        }
+        for work in &mut work {
+            if self.maximize {
+                work.gradient = work.gradient.neg()?;
+            }
+            let group = &self.groups[work.group];
+            let values = group.members[work.member].parameter.values();
+            let target = work.state.master.as_ref().map_or(values, |m| &m.values);
+            let hyper = group.hyper(self.factor, &work.state);
+            work.prepared = self.rule.prepare(hyper, target, &work.gradient, &work.state.slots)?;
         }
         let count = work.len();
         for (done, work) in work.into_iter().enumerate() {
@@ -242,19 +312,26 @@ impl<R: Rule> Stepper<R> {
 
     /// Steps one parameter. If the device fails, the parameter and its state may be partly written.
     #[track_caller]
-    fn advance(&mut self, Work { group, member, gradient, mut state }: Work) -> Result<()> {
+    fn advance(&mut self, Work { group, member, gradient, mut state, prepared }: Work) -> Result<()> {
         let group = &mut self.groups[group];
+        let hyper = group.hyper(self.factor, &state);
         let member = &mut group.members[member];
-        state.step = state.step.saturating_add(1);
-        let hyper = Hyper { lr: group.lr * self.factor, weight_decay: group.weight_decay, step: state.step };
+        state.step = hyper.step;
+        let all: Vec<Tensor>;
+        let slots = if prepared.is_empty() {
+            &state.slots
+        } else {
+            all = state.slots.iter().cloned().chain(prepared).collect();
+            &all
+        };
         let values = member.parameter.values();
         match &mut state.master {
             Some(master) => {
-                self.rule.update(hyper, &master.values, &gradient, &state.slots)?;
+                self.rule.update(hyper, &master.values, &gradient, slots)?;
                 ROUND.apply(&[values], &[&master.values], &[])?;
                 master.version = values.storage().version();
             }
-            None => self.rule.update(hyper, values, &gradient, &state.slots)?,
+            None => self.rule.update(hyper, values, &gradient, slots)?,
         }
         member.state = Some(state);
         Ok(())
@@ -298,7 +375,7 @@ impl<R: Rule> Stepper<R> {
                 // A gradient that shares memory with a parameter would change while parameters are stepped.
                 let aliased = storages.contains_key(&Arc::as_ptr(gradient.storage()));
                 let gradient = if aliased { gradient.detach().copy()? } else { gradient.detach() };
-                work.push(Work { group: g, member: m, gradient, state: self.state_of(member)? });
+                work.push(Work { group: g, member: m, gradient, state: self.state_of(member)?, prepared: Vec::new() });
             }
         }
         let trainable = self.members().any(|m| !m.parameter.is_frozen());
@@ -318,8 +395,8 @@ impl<R: Rule> Stepper<R> {
         let mut state = match &member.state {
             Some(state) => state.clone(),
             None => {
-                let zeros = |_: &&str| Tensor::zeros(values.shape(), dtype, values.device());
-                let slots = self.rule.slots().iter().map(zeros).collect::<Result<_>>().here()?;
+                let slot = |s: &&str| Tensor::full(values.shape(), self.rule.initial(s), dtype, values.device());
+                let slots = self.rule.slots().iter().map(slot).collect::<Result<_>>().here()?;
                 State { step: 0, slots, master: None }
             }
         };

@@ -1,0 +1,256 @@
+//! Schedules, `ReduceLrOnPlateau` and `GradScaler`, step by step beside the numbers of `reference/schedules.py`.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{device, gradients, named, parameter};
+use gradus_nn::{
+    Anneal, CyclicConfig, CyclicMode, GradScaler, GradScalerConfig, OneCycleConfig, Optimizer, PlateauConfig,
+    PlateauMode, ReduceLrOnPlateau, Schedule, Sgd, SgdConfig, StateDict, ThresholdMode,
+};
+use gradus_tensor::{Error, Result, Tensor};
+use serde_json::Value;
+
+fn reference() -> Value {
+    serde_json::from_str(include_str!("reference/schedules.json")).unwrap()
+}
+
+fn floats(v: &Value) -> Vec<f64> {
+    v.as_array().unwrap().iter().map(|v| v.as_f64().unwrap_or(f64::NAN)).collect()
+}
+
+fn schedule(name: &str) -> Result<Schedule> {
+    let cycle = OneCycleConfig::default();
+    let cyclic = CyclicConfig { max_factor: 5.0, ..CyclicConfig::default() };
+    match name {
+        "constant_for" => Schedule::constant_for(7, 0.25),
+        "linear" => Schedule::linear(11, 1.0 / 3.0, 0.75),
+        "step" => Schedule::step(7, 0.3),
+        "multi_step" => Schedule::multi_step([3, 11, 11, 20], 0.5),
+        "exponential" => Schedule::exponential(0.93),
+        "polynomial" => Schedule::polynomial(31, 1.7),
+        "cosine" => Schedule::cosine(40, 0.1),
+        "cosine_restarts" => Schedule::cosine_restarts(5, 2, 0.05),
+        "cosine_restarts_equal" => Schedule::cosine_restarts(9, 1, 0.0),
+        "function" => Ok(Schedule::function(|step| 0.95f64.powf(step as f64) + 0.1)),
+        "one_cycle" => Schedule::one_cycle(40, cycle),
+        "one_cycle_linear" => {
+            let (pct_start, anneal, div_factor) = (0.4, Anneal::Linear, 10.0);
+            Schedule::one_cycle(37, OneCycleConfig { pct_start, anneal, div_factor, final_div_factor: 100.0, ..cycle })
+        }
+        "one_cycle_three" => Schedule::one_cycle(41, OneCycleConfig { pct_start: 0.35, three_phase: true, ..cycle }),
+        "cyclic" => Schedule::cyclic(CyclicConfig { step_size_up: 6, ..cyclic }),
+        "cyclic_triangular2" => {
+            let (step_size_down, mode) = (Some(7), CyclicMode::Triangular2);
+            Schedule::cyclic(CyclicConfig { step_size_up: 4, step_size_down, mode, ..cyclic })
+        }
+        "cyclic_exp_range" => {
+            let (step_size_down, mode) = (Some(3), CyclicMode::ExpRange(0.95));
+            Schedule::cyclic(CyclicConfig { step_size_up: 5, step_size_down, mode, ..cyclic })
+        }
+        "sequential" => {
+            let parts = [Schedule::linear(6, 0.1, 1.0)?, Schedule::cosine(30, 0.2)?, Schedule::constant_for(100, 0.2)?];
+            Schedule::sequential(parts, [6, 36])
+        }
+        "chained" => {
+            let parts = [Schedule::linear(8, 0.25, 1.0)?, Schedule::exponential(0.9)?, Schedule::step(10, 0.5)?];
+            Schedule::chained(parts)
+        }
+        other => panic!("no schedule {other}"),
+    }
+}
+
+#[test]
+fn schedules_follow_pytorch() -> Result<()> {
+    for (name, wanted) in reference()["schedules"].as_object().unwrap() {
+        let (schedule, wanted) = (schedule(name)?, floats(wanted));
+        assert!(wanted.len() > 30);
+        for (step, want) in wanted.iter().enumerate() {
+            let got = schedule.factor(step as u64);
+            assert!((got - want).abs() <= 1e-12, "{name} at {step}: {got} is not {want}");
+        }
+        assert!(schedule.factor(u64::MAX).is_finite(), "{name}");
+    }
+    // After a warm-up, the inverse square root is the transformer's schedule, up to a factor.
+    let noam = |step: f64| step.powf(-0.5).min(step * 10f64.powf(-1.5));
+    let schedule = Schedule::inverse_sqrt(10)?.after_warmup(9);
+    for step in 0..40 {
+        let want = noam(step as f64 + 1.0) / noam(10.0);
+        assert!((schedule.factor(step) - want).abs() < 1e-12, "{step}");
+    }
+    Ok(())
+}
+
+#[test]
+fn schedules_compose_and_compare() -> Result<()> {
+    let f = Schedule::function(|step| step as f64);
+    assert_eq!(f, f.clone());
+    assert_ne!(f, Schedule::function(|step| step as f64));
+    let both = Schedule::chained([Schedule::step(2, 0.5)?.after_warmup(3), Schedule::exponential(0.5)?])?;
+    let product = |step| Schedule::step(2, 0.5).unwrap().after_warmup(3).factor(step) * 0.5f64.powf(step as f64);
+    assert!((0..9).all(|step| both.factor(step) == product(step)));
+    assert!(format!("{f:?}").contains("Function"));
+    let device = device();
+    let mut sgd = Sgd::new(named(&[("p", &parameter(&[1.0], &device))]), SgdConfig::default())?;
+    assert!(Schedule::function(|_| -1.0).apply(0, &mut sgd).is_err());
+    assert_eq!(sgd.lr_factor(), 1.0);
+    Ok(())
+}
+
+#[test]
+fn impossible_schedules_are_refused() -> Result<()> {
+    let cycle = OneCycleConfig::default();
+    let cyclic = CyclicConfig::default();
+    let refused: Vec<Result<Schedule>> = vec![
+        Schedule::step(0, 0.5),
+        Schedule::cosine(0, 0.0),
+        Schedule::cosine(3, f64::NAN),
+        Schedule::exponential(f64::NAN),
+        Schedule::multi_step([5, 3], 0.1),
+        Schedule::linear(0, 0.1, 1.0),
+        Schedule::linear(3, -0.1, 1.0),
+        Schedule::constant_for(3, -1.0),
+        Schedule::polynomial(0, 1.0),
+        Schedule::polynomial(3, -1.0),
+        Schedule::cosine_restarts(0, 1, 0.0),
+        Schedule::cosine_restarts(1, 0, 0.0),
+        Schedule::inverse_sqrt(0),
+        Schedule::one_cycle(0, cycle),
+        Schedule::one_cycle(9, OneCycleConfig { pct_start: 1.5, ..cycle }),
+        Schedule::one_cycle(9, OneCycleConfig { div_factor: 0.0, ..cycle }),
+        Schedule::cyclic(CyclicConfig { step_size_up: 0, ..cyclic }),
+        Schedule::cyclic(CyclicConfig { step_size_down: Some(0), ..cyclic }),
+        Schedule::cyclic(CyclicConfig { mode: CyclicMode::ExpRange(-1.0), ..cyclic }),
+        Schedule::sequential([Schedule::constant()], [3]),
+        Schedule::sequential(vec![Schedule::constant(); 3], [5, 3]),
+    ];
+    for (i, found) in refused.into_iter().enumerate() {
+        assert!(found.is_err_and(|e: Error| e.kind() == &gradus_tensor::ErrorKind::InvalidArgument), "{i}");
+    }
+    let mut nested = Schedule::constant();
+    for _ in 0..100 {
+        nested = Schedule::chained([nested])?;
+    }
+    assert!(Schedule::chained([nested]).is_err());
+    Ok(())
+}
+
+/// Saves a state to a file and loads it.
+fn through_a_file(state: &StateDict) -> Result<StateDict> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.safetensors");
+    state.save_safetensors(&path)?;
+    StateDict::load_safetensors(&path, &device())
+}
+
+#[test]
+fn plateaus_follow_pytorch_also_through_a_saved_state() -> Result<()> {
+    let reference = &reference()["plateau"];
+    for case in reference["cases"].as_array().unwrap() {
+        let options = &case["options"];
+        let number = |name: &str, default: f64| options[name].as_f64().unwrap_or(default);
+        let d = PlateauConfig::default();
+        let config = PlateauConfig {
+            mode: if options["mode"] == "max" { PlateauMode::Max } else { PlateauMode::Min },
+            factor: number("factor", d.factor),
+            patience: number("patience", 10.0) as u64,
+            threshold: number("threshold", d.threshold),
+            threshold_mode: if options["threshold_mode"] == "abs" { ThresholdMode::Abs } else { ThresholdMode::Rel },
+            cooldown: number("cooldown", 0.0) as u64,
+            min_factor: number("min_lr", d.min_factor),
+            eps: number("eps", d.eps),
+        };
+        let mut plateau = ReduceLrOnPlateau::new(config)?;
+        for (i, (metric, want)) in floats(&reference["metrics"]).into_iter().zip(floats(&case["factors"])).enumerate() {
+            if i % 15 == 0 {
+                let mut again = ReduceLrOnPlateau::new(config)?;
+                again.load_state_dict(&through_a_file(&plateau.state_dict())?)?;
+                assert_eq!(again, plateau);
+                plateau = again;
+            }
+            assert!((plateau.step(metric) - want).abs() <= 1e-12, "{case}");
+        }
+        assert!(plateau.factor() < 1.0);
+    }
+    let d = PlateauConfig::default();
+    for bad in [
+        PlateauConfig { factor: 1.0, ..d },
+        PlateauConfig { threshold: -1.0, ..d },
+        PlateauConfig { min_factor: f64::NAN, ..d },
+        PlateauConfig { eps: -1.0, ..d },
+    ] {
+        assert!(ReduceLrOnPlateau::new(bad).is_err());
+    }
+    let mut plateau = ReduceLrOnPlateau::new(d)?;
+    let e = plateau.load_state_dict(&StateDict::new()).unwrap_err().to_string();
+    assert!(e.contains("metadata factor is missing"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn scales_follow_pytorch_also_through_a_saved_state() -> Result<()> {
+    let device = device();
+    for case in reference()["scaler"].as_array().unwrap() {
+        let number = |name: &str, default: f64| case["options"][name].as_f64().unwrap_or(default);
+        let d = GradScalerConfig::default();
+        let config = GradScalerConfig {
+            init_scale: number("init_scale", d.init_scale),
+            growth_factor: number("growth_factor", d.growth_factor),
+            backoff_factor: number("backoff_factor", d.backoff_factor),
+            growth_interval: number("growth_interval", 2000.0) as u64,
+            enabled: true,
+        };
+        let p = parameter(&[1.0], &device);
+        let mut sgd = Sgd::new(named(&[("p", &p)]), SgdConfig { lr: 0.5, ..Default::default() })?;
+        let mut scaler = GradScaler::new(config)?;
+        let mut skipped = 0;
+        for (i, (bad, want)) in floats(&case["bad"]).into_iter().zip(floats(&case["scales"])).enumerate() {
+            if i % 6 == 5 {
+                let mut again = GradScaler::new(config)?;
+                again.load_state_dict(&through_a_file(&scaler.state_dict())?)?;
+                assert_eq!(again, scaler);
+                scaler = again;
+            }
+            let before = p.detach().item()?;
+            let factor = if bad == 1.0 { f64::INFINITY } else { 0.25 };
+            let loss = p.mul(factor)?.sum_all()?;
+            let stepped = scaler.step(&mut sgd, scaler.scale(&loss)?.backward()?)?;
+            assert_eq!(stepped, bad == 0.0);
+            skipped += u64::from(!stepped);
+            assert_eq!(p.detach().item()?, if stepped { before - 0.125 } else { before });
+            scaler.update()?;
+            assert_eq!((scaler.get_scale(), scaler.skipped_steps()), (want, skipped), "{case}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_scaler_refuses_what_cannot_be_and_changes_nothing_if_it_is_off() -> Result<()> {
+    let d = GradScalerConfig::default();
+    for bad in [
+        GradScalerConfig { init_scale: 0.0, ..d },
+        GradScalerConfig { init_scale: f64::INFINITY, ..d },
+        GradScalerConfig { growth_factor: 1.0, ..d },
+        GradScalerConfig { backoff_factor: 1.0, ..d },
+        GradScalerConfig { growth_interval: 0, ..d },
+    ] {
+        assert!(GradScaler::new(bad).is_err());
+    }
+    let mut scaler = GradScaler::new(d)?;
+    let e = scaler.update().unwrap_err().to_string();
+    assert!(e.contains("no gradients were unscaled"), "{e}");
+    let device = device();
+    let p = parameter(&[1.0, 2.0], &device);
+    // One bad loss of two is enough for the scale to shrink.
+    assert!(scaler.unscale(gradients(&[(&p, &[1.0, f64::NAN])], &device))?.is_none());
+    assert!(scaler.unscale(gradients(&[(&p, &[1.0, 1.0])], &device))?.is_some());
+    scaler.update()?;
+    assert_eq!((scaler.get_scale(), scaler.skipped_steps()), (32768.0, 1));
+    let mut off = GradScaler::new(GradScalerConfig { enabled: false, ..d })?;
+    let loss = Tensor::scalar(3.0f64, &device)?;
+    assert_eq!((off.scale(&loss)?.item()?, off.get_scale()), (3.0, 1.0));
+    let same = off.unscale(gradients(&[(&p, &[1.0, f64::NAN])], &device))?.unwrap();
+    assert!(same.get(&p).unwrap().to_vec::<f64>()?[1].is_nan());
+    off.update()
+}
