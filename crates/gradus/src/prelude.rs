@@ -13,14 +13,17 @@ pub use gradus_plugin::LoadPlugin;
 
 pub use gradus_tensor::{
     AttentionOptions, BackwardOptions, Causal, ConvOptions, DType, Device, Ellipsis, Error, ErrorKind, Generator,
-    Gradients, INFER, NewAxis, PoolOptions, Reduction, Result, Tensor, all_or_nothing, checkpoint, fused, grad,
-    inference, no_grad,
+    Gradients, INFER, NewAxis, PoolOptions, Reduction, Result, Tensor, all_or_nothing, autocast, checkpoint, fused,
+    grad, inference, no_autocast, no_grad,
 };
 
 pub use gradus_nn::layers::*;
 pub use gradus_nn::{
-    Adam, AdamConfig, AdamW, Buffer, Forward, Group, Init, Mode, Module, Optimizer, Parameter, RandomState, Schedule,
-    Sgd, SgdConfig, StateDict, Strict, clip_grad_norm, clip_grad_value,
+    Adadelta, AdadeltaConfig, Adagrad, AdagradConfig, Adam, AdamConfig, AdamW, Adamax, AdamaxConfig, AveragedModel,
+    Buffer, CyclicConfig, Forward, GradScaler, GradScalerConfig, Group, Init, Lamb, LambConfig, Lbfgs, LbfgsConfig,
+    LineSearch, Lion, LionConfig, Mode, Module, Muon, MuonConfig, NAdam, NAdamConfig, OneCycleConfig, Optimizer,
+    Parameter, PlateauConfig, RAdam, RAdamConfig, RandomState, ReduceLrOnPlateau, RmsProp, RmsPropConfig, Schedule,
+    Sgd, SgdConfig, StateDict, Strict, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm, update_bn,
 };
 
 pub use gradus_data::{DataLoader, Dataset, Image, ImageSet, Sample, TensorDataset};

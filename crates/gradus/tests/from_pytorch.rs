@@ -213,6 +213,7 @@ fn optimizers() -> Result<()> {
     let sgd = SgdConfig { lr: 0.1, momentum: 0.9, ..Default::default() };
     let mut other = Sgd::new(model.named_parameters(), sgd)?;
     let (weights, biases): (Vec<_>, Vec<_>) = model.named_parameters().into_iter().partition(|(_, p)| p.rank() > 1);
+    let matrices = weights.clone();
     let groups = [Group::new(weights), Group::new(biases).weight_decay(0.0)];
     assert_eq!(AdamW::with_groups(groups, config)?.lr().len(), 2);
     let x = Tensor::ones([3, 4], DType::F32, &device)?;
@@ -228,6 +229,88 @@ fn optimizers() -> Result<()> {
     assert_eq!(optimizer.lr(), [1e-3]);
     optimizer.set_lr(0, 1e-4)?;
     assert_eq!(optimizer.lr(), [1e-4]);
+    RmsProp::new(model.named_parameters(), RmsPropConfig::default())?;
+    let (params, y) = (model.named_parameters(), Tensor::ones([3, 2], DType::F32, &device)?);
+    let mut up = Sgd::new(params.clone(), SgdConfig { lr: 0.1, ..Default::default() })?.maximize();
+    up.step(&gradients)?;
+    let config = LbfgsConfig { line_search_fn: Some(LineSearch::StrongWolfe), ..Default::default() };
+    let first = Lbfgs::new(params, config)?.step(|| model.forward(&x)?.mse_loss(&y, Reduction::Mean))?;
+    assert!(model.forward(&x)?.mse_loss(&y, Reduction::Mean)?.item()? < 1e-6 * first);
+    let schedule = Schedule::sequential([Schedule::linear(5, 0.1, 1.0)?, Schedule::exponential(0.9)?], [5])?;
+    assert_eq!([schedule.factor(0), schedule.factor(6)], [0.1, 0.9]);
+    assert_eq!(Schedule::one_cycle(100, OneCycleConfig::default())?.factor(29), 1.0);
+    let mut plateau = ReduceLrOnPlateau::new(PlateauConfig::default())?;
+    let metric = first;
+    optimizer.set_lr_factor(plateau.step(metric))?;
+    let weights = matrices;
+    Muon::new(weights, MuonConfig::default())?;
+    assert_eq!(Schedule::function(|step| 1.0 / (step as f64 + 1.0)).factor(1), 0.5);
+    let parts: Vec<Tensor> = (0..4).map(|_| x.clone()).collect();
+    let loss = |x: Tensor| model.forward(&x)?.square()?.mean_all();
+    let mut total = Gradients::default();
+    for x in parts {
+        total.add(loss(x)?.backward()?)?;
+    }
+    total.scale(0.25)?;
+    optimizer.step(&total)?;
+    Ok(())
+}
+
+#[test]
+fn averages() -> Result<()> {
+    let (device, mut rng) = setup()?;
+    let mut model = Linear::new(4, 2, &mut Init::new(DType::F32, &device, &mut rng))?;
+    let x = Tensor::ones([3, 4], DType::F32, &device)?;
+    let batches = [Ok(x.clone())];
+    let mut ema = AveragedModel::ema(&model, 0.999)?;
+    ema.update(&model)?;
+    let y = ema.within(&mut model, |m| {
+        update_bn(m, batches, |m, x| m.forward(x).map(|_| ()))?;
+        m.forward(&x)
+    })?;
+    assert_eq!(y.to_vec::<f32>()?, model.forward(&x)?.to_vec::<f32>()?);
+    Ok(())
+}
+
+#[test]
+fn mixed_precision() -> Result<()> {
+    let (device, mut rng) = setup()?;
+    let model = Linear::new(4, 2, &mut Init::new(DType::F32, &device, &mut rng))?;
+    let mut optimizer = Sgd::new(model.named_parameters(), SgdConfig::default())?;
+    let (x, y) = (Tensor::ones([3, 4], DType::F32, &device)?, Tensor::ones([3, 2], DType::F32, &device)?);
+    let loss = autocast(DType::BF16, || model.forward(&x)?.mse_loss(&y, Reduction::Mean))?;
+    autocast(DType::BF16, || {
+        let y = no_autocast(|| model.forward(&x))?;
+        assert_eq!(y.dtype(), DType::F32);
+        Ok(())
+    })?;
+    let mut scaler = GradScaler::new(GradScalerConfig::default())?;
+    let stepped = scaler.step(&mut optimizer, scaler.scale(&loss)?.backward()?)?;
+    assert!(stepped);
+    let scaled = scaler.scale(&model.forward(&x)?.mean_all()?)?.backward()?;
+    if let Some(mut gradients) = scaler.unscale(scaled)? {
+        clip_grad_norm(&mut gradients, &model.parameters(), 1.0)?;
+    }
+    scaler.update()?;
+    Ok(())
+}
+
+#[test]
+fn a_skipped_step_is_told() -> Result<()> {
+    let (device, _) = setup()?;
+    let p = Parameter::new(Tensor::ones([1], DType::F32, &device)?)?;
+    let mut sgd = Sgd::new([("p".to_owned(), p.clone())], SgdConfig::default())?;
+    let mut scaler = GradScaler::new(GradScalerConfig::default())?;
+    assert!(!scaler.step(&mut sgd, p.mul(f64::INFINITY)?.sum_all()?.backward()?)?);
+    assert_eq!((scaler.skipped_steps(), p.item()?), (1, 1.0));
+    Ok(())
+}
+
+#[test]
+fn autocast_keeps_softmax_in_f32() -> Result<()> {
+    let (device, _) = setup()?;
+    let x = Tensor::ones([2, 2], DType::BF16, &device)?;
+    assert_eq!(autocast(DType::BF16, || x.softmax(-1))?.dtype(), DType::F32);
     Ok(())
 }
 

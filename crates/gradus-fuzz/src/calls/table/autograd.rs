@@ -118,6 +118,9 @@ const GRADIENTS: &[Row] = rows! { SHORT;
         let _mutation = d.once_in(3).then(gradus::allow_mutation_on_saved_tensors_guard);
         let _inference = d.once_in(4).then(inference_guard);
         let _enabled = d.once_in(4).then(enable_grad_guard);
+        let lower = d.dtype();
+        let _lower = if d.once_in(3) { Some(gradus::autocast_guard(lower)?) } else { None };
+        let _full = d.once_in(6).then(gradus::no_autocast_guard);
         let y = x.sin()?.mul(&x)?;
         if d.flag() {
             x.detach().add_(d.scalar())?;

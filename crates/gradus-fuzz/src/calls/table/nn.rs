@@ -177,31 +177,110 @@ fn trained(d: &mut Draw) -> Result<(Linear, gradus::Gradients)> {
 const TRAINING: &[Row] = rows! { SHORT;
     nn::Sgd |d| {
         let (layer, gradients) = trained(d)?;
-        let config = SgdConfig { lr: d.fraction(), momentum: d.fraction(), weight_decay: d.fraction(), nesterov: d.flag() };
+        let config = SgdConfig { lr: d.fraction(), momentum: d.fraction(), weight_decay: d.fraction(), dampening: d.fraction(), nesterov: d.flag() };
         let mut optimizer = Sgd::new(layer.named_parameters(), config)?;
         optimizer.step(&gradients)?;
         optimizer.step(&gradients)
     };
     nn::AdamW |d| {
         let (layer, gradients) = trained(d)?;
-        let config = AdamConfig { lr: d.fraction(), beta1: d.fraction(), beta2: d.fraction(), eps: d.fraction(), weight_decay: d.fraction() };
+        let config = AdamConfig { lr: d.fraction(), beta1: d.fraction(), beta2: d.fraction(), eps: d.fraction(), weight_decay: d.fraction(), amsgrad: d.flag() };
         let mut optimizer = AdamW::new(layer.named_parameters(), config)?;
         optimizer.step(&gradients)?;
         let state = optimizer.state_dict()?;
         optimizer.load_state_dict(&state, d.of(&[Strict::Yes, Strict::No]))?;
         optimizer.step(&gradients)
     };
+    nn::optimizers |d| {
+        let (layer, gradients) = trained(d)?;
+        let matrices = [("weight".to_owned(), layer.weight.clone())];
+        let (all, lr, weight_decay, eps) = (layer.named_parameters(), d.fraction(), d.fraction(), d.fraction());
+        let (beta1, beta2, decoupled_weight_decay) = (d.fraction(), d.fraction(), d.flag());
+        let mut optimizer: Box<dyn Optimizer> = match d.below(9) {
+            0 => Box::new(RmsProp::new(all, RmsPropConfig { lr, alpha: beta1, eps, weight_decay, momentum: beta2, centered: d.flag() })?),
+            1 => Box::new(Adagrad::new(all, AdagradConfig { lr, lr_decay: beta1, weight_decay, initial_accumulator_value: beta2, eps })?),
+            2 => Box::new(Adadelta::new(all, AdadeltaConfig { lr, rho: beta1, eps, weight_decay })?),
+            3 => Box::new(Adamax::new(all, AdamaxConfig { lr, beta1, beta2, eps, weight_decay })?),
+            4 => Box::new(NAdam::new(all, NAdamConfig { lr, beta1, beta2, eps, weight_decay, momentum_decay: d.fraction(), decoupled_weight_decay })?),
+            5 => Box::new(RAdam::new(all, RAdamConfig { lr, beta1, beta2, eps, weight_decay, decoupled_weight_decay })?),
+            6 => Box::new(Lamb::new(all, LambConfig { lr, beta1, beta2, eps, weight_decay })?),
+            7 => Box::new(Lion::new(all, LionConfig { lr, beta1, beta2, weight_decay })?.maximize()),
+            _ => {
+                let config = MuonConfig { lr, weight_decay, momentum: beta1, eps, ns_steps: d.size() as u32, ..Default::default() };
+                if d.flag() { Box::new(Muon::new(all, config)?) } else { Box::new(Muon::new(matrices, config)?) }
+            }
+        };
+        optimizer.step(&gradients)?;
+        let state = optimizer.state_dict()?;
+        optimizer.load_state_dict(&state, Strict::Yes)?;
+        optimizer.step(&gradients)
+    };
+    nn::Lbfgs |d| {
+        let (layer, _) = trained(d)?;
+        let config = LbfgsConfig {
+            lr: d.fraction(),
+            max_iter: d.below(5),
+            max_eval: d.flag().then_some(d.below(5)),
+            history_size: d.below(3),
+            line_search_fn: d.flag().then_some(LineSearch::StrongWolfe),
+            maximize: d.flag(),
+            ..Default::default()
+        };
+        let mut optimizer = Lbfgs::new(layer.named_parameters(), config)?;
+        optimizer.step(|| layer.weight.square()?.sum_all())?;
+        let state = optimizer.state_dict()?;
+        optimizer.load_state_dict(&state)?;
+        optimizer.step(|| layer.weight.sin()?.sum_all())
+    };
+    nn::GradScaler |d| {
+        let (layer, gradients) = trained(d)?;
+        let config = GradScalerConfig {
+            init_scale: d.number(),
+            growth_factor: d.number(),
+            backoff_factor: d.fraction(),
+            growth_interval: d.size() as u64,
+            enabled: d.flag(),
+        };
+        let mut scaler = GradScaler::new(config)?;
+        let mut sgd = Sgd::new(layer.named_parameters(), SgdConfig::default())?;
+        let mut sum = gradients.clone();
+        sum.add(gradients)?;
+        sum.scale(d.number())?;
+        scaler.step(&mut sgd, sum)?;
+        scaler.update()?;
+        scaler.load_state_dict(&scaler.state_dict())
+    };
+    nn::AveragedModel |d| {
+        let (mut layer, _) = trained(d)?;
+        let mut average = if d.flag() { AveragedModel::swa(&layer)? } else { AveragedModel::ema(&layer, d.fraction())? };
+        average.update(&layer)?;
+        average.update(&trained(d)?.0)?;
+        average.load_state_dict(&layer.state_dict()?).unwrap_or_default();
+        let x = d.float()?;
+        average.within(&mut layer, |layer| update_bn(layer, [Ok(x)], |layer, x| layer.forward(x).map(|_| ())))
+    };
     nn::clip |d| {
         let (layer, mut gradients) = trained(d)?;
         let parameters: Vec<Parameter> = layer.named_parameters().into_iter().map(|(_, p)| p).collect();
         clip_grad_value(&mut gradients, &parameters, d.number())?;
+        clip_grad_norm_with(&mut gradients, &parameters, d.number(), d.number())?;
         clip_grad_norm(&mut gradients, &parameters, d.number())
     };
     nn::Schedule |d| {
-        let schedule = match d.below(4) {
+        let (a, b) = (d.size() as u64, d.size() as u64);
+        let schedule = match d.below(13) {
             0 => Schedule::step(d.size() as u64, d.number()),
             1 => Schedule::multi_step(vec![d.size() as u64, d.size() as u64], d.number()),
             2 => Schedule::exponential(d.number()),
+            3 => Schedule::constant_for(a, d.number()),
+            4 => Schedule::linear(a, d.number(), d.number()),
+            5 => Schedule::polynomial(a, d.number()),
+            6 => Schedule::cosine_restarts(a, b, d.number()),
+            7 => Schedule::inverse_sqrt(a),
+            8 => Schedule::one_cycle(a, OneCycleConfig { pct_start: d.fraction(), div_factor: d.number(), three_phase: d.flag(), ..Default::default() }),
+            9 => Schedule::cyclic(CyclicConfig { max_factor: d.number(), step_size_up: a, step_size_down: d.flag().then_some(b), mode: CyclicMode::ExpRange(d.number()) }),
+            10 => Schedule::chained(vec![Schedule::linear(a, 0.5, 1.0)?, Schedule::exponential(d.fraction())?]),
+            11 => Schedule::sequential([Schedule::linear(a, 0.5, 1.0)?, Schedule::exponential(d.fraction())?], [b]),
             _ => Schedule::cosine(d.size() as u64, d.number()),
         }?;
         Ok::<_, gradus::Error>(schedule.after_warmup(d.size() as u64).factor(d.size() as u64))
