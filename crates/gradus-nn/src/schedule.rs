@@ -316,8 +316,8 @@ impl Schedule {
     ///
     /// ```
     /// # use gradus_nn::Schedule;
-    /// let schedule = Schedule::sequential([Schedule::linear(4, 0.2, 1.0)?, Schedule::exponential(0.5)?], [4])?;
-    /// assert_eq!([0, 2, 4, 5].map(|step| schedule.factor(step)), [0.2, 0.6, 1.0, 0.5]);
+    /// let schedule = Schedule::sequential([Schedule::linear(4, 0.5, 1.0)?, Schedule::exponential(0.5)?], [4])?;
+    /// assert_eq!([0, 2, 4, 5].map(|step| schedule.factor(step)), [0.5, 0.75, 1.0, 0.5]);
     /// # Ok::<(), gradus_tensor::Error>(())
     /// ```
     ///

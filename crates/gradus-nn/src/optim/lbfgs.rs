@@ -30,7 +30,7 @@ const OP: &str = "lbfgs";
 ///         ((1.0 - &x)?.square()? + ((&y - x.square()?)?.square()? * 100.0)?)?.sum_all()
 ///     })?;
 /// }
-/// assert!(p.to_vec::<f64>()?.iter().all(|v| (v - 1.0).abs() < 1e-6));
+/// assert!(p.to_vec::<f64>()?.iter().all(|v| (v - 1.0).abs() < 1e-4));
 /// # Ok::<(), Error>(())
 /// ```
 pub struct Lbfgs {
