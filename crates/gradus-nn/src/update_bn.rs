@@ -66,7 +66,8 @@ pub fn update_bn<M: Module + ?Sized, B>(
     done
 }
 
-/// The layers of a model that have running statistics.
+/// The layers of a model that have running statistics: those with these buffers beside a setting called `momentum`. A
+/// walk shows a setting as text, from which an f64 is read back exactly.
 #[track_caller]
 fn layers<M: Module + ?Sized>(model: &M) -> Result<Vec<Layer>> {
     let buffers = model.named_buffers();

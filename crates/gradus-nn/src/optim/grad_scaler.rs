@@ -1,6 +1,6 @@
 //! [`GradScaler`]: scaling of the loss, so that small gradients do not vanish in f16.
 
-use gradus_tensor::{Error, Gradients, Result, Tensor};
+use gradus_tensor::{Error, Gradients, Here, Result, Tensor};
 
 use crate::{Optimizer, StateDict};
 
@@ -80,16 +80,16 @@ impl GradScaler {
         let GradScalerConfig { init_scale, growth_factor, backoff_factor, growth_interval, .. } = config;
         let refuse = |m: String| Err(Error::argument(OP, m));
         if !(init_scale.is_finite() && init_scale > 0.0) {
-            return refuse(format!("init_scale is {init_scale}; it is finite and above 0"));
+            return refuse(format!("init_scale is {init_scale}; it is finite and above 0")).here();
         }
         if !(growth_factor.is_finite() && growth_factor > 1.0) {
-            return refuse(format!("growth_factor is {growth_factor}; it is finite and above 1"));
+            return refuse(format!("growth_factor is {growth_factor}; it is finite and above 1")).here();
         }
         if !(backoff_factor > 0.0 && backoff_factor < 1.0) {
-            return refuse(format!("backoff_factor is {backoff_factor}; it is above 0 and below 1"));
+            return refuse(format!("backoff_factor is {backoff_factor}; it is above 0 and below 1")).here();
         }
         if growth_interval == 0 {
-            return refuse("growth_interval is 0; it is at least 1".into());
+            return refuse("growth_interval is 0; it is at least 1".into()).here();
         }
         Ok(GradScaler { config, scale: init_scale, growth_tracker: 0, skipped: 0, finite: None })
     }

@@ -175,11 +175,12 @@ impl Lbfgs {
     }
 
     /// Performs one step of up to `max_iter` iterations. `loss` computes the loss, a scalar, with the values that the
-    /// parameters have when it is called. Returns the loss before the step.
+    /// parameters have when it is called. Returns the loss before the step. Frozen parameters stay as they are, and
+    /// [`autocast`](gradus_tensor::autocast) is off unless `loss` turns it on.
     ///
     /// # Errors
     /// Fails if `loss` does, or if the loss or its gradient is not finite at the start or where an iteration ends.
-    /// Parameters and state are then those before the step.
+    /// Parameters and state are then those before the step. If `loss` panics, the parameters are those of a trial.
     #[track_caller]
     pub fn step(&mut self, mut loss: impl FnMut() -> Result<Tensor>) -> Result<f64> {
         let _guards = (no_grad_guard(), no_autocast_guard());
@@ -274,8 +275,9 @@ impl Lbfgs {
         }
         let (first, mut gradient) = self.evaluate(closure)?;
         let mut loss = first;
-        finite(loss, largest(&gradient)?)?;
-        if largest(&gradient)? <= tolerance_grad {
+        let steepest = largest(&gradient)?;
+        finite(loss, steepest)?;
+        if steepest <= tolerance_grad {
             return Ok(sign * first);
         }
         let mut evals = 1;
@@ -392,11 +394,12 @@ impl Lbfgs {
             moved(t, values.device(), values.dtype())?.copy()
         };
         let n_iter: u64 = saved.required_number("n_iter")?;
-        let last = if n_iter > 0 { Some((tensor("direction")?, tensor("prev_flat_grad")?)) } else { None };
+        let last =
+            if n_iter > 0 { Some((tensor("direction").here()?, tensor("prev_flat_grad").here()?)) } else { None };
         let history: usize = saved.required_number("history")?;
         let mut pairs = Vec::new();
         for i in 0..history {
-            let (y, s) = (tensor(&format!("old_dirs.{i}"))?, tensor(&format!("old_stps.{i}"))?);
+            let (y, s) = (tensor(&format!("old_dirs.{i}")).here()?, tensor(&format!("old_stps.{i}")).here()?);
             pairs.push(Pair { y, s, ro: saved.required_number(&format!("ro.{i}"))? });
         }
         let lr = at_least_zero(LOAD, "lr", saved.required_number("lr")?)?;

@@ -5,7 +5,7 @@ use gradus_backend::DType;
 
 use crate::autocast_dtype;
 
-/// Operations that compute in the dtype of autocast.
+/// Operations that compute in the dtype of autocast, sorted.
 const LOWER: &[&str] = &[
     "addmm",
     "baddbmm",
@@ -21,7 +21,7 @@ const LOWER: &[&str] = &[
     "scaled_dot_product_attention",
 ];
 
-/// Operations that compute in f32.
+/// Operations that compute in f32, sorted.
 const WIDE: &[&str] = &[
     "acos",
     "asin",
@@ -95,8 +95,19 @@ fn half_stays(op: &str, common: DType) -> bool {
 #[cold]
 fn inside(op: &str, common: DType, lower: DType) -> DType {
     match common {
-        DType::F32 | DType::F16 | DType::BF16 if LOWER.contains(&op) => lower,
-        DType::F16 | DType::BF16 if WIDE.contains(&op) => DType::F32,
+        DType::F32 | DType::F16 | DType::BF16 if LOWER.binary_search(&op).is_ok() => lower,
+        DType::F16 | DType::BF16 if WIDE.binary_search(&op).is_ok() => DType::F32,
         _ => common,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LOWER, WIDE};
+
+    #[test]
+    fn the_lists_are_sorted_and_have_nothing_in_common() {
+        assert!(LOWER.is_sorted() && WIDE.is_sorted());
+        assert!(LOWER.iter().all(|op| !WIDE.contains(op)));
     }
 }

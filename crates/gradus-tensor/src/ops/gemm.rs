@@ -43,8 +43,8 @@ impl Tensor {
         }
         let wide = dtype.compute();
         // Inside autocast the operands are first rounded to the dtype of the result.
-        let [this, a, b] = [self, a, b].map(|t| t.to_dtype(dtype)?.to_dtype(wide));
-        let (this, product) = (this?, a?.product(&b?)?);
+        let this = self.to_dtype(dtype)?.to_dtype(wide)?;
+        let product = a.to_dtype(dtype)?.to_dtype(wide)?.product(&b.to_dtype(dtype)?.to_dtype(wide)?)?;
         let fits = Shape::broadcast(op, self.shape(), product.shape()).is_ok_and(|s| s.dims() == product.shape());
         if !fits {
             let m = format!("self does not broadcast to the product, which is {}", Shape::display(product.shape()));
