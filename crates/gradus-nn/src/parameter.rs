@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gradus_tensor::{
     AsOperand, DType, Error, ErrorKind, Generator, Here, Operand, Result, Shape, State, StateGuard, Tensor, autograd,
-    no_grad_guard, operators,
+    no_grad_guard, operators, ops,
 };
 
 /// A trainable tensor of a module: a leaf that receives a gradient unless it is frozen.
@@ -157,7 +157,9 @@ impl Buffer {
     /// The current values. A later [`set`](Buffer::set) puts another tensor into the buffer and does not change this
     /// one.
     pub fn tensor(&self) -> Tensor {
-        self.0.get()
+        let tensor = self.0.get();
+        ops::note_state(&self.0, &tensor, None);
+        tensor
     }
 
     /// Replaces the values by a copy of `source`, which must have the same shape and device. The dtypes must be equal,
@@ -178,18 +180,26 @@ impl Buffer {
 
     /// Stores `new` as the values. It must have the same shape, dtype and device.
     pub(crate) fn put(&self, new: Tensor) {
+        ops::note_state(&self.0, &self.0.get(), Some(&new));
         self.0.set(new);
     }
 
     /// The values and the version token to pass to [`replace`](Buffer::replace).
     pub(crate) fn versioned(&self) -> (Tensor, u64) {
-        self.0.versioned()
+        let (tensor, version) = self.0.versioned();
+        ops::note_state(&self.0, &tensor, None);
+        (tensor, version)
     }
 
     /// Stores new values of the same shape, dtype and device, unless the buffer has changed since the call of
     /// [`versioned`](Buffer::versioned) that returned `seen`. Returns whether they were stored.
     pub(crate) fn replace(&self, new: Tensor, seen: u64) -> bool {
-        self.0.replace(new, seen)
+        let before = self.0.get();
+        let replaced = self.0.replace(new.clone(), seen);
+        if replaced {
+            ops::note_state(&self.0, &before, Some(&new));
+        }
+        replaced
     }
 
     /// An identity: equal for clones, and different for any other living buffer.
@@ -262,7 +272,14 @@ impl RandomState {
 
     /// Calls `f` with the generator locked, so that no other thread draws the same numbers.
     pub fn draw<R>(&self, f: impl FnOnce(&mut Generator) -> R) -> R {
+        let _source = self.as_source();
         f(&mut self.lock())
+    }
+
+    /// Until the guard is dropped, the numbers that traced operations draw are those of this state: a replay of the
+    /// operations continues it.
+    pub(crate) fn as_source(&self) -> ops::SourceGuard {
+        ops::source_guard(|| Arc::new(self.0.clone()))
     }
 }
 

@@ -85,7 +85,7 @@ impl Storage {
     }
 
     /// The number of bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
@@ -118,6 +118,22 @@ impl Storage {
         let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
         let write = Write::new(version, place.bytes().clone(), op, location, EPOCH.load(Ordering::SeqCst));
         log.add(write, place);
+        WriteGuard { buffer }
+    }
+
+    /// [`write`](Storage::write) for several places, each with the line of its write. Raises the version once for each.
+    pub(crate) fn write_all(
+        &self,
+        places: &[(Footprint, &'static Location<'static>)],
+        op: &'static str,
+    ) -> WriteGuard<'_> {
+        let buffer = self.buffer.write().unwrap_or_else(|e| e.into_inner());
+        let mut log = self.log.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
+        let epoch = EPOCH.load(Ordering::SeqCst);
+        for (place, location) in places {
+            let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
+            log.add(Write::new(version, place.bytes().clone(), op, location, epoch), place.clone());
+        }
         WriteGuard { buffer }
     }
 

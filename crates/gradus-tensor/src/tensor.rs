@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gradus_backend::host_vec::download;
 use gradus_backend::{Buffer, DType, Element, Error, ErrorKind, HostVec, Layout, Result, Scalar, Shape};
 
-use crate::autograd::{Edge, Node, Untracked, note_access, notes_access, refuses_reads};
+use crate::autograd::{Edge, Node, Untracked, note_access, notes_access, refuses_host_reads, refuses_reads};
 use crate::footprint::Footprint;
 use crate::locks::with_read;
 use crate::write_log::Write;
@@ -402,6 +402,13 @@ impl Tensor {
     /// Calls `f` with a buffer in which the elements are contiguous, the index of the first one, and their number.
     #[track_caller]
     fn read<R>(&self, f: impl FnOnce(&Buffer, usize, usize) -> Result<R>) -> Result<R> {
+        if refuses_host_reads() {
+            let m = "the elements of a tensor are read on the host inside a captured step";
+            let e = self.describe(Error::new(ErrorKind::InvalidArgument, "capture", m), "self");
+            return Err(e
+                .note("a replay would go on with the numbers of this call")
+                .help("return the tensor from the step and read it there, or compute with tensor operations"));
+        }
         let dense = if self.is_contiguous() {
             self.clone()
         } else {

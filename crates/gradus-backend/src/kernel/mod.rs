@@ -21,6 +21,7 @@ mod build;
 mod code;
 mod display;
 mod eval;
+mod join;
 mod op;
 mod verify;
 mod vjp;
@@ -28,6 +29,7 @@ mod vjp;
 pub use build::{Expr, KernelBuilder};
 pub use code::{Inst, Kernel, MAX_ARGS, Value, Vjp, VjpArg};
 pub use eval::{floor_div, integer_failure, sigmoid, softplus};
+pub use join::JoinArg;
 pub use op::{ScalarOp, TypeRule};
 
 #[cfg(test)]

@@ -154,7 +154,7 @@ impl MultiheadAttention {
         let y = if self.mode.is_training() && self.dropout > 0.0 {
             // No lock is held while the device works, because a function that watches the device may read the random
             // state.
-            let mut generator = self.random.get();
+            let (mut generator, _source) = (self.random.get(), self.random.as_source());
             let y = q.scaled_dot_product_attention(&k, &v, options.dropout(self.dropout, &mut generator))?;
             self.random.set(generator);
             y

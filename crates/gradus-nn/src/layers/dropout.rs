@@ -35,7 +35,7 @@ impl Forward for Dropout {
             return Ok(input.clone());
         }
         // No lock is held while the device works, because a function that watches the device may read the random state.
-        let mut generator = self.random.get();
+        let (mut generator, _source) = (self.random.get(), self.random.as_source());
         let y = input.dropout(self.p, &mut generator)?;
         self.random.set(generator);
         Ok(y)

@@ -40,6 +40,8 @@ const AUTOCAST_BF16: u16 = 1 << 14;
 const AUTOCAST_F16: u16 = 1 << 15;
 /// The switches of [`autocast`], of which at most one is on.
 pub(super) const AUTOCAST: u16 = AUTOCAST_BF16 | AUTOCAST_F16;
+/// Reading the elements of any tensor on the host is an error ([`trace_closed`](crate::ops::trace_closed)).
+const REFUSE_HOST: u16 = 2048;
 /// The switches that protect saved values beyond checking their versions.
 pub(super) const GUARDS: u16 = STRICT | REFUSE_WRITES | COPY_ON_WRITE;
 
@@ -79,7 +81,10 @@ pub(crate) fn holding() -> GradModeGuard {
 /// Until the guard is dropped, operations are not recorded, observed or traced, saved values are not guarded or packed,
 /// and accesses to storages are neither noted nor refused. For functions that are not part of the user's computation.
 pub(crate) fn beside() -> GradModeGuard {
-    set_switches(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS | AUTOCAST, 0)
+    set_switches(
+        RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS | REFUSE_HOST | AUTOCAST,
+        0,
+    )
 }
 
 /// Whether reading the elements of a tracked tensor is an error.
@@ -109,6 +114,17 @@ pub(crate) fn is_watched() -> bool {
 /// Switches tracing on or off until the guard is dropped.
 pub(crate) fn tracing(on: bool) -> GradModeGuard {
     set(TRACE, on)
+}
+
+/// Whether reading the elements of a tensor on the host is an error.
+#[inline]
+pub(crate) fn refuses_host_reads() -> bool {
+    is_set(REFUSE_HOST)
+}
+
+/// Until the guard is dropped, reading the elements of a tensor on the host is an error.
+pub(crate) fn refusing_host_reads() -> GradModeGuard {
+    set(REFUSE_HOST, true)
 }
 
 /// Whether saved values are guarded or packed, so that [`Saved::guard`](super::Saved::guard) has work to do.

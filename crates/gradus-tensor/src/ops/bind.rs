@@ -9,7 +9,7 @@ use gradus_backend::{Error, ErrorKind, Here, Layout, Result, View, ViewMut, with
 use smallvec::{SmallVec, smallvec};
 
 use super::trace::{Traced, traced};
-use super::{Effect, InPlace, InputSpec, Op, Operation, Outputs, Spec, one};
+use super::{Effect, InPlace, InputSpec, Op, Operation, Outputs, Spec, one, source};
 use crate::autograd::{
     Edge, Node, Saved, after_write, before_write, guards_saved, is_grad_enabled, is_observed, is_traced, is_watched,
     line, line_of_whole, note_view, notes_access, ran_operation,
@@ -199,6 +199,7 @@ fn refs(tensors: &[Tensor]) -> SmallVec<[&Tensor; 4]> {
 #[cold]
 #[track_caller]
 fn trace(op: &Op, inputs: &[&Tensor], outputs: &[&Tensor], in_place: bool, kernel: bool) {
+    let source = source::current();
     traced(&Traced {
         op,
         inputs,
@@ -206,6 +207,7 @@ fn trace(op: &Op, inputs: &[&Tensor], outputs: &[&Tensor], in_place: bool, kerne
         in_place,
         kernel,
         location: line_of_whole().unwrap_or(line(Location::caller())),
+        source: source.as_ref(),
     });
 }
 

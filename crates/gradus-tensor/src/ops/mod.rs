@@ -49,6 +49,7 @@ mod pool;
 mod random;
 mod reduce;
 mod repeat;
+mod replay;
 mod roll;
 mod scan;
 mod scatter;
@@ -58,6 +59,7 @@ mod slice;
 mod sliding;
 mod softmax;
 mod sort;
+mod source;
 mod split;
 pub mod table;
 mod to_device;
@@ -99,9 +101,11 @@ pub use movement::INFER;
 pub use normalize::Norm;
 pub use operand::{AsOperand, Operand};
 pub use pad::PadMode;
+pub use replay::{Block, Operand as ReplayOperand, ReplayCall, can_replay, replay};
 pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
-pub use trace::{Traced, trace};
+pub use source::{Source, SourceGuard, source_guard};
+pub use trace::{StateUse, Traced, note_state, trace, trace_closed};
 pub use update::UpdateFn;
 pub use window::{ConvOptions, PoolOptions};
 
@@ -285,6 +289,20 @@ macro_rules! ops {
                     Op::Map(op) => op.effect(),
                     $(Op::$name(op) => op.effect(),)*
                     Op::Rule(_) => Effect::Pure,
+                }
+            }
+
+            /// Runs its kernel; see [`Operation::forward`]. A [`Rule`] has none.
+            pub(crate) fn forward(
+                &self,
+                backend: &dyn Backend,
+                inputs: &[View<'_>],
+                outputs: &mut [ViewMut<'_>],
+            ) -> Result<()> {
+                match self {
+                    Op::Map(op) => op.forward(backend, inputs, outputs),
+                    $(Op::$name(op) => op.forward(backend, inputs, outputs),)*
+                    Op::Rule(op) => Err(Error::argument(op.name(), "a function has no kernel")),
                 }
             }
 

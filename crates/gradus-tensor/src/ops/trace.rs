@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::panic::Location;
+use std::sync::Arc;
 
-use super::Op;
-use crate::Tensor;
-use crate::autograd::{beside, tracing};
+use super::{Op, Source};
+use crate::autograd::{beside, is_traced, refusing_host_reads, tracing};
+use crate::{State, Tensor};
 
 /// An operation that ran.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Traced<'a> {
     /// The operation, with its parameters.
@@ -26,6 +27,8 @@ pub struct Traced<'a> {
     /// that a layer or an optimiser does on its own behalf (initial parameters, running statistics, states), it is a
     /// line of that layer or optimiser.
     pub location: &'static Location<'static>,
+    /// The host state from which its parameters were taken, if there is any.
+    pub source: Option<&'a Arc<dyn Source>>,
 }
 
 type Tracer = Box<dyn FnMut(&Traced<'_>)>;
@@ -64,6 +67,57 @@ pub fn trace<R>(seen: impl FnMut(&Traced<'_>) + 'static, step: impl FnOnce() -> 
     let _outer = Outer(TRACER.replace(Some(Box::new(seen))));
     let _mode = tracing(true);
     step()
+}
+
+/// A use of a [`State`] that holds a tensor, such as the running statistics of a layer.
+#[derive(Debug, Clone)]
+pub struct StateUse {
+    /// The state.
+    pub state: State<Tensor>,
+    /// The tensor that it held.
+    pub before: Tensor,
+    /// The tensor that it was given.
+    pub after: Option<Tensor>,
+}
+
+/// Like [`trace`], for a step that will be replayed. Reading the elements of a tensor on the host is an error, because
+/// what a program computes from them is not among its operations. Also returns the uses of states, in order.
+pub fn trace_closed<R>(seen: impl FnMut(&Traced<'_>) + 'static, step: impl FnOnce() -> R) -> (R, Vec<StateUse>) {
+    let outer = USES.replace(Some(vec![]));
+    let _mode = refusing_host_reads();
+    // The outer list is put back even if `step` panics.
+    let mut list = OuterList(outer);
+    let result = trace(seen, step);
+    (result, list.finish())
+}
+
+thread_local! {
+    static USES: RefCell<Option<Vec<StateUse>>> = const { RefCell::new(None) };
+}
+
+struct OuterList(Option<Vec<StateUse>>);
+
+impl OuterList {
+    fn finish(&mut self) -> Vec<StateUse> {
+        USES.take().unwrap_or_default()
+    }
+}
+
+impl Drop for OuterList {
+    fn drop(&mut self) {
+        drop(USES.replace(self.0.take()));
+    }
+}
+
+/// Tells a [`trace_closed`] on this thread that `state` holds `before` and, if there is one, is given `after`.
+pub fn note_state(state: &State<Tensor>, before: &Tensor, after: Option<&Tensor>) {
+    if is_traced() {
+        USES.with_borrow_mut(|list| {
+            if let Some(list) = list {
+                list.push(StateUse { state: state.clone(), before: before.clone(), after: after.cloned() });
+            }
+        });
+    }
 }
 
 /// Reports to the tracer an operation that has run.

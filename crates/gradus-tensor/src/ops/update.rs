@@ -23,6 +23,16 @@ pub struct Update {
     pub args: SmallVec<[Arg; 3]>,
 }
 
+impl Update {
+    /// Replaces the scalar arguments, in order.
+    pub fn set_numbers(&mut self, numbers: &[f64]) {
+        let scalars = self.args.iter_mut().filter_map(|arg| if let Arg::Scalar(s) = arg { Some(s) } else { None });
+        for (scalar, &n) in scalars.zip(numbers) {
+            *scalar = Scalar::Float(n);
+        }
+    }
+}
+
 impl fmt::Debug for Update {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         describe(&self.kernel, &self.args, f)

@@ -1,0 +1,128 @@
+//! [`capture`] and [`Step`]: a function that is traced and then replayed.
+
+use std::sync::Arc;
+
+use gradus_tensor::{Result, Tensor};
+
+use crate::compare::agree;
+use crate::graph::Graph;
+use crate::key::Key;
+use crate::passes;
+use crate::plan::Plan;
+use crate::record::{Trace, record};
+
+/// The number of calls that may be traced before a difference between two of them is an error. The first call of a
+/// training step allocates the state of its optimiser, so it differs from the others.
+const TRACES: usize = 4;
+
+/// The largest number of plans of a step. The least recently used one goes first.
+const PLANS: usize = 8;
+
+/// A function of tensors whose operations are traced and then replayed; see [`capture`].
+pub struct Step<F> {
+    pub(crate) f: F,
+    /// The most recently used last.
+    plans: Vec<(Key, Progress)>,
+    replays: u64,
+}
+
+/// How far the capture for one kind of arguments is.
+enum Progress {
+    /// The last of so many traces.
+    Traced(Box<Trace>, usize),
+    Ready(Box<Plan>),
+}
+
+/// Wraps `f` so that its later calls are replayed.
+///
+/// The first two calls of [`Step::call`] run `f` and trace the operations. If these agree, the calls that follow replay
+/// them. If not, the next calls are traced too: the first call of a training step allocates the optimiser's state. After
+/// four traces a difference is an error that names the operation and both forms. Arguments of another shape, dtype,
+/// stride or device are traced anew.
+///
+/// What `f` does beside its operations is not repeated. So these are errors: reading a tensor on the host (`item`,
+/// `to_vec`, `Display`), results that require a gradient, host numbers that differ from call to call, and a tensor kept
+/// from one call for the next. Parameters and buffers of layers, optimisers (their steps and learning rates), and random
+/// states of layers are followed: a replay continues them as the function would.
+pub fn capture<F>(f: F) -> Step<F>
+where
+    F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
+{
+    Step { f, plans: vec![], replays: 0 }
+}
+
+impl<F> Step<F>
+where
+    F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
+{
+    /// Runs the step on these arguments.
+    ///
+    /// # Errors
+    /// Those of the function, and those that [`capture`] lists. An operation of a replay has the error that it has in
+    /// the function, with the same line.
+    #[track_caller]
+    pub fn call(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        if !gradus_tensor::ops::can_replay() {
+            return (self.f)(&owned(inputs));
+        }
+        let key = Key::of(inputs);
+        let found = self.plans.iter().position(|(known, _)| *known == key);
+        match found.map(|at| self.plans.remove(at).1) {
+            Some(Progress::Ready(plan)) if plan.is_stale() || !plan.serves(inputs) => {}
+            Some(Progress::Ready(plan)) if plan.overlaps(inputs) => {
+                self.plans.push((key, Progress::Ready(plan)));
+                return (self.f)(&owned(inputs));
+            }
+            Some(Progress::Ready(mut plan)) => {
+                let results = plan.run(inputs);
+                self.replays += u64::from(results.is_ok());
+                self.plans.push((key, Progress::Ready(plan)));
+                return results;
+            }
+            Some(Progress::Traced(before, count)) => {
+                let (results, trace) = record(&mut self.f, &owned(inputs))?;
+                let progress = match agree(&before, &trace) {
+                    Ok(graph) => Progress::Ready(Box::new(planned(graph, &before, &trace, inputs)?)),
+                    Err(e) if count + 1 >= TRACES => return Err(e),
+                    Err(_) => Progress::Traced(Box::new(trace), count + 1),
+                };
+                self.plans.push((key, progress));
+                return Ok(results);
+            }
+            None => {}
+        }
+        let (results, trace) = record(&mut self.f, &owned(inputs))?;
+        if self.plans.len() == PLANS {
+            self.plans.remove(0);
+        }
+        self.plans.push((key, Progress::Traced(Box::new(trace), 1)));
+        Ok(results)
+    }
+
+    /// The number of calls that were replayed.
+    pub fn replays(&self) -> u64 {
+        self.replays
+    }
+
+    /// The graph of the most recent call that could be replayed.
+    pub fn graph(&self) -> Option<&Graph> {
+        self.plans.iter().rev().find_map(|(_, p)| if let Progress::Ready(plan) = p { Some(&plan.graph) } else { None })
+    }
+}
+
+/// Makes a plan of the graph on which two traces agree.
+#[track_caller]
+fn planned(mut graph: Graph, first: &Trace, second: &Trace, inputs: &[&Tensor]) -> Result<Plan> {
+    passes::dead_code(&mut graph);
+    passes::join_elementwise(&mut graph);
+    let pinned = inputs.iter().map(|t| {
+        let seen = |trace: &Trace| Some(trace.memory_of(t)?).map(|m| trace.memories[m].base);
+        let same = seen(first).is_some() && seen(first) == seen(second);
+        same.then(|| (Arc::downgrade(t.storage()), t.layout().offset()))
+    });
+    Plan::new(graph, pinned.collect())
+}
+
+fn owned(inputs: &[&Tensor]) -> Vec<Tensor> {
+    inputs.iter().map(|&t| t.clone()).collect()
+}

@@ -1,0 +1,165 @@
+//! Makes a graph of two traces of a step that agree, or says how they differ.
+
+use std::sync::Arc;
+
+use gradus_tensor::ops::{Arg, Op, StateUse};
+use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Scalar, Shape, State, Storage, Tensor};
+
+use crate::graph::{Graph, Memory, Node, Origin, Place};
+use crate::record::{First, Seen, Trace};
+
+/// The graph of a step that was traced twice. Fails with the first difference that a replay could not follow.
+#[track_caller]
+pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
+    if first.device != second.device {
+        return Err(differs(None, "the device", &first.device, &second.device));
+    }
+    for (a, b) in first.nodes.iter().zip(&second.nodes) {
+        same_node(a, b)?;
+    }
+    let more = |n: &Trace, at: usize| n.nodes.get(at).map(|node| format!("{:?} at {}", node.op, node.location));
+    let at = first.nodes.len().min(second.nodes.len());
+    match (more(first, at), more(second, at)) {
+        (None, None) => {}
+        (a, b) => {
+            let shown = |op: Option<String>| op.unwrap_or_else(|| "nothing more".to_owned());
+            return Err(differs(second.nodes.get(at), "what runs", shown(a), shown(b)));
+        }
+    }
+    if first.results != second.results {
+        return Err(differs(None, "the results", shapes(&first.results), shapes(&second.results)));
+    }
+    let states = states_of(second);
+    let earlier = states_of(first);
+    if states.len() != earlier.len() || !states.iter().zip(&earlier).all(|(a, b)| a.0.id() == b.0.id()) {
+        return Err(differs(None, "the number of states used", earlier.len(), states.len()));
+    }
+    let mut memories = Vec::with_capacity(second.memories.len()); // at most one for each storage that was seen
+    for (i, seen) in second.memories.iter().enumerate() {
+        let origin = origin(first, first.memories.get(i), seen, &states)?;
+        memories.push(Memory { origin, bytes: seen.storage.bytes() });
+    }
+    let replaced = states.iter().filter_map(|(state, _, after)| {
+        let after = after.as_ref()?;
+        let memory = second.memory_of(after)?;
+        let version = second.memories[memory].version;
+        Some((state.clone(), Place { memory, version, layout: *after.layout(), dtype: after.dtype() }))
+    });
+    Ok(Graph {
+        device: second.device.clone(),
+        replaced: replaced.collect(),
+        memories,
+        nodes: second.nodes.clone(),
+        results: second.results.clone(),
+    })
+}
+
+fn shapes(places: &[Place]) -> String {
+    let shown: Vec<String> = places.iter().map(|p| format!("{}{:?}", p.dtype, p.layout.dims())).collect();
+    shown.join(", ")
+}
+
+/// Each state that a trace used, the tensor that it held at first, and the last one that it was given.
+fn states_of(trace: &Trace) -> Vec<(State<Tensor>, Tensor, Option<Tensor>)> {
+    let mut found: Vec<(State<Tensor>, Tensor, Option<Tensor>)> = vec![];
+    for StateUse { state, before, after } in &trace.states {
+        match found.iter_mut().find(|(known, ..)| known.id() == state.id()) {
+            Some((.., last)) => *last = after.clone().or(last.take()),
+            None => found.push((state.clone(), before.clone(), after.clone())),
+        }
+    }
+    found
+}
+
+/// Where the contents of a memory of the second trace come from.
+#[track_caller]
+fn origin(
+    earlier: &Trace,
+    before: Option<&Seen>,
+    seen: &Seen,
+    states: &[(State<Tensor>, Tensor, Option<Tensor>)],
+) -> Result<Origin> {
+    match (seen.first, before.map(|b| b.first)) {
+        (first, Some(old)) if first != old => {
+            return Err(differs(None, "the first use of a memory", format!("{old:?}"), format!("{first:?}")));
+        }
+        (First::Input(i), _) => return Ok(Origin::Input(i)),
+        (First::Computed, _) => return Ok(Origin::Computed),
+        (First::Outside, _) => {}
+    }
+    if let Some((state, ..)) = states.iter().find(|(_, held, _)| Arc::ptr_eq(held.storage(), &seen.storage)) {
+        return Ok(Origin::State(state.clone()));
+    }
+    let whole = bytes_of(&seen.storage)?;
+    if before.is_some_and(|b| Arc::ptr_eq(&b.storage, &seen.storage)) {
+        return Ok(Origin::Held(whole));
+    }
+    if earlier.memories.iter().any(|m| m.first == First::Computed && Arc::ptr_eq(&m.storage, &seen.storage)) {
+        let m = "the step reads a tensor that its previous call computed";
+        return Err(Error::argument("capture", m)
+            .help("return the tensor and pass it to the next call, or write it in place: kept.copy_(&new)?"));
+    }
+    let Some(before) = before.filter(|b| b.storage.bytes() == seen.storage.bytes()) else {
+        return Err(differs(None, "a tensor made from numbers of the host", "none", "one"));
+    };
+    if seen.version > 0 || before.version > 0 {
+        let m = "the step writes in place into a tensor that it makes from numbers of the host";
+        return Err(Error::argument("capture", m).help("write into a copy of it: x.copy()?"));
+    }
+    if bytes_of(&before.storage)?.to_bytes()? != whole.to_bytes()? {
+        let m = "a tensor that the step makes from numbers of the host has other numbers in each call";
+        return Err(Error::argument("capture", m)
+            .note("a replay would go on with those of one call")
+            .help("make the tensor outside of the step, and pass it as an input"));
+    }
+    Ok(Origin::Constant(whole))
+}
+
+/// All bytes of a storage, as a tensor.
+#[track_caller]
+fn bytes_of(storage: &Arc<Storage>) -> Result<Tensor> {
+    let layout = Layout::contiguous(Shape::new(&[storage.bytes()])?);
+    Tensor::over_storage(storage.clone(), layout, DType::U8)
+}
+
+#[track_caller]
+fn same_node(a: &Node, b: &Node) -> Result<()> {
+    let sourced = a.source.is_some() && b.source.is_some();
+    let same = a.op == b.op || sourced && without_numbers(&a.op) == without_numbers(&b.op);
+    if !same {
+        return Err(differs(Some(b), "an operation", format!("{:?}", a.op), format!("{:?}", b.op)));
+    }
+    if a.inputs != b.inputs || a.outputs != b.outputs || a.in_place != b.in_place || a.repeats != b.repeats {
+        let shown = |n: &Node| format!("{} of {}", n.op.name(), shapes(&n.inputs));
+        return Err(differs(Some(b), "the operands of an operation", shown(a), shown(b)));
+    }
+    Ok(())
+}
+
+/// The operation with zeros for the numbers that a [`Source`](gradus_tensor::ops::Source) gives it.
+fn without_numbers(op: &Op) -> Op {
+    let mut op = op.clone();
+    match &mut op {
+        Op::Random(random) => (random.seed, random.offset) = (0, 0),
+        Op::Update(update) => {
+            for arg in &mut update.args {
+                if let Arg::Scalar(s) = arg {
+                    *s = Scalar::Float(0.0);
+                }
+            }
+        }
+        _ => {}
+    }
+    op
+}
+
+#[track_caller]
+fn differs(node: Option<&Node>, what: &str, a: impl std::fmt::Display, b: impl std::fmt::Display) -> Error {
+    let m = format!("{what} differs between two calls of the step: {a}, then {b}");
+    let e = Error::new(ErrorKind::InvalidArgument, "capture", m);
+    let e = match node {
+        Some(node) => e.note(format!("{} ran at {}", node.op.name(), node.location)),
+        None => e,
+    };
+    e.help("a step does the same in every call; pass what changes as an input, or capture each form by itself")
+}

@@ -1,0 +1,61 @@
+//! [`Key`]: what the arguments of a step have to share for one plan to serve them.
+
+use std::sync::Arc;
+
+use gradus_tensor::{DType, Device, Tensor, is_grad_enabled, is_inference};
+
+/// The shapes, strides, dtypes and devices of the arguments, which of them share memory, and whether operations are
+/// recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Key {
+    inputs: Vec<Input>,
+    records: bool,
+    inference: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Input {
+    shape: Vec<usize>,
+    strides: Vec<isize>,
+    dtype: DType,
+    device: Device,
+    requires_grad: bool,
+    /// The first argument in the same storage, and the distance from its offset.
+    shares: Option<(usize, isize)>,
+}
+
+impl Key {
+    pub(crate) fn of(inputs: &[&Tensor]) -> Key {
+        let input = |(i, t): (usize, &&Tensor)| {
+            let first = inputs[..i].iter().position(|o| Arc::ptr_eq(o.storage(), t.storage()));
+            let distance = |o: &Tensor| t.layout().offset() as isize - o.layout().offset() as isize;
+            Input {
+                shape: t.shape().to_vec(),
+                strides: t.layout().strides().to_vec(),
+                dtype: t.dtype(),
+                device: t.device().clone(),
+                requires_grad: t.requires_grad(),
+                shares: first.map(|first| (first, distance(inputs[first]))),
+            }
+        };
+        Key {
+            inputs: inputs.iter().enumerate().map(input).collect(),
+            records: is_grad_enabled(),
+            inference: is_inference(),
+        }
+    }
+
+    /// The first way in which the arguments of `self` differ from those of `other`, in words.
+    pub(crate) fn difference(&self, other: &Key) -> String {
+        if self.inputs.len() != other.inputs.len() {
+            return format!("{} inputs, then {}", self.inputs.len(), other.inputs.len());
+        }
+        for (i, (a, b)) in self.inputs.iter().zip(&other.inputs).enumerate() {
+            if a != b {
+                let show = |x: &Input| format!("{}{:?} with strides {:?}", x.dtype, x.shape, x.strides);
+                return format!("input {i}: {} -> {}", show(a), show(b));
+            }
+        }
+        "gradients were switched on or off".to_owned()
+    }
+}

@@ -1,0 +1,109 @@
+//! Joining: elementwise operations whose result only one other elementwise operation reads become one with it.
+
+use std::sync::Arc;
+
+use gradus_tensor::backend::kernel::JoinArg;
+use gradus_tensor::ops::{Arg, Map, Op};
+use gradus_tensor::{DType, Kernel};
+
+use crate::graph::{Graph, Node, Place};
+
+/// The largest number of instructions and of arguments of a joined kernel.
+const INSTRUCTIONS: usize = 96;
+const ARGUMENTS: usize = 16;
+
+/// Joins elementwise operations, so that the values between them are never stored. The values are the same: a result in
+/// half precision, which would be rounded between the two, is not joined.
+pub fn join_elementwise(graph: &mut Graph) {
+    let mut keep = vec![true; graph.nodes.len()];
+    for first in 0..graph.nodes.len() {
+        let Some(second) = only_reader(graph, first) else { continue };
+        if !unchanged_between(graph, first, second) {
+            continue;
+        }
+        if let Some(joined) = joined(&graph.nodes[first], &graph.nodes[second]) {
+            graph.nodes[second] = joined;
+            keep[first] = false;
+        }
+    }
+    graph.retain(&keep);
+}
+
+/// The node that alone reads the result of node `first`, if that result is temporary and both are elementwise.
+fn only_reader(graph: &Graph, first: usize) -> Option<usize> {
+    let node = &graph.nodes[first];
+    let ([out], Op::Map(_), false) = (&node.outputs[..], &node.op, node.in_place) else { return None };
+    if !graph.is_temporary(out.memory) {
+        return None;
+    }
+    let touches = |place: &Place| place.memory == out.memory;
+    let later = graph.nodes.iter().enumerate().skip(first + 1);
+    let mut users = later.filter(|(_, n)| n.inputs.iter().chain(&n.outputs).any(touches));
+    let (second, reader) = users.next()?;
+    let elementwise = matches!(reader.op, Op::Map(_)) && !reader.in_place;
+    let same = reader.inputs.iter().filter(|p| touches(p)).all(|p| p == out);
+    let full = reader.outputs.iter().all(|o| o.layout.shape() == out.layout.shape());
+    (users.next().is_none() && elementwise && same && full).then_some(second)
+}
+
+/// Whether the inputs of node `first` still have their values when node `second` runs.
+fn unchanged_between(graph: &Graph, first: usize, second: usize) -> bool {
+    let read = |memory| graph.nodes[first].inputs.iter().any(|p| p.memory == memory);
+    graph.nodes[first + 1..second].iter().all(|n| !n.in_place || !n.outputs.iter().any(|o| read(o.memory)))
+}
+
+/// The two operations as one; `None` if the kernel would be too large, or cannot be built.
+fn joined(first: &Node, second: &Node) -> Option<Node> {
+    let (Op::Map(a), Op::Map(b)) = (&first.op, &second.op) else { return None };
+    let between = first.outputs[0];
+    let mut arguments = Arguments::default();
+    let first_args = a.args.iter().zip(a.kernel.args()).map(|(&arg, &d)| arguments.number(arg, d, &first.inputs));
+    let first_args = first_args.collect::<Option<Vec<_>>>()?;
+    let second_args = b.args.iter().zip(b.kernel.args()).map(|(&arg, &d)| match arg {
+        Arg::Tensor(i) if second.inputs[i] == between => Some(JoinArg::First),
+        arg => arguments.number(arg, d, &second.inputs).map(JoinArg::Arg),
+    });
+    let second_args = second_args.collect::<Option<Vec<_>>>()?;
+    if arguments.args.len() > ARGUMENTS {
+        return None;
+    }
+    let kernel = Kernel::joined(&a.kernel, &b.kernel, &arguments.dtypes, &first_args, &second_args).ok()?;
+    if kernel.insts().len() > INSTRUCTIONS {
+        return None;
+    }
+    let op = Op::Map(Map { kernel: Arc::new(kernel), args: arguments.args.into_iter().collect() });
+    Some(Node { op, inputs: arguments.inputs, ..second.clone() })
+}
+
+/// The arguments of a joined kernel.
+#[derive(Default)]
+struct Arguments {
+    args: Vec<Arg>,
+    dtypes: Vec<DType>,
+    inputs: Vec<Place>,
+}
+
+impl Arguments {
+    /// The number of the joined argument for an argument of one of the two. A place that both read is one argument.
+    fn number(&mut self, arg: Arg, dtype: DType, inputs: &[Place]) -> Option<usize> {
+        let arg = match arg {
+            Arg::Tensor(i) => {
+                let place = *inputs.get(i)?;
+                let at = self.inputs.iter().position(|p| *p == place).unwrap_or_else(|| {
+                    self.inputs.push(place);
+                    self.inputs.len() - 1
+                });
+                Arg::Tensor(at)
+            }
+            Arg::Scalar(s) => Arg::Scalar(s),
+            Arg::Output(_) => return None,
+        };
+        let known = |i: &usize| self.args[*i] == arg && self.dtypes[*i] == dtype && matches!(arg, Arg::Tensor(_));
+        if let Some(i) = (0..self.args.len()).find(known) {
+            return Some(i);
+        }
+        self.args.push(arg);
+        self.dtypes.push(dtype);
+        Some(self.args.len() - 1)
+    }
+}

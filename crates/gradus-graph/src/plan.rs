@@ -1,0 +1,214 @@
+//! [`Plan`]: a graph with memory for its temporary values, ready to run.
+
+use std::sync::{Arc, Weak};
+
+use gradus_tensor::ops::{Block, ReplayCall, ReplayOperand, Source, replay};
+use gradus_tensor::{Error, Layout, Result, Storage, Tensor};
+
+use crate::graph::{Graph, Node, Origin, Place};
+use crate::record::{base, moved};
+
+/// A graph that is ready to run.
+pub(crate) struct Plan {
+    pub(crate) graph: Graph,
+    calls: Vec<ReplayCall>,
+    /// The calls whose parameters are renewed before each replay, in order.
+    renewed: Vec<(usize, Renew)>,
+    /// For each memory, its number in a replay: tensors first, then blocks.
+    numbers: Vec<usize>,
+    /// The memories that are tensors during a replay, in order.
+    tensors: Vec<usize>,
+    /// The memories that leave the step. Each replay computes them in new memory.
+    leaving: Vec<usize>,
+    /// The memory of the temporary values.
+    blocks: Vec<Block>,
+    /// The offsets of the arguments that the calls are adapted to.
+    offsets: Vec<usize>,
+    /// For each argument, the storage and the offset that it had in both traces, if these were the same. Then it is not
+    /// known whether the step reads the argument or holds the tensor itself.
+    pinned: Vec<Option<(Weak<Storage>, usize)>>,
+}
+
+enum Renew {
+    From(Arc<dyn Source>),
+    Repeat(usize),
+}
+
+impl Plan {
+    /// Plans the memory of `graph`.
+    #[track_caller]
+    pub(crate) fn new(graph: Graph, pinned: Vec<Option<(Weak<Storage>, usize)>>) -> Result<Plan> {
+        let external = |m: &usize| !matches!(graph.memories[*m].origin, Origin::Computed);
+        let tensors: Vec<usize> = (0..graph.memories.len()).filter(external).collect();
+        let leaving: Vec<usize> = (0..graph.memories.len()).filter(|m| !external(m) && graph.leaves(*m)).collect();
+        let (block_of, sizes) = assigned(&graph);
+        let mut numbers = vec![usize::MAX; graph.memories.len()];
+        for (i, &m) in tensors.iter().enumerate() {
+            numbers[m] = i;
+        }
+        for (m, block) in block_of.iter().enumerate() {
+            if let Some(block) = block {
+                numbers[m] = tensors.len() + block;
+            }
+        }
+        for (i, &m) in leaving.iter().enumerate() {
+            numbers[m] = tensors.len() + sizes.len() + i;
+        }
+        let blocks = sizes.iter().map(|&bytes| Block::new(&graph.device, bytes)).collect::<Result<Vec<_>>>()?;
+        let operand = |p: &Place| ReplayOperand { memory: numbers[p.memory], layout: p.layout, dtype: p.dtype };
+        let call = |node: &Node| ReplayCall {
+            op: node.op.clone(),
+            inputs: node.inputs.iter().map(operand).collect(),
+            outputs: node.outputs.iter().map(operand).collect(),
+            location: node.location,
+        };
+        let calls = graph.nodes.iter().map(call).collect();
+        let renew = |(i, node): (usize, &Node)| {
+            let from = match (node.repeats, &node.source) {
+                (Some(earlier), _) => Renew::Repeat(earlier),
+                (None, Some(source)) => Renew::From(source.clone()),
+                (None, None) => return None,
+            };
+            Some((i, from))
+        };
+        let renewed = graph.nodes.iter().enumerate().filter_map(renew).collect();
+        let offsets = vec![0; pinned.len()];
+        Ok(Plan { graph, calls, renewed, numbers, tensors, leaving, blocks, offsets, pinned })
+    }
+
+    /// Whether each argument that was the same in both traces is still that one.
+    pub(crate) fn serves(&self, inputs: &[&Tensor]) -> bool {
+        self.pinned.iter().zip(inputs).all(|(pin, t)| match pin {
+            Some((storage, offset)) => {
+                std::ptr::eq(storage.as_ptr(), Arc::as_ptr(t.storage())) && t.layout().offset() == *offset
+            }
+            None => true,
+        })
+    }
+
+    /// Whether a tensor that the plan holds is held by nobody else any more: what the step works with was replaced.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.graph.memories.iter().any(|m| match &m.origin {
+            Origin::Held(t) => Arc::strong_count(t.storage()) == 1,
+            _ => false,
+        })
+    }
+
+    /// Whether an input shares its storage with a tensor that the step holds itself.
+    pub(crate) fn overlaps(&self, inputs: &[&Tensor]) -> bool {
+        let input = |t: &Tensor| inputs.iter().any(|i| Arc::ptr_eq(i.storage(), t.storage()));
+        self.graph.memories.iter().any(|m| match &m.origin {
+            Origin::Held(t) | Origin::Constant(t) => input(t),
+            Origin::State(state) => input(&state.get()),
+            _ => false,
+        })
+    }
+
+    /// Runs the calls on `inputs` and returns the results.
+    #[track_caller]
+    pub(crate) fn run(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        self.follow(inputs)?;
+        for (i, from) in &self.renewed {
+            match from {
+                Renew::From(source) => source.renew(&mut self.calls[*i].op)?,
+                Renew::Repeat(earlier) => self.calls[*i].op = self.calls[*earlier].op.clone(),
+            }
+        }
+        let states: Vec<Option<Tensor>> = self.tensors.iter().map(|&m| self.state(m)).collect();
+        let tensor = |(&m, state): (&usize, &'_ Option<Tensor>)| -> Option<Tensor> {
+            match &self.graph.memories[m].origin {
+                Origin::Input(i) => Some(inputs[*i].clone()),
+                Origin::Held(t) | Origin::Constant(t) => Some(t.clone()),
+                _ => state.clone(),
+            }
+        };
+        let tensors: Vec<Tensor> = self.tensors.iter().zip(&states).filter_map(tensor).collect();
+        let kept = self.blocks.len();
+        for &m in &self.leaving {
+            self.blocks.push(Block::new(&self.graph.device, self.graph.memories[m].bytes)?);
+        }
+        let refs: Vec<&Tensor> = tensors.iter().collect();
+        let done = replay(&self.graph.device, &self.calls, &refs, &mut self.blocks);
+        let fresh = self.blocks.split_off(kept);
+        done?;
+        let storages: Vec<_> = fresh.into_iter().map(|b| b.into_storage(&self.graph.device)).collect();
+        let result = |p: &Place| {
+            let number = self.numbers[p.memory];
+            let storage = match number.checked_sub(tensors.len() + kept) {
+                Some(i) => storages[i].clone(),
+                None => tensors[number].storage().clone(),
+            };
+            Tensor::over_storage(storage, self.layout(p, inputs)?, p.dtype)
+        };
+        let results = self.graph.results.iter().map(result).collect::<Result<Vec<_>>>()?;
+        for (state, place) in &self.graph.replaced {
+            state.set(result(place)?);
+        }
+        Ok(results)
+    }
+
+    fn state(&self, memory: usize) -> Option<Tensor> {
+        if let Origin::State(state) = &self.graph.memories[memory].origin { Some(state.get()) } else { None }
+    }
+
+    /// Where a place of the graph lies. Places in arguments are relative to them.
+    #[track_caller]
+    fn layout(&self, place: &Place, inputs: &[&Tensor]) -> Result<Layout> {
+        let Origin::Input(i) = self.graph.memories[place.memory].origin else { return Ok(place.layout) };
+        moved(&place.layout, 0, base(inputs, i), inputs[i])
+            .ok_or_else(|| Error::argument("replay", "an argument's storage is too short"))
+    }
+
+    /// Adapts the calls to the offsets of `inputs`.
+    #[track_caller]
+    fn follow(&mut self, inputs: &[&Tensor]) -> Result<()> {
+        if inputs.iter().zip(&self.offsets).all(|(t, &offset)| t.layout().offset() == offset) {
+            return Ok(());
+        }
+        let layouts = |places: &[Place]| places.iter().map(|p| self.layout(p, inputs)).collect::<Result<Vec<_>>>();
+        let node = |node: &Node| Ok((layouts(&node.inputs)?, layouts(&node.outputs)?));
+        let nodes = self.graph.nodes.iter().map(node).collect::<Result<Vec<_>>>()?;
+        for (call, (ins, outs)) in self.calls.iter_mut().zip(nodes) {
+            call.inputs.iter_mut().zip(ins).for_each(|(operand, layout)| operand.layout = layout);
+            call.outputs.iter_mut().zip(outs).for_each(|(operand, layout)| operand.layout = layout);
+        }
+        self.offsets = inputs.iter().map(|t| t.layout().offset()).collect();
+        Ok(())
+    }
+}
+
+/// The block of each temporary memory, and the sizes of the blocks. A block serves memories of which no two are needed
+/// at the same time.
+fn assigned(graph: &Graph) -> (Vec<Option<usize>>, Vec<usize>) {
+    let n = graph.memories.len();
+    let mut last = vec![0; n];
+    for (i, node) in graph.nodes.iter().enumerate() {
+        node.inputs.iter().chain(&node.outputs).for_each(|p| last[p.memory] = i);
+    }
+    let mut block_of: Vec<Option<usize>> = vec![None; n];
+    let (mut sizes, mut free): (Vec<usize>, Vec<usize>) = (vec![], vec![]);
+    let temporary: Vec<bool> = (0..n).map(|m| graph.is_temporary(m)).collect();
+    for (i, node) in graph.nodes.iter().enumerate() {
+        // A memory without elements may be read although nothing writes it.
+        for p in node.outputs.iter().chain(&node.inputs).filter(|p| temporary[p.memory]) {
+            if block_of[p.memory].is_some() {
+                continue;
+            }
+            let bytes = graph.memories[p.memory].bytes;
+            let fits = |&at: &usize| sizes[free[at]] >= bytes && sizes[free[at]] / 2 <= bytes;
+            let best = (0..free.len()).filter(fits).min_by_key(|&at| sizes[free[at]]);
+            block_of[p.memory] = Some(match best {
+                Some(at) => free.swap_remove(at),
+                None => {
+                    sizes.push(bytes);
+                    sizes.len() - 1
+                }
+            });
+        }
+        let mut ended: Vec<usize> = node.inputs.iter().chain(&node.outputs).map(|p| p.memory).collect();
+        ended.sort_unstable();
+        ended.dedup();
+        free.extend(ended.iter().filter(|&&m| temporary[m] && last[m] == i).filter_map(|&m| block_of[m]));
+    }
+    (block_of, sizes)
+}

@@ -1,0 +1,195 @@
+//! Runs a step and records its operations.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gradus_tensor::ops::{Effect, Op, StateUse, Traced, trace_closed};
+use gradus_tensor::{Device, Error, ErrorKind, Here, Layout, Result, Storage, Tensor};
+
+use crate::graph::{Node, Place};
+
+/// What a call of a step did.
+pub(crate) struct Trace {
+    pub(crate) device: Device,
+    pub(crate) memories: Vec<Seen>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) results: Vec<Place>,
+    pub(crate) states: Vec<StateUse>,
+}
+
+/// A storage that a trace met. Holding it keeps its address from being used again.
+pub(crate) struct Seen {
+    pub(crate) storage: Arc<Storage>,
+    pub(crate) first: First,
+    /// The number of writes in place.
+    pub(crate) version: u32,
+    /// The smallest offset of the arguments in it. Places are relative to it.
+    pub(crate) base: usize,
+}
+
+/// How a trace met a storage first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum First {
+    /// As an argument of the step.
+    Input(usize),
+    /// As the result of an operation.
+    Computed,
+    /// Otherwise: it existed before the step, or was made from numbers of the host.
+    Outside,
+}
+
+#[derive(Default)]
+struct Recorder {
+    known: HashMap<*const Storage, usize>,
+    memories: Vec<Seen>,
+    nodes: Vec<Node>,
+    /// The first reason why the step cannot be replayed.
+    refused: Option<Error>,
+}
+
+impl Trace {
+    /// The number of the memory of a tensor.
+    pub(crate) fn memory_of(&self, t: &Tensor) -> Option<usize> {
+        self.memories.iter().position(|seen| Arc::ptr_eq(&seen.storage, t.storage()))
+    }
+}
+
+/// Runs `f` on `inputs` and records what runs.
+#[track_caller]
+pub(crate) fn record<F>(f: &mut F, inputs: &[Tensor]) -> Result<(Vec<Tensor>, Trace)>
+where
+    F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
+{
+    let recorder = Rc::new(RefCell::new(Recorder::default()));
+    let refs: Vec<&Tensor> = inputs.iter().collect();
+    for (i, t) in inputs.iter().enumerate() {
+        let memory = recorder.borrow_mut().memory(t, First::Input(i));
+        recorder.borrow_mut().memories[memory].base = base(&refs, i);
+    }
+    let seen = recorder.clone();
+    let (results, states) = trace_closed(move |ran| seen.borrow_mut().ran(ran), || f(inputs));
+    let results = results?;
+    let mut recorder = recorder.take();
+    if let Some(e) = recorder.refused.take() {
+        return Err(e);
+    }
+    if let Some(t) = results.iter().find(|t| t.requires_grad()) {
+        let m = "a captured step returns a tensor that requires a gradient";
+        return Err(Error::new(ErrorKind::Autograd, "capture", m)
+            .operand("result", t.shape(), t.dtype(), t.device())
+            .note("a replay records no graph, so no gradient could flow back into the step")
+            .help("compute the gradient inside of the step, and return t.detach()"));
+    }
+    let places = results.iter().map(|t| recorder.place(t, First::Outside)).collect();
+    // The tensors that states were given belong to the step, even if no operation made them.
+    for used in &states {
+        recorder.memory(&used.before, First::Outside);
+        if let Some(after) = &used.after {
+            recorder.memory(after, First::Outside);
+        }
+    }
+    let Some(device) = inputs.first().or(results.first()).map(|t| t.device().clone()).or_else(|| recorder.device()) else {
+        return Err(Error::argument("capture", "the step runs no operation"));
+    };
+    if let Some(other) = recorder.memories.iter().find(|seen| *seen.storage.device() != device) {
+        return Err(two_devices(&device, other.storage.device())).here();
+    }
+    let Recorder { memories, nodes, .. } = recorder;
+    Ok((results, Trace { device, memories, nodes, results: places, states }))
+}
+
+fn two_devices(a: &Device, b: &Device) -> Error {
+    let m = format!("a captured step runs on one device, and this one uses {a} and {b}");
+    Error::new(ErrorKind::DeviceMismatch, "capture", m).help("move the tensors before the step")
+}
+
+impl Recorder {
+    fn device(&self) -> Option<Device> {
+        self.memories.first().map(|seen| seen.storage.device().clone())
+    }
+
+    /// The number of a tensor's memory.
+    fn memory(&mut self, t: &Tensor, first: First) -> usize {
+        let storage = t.storage();
+        *self.known.entry(Arc::as_ptr(storage)).or_insert_with(|| {
+            self.memories.push(Seen { storage: storage.clone(), first, version: 0, base: 0 });
+            self.memories.len() - 1
+        })
+    }
+
+    fn place(&mut self, t: &Tensor, first: First) -> Place {
+        let memory = self.memory(t, first);
+        let Seen { version, base, .. } = self.memories[memory];
+        let relative = moved(t.layout(), base, 0, t);
+        let layout = relative.unwrap_or_else(|| {
+            let m = "an argument lies inside of a tensor that the step also uses by itself";
+            let e = Error::argument("capture", m).help("pass a copy: x.copy()?");
+            self.refused.get_or_insert(e);
+            *t.layout()
+        });
+        Place { memory, version, layout, dtype: t.dtype() }
+    }
+
+    fn ran(&mut self, ran: &Traced<'_>) {
+        if ran.op.effect() == Effect::Crosses {
+            let (from, to) = (ran.inputs[0].device(), ran.outputs[0].device());
+            self.refused.get_or_insert_with(|| two_devices(from, to));
+        }
+        let updated = if ran.in_place && ran.op.effect() == Effect::Updates { ran.outputs.len() } else { 0 };
+        let inputs: Vec<Place> = ran.inputs[updated..].iter().map(|t| self.place(t, First::Outside)).collect();
+        if matches!(ran.op, Op::Rule(_)) {
+            return;
+        }
+        if !ran.kernel {
+            // Views share the memory of their input, and results without elements need no kernel.
+            for t in ran.outputs {
+                self.memory(t, First::Computed);
+            }
+            return;
+        }
+        if ran.in_place {
+            // Each storage is written once, however many of its views are.
+            for t in ran.outputs {
+                let memory = self.memory(t, First::Outside);
+                self.memories[memory].version += 1;
+            }
+        }
+        let first = if ran.in_place { First::Outside } else { First::Computed };
+        let outputs = ran.outputs.iter().map(|t| self.place(t, first)).collect();
+        let source = ran.source.cloned();
+        // A stream gives the same numbers twice only where a region is recomputed.
+        let same = |node: &Node| node.source.is_some() && node.repeats.is_none() && node.op == *ran.op;
+        let repeats = match (&source, ran.op) {
+            (Some(_), Op::Random(_)) => self.nodes.iter().position(same),
+            _ => None,
+        };
+        self.nodes.push(Node {
+            op: ran.op.clone(),
+            inputs,
+            outputs,
+            in_place: ran.in_place,
+            source,
+            repeats,
+            location: ran.location,
+        });
+    }
+}
+
+/// A layout in the storage of `t`, moved by the distance from offset `from` to offset `to`; `None` if it would begin
+/// before the storage or end after it.
+pub(crate) fn moved(layout: &Layout, from: usize, to: usize, t: &Tensor) -> Option<Layout> {
+    if from == to {
+        return Some(*layout);
+    }
+    let offset = (layout.offset() + to).checked_sub(from)?;
+    let elements = t.storage().bytes() / t.dtype().size();
+    Layout::from_parts(*layout.shape(), layout.strides(), offset, elements).ok()
+}
+
+/// The smallest offset of the arguments that share the storage of argument `i`.
+pub(crate) fn base(inputs: &[&Tensor], i: usize) -> usize {
+    let sharing = inputs.iter().filter(|t| Arc::ptr_eq(t.storage(), inputs[i].storage()));
+    sharing.map(|t| t.layout().offset()).min().unwrap_or(0)
+}

@@ -1,0 +1,192 @@
+//! [`replay`]: runs a list of operations on tensors and on memory of its own, without inferring, allocating or recording
+//! anything.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use gradus_backend::{
+    Buffer, DType, Error, ErrorKind, Here, Layout, Result, View, ViewMut, postpone, with_line_of_call,
+};
+use smallvec::SmallVec;
+
+use super::Op;
+use crate::autograd::{before_overwrite, checks_access, is_watched};
+use crate::footprint::Footprint;
+use crate::storage::WriteGuard;
+use crate::{Device, Storage, Tensor};
+
+/// The name under which writes of a replay are logged.
+const OP: &str = "replay";
+
+/// A part of the memory with a number: what a call reads or writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operand {
+    /// The number of the memory: that of a tensor or, after all tensors, of a block.
+    pub memory: usize,
+    /// The positions of the elements.
+    pub layout: Layout,
+    /// The dtype of the elements.
+    pub dtype: DType,
+}
+
+/// An operation and its operands.
+#[derive(Debug, Clone)]
+pub struct ReplayCall {
+    /// The operation.
+    pub op: Op,
+    /// What it reads, besides the outputs that it [updates](super::Effect::Updates).
+    pub inputs: SmallVec<[Operand; 3]>,
+    /// What it writes.
+    pub outputs: SmallVec<[Operand; 1]>,
+    /// The line that its errors have.
+    pub location: &'static Location<'static>,
+}
+
+/// Uninitialised memory of a device, for the values that a replay computes.
+#[derive(Debug)]
+pub struct Block(Buffer);
+
+impl Block {
+    /// Allocates memory for `bytes` bytes.
+    #[track_caller]
+    pub fn new(device: &Device, bytes: usize) -> Result<Block> {
+        device.backend().alloc(bytes).map(Block).here()
+    }
+
+    /// A storage that owns this memory.
+    pub fn into_storage(self, device: &Device) -> Arc<Storage> {
+        Arc::new(Storage::new(device.clone(), self.0))
+    }
+}
+
+impl Tensor {
+    /// A tensor over the memory of a replay. Errors if the layout reaches beyond the storage.
+    #[track_caller]
+    pub fn over_storage(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Result<Tensor> {
+        if layout.numel() > 0 && layout.span().end.saturating_mul(dtype.size()) > storage.bytes() {
+            let m = format!("a layout of {} elements of {dtype} reaches beyond the storage", layout.numel());
+            return Err(Error::argument(OP, m));
+        }
+        Ok(Tensor::from_parts(storage, layout, dtype))
+    }
+}
+
+/// Whether operations can be replayed on this thread: not while they are traced, observed or recomputed.
+pub fn can_replay() -> bool {
+    !(is_watched() || checks_access())
+}
+
+/// Locked memory.
+enum Held<'a> {
+    Read(std::sync::RwLockReadGuard<'a, Buffer>),
+    Write(WriteGuard<'a>),
+}
+
+/// Runs `calls` in order. Memory number `i` is the storage of `tensors[i]` or, after these, a block. Writes to the
+/// storages of tensors raise their versions and are logged, as those of eager operations are.
+///
+/// # Errors
+/// Fails before anything runs if two tensors share a storage, if a write would change a value that a graph protects, or
+/// if this thread is tracing, observing or recomputing operations. An error of an operation has the line of its call.
+#[track_caller]
+pub fn replay(device: &Device, calls: &[ReplayCall], tensors: &[&Tensor], blocks: &mut [Block]) -> Result<()> {
+    if !can_replay() {
+        let m = "operations are traced, observed or recomputed here, and those of a replay cannot be";
+        return Err(Error::argument(OP, m).help("call the function itself here"));
+    }
+    let written = writes(calls, tensors)?;
+    let _told = postpone();
+    // Locked in the order of addresses, like the operands of every operation.
+    let mut order: SmallVec<[usize; 16]> = (0..tensors.len()).collect();
+    let address = |i: usize| Arc::as_ptr(tensors[i].storage());
+    order.sort_unstable_by_key(|&i| address(i));
+    if order.windows(2).any(|pair| address(pair[0]) == address(pair[1])) {
+        return Err(Error::argument(OP, "two of the tensors share a storage"));
+    }
+    let mut held: SmallVec<[Option<Held<'_>>; 16]> = (0..tensors.len()).map(|_| None).collect();
+    for i in order {
+        let storage = tensors[i].storage();
+        held[i] = Some(match &written[i][..] {
+            [] => Held::Read(storage.read()),
+            places => Held::Write(storage.write_all(places, OP)),
+        });
+    }
+    let mut memory: SmallVec<[Memory<'_>; 32]> = SmallVec::new();
+    for one in held.iter_mut().flatten() {
+        memory.push(match one {
+            Held::Read(buffer) => Memory::Read(buffer),
+            Held::Write(buffer) => Memory::Write(Some(buffer)),
+        });
+    }
+    memory.extend(blocks.iter_mut().map(|block| Memory::Write(Some(&mut block.0))));
+    calls.iter().try_for_each(|call| run(device, call, &mut memory))
+}
+
+/// The bytes of each tensor that `calls` write, with the line of each write. Checks the graphs that need them.
+type Places = Vec<SmallVec<[(Footprint, &'static Location<'static>); 1]>>;
+
+#[track_caller]
+fn writes(calls: &[ReplayCall], tensors: &[&Tensor]) -> Result<Places> {
+    let mut written: Places = tensors.iter().map(|_| SmallVec::new()).collect();
+    for call in calls {
+        for out in call.outputs.iter().filter(|out| out.memory < tensors.len()) {
+            let t = tensors[out.memory];
+            if t.storage().is_guarded() {
+                before_overwrite(&Tensor::from_parts(t.storage().clone(), out.layout, out.dtype), OP).here()?;
+            }
+            written[out.memory].push((Footprint::new(&out.layout, out.dtype.size()), call.location));
+        }
+    }
+    Ok(written)
+}
+
+/// Memory while calls run. A written one is taken out for the duration of the call that writes it.
+enum Memory<'a> {
+    Read(&'a Buffer),
+    Write(Option<&'a mut Buffer>),
+}
+
+#[track_caller]
+fn run(device: &Device, call: &ReplayCall, memory: &mut [Memory<'_>]) -> Result<()> {
+    let mut taken: SmallVec<[&mut Buffer; 2]> = SmallVec::new();
+    for (i, out) in call.outputs.iter().enumerate() {
+        let Some(Memory::Write(buffer)) = memory.get_mut(out.memory) else {
+            return Err(broken(call, &format!("output {i} lies in memory that is only read")));
+        };
+        let Some(buffer) = buffer.take() else {
+            return Err(broken(call, "two outputs lie in the same memory"));
+        };
+        taken.push(buffer);
+    }
+    let mut outs: SmallVec<[ViewMut<'_>; 2]> = SmallVec::new();
+    for (buffer, out) in taken.iter_mut().zip(&call.outputs) {
+        outs.push(ViewMut { buffer, dtype: out.dtype, layout: &out.layout });
+    }
+    let mut views: SmallVec<[View<'_>; 4]> = SmallVec::new();
+    for input in &call.inputs {
+        let buffer = match memory.get(input.memory) {
+            Some(Memory::Read(buffer)) => buffer,
+            Some(Memory::Write(Some(buffer))) => &**buffer,
+            _ => return Err(broken(call, "it reads memory that it writes")),
+        };
+        views.push(View { buffer, dtype: input.dtype, layout: &input.layout });
+    }
+    let done = with_line_of_call(call.location, || call.op.forward(device.backend(), &views, &mut outs));
+    drop((outs, views));
+    for (buffer, out) in taken.into_iter().zip(&call.outputs) {
+        if let Some(Memory::Write(place)) = memory.get_mut(out.memory) {
+            *place = Some(buffer);
+        }
+    }
+    done.map_err(|mut e| {
+        e.relocate(call.location);
+        e
+    })
+}
+
+/// The error about a list of calls that is not well formed.
+#[cold]
+#[track_caller]
+fn broken(call: &ReplayCall, m: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, OP, format!("{}: {m}", call.op.name()))
+}

@@ -1,0 +1,56 @@
+//! [`Source`]: numbers that an operation takes from the host and that differ from call to call.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use gradus_backend::Result;
+
+use super::Op;
+use crate::autograd::is_traced;
+use crate::{Generator, State};
+
+/// Host state that determines parameters of an operation: a learning rate, the number of a step, a position in a stream
+/// of random numbers. A replay of traced operations asks it for the parameters of each call.
+pub trait Source: Send + Sync {
+    /// Gives `op`, which was traced, the parameters of the next call, and advances the state as the eager call does.
+    fn renew(&self, op: &mut Op) -> Result<()>;
+}
+
+/// The stream of a layer's random numbers. It advances as it did when the numbers were drawn.
+impl Source for State<Generator> {
+    fn renew(&self, op: &mut Op) -> Result<()> {
+        let Op::Random(random) = op else { return Ok(()) };
+        let spec = random.spec;
+        (random.seed, random.offset) =
+            self.lock().advance(random.distribution, spec.dtype, spec.shape.numel());
+        Ok(())
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Arc<dyn Source>>> = const { RefCell::new(None) };
+}
+
+/// While it exists, traced operations of its thread are reported with a source; see [`source_guard`].
+#[must_use = "the source is unset when the guard is dropped: bind it, `let _source = source_guard(..);`"]
+pub struct SourceGuard(Option<Option<Arc<dyn Source>>>);
+
+impl Drop for SourceGuard {
+    fn drop(&mut self) {
+        if let Some(outer) = self.0.take() {
+            // The source is dropped while nothing is borrowed.
+            drop(CURRENT.replace(outer));
+        }
+    }
+}
+
+/// Until the guard is dropped, operations that are traced are reported with the source that `source` makes. It is not
+/// made if nothing is traced.
+pub fn source_guard(source: impl FnOnce() -> Arc<dyn Source>) -> SourceGuard {
+    SourceGuard(is_traced().then(|| CURRENT.replace(Some(source()))))
+}
+
+/// The source of the operation that is running.
+pub(super) fn current() -> Option<Arc<dyn Source>> {
+    CURRENT.with_borrow(Clone::clone)
+}
