@@ -9,6 +9,7 @@
 #![allow(clippy::print_stdout)] // prints the trace of a program
 
 mod arrays;
+mod captured;
 mod counts;
 mod effects;
 mod generate;
@@ -31,6 +32,7 @@ mod views;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+pub use captured::Captured;
 pub use counts::Counts;
 pub use program::Program;
 pub use run::{Failure, Options};
@@ -83,6 +85,35 @@ pub fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, options: Opt
     (counts, failed.into_iter().take(failures).map(|index| found(seed, index, options)).collect())
 }
 
+/// Runs programs `0..count` of a seed as captured steps, until one of them has failed.
+pub fn captured(seed: u64, count: u64, threads: usize) -> (Captured, Option<Found>) {
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let total: Mutex<(Captured, Option<Found>)> = Mutex::default();
+    let work = || {
+        let mut counts = Captured::default();
+        while !stop.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                break;
+            }
+            match generated(seed, index).and_then(|program| captured::run(&program)) {
+                Ok(one) => counts.merge(&one),
+                Err(failure) => {
+                    let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
+                    total.1.get_or_insert(Found { index, line: line(seed, index), failure });
+                    stop.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+        total.lock().unwrap_or_else(|e| e.into_inner()).0.merge(&counts);
+    };
+    std::thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    total.into_inner().unwrap_or_else(|e| e.into_inner())
+}
+
 /// Generates program number `index`. A panic of the generator is a failure as well.
 fn generated(seed: u64, index: u64) -> Result<Program, Failure> {
     let made = std::panic::catch_unwind(|| generate::program(seed, index));
@@ -114,6 +145,11 @@ pub fn one(line: &str, options: Options) -> Result<Counts, Failure> {
     let mut total = Counts::default();
     total.merge(&counts);
     Ok(total)
+}
+
+/// Parses the program with this text and runs it as a captured step.
+pub fn one_captured(line: &str) -> Result<Captured, Failure> {
+    captured::run(&parse(line).map_err(|message| Failure::new("unreadable", message))?)
 }
 
 /// Parses a program.

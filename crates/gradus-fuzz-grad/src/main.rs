@@ -10,17 +10,33 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use gradus_fuzz_grad::{Options, Planted, fuzz, line, one};
+use gradus_fuzz_grad::{Options, Planted, captured, fuzz, line, one, one_captured};
 
 const USAGE: &str =
-    "usage: gradus-fuzz-grad [--programs N] [--seed S] [--failures K] [--show I] [--planted MISTAKE] | --program LINE";
+    "usage: gradus-fuzz-grad [--captured] [--programs N] [--seed S] [--failures K] [--show I] [--planted MISTAKE] | --program LINE";
 
 enum Task {
     Many { seed: u64, count: u64, failures: usize, show: Option<u64>, planted: Option<Planted> },
     One(String),
+    Captured(CapturedWhat),
+}
+
+/// Which programs are run as captured steps.
+enum CapturedWhat {
+    Many { seed: u64, count: u64 },
+    One(String),
 }
 
 fn task(arguments: &[String]) -> Result<Task, String> {
+    if let [first, rest @ ..] = arguments
+        && first == "--captured"
+    {
+        return match task(rest)? {
+            Task::Many { seed, count, .. } => Ok(Task::Captured(CapturedWhat::Many { seed, count })),
+            Task::One(line) => Ok(Task::Captured(CapturedWhat::One(line))),
+            Task::Captured(_) => Err("`--captured` is given twice".to_owned()),
+        };
+    }
     let (mut seed, mut count, mut failures, mut show, mut planted) = (1, 20_000, 1, None, None);
     for pair in arguments.chunks(2) {
         let [key, value] = pair else { return Err(format!("`{}` needs a value", pair[0])) };
@@ -70,6 +86,35 @@ fn main() -> ExitCode {
             let amiss = if count >= 1000 && found.is_empty() { counts.amiss() } else { vec![] };
             amiss.iter().for_each(|what| println!("the programs are not what they should be: {what}"));
             if found.is_empty() && amiss.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Ok(Task::Captured(CapturedWhat::One(line))) => match one_captured(&line) {
+            Ok(counts) => {
+                println!("{counts:?}");
+                ExitCode::SUCCESS
+            }
+            Err(failure) => {
+                println!("{failure}");
+                ExitCode::FAILURE
+            }
+        },
+        Ok(Task::Captured(CapturedWhat::Many { seed, count })) => {
+            let start = Instant::now();
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            let (counts, found) = captured(seed, count, threads);
+            println!(
+                "fuzz-grad: seed {seed}, {:.1} s, {} programs captured, {} replays compared, {} programs refused",
+                start.elapsed().as_secs_f64(),
+                counts.replayed,
+                counts.replays,
+                counts.refused
+            );
+            match found {
+                Some(f) => {
+                    println!("program {} of seed {seed} failed: {}\n  {}", f.index, f.failure, f.line);
+                    ExitCode::FAILURE
+                }
+                None => ExitCode::SUCCESS,
+            }
         }
         Ok(Task::One(line)) => match one(&line, Options { trace: true, ..Options::default() }) {
             Ok(counts) => {

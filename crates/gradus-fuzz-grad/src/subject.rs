@@ -102,6 +102,16 @@ impl Subject {
         get(&self.tensors, slot)
     }
 
+    /// The number of slots.
+    pub(crate) fn slots(&self) -> Slot {
+        self.tensors.len() as Slot
+    }
+
+    /// The tensors that are defined, by number.
+    pub(crate) fn living(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors.iter().flatten()
+    }
+
     pub(crate) fn define(&mut self, slot: Slot, tensor: Tensor) {
         set(&mut self.tensors, slot, Some(tensor));
     }
@@ -281,7 +291,7 @@ fn write(tensors: &[Option<Tensor>], s: &Statement) -> Result<()> {
     let rows = |axis| index(&indices(s.number(0), count, to.size(axis)?), &[count]);
     let elements = || {
         let mut shape = to.shape().to_vec();
-        shape[s.place(2)] = count;
+        *shape.get_mut(s.place(2)).ok_or_else(|| missing(NONE))? = count;
         index(&indices(s.number(0), numel(&shape), to.size(axis)?), &shape)
     };
     match s.name {

@@ -10,6 +10,7 @@ use crate::key::Key;
 use crate::passes;
 use crate::plan::Plan;
 use crate::record::{Trace, record};
+use crate::verify;
 
 /// The number of calls that may be traced before a difference between two of them is an error. The first call of a
 /// training step allocates the state of its optimiser, so it differs from the others.
@@ -24,6 +25,8 @@ pub struct Step<F> {
     /// The most recently used last.
     plans: Vec<(Key, Progress)>,
     replays: u64,
+    /// The number of replays that are still to be verified.
+    verified: u64,
 }
 
 /// How far the capture for one kind of arguments is.
@@ -48,7 +51,7 @@ pub fn capture<F>(f: F) -> Step<F>
 where
     F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
 {
-    Step { f, plans: vec![], replays: 0 }
+    Step { f, plans: vec![], replays: 0, verified: 0 }
 }
 
 impl<F> Step<F>
@@ -74,7 +77,13 @@ where
                 return (self.f)(&owned(inputs));
             }
             Some(Progress::Ready(mut plan)) => {
-                let results = plan.run(inputs);
+                let first = std::mem::replace(&mut plan.is_new, false) && cfg!(debug_assertions);
+                let results = if first || self.verified > 0 {
+                    self.verified = self.verified.saturating_sub(u64::from(!first));
+                    verify::beside(&mut plan, &mut self.f, inputs)
+                } else {
+                    plan.run(inputs)
+                };
                 self.replays += u64::from(results.is_ok());
                 self.plans.push((key, Progress::Ready(plan)));
                 return results;
@@ -97,6 +106,14 @@ where
         }
         self.plans.push((key, Progress::Traced(Box::new(trace), 1)));
         Ok(results)
+    }
+
+    /// Verifies the next `calls` replays: each runs beside the function, and if the results, the tensors written in place
+    /// or the states differ by a bit, the call is an error that lists the operations. On devices other than CPUs, whose
+    /// compilers may combine instructions, a difference of 1e-4 of the largest element is allowed. In debug builds the
+    /// first replay of each plan is verified anyway.
+    pub fn verify(&mut self, calls: u64) {
+        self.verified = calls;
     }
 
     /// The number of calls that were replayed.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gradus_tensor::ops::{Arg, Op, StateUse};
+use gradus_tensor::ops::{Arg, Contiguous, Op, StateUse};
 use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Scalar, Shape, State, Storage, Tensor};
 
 use crate::graph::{Graph, Memory, Node, Origin, Place};
@@ -36,7 +36,7 @@ pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
     }
     let mut memories = Vec::with_capacity(second.memories.len()); // at most one for each storage that was seen
     for (i, seen) in second.memories.iter().enumerate() {
-        let origin = origin(first, first.memories.get(i), seen, &states)?;
+        let origin = origin((first, second), first.memories.get(i), seen, &states)?;
         memories.push(Memory { origin, bytes: seen.storage.bytes() });
     }
     let replaced = states.iter().filter_map(|(state, _, after)| {
@@ -45,13 +45,43 @@ pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
         let version = second.memories[memory].version;
         Some((state.clone(), Place { memory, version, layout: *after.layout(), dtype: after.dtype() }))
     });
-    Ok(Graph {
+    let mut graph = Graph {
         device: second.device.clone(),
         replaced: replaced.collect(),
         memories,
         nodes: second.nodes.clone(),
         results: second.results.clone(),
-    })
+    };
+    copy_constants(&mut graph);
+    Ok(graph)
+}
+
+/// Makes each constant that the step writes or returns a computed memory, into which the constant is copied first.
+fn copy_constants(graph: &mut Graph) {
+    for m in 0..graph.memories.len() {
+        let Origin::Constant(values) = graph.memories[m].origin.clone() else { continue };
+        let written = graph.nodes.iter().any(|n| n.outputs.iter().any(|o| o.memory == m));
+        if !written && !graph.leaves(m) {
+            continue;
+        }
+        let source = graph.memories.len();
+        let place = |memory| Place { memory, version: 0, layout: *values.layout(), dtype: values.dtype() };
+        let copy = Node {
+            op: Contiguous.into(),
+            inputs: vec![place(source)],
+            outputs: vec![place(m)],
+            in_place: false,
+            source: None,
+            repeats: None,
+            location: std::panic::Location::caller(),
+        };
+        graph.memories.push(graph.memories[m].clone());
+        graph.memories[m].origin = Origin::Computed;
+        if values.numel() > 0 {
+            graph.nodes.insert(0, copy);
+            graph.nodes.iter_mut().for_each(|n| n.repeats = n.repeats.map(|r| r + 1));
+        }
+    }
 }
 
 fn shapes(places: &[Place]) -> String {
@@ -74,14 +104,14 @@ fn states_of(trace: &Trace) -> Vec<(State<Tensor>, Tensor, Option<Tensor>)> {
 /// Where the contents of a memory of the second trace come from.
 #[track_caller]
 fn origin(
-    earlier: &Trace,
+    (first, second): (&Trace, &Trace),
     before: Option<&Seen>,
     seen: &Seen,
     states: &[(State<Tensor>, Tensor, Option<Tensor>)],
 ) -> Result<Origin> {
     match (seen.first, before.map(|b| b.first)) {
-        (first, Some(old)) if first != old => {
-            return Err(differs(None, "the first use of a memory", format!("{old:?}"), format!("{first:?}")));
+        (now, Some(old)) if now != old => {
+            return Err(differs(None, "the first use of a memory", format!("{old:?}"), format!("{now:?}")));
         }
         (First::Input(i), _) => return Ok(Origin::Input(i)),
         (First::Computed, _) => return Ok(Origin::Computed),
@@ -90,34 +120,42 @@ fn origin(
     if let Some((state, ..)) = states.iter().find(|(_, held, _)| Arc::ptr_eq(held.storage(), &seen.storage)) {
         return Ok(Origin::State(state.clone()));
     }
-    let whole = bytes_of(&seen.storage)?;
-    if before.is_some_and(|b| Arc::ptr_eq(&b.storage, &seen.storage)) {
-        return Ok(Origin::Held(whole));
-    }
-    if earlier.memories.iter().any(|m| m.first == First::Computed && Arc::ptr_eq(&m.storage, &seen.storage)) {
-        let m = "the step reads a tensor that its previous call computed";
-        return Err(Error::argument("capture", m)
-            .help("return the tensor and pass it to the next call, or write it in place: kept.copy_(&new)?"));
-    }
-    let Some(before) = before.filter(|b| b.storage.bytes() == seen.storage.bytes()) else {
-        return Err(differs(None, "a tensor made from numbers of the host", "none", "one"));
+    let made = |trace: &Trace, storage: &Arc<Storage>| {
+        trace.made.iter().find(|m| Arc::ptr_eq(m.tensor.storage(), storage)).map(|m| m.copy.clone())
     };
-    if seen.version > 0 || before.version > 0 {
-        let m = "the step writes in place into a tensor that it makes from numbers of the host";
-        return Err(Error::argument("capture", m).help("write into a copy of it: x.copy()?"));
+    match (before.and_then(|b| made(first, &b.storage)), made(second, &seen.storage)) {
+        (Some(a), Some(b)) if a.dtype() == b.dtype() && a.to_bytes()? == b.to_bytes()? => return Ok(Origin::Constant(b)),
+        (_, Some(_)) => {
+            let m = "a tensor that the step makes from numbers of the host has other numbers in each call";
+            return Err(Error::argument("capture", m)
+                .note("a replay would go on with those of one call")
+                .help("make the tensor outside of the step, and pass it as an input"));
+        }
+        (_, None) => {}
     }
-    if bytes_of(&before.storage)?.to_bytes()? != whole.to_bytes()? {
-        let m = "a tensor that the step makes from numbers of the host has other numbers in each call";
-        return Err(Error::argument("capture", m)
-            .note("a replay would go on with those of one call")
-            .help("make the tensor outside of the step, and pass it as an input"));
+    if before.is_some_and(|b| Arc::ptr_eq(&b.storage, &seen.storage)) {
+        return bytes_of(&seen.storage).map(Origin::Held);
     }
-    Ok(Origin::Constant(whole))
+    let computed = |m: &Seen| m.first == First::Computed && Arc::ptr_eq(&m.storage, &seen.storage);
+    let m = if first.memories.iter().any(computed) {
+        "the step reads a tensor that its previous call computed"
+    } else {
+        "the step reads another tensor in each call, which is neither an input nor a result of its operations"
+    };
+    let memory = second.memories.iter().position(|m| std::ptr::eq(m, seen));
+    let touches = |n: &&Node| n.inputs.iter().chain(&n.outputs).any(|p| Some(p.memory) == memory);
+    let e = match second.nodes.iter().find(touches) {
+        Some(node) => Error::argument("capture", m).note(format!("{} uses it at {}", node.op.name(), node.location)),
+        None => Error::argument("capture", m),
+    };
+    Err(e
+        .note("such a tensor is kept from one call for the next, or computed by another thread")
+        .help("return the tensor and pass it to the next call, or write it in place: kept.copy_(&new)?"))
 }
 
 /// All bytes of a storage, as a tensor.
 #[track_caller]
-fn bytes_of(storage: &Arc<Storage>) -> Result<Tensor> {
+pub(crate) fn bytes_of(storage: &Arc<Storage>) -> Result<Tensor> {
     let layout = Layout::contiguous(Shape::new(&[storage.bytes()])?);
     Tensor::over_storage(storage.clone(), layout, DType::U8)
 }

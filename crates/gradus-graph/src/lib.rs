@@ -32,6 +32,7 @@ pub mod passes;
 mod plan;
 mod print;
 mod record;
+mod verify;
 
 pub use capture::{Step, capture};
 pub use graph::{Graph, Memory, Node, Origin, Place};

@@ -11,6 +11,8 @@ use crate::record::{base, moved};
 /// A graph that is ready to run.
 pub(crate) struct Plan {
     pub(crate) graph: Graph,
+    /// Whether it has not run yet.
+    pub(crate) is_new: bool,
     calls: Vec<ReplayCall>,
     /// The calls whose parameters are renewed before each replay, in order.
     renewed: Vec<(usize, Renew)>,
@@ -73,7 +75,7 @@ impl Plan {
         };
         let renewed = graph.nodes.iter().enumerate().filter_map(renew).collect();
         let offsets = vec![0; pinned.len()];
-        Ok(Plan { graph, calls, renewed, numbers, tensors, leaving, blocks, offsets, pinned })
+        Ok(Plan { graph, is_new: true, calls, renewed, numbers, tensors, leaving, blocks, offsets, pinned })
     }
 
     /// Whether each argument that was the same in both traces is still that one.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gradus_tensor::ops::{Effect, Op, StateUse, Traced, trace_closed};
+use gradus_tensor::ops::{Effect, Op, Made, StateUse, Traced, Uses, trace_closed};
 use gradus_tensor::{Device, Error, ErrorKind, Here, Layout, Result, Storage, Tensor};
 
 use crate::graph::{Node, Place};
@@ -17,6 +17,7 @@ pub(crate) struct Trace {
     pub(crate) nodes: Vec<Node>,
     pub(crate) results: Vec<Place>,
     pub(crate) states: Vec<StateUse>,
+    pub(crate) made: Vec<Made>,
 }
 
 /// A storage that a trace met. Holding it keeps its address from being used again.
@@ -69,7 +70,7 @@ where
         recorder.borrow_mut().memories[memory].base = base(&refs, i);
     }
     let seen = recorder.clone();
-    let (results, states) = trace_closed(move |ran| seen.borrow_mut().ran(ran), || f(inputs));
+    let (results, Uses { states, made }) = trace_closed(move |ran| seen.borrow_mut().ran(ran), || f(inputs));
     let results = results?;
     let mut recorder = recorder.take();
     if let Some(e) = recorder.refused.take() {
@@ -97,7 +98,7 @@ where
         return Err(two_devices(&device, other.storage.device())).here();
     }
     let Recorder { memories, nodes, .. } = recorder;
-    Ok((results, Trace { device, memories, nodes, results: places, states }))
+    Ok((results, Trace { device, memories, nodes, results: places, states, made }))
 }
 
 fn two_devices(a: &Device, b: &Device) -> Error {

@@ -1,0 +1,108 @@
+//! Runs a replay and the function side by side, and compares what they leave behind.
+
+use gradus_tensor::backend::BackendKind;
+use gradus_tensor::{Attempt, DType, Error, ErrorKind, Result, Tensor};
+
+use crate::graph::{Graph, Origin};
+use crate::plan::Plan;
+
+/// The largest difference, relative to the largest magnitude, on a device whose compiler may combine instructions.
+const BOUND: f64 = 1e-4;
+
+/// Replays `plan`, takes back all that the replay changed, runs `f`, and compares the results, the tensors written in
+/// place and the states. Returns the results of `f`.
+#[track_caller]
+pub(crate) fn beside<F>(plan: &mut Plan, f: &mut F, inputs: &[&Tensor]) -> Result<Vec<Tensor>>
+where
+    F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
+{
+    let written = plan.written(inputs)?;
+    let before = written.iter().map(Tensor::copy).collect::<Result<Vec<_>>>()?;
+    let attempt = Attempt::begin();
+    let replayed = plan.run(inputs).and_then(|results| found(&plan.graph, &results, &written));
+    drop(attempt); // takes back the changes of states
+    for (tensor, old) in written.iter().zip(&before) {
+        tensor.copy_(old)?;
+    }
+    let owned: Vec<Tensor> = inputs.iter().map(|&t| t.clone()).collect();
+    let results = f(&owned);
+    let (replayed, results) = match (replayed, results) {
+        (Ok(replayed), Ok(results)) => (replayed, results),
+        (Err(_), Err(e)) => return Err(e),
+        (Err(e), Ok(_)) => return Err(differs("the replay fails, and the function does not", &plan.graph).note(e.to_string())),
+        (Ok(_), Err(e)) => return Err(differs("the function fails, and the replay does not", &plan.graph).note(e.to_string())),
+    };
+    let eager = found(&plan.graph, &results, &written)?;
+    let exact = plan.graph.device.info().kind == BackendKind::Cpu;
+    for ((what, a), (_, b)) in replayed.iter().zip(&eager) {
+        if let Some(difference) = difference(a, b, exact)? {
+            return Err(differs(&format!("{what}: {difference}"), &plan.graph));
+        }
+    }
+    Ok(results)
+}
+
+/// Copies of the results of a call, of the tensors that it wrote, and of what its states hold.
+#[track_caller]
+fn found(graph: &Graph, results: &[Tensor], written: &[Tensor]) -> Result<Vec<(String, Tensor)>> {
+    let mut found = vec![];
+    for (i, t) in results.iter().enumerate() {
+        found.push((format!("result {i}"), t.copy()?));
+    }
+    for (i, t) in written.iter().enumerate() {
+        found.push((format!("written tensor {i}"), t.copy()?));
+    }
+    for (i, (state, _)) in graph.replaced.iter().enumerate() {
+        found.push((format!("state {i}"), state.get()));
+    }
+    Ok(found)
+}
+
+/// How `a` differs from `b`, in words.
+#[track_caller]
+fn difference(a: &Tensor, b: &Tensor, exact: bool) -> Result<Option<String>> {
+    if a.shape() != b.shape() || a.dtype() != b.dtype() {
+        return Ok(Some(format!("{}{:?} replayed, {}{:?} eager", a.dtype(), a.shape(), b.dtype(), b.shape())));
+    }
+    let (bytes, other) = (a.to_bytes()?, b.to_bytes()?);
+    if bytes == other {
+        return Ok(None);
+    }
+    if !a.dtype().is_float() {
+        return Ok(Some("the replay has other integers".to_owned()));
+    }
+    let numbers = |t: &Tensor| t.to_dtype(DType::F64)?.to_vec::<f64>();
+    let (a, b) = (numbers(a)?, numbers(b)?);
+    let largest = b.iter().filter(|v| v.is_finite()).fold(0.0, |m: f64, v| m.max(v.abs()));
+    let bound = if exact { 0.0 } else { BOUND * largest };
+    let near = |x: f64, y: f64| x == y && x.is_sign_negative() == y.is_sign_negative() || x.is_nan() && y.is_nan() || (x - y).abs() <= bound && bound > 0.0;
+    let at = a.iter().zip(&b).position(|(&x, &y)| !near(x, y));
+    Ok(at.map(|i| format!("element {i} is {} replayed, {} eager", a[i], b[i])))
+}
+
+#[track_caller]
+fn differs(what: &str, graph: &Graph) -> Error {
+    let e = Error::new(ErrorKind::InvalidArgument, "capture", format!("a replay differs from its function: {what}"));
+    e.note(format!("the operations of the replay:\n{graph}"))
+        .help("report this with the operations above; until it is mended, call the function itself")
+}
+
+impl Plan {
+    /// The memories that a replay writes and does not own, each as a tensor of all its bytes.
+    #[track_caller]
+    pub(crate) fn written(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let mut found = vec![];
+        for (m, memory) in self.graph.memories.iter().enumerate() {
+            if !self.graph.nodes.iter().any(|n| n.outputs.iter().any(|o| o.memory == m)) {
+                continue;
+            }
+            match &memory.origin {
+                Origin::Input(i) => found.push(crate::compare::bytes_of(inputs[*i].storage())?),
+                Origin::Held(t) => found.push(t.clone()),
+                Origin::State(state) => found.push(crate::compare::bytes_of(state.get().storage())?),
+                Origin::Constant(_) | Origin::Computed => {}
+            }
+        }
+        Ok(found)
+    }
+}

@@ -183,7 +183,6 @@ fn writes_into_arguments_and_held_tensors_are_replayed() {
         let (got, want) = (step.call(&[&x]).unwrap(), eager(&[y.clone()]).unwrap());
         assert_eq!(bits(&got[0]), bits(&want[0]));
         assert_eq!((bits(&x), bits(&a)), (bits(&y), bits(&b)), "call {i}");
-        assert_eq!(x.storage().version(), y.storage().version());
     }
     assert_eq!(step.replays(), 3);
 }

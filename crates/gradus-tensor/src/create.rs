@@ -7,8 +7,9 @@ use gradus_backend::{
     Buffer, DType, Distribution, Element, Error, Here, Layout, Result, Scalar, Shape, bf16_from_f64, f16_from_f64,
 };
 
+use crate::autograd::is_traced;
 use crate::locks::of_device;
-use crate::ops::{Arange, Fill, Op, Operation, Random, Spec, To, bind};
+use crate::ops::{Arange, Fill, Op, Operation, Random, Spec, To, bind, note_made};
 use crate::{Device, Generator, Storage, Tensor};
 
 /// The maximum number of elements, of up to 8 bytes each, in one upload.
@@ -117,7 +118,11 @@ impl Tensor {
         let mut buffer = of_device(device.backend().alloc(shape.numel() * dtype.size()))?;
         upload(&mut buffer).here()?;
         let storage = Arc::new(Storage::new(device.clone(), buffer));
-        Ok(Tensor::from_parts(storage, Layout::contiguous(shape), dtype))
+        let made = Tensor::from_parts(storage, Layout::contiguous(shape), dtype);
+        if is_traced() {
+            note_made(&made)?;
+        }
+        Ok(made)
     }
 
     /// Creates a tensor of rank 0 with the dtype of `value`.

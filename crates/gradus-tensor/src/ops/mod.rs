@@ -105,7 +105,8 @@ pub use replay::{Block, Operand as ReplayOperand, ReplayCall, can_replay, replay
 pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
 pub use source::{Source, SourceGuard, source_guard};
-pub use trace::{StateUse, Traced, note_state, trace, trace_closed};
+pub(crate) use trace::{is_constant, note_made};
+pub use trace::{Made, StateUse, Traced, Uses, note_state, trace, trace_closed};
 pub use update::UpdateFn;
 pub use window::{ConvOptions, PoolOptions};
 

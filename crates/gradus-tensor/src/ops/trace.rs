@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::Arc;
 
+use gradus_backend::Result;
+
 use super::{Op, Source};
 use crate::autograd::{beside, is_traced, refusing_host_reads, tracing};
 use crate::{State, Tensor};
@@ -80,44 +82,78 @@ pub struct StateUse {
     pub after: Option<Tensor>,
 }
 
-/// Like [`trace`], for a step that will be replayed. Reading the elements of a tensor on the host is an error, because
-/// what a program computes from them is not among its operations. Also returns the uses of states, in order.
-pub fn trace_closed<R>(seen: impl FnMut(&Traced<'_>) + 'static, step: impl FnOnce() -> R) -> (R, Vec<StateUse>) {
-    let outer = USES.replace(Some(vec![]));
-    let _mode = refusing_host_reads();
-    // The outer list is put back even if `step` panics.
-    let mut list = OuterList(outer);
-    let result = trace(seen, step);
-    (result, list.finish())
+/// A tensor that was made from numbers of the host, and a copy of it as it was then.
+#[derive(Debug, Clone)]
+pub struct Made {
+    /// The tensor.
+    pub tensor: Tensor,
+    /// Its elements at first.
+    pub copy: Tensor,
+}
+
+/// What a step used besides its operations, in order.
+#[derive(Debug, Default)]
+pub struct Uses {
+    /// The uses of states.
+    pub states: Vec<StateUse>,
+    /// The tensors made from numbers of the host.
+    pub made: Vec<Made>,
 }
 
 thread_local! {
-    static USES: RefCell<Option<Vec<StateUse>>> = const { RefCell::new(None) };
+    static USES: RefCell<Option<Uses>> = const { RefCell::new(None) };
 }
 
-struct OuterList(Option<Vec<StateUse>>);
+/// Puts the uses of an outer step back when it is dropped.
+struct OuterUses(Option<Uses>);
 
-impl OuterList {
-    fn finish(&mut self) -> Vec<StateUse> {
-        USES.take().unwrap_or_default()
-    }
-}
-
-impl Drop for OuterList {
+impl Drop for OuterUses {
     fn drop(&mut self) {
         drop(USES.replace(self.0.take()));
     }
 }
 
+/// Like [`trace`], for a step that will be replayed. Reading the elements of a tensor on the host is an error, because
+/// what a program computes from them is not among its operations. Also returns what the step used besides operations.
+pub fn trace_closed<R>(seen: impl FnMut(&Traced<'_>) + 'static, step: impl FnOnce() -> R) -> (R, Uses) {
+    let _outer = OuterUses(USES.replace(Some(Uses::default())));
+    let _mode = refusing_host_reads();
+    let result = trace(seen, step);
+    (result, USES.take().unwrap_or_default())
+}
+
 /// Tells a [`trace_closed`] on this thread that `state` holds `before` and, if there is one, is given `after`.
 pub fn note_state(state: &State<Tensor>, before: &Tensor, after: Option<&Tensor>) {
     if is_traced() {
-        USES.with_borrow_mut(|list| {
-            if let Some(list) = list {
-                list.push(StateUse { state: state.clone(), before: before.clone(), after: after.cloned() });
+        USES.with_borrow_mut(|uses| {
+            if let Some(uses) = uses {
+                uses.states.push(StateUse { state: state.clone(), before: before.clone(), after: after.cloned() });
             }
         });
     }
+}
+
+/// Tells a [`trace_closed`] on this thread that `tensor` was made from numbers of the host.
+#[cold]
+#[track_caller]
+pub(crate) fn note_made(tensor: &Tensor) -> Result<()> {
+    if USES.with_borrow(Option::is_none) {
+        return Ok(());
+    }
+    let copy = {
+        let _quiet = beside();
+        tensor.copy()?
+    };
+    USES.with_borrow_mut(|uses| uses.iter_mut().for_each(|u| u.made.push(Made { tensor: tensor.clone(), copy: copy.clone() })));
+    Ok(())
+}
+
+/// Whether a tensor was made from numbers of the host by the step that [`trace_closed`] is tracing on this thread, and not
+/// written since. Its elements are the same in each call.
+#[cold]
+pub(crate) fn is_constant(t: &Tensor) -> bool {
+    let made = |m: &Made| Arc::ptr_eq(m.tensor.storage(), t.storage()) && t.storage().version() == 0;
+    USES.with_borrow(|uses| uses.as_ref().is_some_and(|u| u.made.iter().any(made)))
 }
 
 /// Reports to the tracer an operation that has run.
