@@ -98,19 +98,27 @@ pub fn line(call: &Call<'_>, ceilings: Option<&Ceilings>) -> String {
     text
 }
 
+/// Whether the environment variable `GRADUS_LOG` lists `topic`.
+pub fn wanted(topic: &str) -> bool {
+    std::env::var("GRADUS_LOG").is_ok_and(|v| v.split(',').any(|word| word.trim() == topic))
+}
+
+/// Prints a line to standard error. Standard error may be closed; that is not an error.
+pub fn print(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
 /// Returns the backend unchanged unless the environment variable `GRADUS_LOG` lists `op`. In that case, returns a
 /// backend that also prints a [`line()`] for each call to standard error. The ceilings are measured when the first call
 /// is reported.
 pub fn logged(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
-    let wanted = std::env::var("GRADUS_LOG").is_ok_and(|v| v.split(',').any(|word| word.trim() == "op"));
-    if !wanted {
+    if !wanted("op") {
         return backend;
     }
     let (measured, ceilings) = (backend.clone(), OnceLock::new());
     Arc::new(Watched::new(backend, move |call| {
         let ceilings = ceilings.get_or_init(|| Ceilings::measure(&*measured).ok());
-        // Standard error may be closed; that is not an error.
-        let _ = writeln!(std::io::stderr().lock(), "{}", line(call, ceilings.as_ref()));
+        print(&line(call, ceilings.as_ref()));
     }))
 }
 

@@ -12,8 +12,7 @@ use std::time::Instant;
 
 use gradus_fuzz_grad::{Options, Planted, captured, fuzz, line, one, one_captured};
 
-const USAGE: &str =
-    "usage: gradus-fuzz-grad [--captured] [--programs N] [--seed S] [--failures K] [--show I] [--planted MISTAKE] | --program LINE";
+const USAGE: &str = "usage: gradus-fuzz-grad [--captured] [--programs N] [--seed S] [--failures K] [--show I] [--planted MISTAKE] | --program LINE";
 
 enum Task {
     Many { seed: u64, count: u64, failures: usize, show: Option<u64>, planted: Option<Planted> },

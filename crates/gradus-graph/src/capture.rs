@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gradus_tensor::backend::log;
 use gradus_tensor::{Result, Tensor};
 
 use crate::compare::agree;
@@ -41,7 +42,8 @@ enum Progress {
 /// The first two calls of [`Step::call`] run `f` and trace the operations. If these agree, the calls that follow replay
 /// them. If not, the next calls are traced too: the first call of a training step allocates the optimiser's state. After
 /// four traces a difference is an error that names the operation and both forms. Arguments of another shape, dtype,
-/// stride or device are traced anew.
+/// stride or device are traced anew; at most eight forms are kept, and with `GRADUS_LOG=graph` a line says why a call is
+/// traced.
 ///
 /// What `f` does beside its operations is not repeated. So these are errors: reading a tensor on the host (`item`,
 /// `to_vec`, `Display`), results that require a gradient, host numbers that differ from call to call, and a tensor kept
@@ -100,12 +102,26 @@ where
             }
             None => {}
         }
+        self.log(&key);
         let (results, trace) = record(&mut self.f, &owned(inputs))?;
         if self.plans.len() == PLANS {
             self.plans.remove(0);
         }
         self.plans.push((key, Progress::Traced(Box::new(trace), 1)));
         Ok(results)
+    }
+
+    /// Prints why a call is traced, if `GRADUS_LOG` lists `graph`.
+    fn log(&self, key: &Key) {
+        if !log::wanted("graph") {
+            return;
+        }
+        let why = match self.plans.last() {
+            Some((last, _)) if last != key => last.difference(key),
+            Some(_) => "what the step works with was replaced".to_owned(),
+            None => "it is the first call".to_owned(),
+        };
+        log::print(&format!("capture: a call is traced, because {why}"));
     }
 
     /// Verifies the next `calls` replays: each runs beside the function, and if the results, the tensors written in place

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gradus_tensor::ops::{Arg, Contiguous, Op, StateUse};
+use gradus_tensor::ops::{Arg, Contiguous, Op, StateUse, over_storage};
 use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Scalar, Shape, State, Storage, Tensor};
 
 use crate::graph::{Graph, Memory, Node, Origin, Place};
@@ -124,7 +124,9 @@ fn origin(
         trace.made.iter().find(|m| Arc::ptr_eq(m.tensor.storage(), storage)).map(|m| m.copy.clone())
     };
     match (before.and_then(|b| made(first, &b.storage)), made(second, &seen.storage)) {
-        (Some(a), Some(b)) if a.dtype() == b.dtype() && a.to_bytes()? == b.to_bytes()? => return Ok(Origin::Constant(b)),
+        (Some(a), Some(b)) if a.dtype() == b.dtype() && a.to_bytes()? == b.to_bytes()? => {
+            return Ok(Origin::Constant(b));
+        }
         (_, Some(_)) => {
             let m = "a tensor that the step makes from numbers of the host has other numbers in each call";
             return Err(Error::argument("capture", m)
@@ -157,7 +159,7 @@ fn origin(
 #[track_caller]
 pub(crate) fn bytes_of(storage: &Arc<Storage>) -> Result<Tensor> {
     let layout = Layout::contiguous(Shape::new(&[storage.bytes()])?);
-    Tensor::over_storage(storage.clone(), layout, DType::U8)
+    over_storage(storage.clone(), layout, DType::U8)
 }
 
 #[track_caller]

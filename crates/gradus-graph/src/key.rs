@@ -48,7 +48,7 @@ impl Key {
     /// The first way in which the arguments of `self` differ from those of `other`, in words.
     pub(crate) fn difference(&self, other: &Key) -> String {
         if self.inputs.len() != other.inputs.len() {
-            return format!("{} inputs, then {}", self.inputs.len(), other.inputs.len());
+            return format!("there are {} inputs, not {}", other.inputs.len(), self.inputs.len());
         }
         for (i, (a, b)) in self.inputs.iter().zip(&other.inputs).enumerate() {
             if a != b {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use gradus_tensor::ops::{Block, ReplayCall, ReplayOperand, Source, replay};
+use gradus_tensor::ops::{Block, ReplayCall, ReplayOperand, Source, over_storage, replay};
 use gradus_tensor::{Error, Layout, Result, Storage, Tensor};
 
 use crate::graph::{Graph, Node, Origin, Place};
@@ -140,7 +140,7 @@ impl Plan {
                 Some(i) => storages[i].clone(),
                 None => tensors[number].storage().clone(),
             };
-            Tensor::over_storage(storage, self.layout(p, inputs)?, p.dtype)
+            over_storage(storage, self.layout(p, inputs)?, p.dtype)
         };
         let results = self.graph.results.iter().map(result).collect::<Result<Vec<_>>>()?;
         for (state, place) in &self.graph.replaced {

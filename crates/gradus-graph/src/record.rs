@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gradus_tensor::ops::{Effect, Op, Made, StateUse, Traced, Uses, trace_closed};
+use gradus_tensor::ops::{Effect, Made, Op, StateUse, Traced, Uses, trace_closed};
 use gradus_tensor::{Device, Error, ErrorKind, Here, Layout, Result, Storage, Tensor};
 
 use crate::graph::{Node, Place};
@@ -91,7 +91,8 @@ where
             recorder.memory(after, First::Outside);
         }
     }
-    let Some(device) = inputs.first().or(results.first()).map(|t| t.device().clone()).or_else(|| recorder.device()) else {
+    let Some(device) = inputs.first().or(results.first()).map(|t| t.device().clone()).or_else(|| recorder.device())
+    else {
         return Err(Error::argument("capture", "the step runs no operation"));
     };
     if let Some(other) = recorder.memories.iter().find(|seen| *seen.storage.device() != device) {

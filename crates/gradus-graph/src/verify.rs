@@ -29,8 +29,12 @@ where
     let (replayed, results) = match (replayed, results) {
         (Ok(replayed), Ok(results)) => (replayed, results),
         (Err(_), Err(e)) => return Err(e),
-        (Err(e), Ok(_)) => return Err(differs("the replay fails, and the function does not", &plan.graph).note(e.to_string())),
-        (Ok(_), Err(e)) => return Err(differs("the function fails, and the replay does not", &plan.graph).note(e.to_string())),
+        (Err(e), Ok(_)) => {
+            return Err(differs("the replay fails, and the function does not", &plan.graph).note(e.to_string()));
+        }
+        (Ok(_), Err(e)) => {
+            return Err(differs("the function fails, and the replay does not", &plan.graph).note(e.to_string()));
+        }
     };
     let eager = found(&plan.graph, &results, &written)?;
     let exact = plan.graph.device.info().kind == BackendKind::Cpu;
@@ -75,7 +79,11 @@ fn difference(a: &Tensor, b: &Tensor, exact: bool) -> Result<Option<String>> {
     let (a, b) = (numbers(a)?, numbers(b)?);
     let largest = b.iter().filter(|v| v.is_finite()).fold(0.0, |m: f64, v| m.max(v.abs()));
     let bound = if exact { 0.0 } else { BOUND * largest };
-    let near = |x: f64, y: f64| x == y && x.is_sign_negative() == y.is_sign_negative() || x.is_nan() && y.is_nan() || (x - y).abs() <= bound && bound > 0.0;
+    let near = |x: f64, y: f64| {
+        x == y && x.is_sign_negative() == y.is_sign_negative()
+            || x.is_nan() && y.is_nan()
+            || (x - y).abs() <= bound && bound > 0.0
+    };
     let at = a.iter().zip(&b).position(|(&x, &y)| !near(x, y));
     Ok(at.map(|i| format!("element {i} is {} replayed, {} eager", a[i], b[i])))
 }

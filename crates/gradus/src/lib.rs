@@ -36,7 +36,7 @@
 //! ```
 //!
 //! The framework consists of these modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers),
-//! [`data`] (datasets, loaders), [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders),
+//! [`data`] (datasets, loaders), [`graph`] (captured steps), [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders),
 //! [`backend`] (the contract that backends implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time)
 //! and, with the feature `wgpu`, `wgpu` (GPUs through WebGPU). The [`prelude`] exports what most programs use.
 //!
@@ -59,6 +59,7 @@ pub use gradus_backend as backend;
 #[cfg(feature = "cpu")]
 pub use gradus_cpu as cpu;
 pub use gradus_data as data;
+pub use gradus_graph as graph;
 pub use gradus_image as image;
 pub use gradus_nn as nn;
 #[cfg(feature = "plugin")]
@@ -115,6 +116,11 @@ struct FromPyTorch;
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../../../docs/writes-in-place.md")]
 struct WritesInPlace;
+
+// The code on the page about captured steps is tested too.
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../../../docs/capture.md")]
+struct Capture;
 
 // The code on the page about saving and resuming is tested too.
 #[cfg(all(doctest, feature = "cpu"))]

@@ -28,4 +28,6 @@ pub use gradus_nn::{
 
 pub use gradus_data::{DataLoader, Dataset, Image, ImageSet, Sample, TensorDataset};
 
+pub use gradus_graph::capture;
+
 pub use gradus_train::{Classification, Outcome, Task, Trainer, evaluate};

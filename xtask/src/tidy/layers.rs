@@ -17,6 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gradus-nn", &["gradus-file", "gradus-tensor", "gradus-backend", "gradus-nn-derive"]),
     ("gradus-data", &["gradus-file", "gradus-tensor", "gradus-backend"]),
     ("gradus-image", &["gradus-file", "gradus-tensor", "gradus-backend"]),
+    ("gradus-graph", &["gradus-tensor", "gradus-backend"]),
     ("gradus-train", &["gradus-file", "gradus-nn", "gradus-data", "gradus-tensor", "gradus-backend"]),
     (
         "gradus",
@@ -29,6 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gradus-nn-derive",
             "gradus-nn",
             "gradus-data",
+            "gradus-graph",
             "gradus-image",
             "gradus-plugin",
             "gradus-train",
@@ -36,7 +38,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("gradus-cli", &["gradus"]),
     ("gradus-fuzz", &["gradus"]),
-    ("gradus-fuzz-grad", &["gradus-cpu", "gradus-tensor"]),
+    ("gradus-fuzz-grad", &["gradus-cpu", "gradus-graph", "gradus-tensor"]),
 ];
 
 /// Asks cargo for the packages of the workspace.

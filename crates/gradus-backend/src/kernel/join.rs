@@ -51,12 +51,15 @@ impl Kernel {
         let operand = |(from, &dtype): (&JoinArg, &DType)| match *from {
             JoinArg::Arg(i) => arg(i, dtype),
             JoinArg::First if dtype == stored => Ok(result),
-            JoinArg::First => Err(Error::argument("kernel", format!("{} reads a {dtype}, not a {stored}", second.name))),
+            JoinArg::First => {
+                Err(Error::argument("kernel", format!("{} reads a {dtype}, not a {stored}", second.name)))
+            }
         };
         let operands = second_args.iter().zip(&second.args).map(operand).collect::<Result<Vec<_>>>()?;
         let values = inlined(&builder, second, &operands);
         let outputs: Vec<_> = second.outputs.iter().map(|&(v, d)| (values[usize::from(v)], d)).collect();
-        let name = if first.name == second.name { first.name.clone() } else { format!("{}+{}", first.name, second.name) };
+        let name =
+            if first.name == second.name { first.name.clone() } else { format!("{}+{}", first.name, second.name) };
         builder.finish(&name, &outputs)
     }
 }

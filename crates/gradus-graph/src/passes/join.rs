@@ -16,14 +16,14 @@ const ARGUMENTS: usize = 16;
 /// half precision, which would be rounded between the two, is not joined.
 pub fn join_elementwise(graph: &mut Graph) {
     let mut keep = vec![true; graph.nodes.len()];
-    for first in 0..graph.nodes.len() {
+    for (first, keep) in keep.iter_mut().enumerate() {
         let Some(second) = only_reader(graph, first) else { continue };
         if !unchanged_between(graph, first, second) {
             continue;
         }
         if let Some(joined) = joined(&graph.nodes[first], &graph.nodes[second]) {
             graph.nodes[second] = joined;
-            keep[first] = false;
+            *keep = false;
         }
     }
     graph.retain(&keep);

@@ -101,12 +101,12 @@ pub use movement::INFER;
 pub use normalize::Norm;
 pub use operand::{AsOperand, Operand};
 pub use pad::PadMode;
-pub use replay::{Block, Operand as ReplayOperand, ReplayCall, can_replay, replay};
+pub use replay::{Block, Operand as ReplayOperand, ReplayCall, can_replay, over_storage, replay};
 pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
 pub use source::{Source, SourceGuard, source_guard};
-pub(crate) use trace::{is_constant, note_made};
 pub use trace::{Made, StateUse, Traced, Uses, note_state, trace, trace_closed};
+pub(crate) use trace::{is_constant, note_made};
 pub use update::UpdateFn;
 pub use window::{ConvOptions, PoolOptions};
 

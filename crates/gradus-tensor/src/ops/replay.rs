@@ -59,16 +59,14 @@ impl Block {
     }
 }
 
-impl Tensor {
-    /// A tensor over the memory of a replay. Errors if the layout reaches beyond the storage.
-    #[track_caller]
-    pub fn over_storage(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Result<Tensor> {
-        if layout.numel() > 0 && layout.span().end.saturating_mul(dtype.size()) > storage.bytes() {
-            let m = format!("a layout of {} elements of {dtype} reaches beyond the storage", layout.numel());
-            return Err(Error::argument(OP, m));
-        }
-        Ok(Tensor::from_parts(storage, layout, dtype))
+/// A tensor over the memory of a replay, outside the graph. Fails if the layout reaches beyond the storage.
+#[track_caller]
+pub fn over_storage(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Result<Tensor> {
+    if layout.numel() > 0 && layout.span().end.saturating_mul(dtype.size()) > storage.bytes() {
+        let m = format!("a layout of {} elements of {dtype} reaches beyond the storage", layout.numel());
+        return Err(Error::argument(OP, m));
     }
+    Ok(Tensor::from_parts(storage, layout, dtype))
 }
 
 /// Whether operations can be replayed on this thread: not while they are traced, observed or recomputed.

@@ -21,8 +21,7 @@ impl Source for State<Generator> {
     fn renew(&self, op: &mut Op) -> Result<()> {
         let Op::Random(random) = op else { return Ok(()) };
         let spec = random.spec;
-        (random.seed, random.offset) =
-            self.lock().advance(random.distribution, spec.dtype, spec.shape.numel());
+        (random.seed, random.offset) = self.lock().advance(random.distribution, spec.dtype, spec.shape.numel());
         Ok(())
     }
 }

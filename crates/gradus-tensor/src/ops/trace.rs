@@ -144,7 +144,9 @@ pub(crate) fn note_made(tensor: &Tensor) -> Result<()> {
         let _quiet = beside();
         tensor.copy()?
     };
-    USES.with_borrow_mut(|uses| uses.iter_mut().for_each(|u| u.made.push(Made { tensor: tensor.clone(), copy: copy.clone() })));
+    USES.with_borrow_mut(|uses| {
+        uses.iter_mut().for_each(|u| u.made.push(Made { tensor: tensor.clone(), copy: copy.clone() }))
+    });
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 //! The call of a case is looked up by the name of the case, then by the part of the name before the first `/`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod captured;
 mod compare;
 mod derivatives;
 mod elementwise;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use gradus::prelude::*;
 
-use crate::{Call, File, orders, sources, values};
+use crate::{Call, File, captured, orders, sources, values};
 
 /// Public methods that are shorthands or variants of others, and have no row.
 const SHORTHANDS: &[&str] = &[
@@ -143,8 +143,10 @@ pub(crate) fn page(
          without 64-bit types in shaders, which has no f64. *Core*: on one that has only what WebGPU guarantees. All \
          three are found on Mesa's lavapipe, where every function of f32 (tanh, sin, pow, erf and the like) is within 1 \
          unit in the last place of the correctly rounded value (`cargo test -p gradus-wgpu --test functions` measures \
-         each).\n\n\
-         | operation |{} WebGPU | no 64 | core | gradient | cases |\n|---|{}---|---|---|---|---|\n",
+         each). *Captured*: ● if a captured step of the operation with its first and \
+         second gradients is replayed with the same bits, in f64 and f32; · if it reads numbers on the host and is \
+         refused.\n\n\
+         | operation |{} WebGPU | no 64 | core | captured | gradient | cases |\n|---|{}---|---|---|---|---|---|\n",
         names.concat(),
         "---|".repeat(DType::ALL.len())
     );
@@ -170,8 +172,12 @@ pub(crate) fn page(
                 .map(|device| format!(" {} |", column(call, &inputs, &marks, (name, device), &mut wrong)))
                 .collect(),
         };
+        let replayed = captured::cell(file, family, call, &inputs).unwrap_or_else(|e| {
+            wrong.push(format!("{name}: {e}"));
+            ""
+        });
         match order(file, family, call, inputs) {
-            Ok(order) => row += &format!("{columns} {order} | {} |", names.len()),
+            Ok(order) => row += &format!("{columns} {replayed} | {order} | {} |", names.len()),
             Err(e) => wrong.push(format!("{name}: gradient: {e}")),
         }
         text += &row;
@@ -207,12 +213,12 @@ fn column(
     if differ.is_empty() { "●".to_owned() } else { differ.join(" ") }
 }
 
-/// The WebGPU cells of an operation's row in the existing page. They are between the dtype columns and the last two
-/// columns.
+/// The WebGPU cells of an operation's row in the existing page. They are between the dtype columns and the last
+/// three columns.
 fn old_cells(page: &str, family: &str) -> String {
     let row = page.lines().find(|l| l.starts_with(&format!("| `{family}` |")));
     let cells: Vec<&str> = row.map_or_else(Vec::new, |r| r.split_inclusive('|').collect());
-    cells.get(DType::ALL.len() + 2..cells.len().saturating_sub(2)).unwrap_or_default().concat()
+    cells.get(DType::ALL.len() + 2..cells.len().saturating_sub(3)).unwrap_or_default().concat()
 }
 
 /// Compares a page with the existing file, or writes it if `GRADUS_WRITE` is set. Returns a description of what is
