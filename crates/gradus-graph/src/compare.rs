@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use gradus_tensor::ops::{Arg, Contiguous, Op, StateUse, over_storage};
-use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Scalar, Shape, State, Storage, Tensor};
+use gradus_tensor::ops::{Arg, Contiguous, Op, StateUse, Update, over_storage};
+use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Shape, State, Storage, Tensor};
 
 use crate::graph::{Graph, Memory, Node, Origin, Place};
 use crate::record::{First, Seen, Trace};
@@ -165,7 +165,7 @@ pub(crate) fn bytes_of(storage: &Arc<Storage>) -> Result<Tensor> {
 #[track_caller]
 fn same_node(a: &Node, b: &Node) -> Result<()> {
     let sourced = a.source.is_some() && b.source.is_some();
-    let same = a.op == b.op || sourced && without_numbers(&a.op) == without_numbers(&b.op);
+    let same = a.op == b.op || sourced && differ_in_parameters(&a.op, &b.op);
     if !same {
         return Err(differs(Some(b), "an operation", format!("{:?}", a.op), format!("{:?}", b.op)));
     }
@@ -176,21 +176,17 @@ fn same_node(a: &Node, b: &Node) -> Result<()> {
     Ok(())
 }
 
-/// The operation with zeros for the numbers that a [`Source`](gradus_tensor::ops::Source) gives it.
-fn without_numbers(op: &Op) -> Op {
-    let mut op = op.clone();
-    match &mut op {
-        Op::Random(random) => (random.seed, random.offset) = (0, 0),
-        Op::Update(update) => {
-            for arg in &mut update.args {
-                if let Arg::Scalar(s) = arg {
-                    *s = Scalar::Float(0.0);
-                }
-            }
+/// Whether two operations differ only in what a [`Source`](gradus_tensor::ops::Source) gives them.
+fn differ_in_parameters(a: &Op, b: &Op) -> bool {
+    match (a, b) {
+        (Op::Random(a), Op::Random(b)) => a.distribution == b.distribution && a.spec == b.spec,
+        (Op::Update(a), Op::Update(b)) => {
+            let tensors =
+                |op: &Update| op.args.iter().filter(|arg| !matches!(arg, Arg::Scalar(_))).copied().collect::<Vec<_>>();
+            tensors(a) == tensors(b) && a.kernel.args() == b.kernel.args()
         }
-        _ => {}
+        _ => false,
     }
-    op
 }
 
 #[track_caller]

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use gradus_tensor::{DType, Device, Tensor, is_grad_enabled, is_inference};
+use gradus_tensor::{DType, Device, Tensor, autocast_dtype, is_grad_enabled, is_inference};
 
-/// The shapes, strides, dtypes and devices of the arguments, which of them share memory, and whether operations are
-/// recorded.
+/// The shapes, strides, dtypes and devices of the arguments, which of them share memory, whether operations are
+/// recorded, and the dtype of autocast.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
     inputs: Vec<Input>,
     records: bool,
     inference: bool,
+    autocast: Option<DType>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,7 @@ impl Key {
             inputs: inputs.iter().enumerate().map(input).collect(),
             records: is_grad_enabled(),
             inference: is_inference(),
+            autocast: autocast_dtype(),
         }
     }
 
@@ -56,6 +58,6 @@ impl Key {
                 return format!("input {i}: {} -> {}", show(a), show(b));
             }
         }
-        "gradients were switched on or off".to_owned()
+        "gradients or autocast were switched on or off".to_owned()
     }
 }

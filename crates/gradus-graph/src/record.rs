@@ -160,7 +160,7 @@ impl Recorder {
         }
         let first = if ran.in_place { First::Outside } else { First::Computed };
         let outputs = ran.outputs.iter().map(|t| self.place(t, first)).collect();
-        let source = ran.source.cloned();
+        let source = ran.source.filter(|_| matches!(ran.op, Op::Random(_) | Op::Update(_))).cloned();
         // A stream gives the same numbers twice only where a region is recomputed.
         let same = |node: &Node| node.source.is_some() && node.repeats.is_none() && node.op == *ran.op;
         let repeats = match (&source, ran.op) {

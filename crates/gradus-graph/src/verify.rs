@@ -18,9 +18,11 @@ where
 {
     let written = plan.written(inputs)?;
     let before = written.iter().map(Tensor::copy).collect::<Result<Vec<_>>>()?;
+    let saved: Vec<_> = plan.graph.nodes.iter().filter_map(|n| Some(n.source.as_ref()?.save())).collect();
     let attempt = Attempt::begin();
     let replayed = plan.run(inputs).and_then(|results| found(&plan.graph, &results, &written));
     drop(attempt); // takes back the changes of states
+    saved.into_iter().for_each(|put_back| put_back());
     for (tensor, old) in written.iter().zip(&before) {
         tensor.copy_(old)?;
     }

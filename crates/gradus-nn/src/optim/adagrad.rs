@@ -2,7 +2,8 @@
 
 use gradus_tensor::{Expr, Result, Tensor, UpdateFn};
 
-use super::stepper::{Hyper, Rule, Stepper, apply, at_least_zero};
+use super::rule::{Hyper, Rule};
+use super::stepper::{Stepper, apply, at_least_zero};
 
 /// Adagrad (Duchi, Hazan and Singer, 2011), as in PyTorch. Step `t`, counted from 1, computes, with
 /// `d = g + weight_decay * p`,

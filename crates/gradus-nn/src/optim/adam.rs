@@ -2,7 +2,8 @@
 
 use gradus_tensor::{Expr, Result, Tensor, UpdateFn};
 
-use super::stepper::{Hyper, Rule, Stepper, apply, at_least_zero, below_one};
+use super::rule::{Hyper, Rule};
+use super::stepper::{Stepper, apply, at_least_zero, below_one};
 
 /// Adam (Kingma and Ba, 2015), with weight decay as an L2 penalty added to the gradient. One step computes
 ///

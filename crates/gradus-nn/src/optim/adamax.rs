@@ -2,7 +2,8 @@
 
 use gradus_tensor::{Expr, Result, Tensor, UpdateFn};
 
-use super::stepper::{Hyper, Rule, Stepper, apply, at_least_zero, below_one};
+use super::rule::{Hyper, Rule};
+use super::stepper::{Stepper, apply, at_least_zero, below_one};
 
 /// Adamax, [`Adam`](crate::Adam) with the infinity norm (Kingma and Ba, 2015), as in PyTorch. Step `t`, counted from 1,
 /// computes, with `d = g + weight_decay * p`,

@@ -2,7 +2,8 @@
 
 use gradus_tensor::{Expr, Result, Tensor, UpdateFn};
 
-use super::stepper::{Hyper, Rule, Stepper, apply, at_least_zero, below_one};
+use super::rule::{Hyper, Rule};
+use super::stepper::{Stepper, apply, at_least_zero, below_one};
 
 /// LAMB (You et al., 2020, "Large Batch Optimization for Deep Learning", algorithm 2), for large batches. Step `t`,
 /// counted from 1, computes for each parameter

@@ -2,7 +2,8 @@
 
 use gradus_tensor::{Expr, Result, Tensor, UpdateFn};
 
-use super::stepper::{Hyper, Rule, Stepper, apply, below_one};
+use super::rule::{Hyper, Rule};
+use super::stepper::{Stepper, apply, below_one};
 
 /// Lion (Chen et al., 2023, "Symbolic Discovery of Optimization Algorithms"), with decoupled weight decay. One step
 /// computes

@@ -4,6 +4,7 @@ mod adadelta;
 mod adagrad;
 mod adam;
 mod adamax;
+mod captured;
 mod clip;
 mod grad_scaler;
 mod group;
@@ -15,6 +16,7 @@ mod muon;
 mod nadam;
 mod radam;
 mod rmsprop;
+mod rule;
 mod sgd;
 mod state;
 mod stepper;
@@ -190,7 +192,7 @@ macro_rules! optimizer {
                 self.0.set_lr(group, lr)
             }
             fn lr_factor(&self) -> f64 {
-                self.0.factor
+                self.0.factor.get()
             }
             fn set_lr_factor(&mut self, factor: f64) -> gradus_tensor::Result<()> {
                 self.0.set_lr_factor(factor)

@@ -2,7 +2,8 @@
 
 use gradus_tensor::{DType, Error, Result, Scalar, Tensor, UpdateFn};
 
-use super::stepper::{Hyper, Rule, Stepper, apply, at_least_zero};
+use super::rule::{Hyper, Rule};
+use super::stepper::{Stepper, apply, at_least_zero};
 
 /// Muon (Jordan et al., 2024), as PyTorch's: momentum whose update is made orthogonal, for the weight matrices of
 /// hidden layers. Parameters have two axes; embeddings, biases, scales and the last layer belong to another optimiser,

@@ -1,10 +1,11 @@
 //! The [`NAdam`] optimiser.
 
-use std::cell::Cell;
+use std::sync::Mutex;
 
 use gradus_tensor::{Expr, Result, Tensor, UpdateFn};
 
-use super::stepper::{Hyper, Rule, Stepper, apply, at_least_zero, below_one};
+use super::rule::{Hyper, Rule};
+use super::stepper::{Stepper, apply, at_least_zero, below_one};
 
 /// NAdam, [`Adam`](crate::Adam) with Nesterov momentum (Dozat, 2016), as in PyTorch. Step `t`, counted from 1, computes
 ///
@@ -52,7 +53,7 @@ struct NAdamRule {
     config: NAdamConfig,
     /// A step, and the product of the momenta up to it, so that the next step costs one factor. It depends on the step
     /// alone, so it is no state.
-    product: Cell<(u64, f64)>,
+    product: Mutex<(u64, f64)>,
 }
 
 impl NAdamRule {
@@ -64,7 +65,8 @@ impl NAdamRule {
 
     /// The product of the momenta of steps 1 to `step`.
     fn product(&self, step: u64) -> f64 {
-        let (mut at, mut product) = self.product.get();
+        let mut known = self.product.lock().unwrap_or_else(|e| e.into_inner());
+        let (mut at, mut product) = *known;
         if at > step {
             (at, product) = (0, 1.0);
         }
@@ -72,7 +74,7 @@ impl NAdamRule {
             at += 1;
             product *= self.momentum(at);
         }
-        self.product.set((step, product));
+        *known = (step, product);
         product
     }
 }
@@ -91,7 +93,7 @@ fn formula<'k>(x: &[Expr<'k>], p: Expr<'k>, d: Expr<'k>) -> Vec<Expr<'k>> {
     vec![p - (x[8] * d + x[9] * m) / (v.sqrt() * x[10] + x[11]), m, v]
 }
 
-super::constructors!(NAdam, NAdamConfig, |config| NAdamRule { config, product: Cell::new((0, 1.0)) });
+super::constructors!(NAdam, NAdamConfig, |config| NAdamRule { config, product: Mutex::new((0, 1.0)) });
 super::optimizer!(NAdam);
 
 impl Rule for NAdamRule {

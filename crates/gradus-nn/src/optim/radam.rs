@@ -2,7 +2,8 @@
 
 use gradus_tensor::{Expr, Result, Tensor, UpdateFn};
 
-use super::stepper::{Hyper, Rule, Stepper, apply, at_least_zero, below_one};
+use super::rule::{Hyper, Rule};
+use super::stepper::{Stepper, apply, at_least_zero, below_one};
 
 /// RAdam, [`Adam`](crate::Adam) with a rectified learning rate (Liu et al., 2020), as in PyTorch. Step `t`, counted
 /// from 1, computes

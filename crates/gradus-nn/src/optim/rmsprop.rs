@@ -2,7 +2,8 @@
 
 use gradus_tensor::{Expr, Result, Tensor, UpdateFn};
 
-use super::stepper::{Hyper, Rule, Stepper, apply, at_least_zero};
+use super::rule::{Hyper, Rule};
+use super::stepper::{Stepper, apply, at_least_zero};
 
 /// RMSprop (Hinton's lecture 6e, 2012), as PyTorch's `RMSprop`. One step computes, with `d = g + weight_decay * p`,
 ///

@@ -2,7 +2,8 @@
 
 use gradus_tensor::{Error, Expr, Result, Tensor, UpdateFn};
 
-use super::stepper::{Hyper, Rule, Stepper, apply, at_least_zero};
+use super::rule::{Hyper, Rule};
+use super::stepper::{Stepper, apply, at_least_zero};
 
 /// Stochastic gradient descent, as in PyTorch. With `d = g + weight_decay * p`, a step without momentum is
 /// `p -= lr * d`. With momentum, `v = momentum * v + (1 - dampening) * d` (`v = d` in the first step), followed by

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use gradus_tensor::{Error, Here, Result, Shape, Tensor, no_grad_guard};
 
-use super::stepper::{Master, Member, Members, Rule, State, Stepper, at_least_zero};
+use super::captured::Number;
+use super::rule::Rule;
+use super::stepper::{Master, Member, Members, State, Stepper, at_least_zero};
 use crate::state_dict::moved;
 use crate::{LoadReport, StateDict, Strict};
 
@@ -50,13 +52,13 @@ impl<R: Rule> Stepper<R> {
         self.refuse_unfinished()?;
         let mut view = StateDict::new();
         view.set_metadata("optimizer", self.rule.name());
-        view.set_metadata("lr_factor", format!("{:?}", self.factor));
+        view.set_metadata("lr_factor", format!("{:?}", self.factor.get()));
         for (i, group) in self.groups.iter().enumerate() {
-            view.set_metadata(group_key(i, "lr"), format!("{:?}", group.lr));
-            view.set_metadata(group_key(i, "weight_decay"), format!("{:?}", group.weight_decay));
+            view.set_metadata(group_key(i, "lr"), format!("{:?}", group.lr.get()));
+            view.set_metadata(group_key(i, "weight_decay"), format!("{:?}", group.weight_decay.get()));
         }
         for member in self.members() {
-            let step = member.state.as_ref().map_or(0, |state| state.step);
+            let step = member.state.as_ref().map_or(0, |state| state.step.count());
             view.set_metadata(format!("{STEPS}{}", member.name), step.to_string());
             let Some(state) = &member.state else { continue };
             for (slot, tensor) in self.rule.slots().iter().zip(&state.slots) {
@@ -94,12 +96,24 @@ impl<R: Rule> Stepper<R> {
         if strict == Strict::Yes && !report.is_complete() {
             return Err(report.error(OP, &format!("{name} optimiser")));
         }
-        self.factor = factor.unwrap_or(self.factor);
+        if let Some(factor) = factor {
+            self.factor.set(factor);
+        }
         for (group, (lr, weight_decay)) in self.groups.iter_mut().zip(rates) {
-            (group.lr, group.weight_decay) = (lr.unwrap_or(group.lr), weight_decay.unwrap_or(group.weight_decay));
+            if let Some(lr) = lr {
+                group.lr.set(lr);
+            }
+            if let Some(weight_decay) = weight_decay {
+                group.weight_decay.set(weight_decay);
+            }
         }
         for (member, found) in self.groups.iter_mut().flat_map(|g| &mut g.members).zip(states) {
-            if let Some(state) = found {
+            if let Some(mut state) = found {
+                // Replays of captured steps go on with the count that they share.
+                if let (Some(old), Some(new)) = (&member.state, &mut state) {
+                    old.step.set_count(new.step.count());
+                    new.step = old.step.clone();
+                }
                 member.state = state;
             }
         }
@@ -200,6 +214,10 @@ impl<R: Rule> Stepper<R> {
         if !fits {
             return Ok(None);
         }
-        Ok(Some((step > 0).then(|| State { step, slots: slots.into_iter().flatten().collect(), master })))
+        Ok(Some((step > 0).then(|| State {
+            step: Number::counted(step),
+            slots: slots.into_iter().flatten().collect(),
+            master,
+        })))
     }
 }

@@ -3,61 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use gradus_tensor::ops::{SourceGuard, is_captured, source_guard};
 use gradus_tensor::{
     DType, Error, ErrorKind, Gradients, Here, Result, Storage, Tensor, UpdateFn, no_autocast_guard, no_grad_guard,
 };
 
+use super::captured::{Number, Phase, Rates, Updates};
 use super::clip::fetch;
+use super::rule::Rule;
 use super::{Group, NonFinite};
 use crate::Parameter;
-
-/// The part that differs from one optimiser to another.
-pub(super) trait Rule: Send {
-    /// The optimiser's name.
-    fn name(&self) -> &'static str;
-
-    /// The learning rate and weight decay of a group that does not set its own.
-    fn defaults(&self) -> (f64, f64);
-
-    /// Returns an error for invalid hyper-parameters.
-    #[track_caller]
-    fn check(&self) -> Result<()>;
-
-    /// Names of the state tensors that are kept for each parameter. They have its shape.
-    fn slots(&self) -> &'static [&'static str];
-
-    /// The value of all elements of a state tensor before the first step.
-    fn initial(&self, _slot: &str) -> f64 {
-        0.0
-    }
-
-    /// Returns an error for a parameter that the rule does not apply to.
-    #[track_caller]
-    fn check_parameter(&self, _name: &str, _values: &Tensor) -> Result<()> {
-        Ok(())
-    }
-
-    /// Computes what the update needs beside the state, for all parameters before the first of them is written. A rule
-    /// whose update would allocate memory does so here.
-    #[track_caller]
-    fn prepare(&self, _hyper: Hyper, _target: &Tensor, _gradient: &Tensor, _slots: &[Tensor]) -> Result<Vec<Tensor>> {
-        Ok(Vec::new())
-    }
-
-    /// Updates `target` in place. `slots` are the state tensors of the parameter, followed by what
-    /// [`prepare`](Rule::prepare) returned.
-    #[track_caller]
-    fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()>;
-}
-
-/// The hyper-parameters of one step of one parameter.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Hyper {
-    pub(super) lr: f64,
-    pub(super) weight_decay: f64,
-    /// Number of this step, counted from 1.
-    pub(super) step: u64,
-}
 
 /// A parameter and its state.
 pub(super) struct Member {
@@ -70,8 +25,8 @@ pub(super) struct Member {
 /// The state kept for a parameter.
 #[derive(Clone)]
 pub(super) struct State {
-    /// Number of steps made.
-    pub(super) step: u64,
+    /// Number of steps made. A copy of the state shares it.
+    pub(super) step: Number,
     pub(super) slots: Vec<Tensor>,
     /// The f32 copy of a parameter in half precision.
     pub(super) master: Option<Master>,
@@ -85,15 +40,15 @@ pub(super) struct Master {
 }
 
 pub(super) struct Members {
-    pub(super) lr: f64,
-    pub(super) weight_decay: f64,
+    pub(super) lr: Number,
+    pub(super) weight_decay: Number,
     pub(super) members: Vec<Member>,
 }
 
 pub(super) struct Stepper<R> {
-    pub(super) rule: R,
+    pub(super) rule: Arc<R>,
     pub(super) groups: Vec<Members>,
-    pub(super) factor: f64,
+    pub(super) factor: Number,
     pub(super) non_finite: NonFinite,
     /// Whether steps go along the gradient rather than against it.
     pub(super) maximize: bool,
@@ -122,6 +77,16 @@ pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {
         return Ok(value);
     }
     Err(Error::argument(op, format!("{name} is {value}; it is finite and at least 0")))
+}
+
+/// Refuses to change a learning rate inside a captured step, whose replays would not do so.
+#[track_caller]
+fn refuse_capture(op: &str) -> Result<()> {
+    if !is_captured() {
+        return Ok(());
+    }
+    let m = "the learning rate is set inside a captured step, and a replay would not set it";
+    Err(Error::argument(op, m).help("set it before the step is called; each replay uses the rate of its time"))
 }
 
 /// Refuses a decay rate that is negative, or not below 1.
@@ -191,8 +156,8 @@ fn arranged<R: Rule>(rule: &R, groups: impl IntoIterator<Item = Group>) -> Resul
             members.push(Member { name, parameter, state: None });
         }
         made.push(Members {
-            lr: at_least_zero(op, "learning rate", group.lr.unwrap_or(lr))?,
-            weight_decay: at_least_zero(op, "weight decay", group.weight_decay.unwrap_or(weight_decay))?,
+            lr: Number::of(at_least_zero(op, "learning rate", group.lr.unwrap_or(lr))?),
+            weight_decay: Number::of(at_least_zero(op, "weight decay", group.weight_decay.unwrap_or(weight_decay))?),
             members,
         });
     }
@@ -200,9 +165,14 @@ fn arranged<R: Rule>(rule: &R, groups: impl IntoIterator<Item = Group>) -> Resul
 }
 
 impl Members {
-    /// The hyper-parameters of the next step of a parameter with this state.
-    fn hyper(&self, factor: f64, state: &State) -> Hyper {
-        Hyper { lr: self.lr * factor, weight_decay: self.weight_decay, step: state.step.saturating_add(1) }
+    /// What determines the hyper-parameters of a parameter with this state.
+    fn rates(&self, factor: &Number, state: &State) -> Rates {
+        Rates {
+            lr: self.lr.clone(),
+            factor: factor.clone(),
+            weight_decay: self.weight_decay.clone(),
+            step: state.step.clone(),
+        }
     }
 }
 
@@ -212,7 +182,8 @@ impl<R: Rule> Stepper<R> {
         rule.check()?;
         let groups = arranged(&rule, groups)?;
         let non_finite = NonFinite::default();
-        Ok(Stepper { rule, groups, factor: 1.0, non_finite, maximize: false, skipped: 0, unfinished: None })
+        let (rule, factor) = (Arc::new(rule), Number::of(1.0));
+        Ok(Stepper { rule, groups, factor, non_finite, maximize: false, skipped: 0, unfinished: None })
     }
 
     /// See [`Optimizer::rebind`](crate::Optimizer::rebind).
@@ -244,10 +215,10 @@ impl<R: Rule> Stepper<R> {
         };
         let group = |group: &Members| {
             let parameters = group.members.iter().map(replacement).collect::<Result<Vec<_>>>().here()?;
-            Ok(Group::new(parameters).lr(group.lr).weight_decay(group.weight_decay))
+            Ok(Group::new(parameters).lr(group.lr.get()).weight_decay(group.weight_decay.get()))
         };
         let groups = self.groups.iter().map(group).collect::<Result<Vec<_>>>().here()?;
-        let mut groups = arranged(&self.rule, groups)?;
+        let mut groups = arranged(&*self.rule, groups)?;
         let states = self.carried_over(OP, &groups)?;
         for (member, state) in groups.iter_mut().flat_map(|g| &mut g.members).zip(states) {
             member.state = state;
@@ -261,7 +232,7 @@ impl<R: Rule> Stepper<R> {
     }
 
     pub(super) fn lr(&self) -> Vec<f64> {
-        self.groups.iter().map(|g| g.lr * self.factor).collect()
+        self.groups.iter().map(|g| g.lr.get() * self.factor.get()).collect()
     }
 
     #[track_caller]
@@ -270,13 +241,15 @@ impl<R: Rule> Stepper<R> {
         let Some(group) = self.groups.get_mut(group) else {
             return Err(Error::argument(op, format!("there is no group {group}; there are {count}")));
         };
-        group.lr = at_least_zero(op, "learning rate", lr)?;
+        refuse_capture(op)?;
+        group.lr.set(at_least_zero(op, "learning rate", lr)?);
         Ok(())
     }
 
     #[track_caller]
     pub(super) fn set_lr_factor(&mut self, factor: f64) -> Result<()> {
-        self.factor = at_least_zero(self.rule.name(), "learning rate factor", factor)?;
+        refuse_capture(self.rule.name())?;
+        self.factor.set(at_least_zero(self.rule.name(), "learning rate factor", factor)?);
         Ok(())
     }
 
@@ -296,8 +269,9 @@ impl<R: Rule> Stepper<R> {
             let group = &self.groups[work.group];
             let values = group.members[work.member].parameter.values();
             let target = work.state.master.as_ref().map_or(values, |m| &m.values);
-            let hyper = group.hyper(self.factor, &work.state);
-            work.prepared = self.rule.prepare(hyper, target, &work.gradient, &work.state.slots)?;
+            let rates = group.rates(&self.factor, &work.state);
+            let _source = self.source(Phase::Prepare, &rates, target, &work.gradient, &work.state.slots);
+            work.prepared = self.rule.prepare(rates.next(), target, &work.gradient, &work.state.slots)?;
         }
         let count = work.len();
         for (done, work) in work.into_iter().enumerate() {
@@ -313,10 +287,8 @@ impl<R: Rule> Stepper<R> {
     /// Steps one parameter. If the device fails, the parameter and its state may be partly written.
     #[track_caller]
     fn advance(&mut self, Work { group, member, gradient, mut state, prepared }: Work) -> Result<()> {
-        let group = &mut self.groups[group];
-        let hyper = group.hyper(self.factor, &state);
-        let member = &mut group.members[member];
-        state.step = hyper.step;
+        let rates = self.groups[group].rates(&self.factor, &state);
+        let hyper = rates.next();
         let all: Vec<Tensor>;
         let slots = if prepared.is_empty() {
             &state.slots
@@ -324,7 +296,9 @@ impl<R: Rule> Stepper<R> {
             all = state.slots.iter().cloned().chain(prepared).collect();
             &all
         };
-        let values = member.parameter.values();
+        let values = self.groups[group].members[member].parameter.values();
+        let target = state.master.as_ref().map_or(values, |m| &m.values);
+        let source = self.source(Phase::Update, &rates, target, &gradient, slots);
         match &mut state.master {
             Some(master) => {
                 self.rule.update(hyper, &master.values, &gradient, slots)?;
@@ -333,8 +307,18 @@ impl<R: Rule> Stepper<R> {
             }
             None => self.rule.update(hyper, values, &gradient, slots)?,
         }
-        member.state = Some(state);
+        drop(source);
+        state.step.set_count(hyper.step);
+        self.groups[group].members[member].state = Some(state);
         Ok(())
+    }
+
+    /// Inside a captured step, lets replays compute the numbers of this phase anew.
+    fn source(&self, phase: Phase, rates: &Rates, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> SourceGuard {
+        source_guard(|| {
+            let tensors = [target, gradient].into_iter().chain(slots);
+            Arc::new(Updates::new(&self.rule, phase, rates, tensors))
+        })
     }
 
     /// Returns an error if an earlier step is unfinished.
@@ -352,7 +336,7 @@ impl<R: Rule> Stepper<R> {
         let storages: HashMap<*const Storage, ()> =
             self.members().map(|m| (Arc::as_ptr(m.parameter.values().storage()), ())).collect();
         for (g, group) in self.groups.iter().enumerate() {
-            at_least_zero(op, "learning rate", group.lr * self.factor)?;
+            at_least_zero(op, "learning rate", group.lr.get() * self.factor.get())?;
             for (m, member) in group.members.iter().enumerate() {
                 let Some(gradient) = gradients.get(member.parameter.tensor()) else { continue };
                 let values = member.parameter.values();
@@ -397,11 +381,15 @@ impl<R: Rule> Stepper<R> {
             None => {
                 let slot = |s: &&str| Tensor::full(values.shape(), self.rule.initial(s), dtype, values.device());
                 let slots = self.rule.slots().iter().map(slot).collect::<Result<_>>().here()?;
-                State { step: 0, slots, master: None }
+                State { step: Number::default(), slots, master: None }
             }
         };
         let version = values.storage().version();
         let current = state.master.as_ref().is_some_and(|m| m.version == version);
+        if values.dtype() != dtype && is_captured() {
+            let m = format!("{} is in half precision, and its f32 copy cannot be kept by a captured step", member.name);
+            return Err(Error::argument(self.rule.name(), m).help("step outside of the captured step"));
+        }
         if values.dtype() != dtype && !current {
             // Either this is the first step, or something else wrote to the parameter, such as loading a checkpoint.
             state.master = Some(Master { values: values.to_dtype(dtype)?, version });

@@ -81,10 +81,7 @@ pub(crate) fn holding() -> GradModeGuard {
 /// Until the guard is dropped, operations are not recorded, observed or traced, saved values are not guarded or packed,
 /// and accesses to storages are neither noted nor refused. For functions that are not part of the user's computation.
 pub(crate) fn beside() -> GradModeGuard {
-    set_switches(
-        RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS | REFUSE_HOST | AUTOCAST,
-        0,
-    )
+    set_switches(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS | REFUSE_HOST | AUTOCAST, 0)
 }
 
 /// Whether reading the elements of a tracked tensor is an error.

@@ -14,6 +14,9 @@ use crate::{Generator, State};
 pub trait Source: Send + Sync {
     /// Gives `op`, which was traced, the parameters of the next call, and advances the state as the eager call does.
     fn renew(&self, op: &mut Op) -> Result<()>;
+
+    /// Returns a function that puts the state back to what it is now.
+    fn save(&self) -> Box<dyn FnOnce()>;
 }
 
 /// The stream of a layer's random numbers. It advances as it did when the numbers were drawn.
@@ -23,6 +26,11 @@ impl Source for State<Generator> {
         let spec = random.spec;
         (random.seed, random.offset) = self.lock().advance(random.distribution, spec.dtype, spec.shape.numel());
         Ok(())
+    }
+
+    fn save(&self) -> Box<dyn FnOnce()> {
+        let (state, generator) = (self.clone(), self.get());
+        Box::new(move || state.set(generator))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gradus_backend::Result;
 
 use super::{Op, Source};
-use crate::autograd::{beside, is_traced, refusing_host_reads, tracing};
+use crate::autograd::{beside, is_traced, refuses_host_reads, refusing_host_reads, tracing};
 use crate::{State, Tensor};
 
 /// An operation that ran.
@@ -120,6 +120,11 @@ pub fn trace_closed<R>(seen: impl FnMut(&Traced<'_>) + 'static, step: impl FnOnc
     let _mode = refusing_host_reads();
     let result = trace(seen, step);
     (result, USES.take().unwrap_or_default())
+}
+
+/// Whether [`trace_closed`] is tracing a step on this thread.
+pub fn is_captured() -> bool {
+    refuses_host_reads()
 }
 
 /// Tells a [`trace_closed`] on this thread that `state` holds `before` and, if there is one, is given `after`.

@@ -1,5 +1,6 @@
 //! Elementwise updates: kernels that write their results over tensors which they may also read, in one pass.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +10,7 @@ use gradus_backend::{
 use smallvec::SmallVec;
 
 use super::map::{arguments, describe, stretched};
-use super::{Arg, Effect, Flow, InPlace, InputSpec, Operation, Outputs, Spec, To, bind, same_device};
+use super::{Arg, Effect, Flow, InPlace, InputSpec, Op, Operation, Outputs, Spec, To, bind, same_device};
 use crate::Tensor;
 use crate::autograd::Nested;
 
@@ -21,16 +22,6 @@ pub struct Update {
     pub kernel: Arc<Kernel>,
     /// The source of each argument of the kernel.
     pub args: SmallVec<[Arg; 3]>,
-}
-
-impl Update {
-    /// Replaces the scalar arguments, in order.
-    pub fn set_numbers(&mut self, numbers: &[f64]) {
-        let scalars = self.args.iter_mut().filter_map(|arg| if let Arg::Scalar(s) = arg { Some(s) } else { None });
-        for (scalar, &n) in scalars.zip(numbers) {
-            *scalar = Scalar::Float(n);
-        }
-    }
 }
 
 impl fmt::Debug for Update {
@@ -125,6 +116,9 @@ impl UpdateFn {
     #[track_caller]
     pub fn apply(&self, written: &[&Tensor], tensors: &[&Tensor], numbers: &[f64]) -> Result<()> {
         let Some(first) = written.first() else { return Err(Error::argument(self.name, "nothing is written")) };
+        if COLLECTED.with_borrow(Option::is_some) {
+            return self.collect(written, tensors, numbers);
+        }
         let how = InPlace::Update(self.name);
         for t in written {
             t.check_writable(how, tensors)?;
@@ -167,6 +161,26 @@ impl UpdateFn {
         bind(Update { kernel, args }, &inputs, To::Written(how, first.device(), written))
     }
 
+    /// Adds the operation of [`apply`](UpdateFn::apply) to the list of [`collect_updates`].
+    #[cold]
+    #[track_caller]
+    fn collect(&self, written: &[&Tensor], tensors: &[&Tensor], numbers: &[f64]) -> Result<()> {
+        let wide = written[0].dtype().compute();
+        let dtypes: Dtypes = tensors.iter().map(|t| t.dtype()).chain(numbers.iter().map(|_| wide)).collect();
+        let kernel = self.kernel(&dtypes, &written.iter().map(|t| t.dtype()).collect::<Dtypes>())?;
+        let mut inputs = 0..;
+        let arg = |t: &&Tensor| match written.iter().position(|w| std::ptr::eq(*w, *t)) {
+            Some(i) => Arg::Output(i),
+            None => Arg::Tensor(inputs.next().unwrap_or_default()),
+        };
+        let mut args: SmallVec<[Arg; 3]> = tensors.iter().map(arg).collect();
+        args.extend(numbers.iter().map(|&n| Arg::Scalar(Scalar::Float(n))));
+        COLLECTED.with_borrow_mut(|list| {
+            list.iter_mut().for_each(|l| l.push(Update { kernel: kernel.clone(), args: args.clone() }.into()))
+        });
+        Ok(())
+    }
+
     /// The kernel for tensors and numbers of the dtypes `args` that writes tensors of the dtypes `outputs`. It is built
     /// on first use.
     #[track_caller]
@@ -193,4 +207,26 @@ impl UpdateFn {
         kernels().push(kernel.clone());
         Ok(kernel)
     }
+}
+
+thread_local! {
+    /// The updates that [`collect_updates`] has found so far, while it runs.
+    static COLLECTED: RefCell<Option<Vec<Op>>> = const { RefCell::new(None) };
+}
+
+/// Puts the outer list back when it is dropped.
+struct Outer(Option<Vec<Op>>);
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        drop(COLLECTED.replace(self.0.take()));
+    }
+}
+
+/// Runs `f`, in which [`UpdateFn::apply`] neither checks nor writes its operands: its operations are returned instead.
+/// Whoever replays an update finds its numbers in this way.
+pub fn collect_updates<R>(f: impl FnOnce() -> R) -> (R, Vec<Op>) {
+    let _outer = Outer(COLLECTED.replace(Some(vec![])));
+    let result = f();
+    (result, COLLECTED.take().unwrap_or_default())
 }

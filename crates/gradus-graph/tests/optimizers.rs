@@ -1,0 +1,134 @@
+//! Every optimiser inside a captured step: the parameters and the state of eager steps, for as many steps as it takes
+//! until their formulas have changed.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use gradus_cpu::CpuBackend;
+use gradus_graph::capture;
+use gradus_nn::{
+    Adadelta, AdadeltaConfig, Adagrad, AdagradConfig, Adam, AdamConfig, AdamW, Adamax, AdamaxConfig, Forward, Init,
+    Lamb, LambConfig, Linear, Lion, LionConfig, Module, Muon, MuonConfig, NAdam, NAdamConfig, Optimizer, Parameter,
+    RAdam, RAdamConfig, RmsProp, RmsPropConfig, Schedule, Sequential, Sgd, SgdConfig, Tanh,
+};
+use gradus_tensor::{DType, Device, Generator, Result, Tensor};
+
+type Make = fn(Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>>;
+
+/// A constructor for each optimiser.
+fn optimizers() -> Vec<(&'static str, Make)> {
+    macro_rules! make {
+        ($($name:ident $config:ident { $($field:ident: $value:expr),* };)*) => {
+            vec![$((stringify!($name), |p| Ok(Box::new($name::new(p, $config { $($field: $value,)* ..Default::default() })?))),)*]
+        };
+    }
+    make! {
+        Sgd SgdConfig { lr: 0.05, momentum: 0.9, weight_decay: 0.01 };
+        Adam AdamConfig { lr: 0.02 };
+        AdamW AdamConfig { lr: 0.02, weight_decay: 0.1 };
+        Adadelta AdadeltaConfig { lr: 0.5 };
+        Adagrad AdagradConfig { lr: 0.05, lr_decay: 0.1 };
+        Adamax AdamaxConfig { lr: 0.02 };
+        Lamb LambConfig { lr: 0.02, weight_decay: 0.1 };
+        Lion LionConfig { lr: 0.01 };
+        NAdam NAdamConfig { lr: 0.02 };
+        RAdam RAdamConfig { lr: 0.02 };
+        RmsProp RmsPropConfig { lr: 0.01, momentum: 0.5 };
+    }
+}
+
+fn model(device: &Device) -> Sequential {
+    let mut rng = Generator::new(4);
+    let mut init = Init::new(DType::F32, device, &mut rng);
+    Sequential::new().add(Linear::new(3, 5, &mut init).unwrap()).add(Tanh).add(Linear::new(5, 2, &mut init).unwrap())
+}
+
+fn bits(state: &gradus_nn::StateDict) -> Vec<(String, Vec<u8>)> {
+    let tensors = state.iter().map(|(name, t)| (name.to_owned(), t.to_bytes().unwrap()));
+    tensors.chain(state.iter_metadata().map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()))).collect()
+}
+
+/// Twelve steps with a learning rate that changes, eager and captured.
+fn compare(name: &str, make: Make, only: fn(&str) -> bool) {
+    let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
+    let (eager, captured) = (model(&device), model(&device));
+    let parameters = |m: &Sequential| m.named_parameters().into_iter().filter(|(name, _)| only(name)).collect();
+    let (mut a, b) = (make(parameters(&eager)).unwrap(), make(parameters(&captured)).unwrap());
+    let b = std::cell::RefCell::new(b);
+    let mut step = capture(|x| {
+        let loss = captured.forward(&x[0])?.cross_entropy(&x[1])?;
+        b.borrow_mut().step(&loss.backward()?)?;
+        Ok(vec![loss.detach()])
+    });
+    let schedule = Schedule::cosine(12, 0.1).unwrap();
+    for i in 0..12 {
+        let x = Tensor::randn([4, 3], DType::F32, &device, &mut Generator::new(i)).unwrap();
+        let y = Tensor::from_vec(vec![0i64, 1, 1, 0], [4], &device).unwrap();
+        schedule.apply(i, &mut *a).unwrap();
+        schedule.apply(i, &mut **b.borrow_mut()).unwrap();
+        let loss = eager.forward(&x).unwrap().cross_entropy(&y).unwrap();
+        a.step(&loss.backward().unwrap()).unwrap();
+        let got = step.call(&[&x, &y]).unwrap();
+        assert_eq!(got[0].to_bytes().unwrap(), loss.to_bytes().unwrap(), "{name}, step {i}");
+        assert_eq!(bits(&captured.state_dict().unwrap()), bits(&eager.state_dict().unwrap()), "{name}, step {i}");
+        assert_eq!(bits(&b.borrow().state_dict().unwrap()), bits(&a.state_dict().unwrap()), "{name}, step {i}");
+    }
+    // The first call makes the state, the second and the third agree.
+    assert!(step.replays() >= 9, "{name}: {} replays", step.replays());
+}
+
+#[test]
+fn optimisers_step_as_eagerly() {
+    for (name, make) in optimizers() {
+        compare(name, make, |_| true);
+    }
+    let muon: Make = |p| Ok(Box::new(Muon::new(p, MuonConfig { lr: 0.02, ..Default::default() })?));
+    compare("Muon", muon, |name| name.ends_with("weight"));
+}
+
+#[test]
+fn a_state_that_is_loaded_is_the_one_that_replays_go_on_with() {
+    let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
+    let (model, other) = (model(&device), model(&device));
+    let config = AdamConfig { lr: 0.02, ..Default::default() };
+    let optimizer = std::cell::RefCell::new(AdamW::new(model.named_parameters(), config).unwrap());
+    let mut eager = AdamW::new(other.named_parameters(), config).unwrap();
+    let y = Tensor::from_vec(vec![0i64, 1], [2], &device).unwrap();
+    let mut step = capture(|x| {
+        let loss = model.forward(&x[0])?.cross_entropy(&x[1])?;
+        optimizer.borrow_mut().step(&loss.backward()?)?;
+        Ok(vec![loss.detach()])
+    });
+    let mut saved = None;
+    for i in 0..14 {
+        if i == 5 {
+            saved = Some(optimizer.borrow().state_dict().unwrap());
+        }
+        if i == 8 {
+            let strict = gradus_nn::Strict::Yes;
+            optimizer.borrow_mut().load_state_dict(saved.as_ref().unwrap(), strict).unwrap();
+            eager.load_state_dict(saved.as_ref().unwrap(), strict).unwrap();
+        }
+        let x = Tensor::randn([2, 3], DType::F32, &device, &mut Generator::new(i)).unwrap();
+        step.call(&[&x, &y]).unwrap();
+        let loss = other.forward(&x).unwrap().cross_entropy(&y).unwrap();
+        eager.step(&loss.backward().unwrap()).unwrap();
+        assert_eq!(bits(&model.state_dict().unwrap()), bits(&other.state_dict().unwrap()), "step {i}");
+        assert_eq!(bits(&optimizer.borrow().state_dict().unwrap()), bits(&eager.state_dict().unwrap()), "step {i}");
+    }
+    assert!(step.replays() >= 8, "{} replays", step.replays());
+}
+
+#[test]
+fn a_learning_rate_that_is_set_inside_is_refused() {
+    let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
+    let model = model(&device);
+    let mut optimizer = Sgd::new(model.named_parameters(), SgdConfig::default()).unwrap();
+    let mut step = capture(|x| {
+        optimizer.set_lr_factor(0.5)?;
+        Ok(vec![model.forward(&x[0])?.detach()])
+    });
+    let x = Tensor::ones([1, 3], DType::F32, &device).unwrap();
+    let e = step.call(&[&x]).unwrap_err();
+    assert!(e.to_string().contains("set it before the step is called"), "{e}");
+}

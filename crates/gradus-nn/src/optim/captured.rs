@@ -1,0 +1,144 @@
+//! Steps inside captured steps: the numbers that a replay needs, computed anew for each call.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use gradus_tensor::ops::{Op, Source, collect_updates};
+use gradus_tensor::{DType, Device, Result, Tensor};
+
+use super::rule::{Hyper, Rule};
+
+/// A number that an optimiser shares with the replays of its steps: a learning rate, or a count of steps.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Number(Arc<AtomicU64>);
+
+impl Number {
+    pub(super) fn of(value: f64) -> Self {
+        Number(Arc::new(AtomicU64::new(value.to_bits())))
+    }
+
+    pub(super) fn counted(count: u64) -> Self {
+        Number(Arc::new(AtomicU64::new(count)))
+    }
+
+    pub(super) fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Acquire))
+    }
+
+    pub(super) fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Ordering::Release);
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_count(&self, count: u64) {
+        self.0.store(count, Ordering::Release);
+    }
+}
+
+/// What determines the hyper-parameters of a parameter's next step.
+#[derive(Debug, Clone)]
+pub(super) struct Rates {
+    pub(super) lr: Number,
+    pub(super) factor: Number,
+    pub(super) weight_decay: Number,
+    /// The number of steps made.
+    pub(super) step: Number,
+}
+
+impl Rates {
+    /// The hyper-parameters of the next step.
+    pub(super) fn next(&self) -> Hyper {
+        let (lr, step) = (self.lr.get() * self.factor.get(), self.step.count().saturating_add(1));
+        Hyper { lr, weight_decay: self.weight_decay.get(), step }
+    }
+}
+
+/// The two phases of a parameter's step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// [`Rule::prepare`].
+    Prepare,
+    /// [`Rule::update`], which ends the step.
+    Update,
+}
+
+/// The updates of one phase of a parameter's step. The rule itself says which they are: it runs on tensors of the same
+/// shapes, and its updates are collected instead of run.
+pub(super) struct Updates<R> {
+    rule: Arc<R>,
+    phase: Phase,
+    rates: Rates,
+    /// Shape, dtype and device of the target, the gradient and the state tensors. The tensors themselves are not held:
+    /// whoever replaces them would not be noticed.
+    like: Vec<(Vec<usize>, DType, Device)>,
+    left: Mutex<Left>,
+}
+
+/// What the latest collection found.
+#[derive(Default)]
+struct Left {
+    /// Tensors like the target, the gradient and the state, without memory for each element.
+    stand_ins: Vec<Tensor>,
+    /// The updates that no operation has taken yet.
+    updates: VecDeque<Op>,
+}
+
+impl<R: Rule> Updates<R> {
+    pub(super) fn new<'t>(
+        rule: &Arc<R>,
+        phase: Phase,
+        rates: &Rates,
+        tensors: impl IntoIterator<Item = &'t Tensor>,
+    ) -> Self {
+        let like = |t: &Tensor| (t.shape().to_vec(), t.dtype(), t.device().clone());
+        Updates {
+            rule: rule.clone(),
+            phase,
+            rates: rates.clone(),
+            like: tensors.into_iter().map(like).collect(),
+            left: Mutex::default(),
+        }
+    }
+
+    fn collect(&self, left: &mut Left) -> Result<()> {
+        let hyper = self.rates.next();
+        if left.stand_ins.is_empty() {
+            let like =
+                |(shape, dtype, device): &(Vec<usize>, DType, Device)| Tensor::zeros([], *dtype, device)?.expand(shape);
+            left.stand_ins = self.like.iter().map(like).collect::<Result<_>>()?;
+        }
+        let [target, gradient, slots @ ..] = &left.stand_ins[..] else { return Ok(()) };
+        let (done, updates) = collect_updates(|| match self.phase {
+            Phase::Prepare => self.rule.prepare(hyper, target, gradient, slots).map(drop),
+            Phase::Update => self.rule.update(hyper, target, gradient, slots),
+        });
+        done?;
+        if self.phase == Phase::Update {
+            self.rates.step.set_count(hyper.step);
+        }
+        left.updates = updates.into();
+        Ok(())
+    }
+}
+
+impl<R: Rule> Source for Updates<R> {
+    fn renew(&self, op: &mut Op) -> Result<()> {
+        let mut left = self.left.lock().unwrap_or_else(|e| e.into_inner());
+        if left.updates.is_empty() {
+            self.collect(&mut left)?;
+        }
+        if let Some(next) = left.updates.pop_front() {
+            *op = next;
+        }
+        Ok(())
+    }
+
+    fn save(&self) -> Box<dyn FnOnce()> {
+        let (step, count) = (self.rates.step.clone(), self.rates.step.count());
+        Box::new(move || step.set_count(count))
+    }
+}

@@ -1,0 +1,51 @@
+//! [`Rule`]: the arithmetic of an optimiser.
+
+use gradus_tensor::{Result, Tensor};
+
+/// The part that differs from one optimiser to another.
+pub(super) trait Rule: Send + Sync + 'static {
+    /// The optimiser's name.
+    fn name(&self) -> &'static str;
+
+    /// The learning rate and weight decay of a group that does not set its own.
+    fn defaults(&self) -> (f64, f64);
+
+    /// Returns an error for invalid hyper-parameters.
+    #[track_caller]
+    fn check(&self) -> Result<()>;
+
+    /// Names of the state tensors that are kept for each parameter. They have its shape.
+    fn slots(&self) -> &'static [&'static str];
+
+    /// The value of all elements of a state tensor before the first step.
+    fn initial(&self, _slot: &str) -> f64 {
+        0.0
+    }
+
+    /// Returns an error for a parameter that the rule does not apply to.
+    #[track_caller]
+    fn check_parameter(&self, _name: &str, _values: &Tensor) -> Result<()> {
+        Ok(())
+    }
+
+    /// Computes what the update needs beside the state, for all parameters before the first of them is written. A rule
+    /// whose update would allocate memory does so here.
+    #[track_caller]
+    fn prepare(&self, _hyper: Hyper, _target: &Tensor, _gradient: &Tensor, _slots: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(Vec::new())
+    }
+
+    /// Updates `target` in place. `slots` are the state tensors of the parameter, followed by what
+    /// [`prepare`](Rule::prepare) returned.
+    #[track_caller]
+    fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()>;
+}
+
+/// The hyper-parameters of one step of one parameter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hyper {
+    pub(super) lr: f64,
+    pub(super) weight_decay: f64,
+    /// Number of this step, counted from 1.
+    pub(super) step: u64,
+}
