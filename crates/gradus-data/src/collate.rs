@@ -6,6 +6,27 @@ use gradus_tensor::{Device, Error, Here, Result, Tensor};
 use crate::Image;
 
 /// A type that a [`DataLoader`](crate::DataLoader) can stack into batches.
+///
+/// Tensors, images, numbers, lists of numbers, texts and [sequences](crate::Sequence) are samples, and so are tuples of
+/// up to four samples. A struct of samples derives the trait; its batch is a struct with the same fields:
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::{Device, Error}; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// use gradus_data::Sample;
+///
+/// #[derive(Sample)]
+/// struct Flower {
+///     petals: Vec<f32>,
+///     species: i64,
+/// }
+///
+/// let flowers = vec![Flower { petals: vec![1.4, 0.2], species: 0 }, Flower { petals: vec![4.7, 1.4], species: 1 }];
+/// let batch: FlowerBatch = Flower::collate(flowers, &device)?;
+/// assert_eq!(batch.petals.shape(), [2, 2]);
+/// assert_eq!(batch.species.to_vec::<i64>()?, [0, 1]);
+/// # Ok::<(), Error>(())
+/// ```
 pub trait Sample: Send + Sized + 'static {
     /// The type of a batch: tensors whose first axis counts the samples.
     type Batch: Send + 'static;
@@ -42,21 +63,6 @@ impl Sample for Image {
     }
 }
 
-/// A batch is `[n, len]`.
-impl Sample for Vec<f32> {
-    type Batch = Tensor;
-
-    #[track_caller]
-    fn collate(samples: Vec<Self>, device: &Device) -> Result<Tensor> {
-        let len = samples.first().map_or(0, Vec::len);
-        if let Some(at) = samples.iter().position(|s| s.len() != len) {
-            let m = format!("sample 0 of the batch has {len} values and sample {at} has {}", samples[at].len());
-            return Err(Error::shape("collate", m).help("pad or cut them to one length"));
-        }
-        Tensor::from_vec(samples.concat(), [samples.len(), len], device)
-    }
-}
-
 macro_rules! numbers {
     ($($t:ty),*) => { $(
         /// A batch is `[n]`.
@@ -69,17 +75,54 @@ macro_rules! numbers {
                 Tensor::from_vec(samples, [n], device)
             }
         }
+
+        /// A batch is `[n, len]`. For samples of different lengths, use [`Sequence`](crate::Sequence).
+        impl Sample for Vec<$t> {
+            type Batch = Tensor;
+
+            #[track_caller]
+            fn collate(samples: Vec<Self>, device: &Device) -> Result<Tensor> {
+                let len = samples.first().map_or(0, Vec::len);
+                if let Some(at) = samples.iter().position(|s| s.len() != len) {
+                    let m = format!("sample 0 of the batch has {len} values and sample {at} has {}", samples[at].len());
+                    return Err(Error::shape("collate", m)
+                        .help("pad or cut them to one length, or make each a `Sequence`, which is padded"));
+                }
+                Tensor::from_vec(samples.concat(), [samples.len(), len], device)
+            }
+        }
     )* };
 }
-numbers!(f32, f64, i64, i32, u8);
+numbers!(f32, f64, i64, i32, i16, i8, u8, bool);
 
-/// The two parts are batched separately.
-impl<A: Sample, B: Sample> Sample for (A, B) {
-    type Batch = (A::Batch, B::Batch);
+/// A batch is the list of the texts.
+impl Sample for String {
+    type Batch = Vec<String>;
 
-    #[track_caller]
-    fn collate(samples: Vec<Self>, device: &Device) -> Result<Self::Batch> {
-        let (a, b) = samples.into_iter().unzip();
-        Ok((A::collate(a, device)?, B::collate(b, device)?))
+    fn collate(samples: Vec<Self>, _: &Device) -> Result<Vec<String>> {
+        Ok(samples)
     }
+}
+
+macro_rules! tuples {
+    ($(($($t:ident $part:ident $list:ident),*))*) => { $(
+        /// The parts are batched separately.
+        impl<$($t: Sample),*> Sample for ($($t,)*) {
+            type Batch = ($($t::Batch,)*);
+
+            #[track_caller]
+            fn collate(samples: Vec<Self>, device: &Device) -> Result<Self::Batch> {
+                $(let mut $list = Vec::with_capacity(samples.len());)*
+                for ($($part,)*) in samples {
+                    $($list.push($part);)*
+                }
+                Ok(($($t::collate($list, device)?,)*))
+            }
+        }
+    )* };
+}
+tuples! {
+    (A a a_list, B b b_list)
+    (A a a_list, B b b_list, C c c_list)
+    (A a a_list, B b b_list, C c c_list, D d d_list)
 }

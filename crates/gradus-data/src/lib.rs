@@ -35,10 +35,21 @@ pub mod idx;
 mod image_set;
 mod loader;
 mod memory;
+mod sampler;
+mod sequence;
 pub mod split;
 mod workers;
 
 pub use collate::Sample;
 pub use dataset::{Dataset, Map, Subset, TensorDataset};
+pub use gradus_nn_derive::Sample;
 pub use image_set::{Image, ImageSet};
-pub use loader::{Batches, DataLoader, DataLoaderBuilder};
+pub use loader::{Batches, DataLoader, DataLoaderBuilder, Position};
+pub use sampler::{Order, Sampler};
+pub use sequence::{Padded, Sequence};
+
+/// What the code that `#[derive(Sample)]` generates refers to.
+#[doc(hidden)]
+pub mod derive {
+    pub use gradus_tensor::{Device, Error};
+}

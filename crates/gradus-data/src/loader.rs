@@ -4,11 +4,12 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 
-use gradus_tensor::backend::host_vec::collect;
 use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Result};
+use serde::{Deserialize, Serialize};
 
+use crate::sampler::{Shard, sharded};
 use crate::workers::Workers;
-use crate::{Dataset, Sample};
+use crate::{Dataset, Sample, Sampler};
 
 /// Keys of the generators that a loader forks from its seed.
 const SHUFFLE: u64 = 1;
@@ -22,13 +23,40 @@ type Augment<T> = dyn Fn(T, &mut Generator) -> Result<T> + Send + Sync;
 
 /// Batches of a dataset, epoch by epoch.
 ///
-/// The dataset, the seed and the epoch's number determine the batches; workers change only the speed.
+/// The dataset, the sampler, the seed and the epoch's number determine the batches; workers change only the speed.
+///
+/// To continue an epoch after a restart, save the [`position`](Batches::position) and give it to
+/// [`resume`](DataLoader::resume):
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::{Device, Error}; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// use gradus_data::{DataLoader, digits};
+/// let loader = DataLoader::new(digits::load()?, &device).batch_size(64).shuffle(7).build()?;
+/// let mut batches = loader.epoch(3)?;
+/// batches.next().unwrap()?;
+/// let position = batches.position(); // can be serialised
+/// let (_, second) = batches.next().unwrap()?;
+/// let (_, resumed) = loader.resume(position)?.next().unwrap()?;
+/// assert_eq!(resumed.to_vec::<i64>()?, second.to_vec::<i64>()?);
+/// # Ok::<(), Error>(())
+/// ```
 pub struct DataLoader<D: Dataset> {
     plan: Arc<Plan<D>>,
     workers: usize,
     prefetch: usize,
     drop_last: bool,
-    shuffle: bool,
+    sampler: Sampler,
+    shard: Shard,
+}
+
+/// A place within an epoch: the next batch of an epoch that has not been made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// The number of the epoch.
+    pub epoch: u64,
+    /// The number of batches of it that came before.
+    pub batch: usize,
 }
 
 /// Everything that a worker needs to make a batch.
@@ -56,7 +84,8 @@ where
     #[allow(clippy::new_ret_no_self)]
     pub fn new(dataset: D, device: &Device) -> DataLoaderBuilder<D> {
         let plan = Plan { dataset, device: device.clone(), batch_size: 32, seed: 0, augment: None };
-        let loader = DataLoader { plan: Arc::new(plan), workers: 0, prefetch: 2, drop_last: false, shuffle: false };
+        let (sampler, shard) = (Sampler::Sequential, Shard { rank: 0, world: 1 });
+        let loader = DataLoader { plan: Arc::new(plan), workers: 0, prefetch: 2, drop_last: false, sampler, shard };
         DataLoaderBuilder { loader }
     }
 
@@ -77,7 +106,7 @@ where
 
     /// The number of batches in an epoch.
     pub fn len(&self) -> usize {
-        let n = self.plan.dataset.len();
+        let n = self.order_len();
         if self.drop_last { n / self.plan.batch_size } else { n.div_ceil(self.plan.batch_size) }
     }
 
@@ -88,26 +117,47 @@ where
 
     /// The number of samples in an epoch.
     pub fn samples(&self) -> usize {
-        self.plan.dataset.len().min(self.len().saturating_mul(self.plan.batch_size))
+        self.order_len().min(self.len().saturating_mul(self.plan.batch_size))
+    }
+
+    /// The number of samples that this loader's shard has before a batch that is not full is dropped.
+    fn order_len(&self) -> usize {
+        self.shard.samples(self.sampler.samples(self.plan.dataset.len()), self.drop_last)
     }
 
     /// The batches of epoch `epoch`. The iterator ends after the first error. Dropping it stops its workers.
     #[track_caller]
     pub fn epoch(&self, epoch: u64) -> Result<Batches<<D::Item as Sample>::Batch>> {
-        let n = self.plan.dataset.len();
-        let order = if self.shuffle {
-            Generator::new(self.plan.seed).fork(SHUFFLE).fork(epoch).permutation(n)?
-        } else {
-            collect("epoch", 0..n)?
-        };
+        self.epoch_from(epoch, 0)
+    }
+
+    /// The batches that come from `position` on: [`epoch_from`](DataLoader::epoch_from) with its numbers.
+    #[track_caller]
+    pub fn resume(&self, position: Position) -> Result<Batches<<D::Item as Sample>::Batch>> {
+        self.epoch_from(position.epoch, position.batch)
+    }
+
+    /// The batches of epoch `epoch` without the first `skip`. No sample is read for these, and the rest are the same
+    /// as without the skip. Errors if the epoch has fewer batches.
+    #[track_caller]
+    pub fn epoch_from(&self, epoch: u64, skip: usize) -> Result<Batches<<D::Item as Sample>::Batch>> {
         let (count, plan) = (self.len(), self.plan.clone());
-        let make = move |batch: usize, stopped: &dyn Fn() -> bool| plan.make(epoch, &order, batch, stopped);
+        let Some(rest) = count.checked_sub(skip) else {
+            let m = format!("{skip} batches of epoch {epoch} are to be skipped; it has {count}");
+            return Err(Error::argument("data_loader", m)
+                .help("resume with the dataset, batch size and sampler that the position was saved with"));
+        };
+        let generator = Generator::new(plan.seed).fork(SHUFFLE).fork(epoch);
+        let together = plan.batch_size.saturating_mul(self.shard.world);
+        let order = self.sampler.order(plan.dataset.len(), together, epoch, generator)?;
+        let order = if self.shard.world > 1 { sharded(&order, self.shard, self.drop_last)? } else { order };
+        let make = move |batch: usize, stopped: &dyn Fn() -> bool| plan.make(epoch, &order, skip + batch, stopped);
         let source = if self.workers == 0 {
             Source::Inline(Box::new(make))
         } else {
-            Source::Workers(Workers::start(self.workers.min(count), self.prefetch, count, make)?)
+            Source::Workers(Workers::start(self.workers.min(rest), self.prefetch, rest, make)?)
         };
-        Ok(Batches { source, next: 0, count, line: Location::caller() })
+        Ok(Batches { source, epoch, skipped: skip, next: 0, count: rest, failed: false, line: Location::caller() })
     }
 }
 
@@ -184,9 +234,22 @@ where
     }
 
     /// Shuffles the samples in every epoch, as determined by `seed` and the epoch's number.
-    pub fn shuffle(mut self, seed: u64) -> Self {
-        self.loader.shuffle = true;
+    pub fn shuffle(self, seed: u64) -> Self {
+        self.sampler(Sampler::Shuffled, seed)
+    }
+
+    /// Lets a sampler choose the samples of every epoch. `seed` determines its draws, and those of augmentations.
+    pub fn sampler(mut self, sampler: Sampler, seed: u64) -> Self {
+        self.loader.sampler = sampler;
         self.plan(|p| p.seed = seed)
+    }
+
+    /// Reads the part of every epoch that belongs to process `rank` of `world` processes: every `world`-th sample of
+    /// the order, from `rank` on. All processes need the same sampler and seed. All get the same number of samples: if
+    /// they do not divide evenly, a few samples come twice, or with [`drop_last`](Self::drop_last) a few are left out.
+    pub fn shard(mut self, rank: usize, world: usize) -> Self {
+        self.loader.shard = Shard { rank, world };
+        self
     }
 
     /// Whether to drop the last batch of an epoch if it is not full.
@@ -212,7 +275,8 @@ where
         self.plan(|p| p.augment = Some(Box::new(f)))
     }
 
-    /// Builds the loader. Errors if the batch size or the prefetch is 0, or if there are more than 256 workers.
+    /// Builds the loader. Errors if the batch size or the prefetch is 0, if there are more than 256 workers, if the rank
+    /// is not below the number of processes, or if the sampler does not fit the dataset.
     #[track_caller]
     pub fn build(self) -> Result<DataLoader<D>> {
         let loader = self.loader;
@@ -226,6 +290,11 @@ where
         if loader.workers > MOST_WORKERS {
             return fail(format!("{} workers; it takes 0 to {MOST_WORKERS}", loader.workers)).here();
         }
+        let Shard { rank, world } = loader.shard;
+        if rank >= world {
+            return fail(format!("process {rank} of {world}; ranks go from 0 to the number of processes - 1")).here();
+        }
+        loader.sampler.check(loader.plan.dataset.len())?;
         Ok(loader)
     }
 }
@@ -235,7 +304,8 @@ impl<D: Dataset> fmt::Debug for DataLoader<D> {
         f.debug_struct("DataLoader")
             .field("samples", &self.plan.dataset.len())
             .field("batch_size", &self.plan.batch_size)
-            .field("shuffle", &self.shuffle.then_some(self.plan.seed))
+            .field("sampler", &self.sampler)
+            .field("seed", &self.plan.seed)
             .field("drop_last", &self.drop_last)
             .field("workers", &self.workers)
             .finish_non_exhaustive()
@@ -259,36 +329,52 @@ enum Source<B> {
 /// The batches of one epoch, in order.
 pub struct Batches<B> {
     source: Source<B>,
+    epoch: u64,
+    /// The number of batches that were skipped. `next` and `count` do not include them.
+    skipped: usize,
     next: usize,
     count: usize,
+    failed: bool,
     /// The line that started the epoch. Errors report it, because `next` itself is called by `for` loops.
     line: &'static Location<'static>,
+}
+
+impl<B> Batches<B> {
+    /// The place of the next batch: give it to [`resume`](DataLoader::resume) to get the batches that have not come
+    /// yet. After an error, this is the batch that failed.
+    pub fn position(&self) -> Position {
+        Position { epoch: self.epoch, batch: self.skipped + self.next }
+    }
 }
 
 impl<B> Iterator for Batches<B> {
     type Item = Result<B>;
 
     fn next(&mut self) -> Option<Result<B>> {
-        if self.next >= self.count {
+        if self.failed || self.next >= self.count {
             return None;
         }
         let batch = match &self.source {
             Source::Inline(make) => make(self.next, &|| false)?,
             Source::Workers(workers) => workers.receive(self.next).unwrap_or_else(|| {
-                Err(Error::new(ErrorKind::Backend, "data_loader", format!("the worker of batch {} is gone", self.next)))
+                let m = format!("the worker of batch {} is gone", self.skipped + self.next);
+                Err(Error::new(ErrorKind::Backend, "data_loader", m))
             }),
         };
-        self.next = if batch.is_ok() { self.next + 1 } else { self.count };
+        match &batch {
+            Ok(_) => self.next += 1,
+            Err(_) => self.failed = true,
+        }
         Some(batch.map_err(|e| e.at(self.line)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (0, Some(self.count - self.next))
+        (0, Some(if self.failed { 0 } else { self.count - self.next }))
     }
 }
 
 impl<B> fmt::Debug for Batches<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Batches({} of {})", self.next, self.count)
+        write!(f, "Batches({} of {})", self.skipped + self.next, self.skipped + self.count)
     }
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use gradus_cpu::CpuBackend;
-use gradus_data::{DataLoader, DataLoaderBuilder, Dataset};
-use gradus_tensor::{Device, Error, Result};
+use gradus_data::{DataLoader, DataLoaderBuilder, Dataset, Position, Sample, Sampler, Sequence};
+use gradus_tensor::{Device, Error, Generator, Result};
 
 fn device() -> Device {
     Device::from_backend(Arc::new(CpuBackend::new().unwrap()))
@@ -66,7 +66,7 @@ fn without_shuffle_batches_come_in_order_and_the_last_is_short() {
 fn the_number_of_workers_changes_nothing() {
     let d = device();
     let run = |workers: usize, epoch: u64| {
-        let augment = |x: i64, g: &mut gradus_tensor::Generator| Ok(x * 1000 + g.below(1000) as i64);
+        let augment = |x: i64, g: &mut Generator| Ok(x * 1000 + g.below(1000) as i64);
         let loader = DataLoader::new(numbers(103), &d).batch_size(8).shuffle(5).augment(augment);
         batches(loader.workers(workers).prefetch(1), epoch)
     };
@@ -133,4 +133,160 @@ fn samples_of_different_sizes_cannot_be_joined() {
     let loader = DataLoader::new(data, &d).batch_size(4).build().unwrap();
     let e = loader.epoch(0).unwrap().next().unwrap().unwrap_err().to_string();
     assert!(e.contains("sample 2 of the batch has 3") || e.contains("sample 2 has 3"), "{e}");
+}
+
+#[test]
+fn a_skipped_batch_is_not_read_and_the_rest_is_the_same() {
+    let d = device();
+    for workers in [0, 3] {
+        let data = numbers(50);
+        let reads = data.reads.clone();
+        let augment = |x: i64, g: &mut Generator| Ok(x * 1000 + g.below(1000) as i64);
+        let loader = DataLoader::new(data, &d).batch_size(7).shuffle(5).augment(augment).workers(workers);
+        let loader = loader.build().unwrap();
+        let all: Vec<Vec<i64>> = loader.epoch(2).unwrap().map(|b| b.unwrap().to_vec().unwrap()).collect();
+        for skip in 0..=loader.len() {
+            reads.store(0, Ordering::Relaxed);
+            let mut rest = loader.epoch_from(2, skip).unwrap();
+            assert_eq!(rest.position(), Position { epoch: 2, batch: skip });
+            let mut found = Vec::new();
+            while let Some(batch) = rest.next() {
+                found.push(batch.unwrap().to_vec::<i64>().unwrap());
+                assert_eq!(rest.position().batch, skip + found.len());
+            }
+            assert_eq!(found, all[skip..]);
+            assert_eq!(reads.load(Ordering::Relaxed), 50 - (7 * skip).min(50));
+        }
+        let e = loader.epoch_from(2, 9).unwrap_err().to_string();
+        assert!(e.contains("9 batches of epoch 2 are to be skipped; it has 8"), "{e}");
+    }
+}
+
+#[test]
+fn a_position_survives_a_file_and_names_the_batch_that_failed() {
+    let d = device();
+    let data = Numbers { fails: Some(13), ..numbers(40) };
+    let loader = DataLoader::new(data, &d).batch_size(5).build().unwrap();
+    let mut batches = loader.epoch(4).unwrap();
+    assert_eq!(batches.by_ref().count(), 3);
+    let text = serde_json::to_string(&batches.position()).unwrap();
+    assert_eq!(text, r#"{"epoch":4,"batch":2}"#);
+    let position: Position = serde_json::from_str(&text).unwrap();
+    assert!(loader.resume(position).unwrap().next().unwrap().unwrap_err().to_string().contains("sample 13"));
+}
+
+#[test]
+fn weights_decide_how_often_a_sample_comes() {
+    let d = device();
+    let weights = vec![0.0, 1.0, 3.0, 0.0, 6.0, 0.0];
+    let sampler = Sampler::Weighted { weights: weights.clone(), samples: 20_000 };
+    let loader = DataLoader::new(numbers(6), &d).sampler(sampler, 1).batch_size(20_000).build().unwrap();
+    let drawn: Vec<i64> = loader.epoch(0).unwrap().next().unwrap().unwrap().to_vec().unwrap();
+    for (sample, weight) in weights.iter().enumerate() {
+        let share = drawn.iter().filter(|&&x| x == sample as i64).count() as f64 / 20_000.0;
+        // Five standard deviations of a share of 20,000 draws.
+        assert!((share - weight / 10.0).abs() <= 5.0 * (weight / 10.0 * (1.0 - weight / 10.0) / 20_000.0).sqrt());
+    }
+    let error = |weights: Vec<f64>| {
+        let sampler = Sampler::Weighted { weights, samples: 5 };
+        DataLoader::new(numbers(2), &d).sampler(sampler, 0).build().unwrap_err().to_string()
+    };
+    assert!(error(vec![1.0]).contains("1 weights for 2 samples"));
+    assert!(error(vec![1.0, f64::NAN]).contains("weight of sample 1 is NaN"));
+    assert!(error(vec![-1.0, 1.0]).contains("weight of sample 0 is -1"));
+    assert!(error(vec![0.0, 0.0]).contains("the weights sum to 0"));
+    assert!(error(vec![f64::MAX, f64::MAX]).contains("the weights sum to inf"));
+}
+
+#[test]
+fn buckets_give_every_sample_once_and_batches_of_similar_length() {
+    let d = device();
+    let lengths: Vec<usize> = (0..203).map(|i| i * 7919 % 100).collect();
+    let padding = |sampler: Sampler| {
+        let batches = batches(DataLoader::new(numbers(203), &d).sampler(sampler, 3).batch_size(10), 1);
+        let mut all = batches.concat();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..203));
+        assert_eq!(batches.last().unwrap().len(), 3);
+        let length = |&i: &i64| lengths[i as usize];
+        let waste = |batch: &Vec<i64>| {
+            let longest = batch.iter().map(length).max().unwrap();
+            batch.iter().map(|i| longest - length(i)).sum::<usize>()
+        };
+        batches.iter().map(waste).sum::<usize>()
+    };
+    let shuffled = padding(Sampler::Shuffled);
+    let bucketed = padding(Sampler::Bucketed { lengths: lengths.clone(), pool: 10 });
+    assert!(bucketed * 5 < shuffled, "{bucketed} of {shuffled} places are padding");
+    let build = |lengths: Vec<usize>, pool| {
+        let sampler = Sampler::Bucketed { lengths, pool };
+        DataLoader::new(numbers(3), &d).sampler(sampler, 0).build().unwrap_err().to_string()
+    };
+    assert!(build(vec![1], 1).contains("1 lengths for 3 samples"));
+    assert!(build(vec![1; 3], 0).contains("a pool of 0 batches"));
+}
+
+#[test]
+fn a_function_chooses_the_order_and_is_checked() {
+    let d = device();
+    let custom = |samples, indices: Vec<usize>| {
+        let order = Arc::new(move |epoch, _: &mut Generator| Ok(indices.iter().map(|i| i + epoch as usize).collect()));
+        DataLoader::new(numbers(5), &d).sampler(Sampler::Custom { samples, order }, 0).batch_size(2)
+    };
+    assert_eq!(batches(custom(3, vec![3, 0, 3]), 1), [vec![4, 1], vec![4]]);
+    let error = |b: DataLoaderBuilder<Numbers>, epoch| b.build().unwrap().epoch(epoch).unwrap_err().to_string();
+    assert!(error(custom(3, vec![3, 0, 3]), 2).contains("sample 5 asked for; there are 5"));
+    assert!(error(custom(2, vec![3, 0, 3]), 0).contains("order of epoch 0 has 3 indices, not 2"));
+}
+
+#[test]
+fn processes_read_disjoint_parts_of_equal_size() {
+    let d = device();
+    let part = |rank, drop_last| {
+        batches(DataLoader::new(numbers(10), &d).shuffle(1).batch_size(2).shard(rank, 3).drop_last(drop_last), 0)
+    };
+    let whole = batches(DataLoader::new(numbers(10), &d).shuffle(1).batch_size(10), 0).concat();
+    // As torch.utils.data.DistributedSampler does: the first samples fill the gap.
+    let at = |places: &[usize]| places.iter().map(|&i| whole[i]).collect::<Vec<_>>();
+    assert_eq!(part(0, false).concat(), at(&[0, 3, 6, 9]));
+    assert_eq!(part(1, false).concat(), at(&[1, 4, 7, 0]));
+    assert_eq!(part(2, false).concat(), at(&[2, 5, 8, 1]));
+    assert_eq!(part(2, true).concat(), at(&[2, 5]));
+    let none = batches(DataLoader::new(numbers(1), &d).shard(1, 2).drop_last(true), 0);
+    assert!(none.is_empty());
+    for (rank, world) in [(0, 0), (3, 3)] {
+        let e = DataLoader::new(numbers(1), &d).shard(rank, world).build().unwrap_err().to_string();
+        assert!(e.contains(&format!("process {rank} of {world}")), "{e}");
+    }
+}
+
+#[derive(Sample)]
+struct Verse(Sequence<i64>, String, (f32, bool));
+
+#[derive(Sample)]
+struct Book {
+    verse: Verse,
+    r#type: u8,
+}
+
+#[test]
+fn structs_are_batched_field_by_field() {
+    let d = device();
+    let book = |tokens: Vec<i64>, name: &str, t| {
+        let values = Sequence { values: tokens, padding: -100 };
+        Book { verse: Verse(values, name.into(), (t as f32, t == 1)), r#type: t }
+    };
+    let batch = Book::collate(vec![book(vec![], "a", 1), book(vec![7, 8], "b", 2)], &d).unwrap();
+    let VerseBatch(tokens, names, (number, flag)) = batch.verse;
+    assert_eq!(tokens.values.to_vec::<i64>().unwrap(), [-100, -100, 7, 8]);
+    assert_eq!(tokens.lengths.to_vec::<i64>().unwrap(), [0, 2]);
+    assert_eq!(tokens.mask.to_vec::<bool>().unwrap(), [false, false, true, true]);
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(number.to_vec::<f32>().unwrap(), [1.0, 2.0]);
+    assert_eq!(flag.to_vec::<bool>().unwrap(), [true, false]);
+    assert_eq!(batch.r#type.to_vec::<u8>().unwrap(), [1, 2]);
+    let mut mixed = vec![book(vec![1], "a", 1), book(vec![2], "b", 2)];
+    mixed[1].verse.0.padding = 0;
+    let e = Book::collate(mixed, &d).err().unwrap().to_string();
+    assert!(e.contains("different paddings") && e.contains("in the field 0 of Verse"), "{e}");
 }

@@ -1,32 +1,37 @@
-//! Finds the path to the crate of `Module` as seen from the crate being compiled: `::gradus_nn`, or `::gradus::nn` if
-//! that crate depends on the facade `gradus`.
+//! Finds the path to the crate of a trait as seen from the crate being compiled: `::gradus_nn` for `Module`, or
+//! `::gradus::nn` if that crate depends on the facade `gradus`. `Sample` is in `::gradus_data` in the same way.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 
-/// The path of the crate that defines `Module`.
-pub(crate) fn root() -> TokenStream {
+/// The path of the crate `gradus-PART`, which the facade calls `part`.
+pub(crate) fn root(part: &str) -> TokenStream {
+    let package = format!("gradus-{part}");
     match std::env::var("CARGO_PKG_NAME").as_deref() {
-        Ok("gradus-nn") => return path("gradus_nn", false),
-        Ok("gradus") => return path("gradus", true),
+        Ok(name) if name == package => return path(&name.replace('-', "_"), None),
+        Ok("gradus") => return path("gradus", Some(part)),
         _ => {}
     }
     let manifest = std::env::var("CARGO_MANIFEST_DIR").ok();
     let text = manifest.and_then(|dir| std::fs::read_to_string(format!("{dir}/Cargo.toml")).ok()).unwrap_or_default();
-    let (name, facade) = choose(&text);
-    path(&name, facade)
+    let (name, facade) = choose(&text, &package);
+    path(&name, facade.then_some(part))
 }
 
-fn path(name: &str, facade: bool) -> TokenStream {
-    let name = Ident::new(name, Span::call_site());
-    if facade { quote!(::#name::nn) } else { quote!(::#name) }
+fn path(name: &str, part: Option<&str>) -> TokenStream {
+    let ident = |name: &str| Ident::new(name, Span::call_site());
+    let name = ident(name);
+    match part.map(ident) {
+        Some(part) => quote!(::#name::#part),
+        None => quote!(::#name),
+    }
 }
 
-/// The name under which the manifest lists the crate that provides `Module`, and whether that crate is the facade.
-fn choose(manifest: &str) -> (String, bool) {
+/// The name under which the manifest lists the crate that provides the trait, and whether that crate is the facade.
+fn choose(manifest: &str, wanted: &str) -> (String, bool) {
     let found = dependencies(manifest);
     for development in [false, true] {
-        for (package, facade) in [("gradus-nn", false), ("gradus", true)] {
+        for (package, facade) in [(wanted, false), ("gradus", true)] {
             if let Some(d) = found.iter().find(|d| d.development == development && d.package == package) {
                 return (d.name.replace('-', "_"), facade);
             }
@@ -108,7 +113,9 @@ mod tests {
             ("[package]\nname = \"gradus-nn\"", "gradus", true),
             ("not a manifest", "gradus", true),
         ] {
-            assert_eq!(choose(manifest), (name.to_owned(), facade), "{manifest}");
+            assert_eq!(choose(manifest, "gradus-nn"), (name.to_owned(), facade), "{manifest}");
         }
+        let both = "[dependencies]\ngradus-nn = \"0.1\"\ngradus-data = \"0.1\"";
+        assert_eq!(choose(both, "gradus-data"), ("gradus_data".to_owned(), false));
     }
 }

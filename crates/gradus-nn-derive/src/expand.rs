@@ -23,7 +23,7 @@ struct Visited<'a> {
 
 pub(crate) fn module(input: &DeriveInput) -> Result<TokenStream> {
     let options = attributes::of_type(&input.attrs)?;
-    let root = options.root.map_or_else(crate_path::root, |path| path.into_token_stream());
+    let root = options.root.map_or_else(|| crate_path::root("nn"), |path| path.into_token_stream());
     let ident = &input.ident;
     let mut types = Vec::new();
     let (shared, exclusive) = match &input.data {

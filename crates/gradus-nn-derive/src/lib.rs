@@ -1,4 +1,4 @@
-//! The derive macro of `gradus_nn::Module`, which the trait documents.
+//! The derive macros of `gradus_nn::Module` and `gradus_data::Sample`, which the traits document.
 //!
 //! This crate is part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable
 //! between releases.
@@ -7,6 +7,7 @@
 mod attributes;
 mod crate_path;
 mod expand;
+mod sample;
 
 use proc_macro::TokenStream;
 
@@ -33,4 +34,24 @@ use proc_macro::TokenStream;
 pub fn derive_module(input: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);
     expand::module(&input).unwrap_or_else(|e| e.to_compile_error()).into()
+}
+
+/// Implements `Sample` for a struct, so that a data loader can batch it. The batch is a struct of the same visibility
+/// with the name of the type and `Batch` behind it. It has the same fields, each with the batch of the field's type:
+///
+/// ```text
+/// #[derive(Sample)]                     pub struct ExampleBatch {
+/// pub struct Example {                      pub image: Tensor,     // [n, ..]
+///     pub image: Tensor,        gives       pub label: Tensor,     // i64 [n]
+///     pub label: i64,                       pub name: Vec<String>,
+///     pub name: String,                 }
+/// }
+/// ```
+///
+/// The type of every field must implement `Sample`. Generic types and enums are refused. The path of `gradus_data` is
+/// found as that of `gradus_nn` is for `Module`.
+#[proc_macro_derive(Sample)]
+pub fn derive_sample(input: TokenStream) -> TokenStream {
+    let input = syn::parse_macro_input!(input as syn::DeriveInput);
+    sample::sample(&input).unwrap_or_else(|e| e.to_compile_error()).into()
 }

@@ -15,7 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gradus-plugin", &["gradus-backend", "gradus-tensor"]),
     ("gradus-nn-derive", &[]),
     ("gradus-nn", &["gradus-file", "gradus-tensor", "gradus-backend", "gradus-nn-derive"]),
-    ("gradus-data", &["gradus-file", "gradus-tensor", "gradus-backend"]),
+    ("gradus-data", &["gradus-file", "gradus-image", "gradus-tensor", "gradus-backend", "gradus-nn-derive"]),
     ("gradus-image", &["gradus-file", "gradus-tensor", "gradus-backend"]),
     ("gradus-graph", &["gradus-tensor", "gradus-backend"]),
     ("gradus-train", &["gradus-file", "gradus-nn", "gradus-data", "gradus-tensor", "gradus-backend"]),
