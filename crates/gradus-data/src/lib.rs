@@ -31,6 +31,7 @@ mod collate;
 pub mod csv;
 mod dataset;
 pub mod digits;
+pub mod folds;
 pub mod idx;
 mod image_set;
 mod loader;

@@ -1,4 +1,5 @@
-//! Splits a dataset into a training set and a test set. A split depends only on the arguments.
+//! Splits a dataset into a training set and a test set, and perhaps a validation set. A split depends only on the
+//! arguments. For cross-validation, see [`folds`](crate::folds).
 
 use std::collections::BTreeMap;
 
@@ -81,6 +82,65 @@ pub fn stratified(labels: &[i64], test: f64, seed: u64) -> Result<Split> {
     Ok(split)
 }
 
+/// The indices of three sets, each in ascending order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThreeWay {
+    /// The training set.
+    pub train: Vec<usize>,
+    /// The validation set, with which settings are chosen.
+    pub validation: Vec<usize>,
+    /// The test set.
+    pub test: Vec<usize>,
+}
+
+/// Puts random shares (0 to 1) of `n` samples into the validation set and the test set. Errors if a share is not within
+/// 0 to 1, or if they sum to more than 1.
+///
+/// ```
+/// let split = gradus_data::split::three_way(100, 0.2, 0.1, 7)?;
+/// assert_eq!((split.train.len(), split.validation.len(), split.test.len()), (70, 20, 10));
+/// # Ok::<(), gradus_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn three_way(n: usize, validation: f64, test: f64, seed: u64) -> Result<ThreeWay> {
+    let outer = random(n, test, seed)?;
+    let share = share_of_rest(validation, test)?;
+    let inner = random(outer.train.len(), share, seed ^ INNER)?;
+    Ok(nested(outer, &inner))
+}
+
+/// [`three_way`] with the same share of every label in each set, as nearly as possible.
+#[track_caller]
+pub fn stratified_three_way(labels: &[i64], validation: f64, test: f64, seed: u64) -> Result<ThreeWay> {
+    let outer = stratified(labels, test, seed)?;
+    let share = share_of_rest(validation, test)?;
+    let rest: Vec<i64> = outer.train.iter().map(|&i| labels[i]).collect();
+    let inner = stratified(&rest, share, seed ^ INNER)?;
+    Ok(nested(outer, &inner))
+}
+
+/// Changes the seed of the second of two splits.
+const INNER: u64 = 1 << 63;
+
+/// The share of the validation set in the samples that are not in the test set.
+#[track_caller]
+fn share_of_rest(validation: f64, test: f64) -> Result<f64> {
+    check_share(validation)?;
+    // Shares such as 0.9 and 0.1 may sum to a little more than 1.
+    if validation + test > 1.0 + 1e-9 {
+        let m = format!("the shares to hold out, {validation} and {test}, sum to more than 1");
+        return Err(Error::argument("split", m));
+    }
+    Ok(if test < 1.0 { (validation / (1.0 - test)).min(1.0) } else { 0.0 })
+}
+
+/// Divides the training set of `outer` as `inner` does with its places.
+fn nested(outer: Split, inner: &Split) -> ThreeWay {
+    let at = |places: &[usize]| places.iter().map(|&i| outer.train[i]).collect();
+    let (train, validation) = (at(&inner.train), at(&inner.test));
+    ThreeWay { train, validation, test: outer.test }
+}
+
 #[cfg(test)]
 mod tests {
     use gradus_tensor::ErrorKind;
@@ -97,6 +157,24 @@ mod tests {
             all.sort_unstable();
             assert!(all.into_iter().eq(0..1797));
         }
+    }
+
+    #[test]
+    fn three_parts_are_disjoint_complete_and_as_large_as_asked() {
+        let labels: Vec<i64> = (0..1000).map(|i| i % 10).collect();
+        for (validation, test) in [(0.1, 0.2), (0.0, 0.0), (0.9, 0.1), (0.3, 0.7), (0.0, 1.0), (1.0, 0.0)] {
+            let stratified = stratified_three_way(&labels, validation, test, 3).unwrap();
+            assert_eq!(stratified.test.iter().filter(|&&i| labels[i] == 4).count(), (100.0 * test) as usize);
+            for split in [three_way(1000, validation, test, 3).unwrap(), stratified] {
+                assert_eq!(split.validation.len(), (1000.0 * validation) as usize);
+                assert_eq!(split.test.len(), (1000.0 * test) as usize);
+                let mut all = [split.train, split.validation, split.test].concat();
+                all.sort_unstable();
+                assert!(all.into_iter().eq(0..1000));
+            }
+        }
+        assert!(three_way(10, 0.6, 0.6, 0).unwrap_err().to_string().contains("sum to more than 1"));
+        assert!(three_way(10, -0.1, 0.6, 0).is_err() && three_way(10, 0.1, f64::NAN, 0).is_err());
     }
 
     #[test]
