@@ -2,7 +2,7 @@
 //! the line of the call, and no call panics.
 #![allow(clippy::unwrap_used)]
 
-use gradus::data::{csv, digits, idx, split};
+use gradus::data::{CsvOptions, Table, digits, idx, split};
 use gradus::prelude::*;
 use gradus::train::{ConfusionMatrix, Outcome, RunFolder};
 
@@ -105,9 +105,9 @@ fn training_that_cannot_work() {
         "a share above 1": split::stratified(&[0, 1], 1.5, 0) => "1.5",
         "a folder without a name": RunFolder::create("", false) => "empty",
         "an absent state": StateDict::load_safetensors("absent.safetensors", d) => "absent.safetensors",
-        "an absent table": csv::read_file("absent.csv", 0) => "absent.csv",
-        "a folder as a table": csv::read_file(".", 0) => "folder",
-        "a foreign table": csv::read(&b"%PDF-1.7\n"[..], 0, "x.csv") => "x.csv: line 1",
+        "an absent table": Table::read_csv("absent.csv", &CsvOptions::default()) => "absent.csv",
+        "a folder as a table": Table::read_csv(".", &CsvOptions::default()) => "folder",
+        "a foreign table": Table::from_csv(b"%PDF-1.7\n%\xe2\n", "x.csv", &CsvOptions::default()) => "byte 10, on line 2",
         "an absent folder": idx::read_folder("absent", idx::Part::Train) => "absent",
         "inputs without labels": TensorDataset::new(f(&[3, 2]), i(&[0, 1])) => "[3, 2]",
         "a sample past the end": digits::load().and_then(|s| s.get(1797)) => "1797",

@@ -1,148 +1,262 @@
-//! Reads small tables of numbers from CSV files with one row per line, values separated by commas, and no quotes.
+//! Reads tables from CSV files, as RFC 4180 describes them. The kinds of the columns are inferred from all rows.
 
-use std::io::{BufRead, BufReader, Read};
+mod columns;
+mod fields;
+
 use std::path::Path;
+use std::sync::Arc;
 
-use gradus_file::check_regular;
 use gradus_tensor::{Error, ErrorKind, Here, Result};
 
-use crate::memory::reserve;
+use self::columns::Building;
+use self::fields::Fields;
+use crate::memory::{read_file, reserve_exact, room};
+use crate::table::{Column, Kind, Source, Table};
 
-/// The longest line that is accepted, in bytes.
-const LONGEST_LINE: u64 = 1 << 20;
+/// The largest number of columns.
+const MOST_COLUMNS: usize = 1 << 16;
 
-/// The largest number of values that is accepted. They occupy a gigabyte.
-const MOST_VALUES: usize = 1 << 28;
+/// The rows from which the kinds are guessed. If a later value disagrees, the file is read once more.
+const GUESSED: usize = 100;
 
-/// A table of finite numbers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Numbers {
-    columns: usize,
-    values: Vec<f32>,
+const OP: &str = "csv";
+
+/// How to read a CSV file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CsvOptions {
+    /// The character between two values: `,` by default. Tables are often written with `;` or a tab.
+    pub delimiter: u8,
+    /// Whether the first row holds the names of the columns; true by default. Without, they are `column_1`, `column_2`, ..
+    pub header: bool,
+    /// What a missing value is written as. By default: nothing, `NA`, `N/A`, `n/a`, `NaN`, `nan`, `NULL`, `null`,
+    /// `None`, `<NA>` and `#N/A`.
+    pub missing: Vec<String>,
+    /// Kinds that are not inferred, by the name of the column.
+    pub kinds: Vec<(String, Kind)>,
 }
 
-impl Numbers {
-    /// The number of values in a row.
-    pub fn columns(&self) -> usize {
-        self.columns
-    }
-
-    /// The rows, top to bottom.
-    pub fn rows(&self) -> impl ExactSizeIterator<Item = &[f32]> {
-        self.values.chunks_exact(self.columns.max(1))
+impl Default for CsvOptions {
+    fn default() -> Self {
+        let missing = ["", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"];
+        CsvOptions { delimiter: b',', header: true, missing: missing.map(String::from).to_vec(), kinds: Vec::new() }
     }
 }
 
-/// Reads a file and skips its first `skip` lines (titles).
+impl Table {
+    /// Reads a CSV file. Values may be in double quotes and then contain delimiters, line breaks and, doubled, quotes.
+    /// Empty lines are skipped.
+    ///
+    /// A column is of numbers if all of its values are, of booleans if all are `true` or `false`, and otherwise of
+    /// categories, or of texts if it has more than 20 different values and these are more than half of its values.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the file cannot be read. [`ErrorKind::Format`] if it is not text in UTF-8 (the error has the
+    /// offset of the byte), if it holds no rows, if a quote is not closed, if a row has more or fewer values than the
+    /// first row, if two columns have one name, or if a value is not of the kind that the options give its column. The
+    /// errors have the file, the line and the column.
+    #[track_caller]
+    pub fn read_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Table> {
+        let path = path.as_ref();
+        let bytes = read_file(path, OP, "a CSV file")?;
+        Table::from_csv(&bytes, &path.display().to_string(), options)
+    }
+
+    /// [`read_csv`](Table::read_csv) for the bytes of a file, which errors call `name`.
+    #[track_caller]
+    pub fn from_csv(bytes: &[u8], name: &str, options: &CsvOptions) -> Result<Table> {
+        let text = decoded(bytes, name)?;
+        if matches!(options.delimiter, b'"' | b'\n' | b'\r') || !options.delimiter.is_ascii() {
+            let m = format!("the delimiter is {:?}", char::from(options.delimiter));
+            return Err(Error::argument(OP, m).help("use another ASCII character, such as , ; or a tab"));
+        }
+        let reader = Reader { text, name, options, missing: Missing::new(&options.missing) };
+        let (names, body) = reader.names()?;
+        let mut fixed = Vec::with_capacity(names.len());
+        fixed.extend(names.iter().map(|n| options.kinds.iter().find(|(name, _)| name == n).map(|&(_, kind)| kind)));
+        if let Some((unknown, _)) = options.kinds.iter().find(|(name, _)| !names.contains(name)) {
+            let m = format!("{name}: there is no column {unknown:?}, for which a kind is given");
+            return Err(Error::argument(OP, m).help("give kinds for columns that are in the file"));
+        }
+        let mut guesses: Vec<Kind> = names.iter().map(|_| Kind::Number).collect();
+        let mut most = GUESSED;
+        loop {
+            let (columns, lines) = reader.build(&names, &fixed, &guesses, body.clone(), most)?;
+            if most > GUESSED && !columns.iter().any(Building::failed) {
+                return reader.finish(names, columns, lines);
+            }
+            // A kind that fails is followed by one that takes more, at last by text. So this ends.
+            guesses = columns.iter().map(Building::guess).collect();
+            most = usize::MAX;
+        }
+    }
+}
+
+/// The bytes as text, without a byte order mark.
 #[track_caller]
-pub fn read_file(path: impl AsRef<Path>, skip: usize) -> Result<Numbers> {
-    let path = path.as_ref();
-    let failed = |e| Error::io("csv", path.display(), e).help("give the path of a CSV file that can be read");
-    // The type of the file is checked first: opening a named pipe would block until a writer opens it.
-    let found = std::fs::metadata(path).map_err(failed).here()?;
-    check_regular("csv", path, &found).map_err(|e| e.help("give the path of a CSV file"))?;
-    read(std::fs::File::open(path).map_err(failed).here()?, skip, &path.display().to_string())
+fn decoded<'a>(bytes: &'a [u8], name: &str) -> Result<&'a str> {
+    let bad = |what: String| Error::new(ErrorKind::Format, OP, format!("{name} {what}"));
+    if bytes.starts_with(&[0x1f, 0x8b]) {
+        return Err(bad("is compressed with gzip".into()).help("decompress it first"));
+    }
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(bad("is UTF-16".into()).help("save it as UTF-8"));
+    }
+    let skipped = if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+    let rest = &bytes[skipped..];
+    let line = |at: usize| 1 + bytes[..at].iter().filter(|&&b| b == b'\n').count();
+    let text = std::str::from_utf8(rest)
+        .map_err(|e| {
+            let at = skipped + e.valid_up_to();
+            let byte = bytes.get(at).copied().unwrap_or(0);
+            let m = format!("is not UTF-8: byte {at}, on line {}, is 0x{byte:02x}", line(at));
+            bad(m).help("is it a CSV file? If it is in another encoding, such as Latin-1, convert it to UTF-8")
+        })
+        .here()?;
+    if let Some(at) = text.bytes().position(|b| b == 0) {
+        let at = skipped + at;
+        let m = format!("is not text: byte {at}, on line {}, is 0x00", line(at));
+        return Err(bad(m).help("is it a CSV file? If it is UTF-16, convert it to UTF-8"));
+    }
+    Ok(text)
 }
 
-/// Reads a table. Errors state `name`, the line and the column.
-///
-/// A line longer than 1 MiB, or more than 2^28 values, is an error.
-///
-/// ```
-/// let table = gradus_data::csv::read(&b"a,b\n1,2\n3,4.5\n"[..], 1, "my.csv")?;
-/// assert_eq!(table.rows().last(), Some(&[3.0, 4.5][..]));
-/// let e = gradus_data::csv::read(&b"1,2\n3,x\n"[..], 0, "my.csv").unwrap_err();
-/// assert!(e.to_string().contains("my.csv: line 2, column 2"));
-/// # Ok::<(), gradus_tensor::Error>(())
-/// ```
-#[track_caller]
-pub fn read(source: impl Read, skip: usize, name: &str) -> Result<Numbers> {
-    let bad = |line: usize, what: String| Error::new(ErrorKind::Format, "csv", format!("{name}: line {line}{what}"));
-    let mut source = BufReader::new(source);
-    let mut table = Numbers { columns: 0, values: Vec::new() };
-    let mut bytes = Vec::new();
-    for number in 1.. {
-        bytes.clear();
-        let read = source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes);
-        if read.map_err(|e| Error::io("csv", name, e)).here()? == 0 {
-            break;
-        }
-        if bytes.len() as u64 == LONGEST_LINE {
-            return Err(bad(number, format!(" is longer than {LONGEST_LINE} bytes"))
-                .here()
-                .help("this is no table of numbers"));
-        }
-        let text = std::str::from_utf8(&bytes).map_err(|_| bad(number, " is not text".into())).here()?.trim();
-        if number <= skip || text.is_empty() {
-            continue;
-        }
-        let before = table.values.len();
-        if before >= MOST_VALUES {
-            return Err(bad(number, format!(" comes after {before} values, and no more are read")).here());
-        }
-        reserve(&mut table.values, 1 + bytes.len() / 2, "csv", name)?;
-        for (column, word) in text.split(',').enumerate() {
-            let value = word.trim().parse::<f32>().ok().filter(|v| v.is_finite());
-            let value = value
-                .ok_or_else(|| {
-                    let word: String = word.chars().take(40).collect();
-                    bad(number, format!(", column {}: `{word}` is not a finite number", column + 1))
-                        .help("values are numbers split by commas; titles at the top can be skipped")
-                })
-                .here()?;
-            table.values.push(value);
-        }
-        let found = table.values.len() - before;
-        if table.columns == 0 {
-            table.columns = found;
-        } else if found != table.columns {
-            return Err(bad(number, format!(" has {found} values; the lines before have {}", table.columns)).here());
-        }
-    }
-    if table.values.is_empty() {
-        return Err(Error::new(ErrorKind::Format, "csv", format!("{name} holds no rows")));
-    }
-    Ok(table)
+struct Reader<'a> {
+    text: &'a str,
+    name: &'a str,
+    options: &'a CsvOptions,
+    missing: Missing<'a>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What missing values are written as, with a table of their first bytes: most values are told apart by these.
+struct Missing<'a> {
+    words: &'a [String],
+    first: [bool; 256],
+}
 
-    #[test]
-    fn broken_tables_say_where() {
-        for (text, want) in [
-            (&b""[..], "t holds no rows"),
-            (b"1,2\n3\n", "t: line 2 has 1 values; the lines before have 2"),
-            (b"1,nan\n", "t: line 1, column 2: `nan` is not a finite number"),
-            (b"1,,2\n", "t: line 1, column 2: `` is not"),
-            (b"\xff\xfe\n", "t: line 1 is not text"),
-        ] {
-            let e = read(text, 0, "t").unwrap_err();
-            assert!(e.to_string().contains(want), "{e}");
-            assert_eq!(e.kind(), &ErrorKind::Format);
-        }
+impl<'a> Missing<'a> {
+    fn new(words: &'a [String]) -> Self {
+        let mut first = [false; 256];
+        words.iter().filter_map(|w| w.bytes().next()).for_each(|b| first[usize::from(b)] = true);
+        Missing { words, first }
     }
 
-    #[test]
-    fn an_endless_line_is_refused() {
-        let e = read(std::io::repeat(b'1'), 0, "t").unwrap_err();
-        assert!(e.to_string().contains("line 1 is longer"), "{e}");
-    }
-
-    #[test]
-    fn spaces_empty_lines_and_windows_ends_are_fine() {
-        let table = read(&b" 1 , 2\r\n\r\n-3e1,+4\r\n"[..], 0, "t").unwrap();
-        assert_eq!(table, Numbers { columns: 2, values: vec![1.0, 2.0, -30.0, 4.0] });
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_pipe_is_refused_and_not_waited_for() {
-        let dir = tempfile::tempdir().unwrap();
-        let pipe = dir.path().join("pipe.csv");
-        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        assert!(read_file(&pipe, 0).unwrap_err().to_string().contains("pipe.csv is not a regular file"));
-        assert!(read_file(dir.path(), 0).unwrap_err().to_string().contains("a folder"));
+    fn is(&self, text: &str) -> bool {
+        let begins = text.bytes().next().is_none_or(|b| self.first[usize::from(b)]);
+        begins && self.words.iter().any(|word| word == text)
     }
 }
+
+impl<'a> Reader<'a> {
+    #[track_caller]
+    fn bad(&self, what: String) -> Error {
+        Error::new(ErrorKind::Format, OP, format!("{}: {what}", self.name))
+    }
+
+    /// The names of the columns, and the rows behind them.
+    #[track_caller]
+    fn names(&self) -> Result<(Vec<String>, Fields<'a>)> {
+        let start = Fields::new(self.text, self.options.delimiter);
+        let mut body = start.clone();
+        let mut names: Vec<String> = Vec::new();
+        if !body.start_row() {
+            return Err(self.bad("there are no rows".into()).help("give a CSV file that is not empty"));
+        }
+        let line = body.line();
+        loop {
+            let field = body.next().map_err(|e| self.bad(e)).here()?;
+            if names.len() == MOST_COLUMNS {
+                return Err(self.bad(format!("line {line} has more than {MOST_COLUMNS} columns")));
+            }
+            let text = if self.options.header { field.text.trim() } else { "" };
+            let numbered = || format!("column_{}", names.len() + 1);
+            names.push(if text.is_empty() { numbered() } else { text.to_owned() });
+            if field.last {
+                break;
+            }
+        }
+        let mut sorted: Vec<&String> = names.iter().collect();
+        sorted.sort();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            let e = self.bad(format!("line {line}: two columns have the name {:?}", twice[0]));
+            return Err(e.help("rename one of them; without a line of names, set `header` to false"));
+        }
+        Ok((names, if self.options.header { body } else { start }))
+    }
+
+    /// Reads at most `most` rows as these kinds.
+    #[track_caller]
+    fn build(
+        &self,
+        names: &[String],
+        fixed: &[Option<Kind>],
+        guesses: &[Kind],
+        mut body: Fields<'a>,
+        most: usize,
+    ) -> Result<(Vec<Building<'a>>, Vec<u32>)> {
+        let kinds = fixed.iter().zip(guesses).map(|(fixed, guess)| fixed.unwrap_or(*guess));
+        let mut columns: Vec<Building<'a>> =
+            kinds.zip(fixed).map(|(k, fixed)| Building::new(k, fixed.is_some())).collect();
+        let mut lines = Vec::new();
+        while lines.len() < most && body.start_row() {
+            let line = body.line();
+            room(&mut lines, OP, self.name)?;
+            lines.push(u32::try_from(line).unwrap_or(u32::MAX));
+            let mut count = 0;
+            loop {
+                let field = body.next().map_err(|e| self.bad(e)).here()?;
+                let Some(column) = columns.get_mut(count) else {
+                    return Err(self.ragged(line, &body, count + 1, names.len()));
+                };
+                let missing = self.missing.is(&field.text);
+                column.make_room(self.name)?;
+                if !column.push((!missing).then_some(&field.text)) && fixed[count].is_some() {
+                    let shown: String = field.text.chars().take(40).collect();
+                    let kind = column.kind();
+                    let m = format!("line {}, column {:?}: {shown:?} is no {kind}", field.line, names[count]);
+                    return Err(self
+                        .bad(m)
+                        .help("correct the value, add it to `missing`, or leave the kind to be inferred"));
+                }
+                count += 1;
+                if field.last {
+                    break;
+                }
+            }
+            if count < columns.len() {
+                let m = format!("line {line} has {count} values; the first row has {}", columns.len());
+                return Err(self.bad(m).help(RAGGED));
+            }
+        }
+        Ok((columns, lines))
+    }
+
+    #[track_caller]
+    fn ragged(&self, line: usize, body: &Fields<'a>, mut count: usize, expected: usize) -> Error {
+        let mut body = body.clone();
+        while let Ok(field) = body.next() {
+            count += 1;
+            if field.last {
+                break;
+            }
+        }
+        self.bad(format!("line {line} has {count} values; the first row has {expected}")).help(RAGGED)
+    }
+
+    #[track_caller]
+    fn finish(&self, names: Vec<String>, columns: Vec<Building<'a>>, mut lines: Vec<u32>) -> Result<Table> {
+        if lines.is_empty() {
+            return Err(self.bad("there are names of columns and no rows".into()).help("give a file with rows"));
+        }
+        lines.shrink_to_fit();
+        let source = Source { file: self.name.into(), lines: Arc::new(lines) };
+        let mut made = Vec::new();
+        reserve_exact(&mut made, names.len(), OP, self.name)?;
+        for (name, column) in names.into_iter().zip(columns) {
+            made.push(Column { name, values: column.finish(self.name)?, source: source.clone() });
+        }
+        Ok(Table { columns: made, source })
+    }
+}
+
+const RAGGED: &str =
+    "rows have one value for each column: is a delimiter missing, or a value with a delimiter not quoted?";

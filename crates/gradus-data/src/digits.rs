@@ -3,12 +3,16 @@
 //! Source: *Optical Recognition of Handwritten Digits*, E. Alpaydin and C. Kaynak, UCI Machine Learning Repository,
 //! 1998, <https://doi.org/10.24432/C50P49>; licence CC BY 4.0.
 
-use flate2::read::GzDecoder;
-use gradus_tensor::{Error, ErrorKind, Result};
+use std::io::Read;
 
-use crate::{ImageSet, csv};
+use flate2::read::GzDecoder;
+use gradus_tensor::{Error, ErrorKind, Here, Result};
+
+use crate::{Column, CsvOptions, ImageSet, Table};
 
 static DIGITS: &[u8] = include_bytes!("../data/digits.csv.gz");
+
+const NAME: &str = "digits.csv.gz";
 
 /// The height and width of an image.
 const SIDE: usize = 8;
@@ -26,16 +30,19 @@ const WHITE: u8 = 16;
 /// ```
 #[track_caller]
 pub fn load() -> Result<ImageSet> {
-    let table = csv::read(GzDecoder::new(DIGITS), 0, "digits.csv.gz")?;
-    let size = SIDE * SIDE;
-    if table.columns() != size + 1 {
-        let m = format!("rows have {} values, not {} pixels and a label", table.columns(), size);
+    let mut text = Vec::new();
+    GzDecoder::new(DIGITS).read_to_end(&mut text).map_err(|e| Error::io("digits", NAME, e)).here()?;
+    let table = Table::from_csv(&text, NAME, &CsvOptions { header: false, ..Default::default() })?;
+    let (size, columns) = (SIDE * SIDE, table.columns());
+    let columns = columns.iter().map(Column::numbers).collect::<Result<Vec<_>>>().here()?;
+    if columns.len() != size + 1 {
+        let m = format!("rows have {} values, not {} pixels and a label", columns.len(), size);
         return Err(Error::new(ErrorKind::Format, "digits", m));
     }
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
-    for row in table.rows() {
-        pixels.extend(row[..size].iter().map(|&p| p as u8));
-        labels.push(row[size] as i64);
+    for row in 0..table.len() {
+        pixels.extend(columns[..size].iter().map(|column| column[row] as u8));
+        labels.push(columns[size][row] as i64);
     }
     ImageSet::new([1, SIDE, SIDE], WHITE, pixels, labels)
 }

@@ -122,5 +122,6 @@ fn splits(fold_of: &[usize], k: usize) -> Result<Vec<Split>> {
         members.map(|(sample, _)| sample).collect()
     };
     let split = |fold| Ok(Split { train: members(fold, false), test: members(fold, true) });
+    // At most one fold a sample.
     (0..k).map(split).collect::<Result<_>>().here()
 }

@@ -28,7 +28,7 @@
 #![warn(missing_docs)]
 
 mod collate;
-pub mod csv;
+mod csv;
 mod dataset;
 pub mod digits;
 pub mod folds;
@@ -36,18 +36,23 @@ pub mod idx;
 mod image_set;
 mod loader;
 mod memory;
+mod preprocess;
 mod sampler;
 mod sequence;
 pub mod split;
+mod table;
 mod workers;
 
 pub use collate::Sample;
+pub use csv::CsvOptions;
 pub use dataset::{Dataset, Map, Subset, TensorDataset};
 pub use gradus_nn_derive::Sample;
 pub use image_set::{Image, ImageSet};
 pub use loader::{Batches, DataLoader, DataLoaderBuilder, Position};
+pub use preprocess::{Impute, MissingCategory, PreprocessOptions, Preprocessor, UnknownCategory};
 pub use sampler::{Order, Sampler};
 pub use sequence::{Padded, Sequence};
+pub use table::{Column, Kind, Table};
 
 /// What the code that `#[derive(Sample)]` generates refers to.
 #[doc(hidden)]

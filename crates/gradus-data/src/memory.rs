@@ -1,6 +1,10 @@
 //! Allocates lists whose length is determined by a file, and returns an error if memory is short.
 
-use gradus_tensor::{Error, ErrorKind, Result};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use gradus_tensor::{Error, ErrorKind, Here, Result};
 
 /// Reserves room for `more` elements. On failure the error names `op` and the file `name`.
 #[track_caller]
@@ -8,10 +12,31 @@ pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize, op: &str, name: &str) -
     list.try_reserve(more).map_err(|e| no_memory::<T>(list.len().saturating_add(more), op, name, e))
 }
 
+/// Makes room for one more element, with as much spare capacity as there are elements.
+#[track_caller]
+pub(crate) fn room<T>(list: &mut Vec<T>, op: &str, name: &str) -> Result<()> {
+    let more = list.len().max(16);
+    if list.len() < list.capacity() { Ok(()) } else { reserve(list, more, op, name) }
+}
+
 /// Like [`reserve`], but without spare capacity.
 #[track_caller]
 pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize, op: &str, name: &str) -> Result<()> {
     list.try_reserve_exact(more).map_err(|e| no_memory::<T>(list.len().saturating_add(more), op, name, e))
+}
+
+/// Reads a regular file whole. Errors name `op`, and say what file to give: `a CSV file` for example.
+#[track_caller]
+pub(crate) fn read_file(path: &Path, op: &str, what: &str) -> Result<Vec<u8>> {
+    let name = path.display().to_string();
+    let failed = |e| Error::io(op, &name, e).help(format!("give the path of {what} that can be read"));
+    // The type of the file is checked first: opening a named pipe would block until a writer opens it.
+    let found = std::fs::metadata(path).map_err(failed).here()?;
+    gradus_file::check_regular(op, path, &found).map_err(|e| e.help(format!("give the path of {what}")))?;
+    let mut bytes = Vec::new();
+    reserve_exact(&mut bytes, usize::try_from(found.len()).unwrap_or(usize::MAX), op, &name)?;
+    File::open(path).map_err(failed).here()?.take(found.len()).read_to_end(&mut bytes).map_err(failed).here()?;
+    Ok(bytes)
 }
 
 #[track_caller]

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gradus::data::{csv as table, idx as images};
+use gradus::data::{CsvOptions, Table, idx as images};
 use gradus::image::{self, LoadOptions};
 use gradus::prelude::*;
 
@@ -188,8 +188,16 @@ impl Reader {
             Format::Idx => {
                 images::read_images(&self.path).map(drop).or_else(|_| images::read_labels(&self.path).map(drop))
             }
-            Format::Csv if by_path => table::read_file(&self.path, 0).map(drop),
-            Format::Csv => table::read(bytes, 0, "a table").map(drop),
+            Format::Csv => {
+                let without_names = CsvOptions { header: false, ..Default::default() };
+                // Two rows may be alike, and then they are no names of columns.
+                let _ = Table::from_csv(bytes, "a table", &CsvOptions::default());
+                if by_path {
+                    Table::read_csv(&self.path, &without_names).map(drop)
+                } else {
+                    Table::from_csv(bytes, "a table", &without_names).map(drop)
+                }
+            }
             Format::Png | Format::Jpeg if by_path => image::load(&self.path, &self.device, options).map(drop),
             Format::Png | Format::Jpeg => image::decode(bytes, "a picture", &self.device, options).map(drop),
         }
@@ -217,8 +225,12 @@ fn allowed(format: Format, bytes: &[u8], sparse: Option<u64>, number: u64) -> us
         Format::Safetensors => BASE + 4 * bytes.len(),
         // The decompressed size.
         Format::Idx => BASE + expanded(bytes),
-        // Two bytes of the file can become a four-byte number. From a line of zeros, at most 1 MiB is read.
-        Format::Csv => BASE + 2 * bytes.len() + sparse.map_or(0, |length| length.min(1 << 20) as usize),
+        // The file, and eight bytes for a number and four for its line, which may be two bytes of the file. Columns
+        // have lists and a name, however few values they have.
+        Format::Csv => {
+            let columns = bytes.iter().filter(|&&b| b == b',').count().min(1 << 16);
+            BASE + 8 * bytes.len() + 100 * columns + sparse.map_or(0, |length| length.min(1 << 20) as usize)
+        }
         Format::Png | Format::Jpeg => max_memory(number),
     }
 }
