@@ -36,12 +36,15 @@ pub mod idx;
 mod image_set;
 mod loader;
 mod memory;
+pub mod npy;
 mod preprocess;
+pub mod pt;
 mod sampler;
 mod sequence;
 pub mod split;
 mod table;
 mod workers;
+mod zip;
 
 pub use collate::Sample;
 pub use csv::CsvOptions;
