@@ -92,6 +92,18 @@ pub fn contrast_about_mean(x: &Tensor, factor: f64, range: Range) -> Result<Tens
     picture.with_alpha(&range.apply(picture.colour()?.sub(&mean)?.mul(factor)?.add(&mean)?)?)
 }
 
+/// Multiplies the distances of the colours from the luma of their pixel by `factor`: 0 gives grey, 1 the image itself.
+///
+/// # Errors
+/// Returns an error if `factor` is negative or not finite, or if `x` is not an image.
+#[track_caller]
+pub fn saturation(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
+    let picture = Picture::new("saturation", x)?;
+    not_negative("saturation", "factor", factor)?;
+    let luma = picture.luma()?;
+    picture.with_alpha(&range.apply(picture.colour()?.sub(&luma)?.mul(factor)?.add(&luma)?)?)
+}
+
 /// Inverts the colours: `1 - x`.
 ///
 /// # Errors

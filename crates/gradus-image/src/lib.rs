@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod augment;
 mod blur;
 mod colour;
 mod convert;
@@ -35,7 +36,9 @@ mod picture;
 mod rotate;
 
 pub use blur::gaussian_blur;
-pub use colour::{Range, brightness, contrast, contrast_about_mean, grayscale, invert, normalize, threshold};
+pub use colour::{
+    Range, brightness, contrast, contrast_about_mean, grayscale, invert, normalize, saturation, threshold,
+};
 pub use convert::{from_hwc, to_bytes, to_float, to_hwc};
 pub use edges::{sharpen, sobel};
 pub use file::{Format, LoadOptions, SaveOptions, decode, encode, load, save};
