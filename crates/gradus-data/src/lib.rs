@@ -44,6 +44,7 @@ mod sampler;
 mod sequence;
 pub mod split;
 mod table;
+pub mod text;
 mod workers;
 mod zip;
 
