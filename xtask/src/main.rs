@@ -49,7 +49,7 @@ commands:
   calls [--release] --seed S --call K
                      one call, as a failure prints it, with all that it draws
   files [--release] [--files N] [--seed S] [--format F]
-                     the same of N damaged files (10,000 of seed 1) of each format, or of one: safetensors, idx, csv, png, jpeg
+                     the same of N damaged files (10,000 of seed 1) of each format, or of one: safetensors, idx, csv, png, jpeg, npy, npz, pt
   files [--release] --format F --seed S --file K [--keep PATH]
                      one file, as a failure prints it
   deep [SEED [N]]    N rounds of random cases on the CPU (10,000 of seed 1), each failure with its reproducer, and a

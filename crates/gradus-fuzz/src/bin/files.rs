@@ -50,7 +50,8 @@ fn options() -> Result<Options, String> {
                 let name = words.text()?;
                 o.formats.retain(|f| f.name() == name);
                 if o.formats.is_empty() {
-                    return Err(format!("`{name}` is no format; there are safetensors, idx, csv, png and jpeg"));
+                    let names: Vec<_> = Format::ALL.iter().map(|f| f.name()).collect();
+                    return Err(format!("`{name}` is no format; there are {}", names.join(", ")));
                 }
             }
             _ => return Err(format!("unknown option `{option}`")),

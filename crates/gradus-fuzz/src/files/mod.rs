@@ -1,17 +1,20 @@
 //! Makes valid, truncated and damaged files, and checks the properties that must hold when they are read.
 
+mod archive;
 mod csv;
 mod edit;
 mod idx;
 mod jpeg;
+mod npy;
 mod png;
+mod pt;
 mod safetensors;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gradus::data::{CsvOptions, Table, idx as images};
+use gradus::data::{CsvOptions, Table, idx as images, npy as numpy, pt as torch};
 use gradus::image::{self, LoadOptions};
 use gradus::prelude::*;
 
@@ -31,11 +34,26 @@ pub enum Format {
     Png,
     /// JPEG images.
     Jpeg,
+    /// Arrays of NumPy.
+    Npy,
+    /// Archives of arrays of NumPy.
+    Npz,
+    /// Files of PyTorch.
+    Pt,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Format; 5] = [Format::Safetensors, Format::Idx, Format::Csv, Format::Png, Format::Jpeg];
+    pub const ALL: [Format; 8] = [
+        Format::Safetensors,
+        Format::Idx,
+        Format::Csv,
+        Format::Png,
+        Format::Jpeg,
+        Format::Npy,
+        Format::Npz,
+        Format::Pt,
+    ];
 
     /// The format's name.
     pub fn name(self) -> &'static str {
@@ -45,6 +63,9 @@ impl Format {
             Format::Csv => "csv",
             Format::Png => "png",
             Format::Jpeg => "jpeg",
+            Format::Npy => "npy",
+            Format::Npz => "npz",
+            Format::Pt => "pt",
         }
     }
 }
@@ -80,6 +101,9 @@ pub fn make(format: Format, seed: u64, number: u64) -> File {
         Format::Csv => (csv::whole, csv::cut, csv::damaged),
         Format::Png => (png::whole, png::cut, png::damaged),
         Format::Jpeg => (jpeg::whole, jpeg::cut, jpeg::damaged),
+        Format::Npy => (npy::whole, npy::cut, npy::damaged),
+        Format::Npz => (npy::whole_npz, npy::cut_npz, npy::damaged_npz),
+        Format::Pt => (pt::whole, pt::cut, pt::damaged),
     };
     let (bytes, expected) = match d.below(20) {
         0 => (whole(d), Expected::Read),
@@ -137,8 +161,8 @@ impl Reader {
     /// Reads file `number` of run `seed`.
     pub fn read(&self, format: Format, seed: u64, number: u64) -> Outcome {
         let File { bytes, sparse, expected } = make(format, seed, number);
-        let by_path =
-            sparse.is_some() || matches!(format, Format::Safetensors | Format::Idx) || number.is_multiple_of(16);
+        let in_memory = matches!(format, Format::Csv | Format::Png | Format::Jpeg);
+        let by_path = sparse.is_some() || !in_memory || number.is_multiple_of(16);
         if by_path && let Err(e) = self.put(&bytes, sparse) {
             let end = Err(format!("{}: {e}", self.path.display()));
             return Outcome { end, took: Duration::ZERO, peak: 0 };
@@ -200,6 +224,9 @@ impl Reader {
             }
             Format::Png | Format::Jpeg if by_path => image::load(&self.path, &self.device, options).map(drop),
             Format::Png | Format::Jpeg => image::decode(bytes, "a picture", &self.device, options).map(drop),
+            Format::Npy => numpy::load(&self.path, &self.device).map(drop),
+            Format::Npz => numpy::load_npz(&self.path, &self.device).map(drop),
+            Format::Pt => torch::load(&self.path, &self.device).map(drop),
         }
     }
 }
@@ -232,6 +259,10 @@ fn allowed(format: Format, bytes: &[u8], sparse: Option<u64>, number: u64) -> us
             BASE + 8 * bytes.len() + 100 * columns + sparse.map_or(0, |length| length.min(1 << 20) as usize)
         }
         Format::Png | Format::Jpeg => max_memory(number),
+        // The tensor, in both orders.
+        Format::Npy => BASE + 2 * bytes.len(),
+        // Deflate expands a byte to at most 1032, and an instruction of one byte makes an object.
+        Format::Npz | Format::Pt => BASE + 1032 * bytes.len(),
     }
 }
 
