@@ -36,9 +36,10 @@
 //! ```
 //!
 //! The framework consists of these modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers),
-//! [`data`] (datasets, loaders), [`graph`] (captured steps), [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders),
-//! [`backend`] (the contract that backends implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time)
-//! and, with the feature `wgpu`, `wgpu` (GPUs through WebGPU). The [`prelude`] exports what most programs use.
+//! [`data`] (datasets, loaders, tables, tokenisers, files of NumPy and PyTorch), [`graph`] (captured steps), [`image`]
+//! (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the contract that backends
+//! implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time) and, with the feature `wgpu`, `wgpu` (GPUs
+//! through WebGPU). The [`prelude`] exports what most programs use.
 //!
 //! Pages: [from PyTorch to Gradus](https://github.com/gradus-rs/gradus/blob/main/docs/from-pytorch.md),
 //! [save and resume](https://github.com/gradus-rs/gradus/blob/main/docs/save-and-resume.md),

@@ -1,7 +1,7 @@
 //! The names that a training program needs: `use gradus::prelude::*;`.
 //!
 //! They include tensors and gradients, every layer of [`nn`](crate::nn) with its settings, optimisers and schedules,
-//! datasets and loaders, and the trainer. Less common items are in their modules, for example [`crate::nn::init`] and
+//! datasets, loaders and tables, and the trainer. Less common items are in their modules, for example [`crate::nn::init`] and
 //! [`crate::data::digits`].
 //!
 //! Your own names take precedence over those of the prelude. Of the names in the standard library's prelude it replaces
@@ -26,7 +26,10 @@ pub use gradus_nn::{
     Sgd, SgdConfig, StateDict, Strict, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm, update_bn,
 };
 
-pub use gradus_data::{DataLoader, Dataset, Image, ImageSet, Sample, TensorDataset};
+pub use gradus_data::{
+    Channels, CsvOptions, DataLoader, Dataset, Image, ImageFolder, ImageSet, PreprocessOptions, Preprocessor, Sample,
+    Sampler, Sequence, Table, TensorDataset,
+};
 
 pub use gradus_graph::capture;
 

@@ -334,6 +334,79 @@ fn data() -> Result<()> {
 }
 
 #[test]
+fn data_of_other_kinds() -> Result<()> {
+    let (device, mut rng) = setup()?;
+    let dir = std::env::temp_dir().join(format!("gradus-from-pytorch-data-{}", std::process::id()));
+    let folder = dir.join("photos");
+    std::fs::create_dir_all(folder.join("cat")).unwrap();
+    let data = TensorDataset::new(vector(&[0.0; 10]), vector(&[0.0; 10]))?;
+    let weights = vec![1.0; 10];
+    let sampler = Sampler::Weighted { weights, samples: 100 };
+    assert_eq!(DataLoader::new(data.clone(), &device).batch_size(3).sampler(sampler, 0).build()?.samples(), 100);
+    let rank = 3;
+    let loader = DataLoader::new(data, &device).shuffle(0).shard(rank, 4).build()?;
+    let mut batches = loader.epoch(0)?;
+    assert_eq!(batches.next().unwrap()?.0.shape(), [3]);
+    let position = batches.position();
+    let rest = loader.resume(position)?;
+    assert_eq!(rest.count(), 0);
+    let sequences = vec![Sequence::new(vec![1i64, 2]), Sequence::new(vec![3])];
+    let padded = Sequence::collate(sequences, &device)?;
+    assert_eq!(padded.values.to_vec::<i64>()?, [1, 2, 3, 0]);
+    let folds = gradus::data::folds::k_fold(10, 5, None)?;
+    assert_eq!(folds[1].test, [2, 3]);
+
+    let path = dir.join("t.csv");
+    std::fs::write(&path, "a,b\n1,x\n3,y\n").unwrap();
+    let table = Table::read_csv(&path, &CsvOptions::default())?;
+    let preprocessor = Preprocessor::fit(&table, PreprocessOptions::default())?;
+    let features = preprocessor.transform(&table, &device)?;
+    assert_eq!(features.to_vec::<f32>()?, [-1.0, 1.0, 0.0, 1.0, 0.0, 1.0]);
+    let (npy, npz) = (dir.join("x.npy"), dir.join("all.npz"));
+    gradus::data::npy::save(&npy, &features)?;
+    gradus::data::npy::save_npz(&npz, [("x", &features)])?;
+    let (one, all) = (gradus::data::npy::load(&npy, &device)?, gradus::data::npy::load_npz(&npz, &device)?);
+    assert_eq!(one.to_vec::<f32>()?, all["x"].to_vec::<f32>()?);
+
+    let pixels = Tensor::ones([3, 2, 2], DType::U8, &device)?;
+    gradus::image::save(folder.join("cat/1.png"), &pixels, gradus::image::SaveOptions::default())?;
+    let photos = ImageFolder::open(&folder, Channels::Rgb, &device)?;
+    let (photo, label) = photos.get(0)?;
+    assert_eq!(
+        (label, gradus::image::augment::random_flip_horizontal(&photo, 0.5, &mut rng)?.shape()),
+        (0, &[3, 2, 2][..])
+    );
+    let bpe = gradus::data::text::Bpe::train(["to be or not to be"], 300, &[])?;
+    use gradus::data::text::Tokenizer;
+    let tokens = bpe.encode("to be")?;
+    assert_eq!(bpe.decode(&tokens)?, "to be");
+    std::fs::remove_dir_all(&dir).unwrap();
+
+    // The weights of torch.nn.Sequential(Linear(3, 4), BatchNorm1d(4), Linear(4, 2)): the norms have the same names.
+    let mut init = Init::new(DType::F32, &device, &mut rng);
+    let norm = BatchNorm2d::new(4, BatchNormConfig::default(), &mut init)?;
+    let mut network = Sequential::new().add(Linear::new(3, 4, &mut init)?).add(norm).add(Linear::new(4, 2, &mut init)?);
+    let pt = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus-data/tests/reference/files/state.pt");
+    let weights: StateDict = gradus::data::pt::load(&pt, &device)?.tensors.into_iter().collect();
+    network.load_state_dict(&weights, Strict::Yes)?;
+    Ok(())
+}
+
+#[derive(Sample)]
+struct Labelled {
+    image: Tensor,
+    name: String,
+}
+
+#[test]
+fn a_struct_is_a_sample_through_the_facade() -> Result<()> {
+    let samples = vec![Labelled { image: vector(&[1.0]), name: "a".into() }];
+    let LabelledBatch { image, name } = Labelled::collate(samples, &Device::cpu()?)?;
+    assert_eq!((image.shape(), &name[..]), (&[1, 1][..], &["a".to_owned()][..]));
+    Ok(())
+}
+
+#[test]
 fn saving() -> Result<()> {
     let (device, mut rng) = setup()?;
     let mut model = Linear::new(4, 2, &mut Init::new(DType::F32, &device, &mut rng))?;
