@@ -47,6 +47,7 @@ mod pad;
 mod pointwise;
 mod pool;
 mod random;
+mod recurrent;
 mod reduce;
 mod repeat;
 mod replay;
@@ -102,6 +103,7 @@ pub use normalize::Norm;
 pub use operand::{AsOperand, Operand};
 pub use pad::PadMode;
 pub use replay::{Block, Operand as ReplayOperand, ReplayCall, can_replay, over_storage, replay};
+pub use recurrent::{RecurrentCell, RecurrentOptions};
 pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
 pub use source::{Source, SourceGuard, source_guard};
@@ -403,6 +405,8 @@ ops! {
     pool::AvgPoolBackward,
     pool::MaxPool,
     random::Random,
+    recurrent::Recurrent,
+    recurrent::RecurrentBackward,
     reduce::Reduce,
     scan::Scan,
     scatter::Scatter,
