@@ -227,25 +227,37 @@ impl<'a> Init<'a> {
         Ok(y)
     }
 
-    /// A tensor of this dtype on this device, whose values `next` computes one after the other on the host.
+    /// A tensor of this dtype on this device, whose values `next` computes.
     #[track_caller]
-    fn place(&self, shape: &[usize], mut next: impl FnMut() -> f64) -> Result<Tensor> {
-        if !self.dtype.is_float() {
-            return Err(Error::dtype("init", self.dtype, "floats"));
-        }
-        Tensor::from_pieces(shape, self.dtype, self.device, |piece| {
-            for bytes in piece.chunks_exact_mut(self.dtype.size()) {
-                let value = next();
-                match self.dtype {
-                    DType::F16 => bytes.copy_from_slice(&f16_from_f64(value).to_ne_bytes()),
-                    DType::BF16 => bytes.copy_from_slice(&bf16_from_f64(value).to_ne_bytes()),
-                    DType::F32 => bytes.copy_from_slice(&(value as f32).to_ne_bytes()),
-                    _ => bytes.copy_from_slice(&value.to_ne_bytes()),
-                }
-            }
-            Ok(())
-        })
+    fn place(&self, shape: &[usize], next: impl FnMut() -> f64) -> Result<Tensor> {
+        place("init", shape, self.dtype, self.device, next)
     }
+}
+
+/// A tensor whose values `next` computes one after the other on the host, each rounded once.
+#[track_caller]
+pub(crate) fn place(
+    op: &str,
+    shape: &[usize],
+    dtype: DType,
+    device: &Device,
+    mut next: impl FnMut() -> f64,
+) -> Result<Tensor> {
+    if !dtype.is_float() {
+        return Err(Error::dtype(op, dtype, "floats"));
+    }
+    Tensor::from_pieces(shape, dtype, device, |piece| {
+        for bytes in piece.chunks_exact_mut(dtype.size()) {
+            let value = next();
+            match dtype {
+                DType::F16 => bytes.copy_from_slice(&f16_from_f64(value).to_ne_bytes()),
+                DType::BF16 => bytes.copy_from_slice(&bf16_from_f64(value).to_ne_bytes()),
+                DType::F32 => bytes.copy_from_slice(&(value as f32).to_ne_bytes()),
+                _ => bytes.copy_from_slice(&value.to_ne_bytes()),
+            }
+        }
+        Ok(())
+    })
 }
 
 /// A uniform random value in `(0, 1)`.

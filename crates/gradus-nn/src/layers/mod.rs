@@ -7,15 +7,21 @@ mod batch_norm;
 mod conv;
 mod dropout;
 mod embedding;
+mod kv_cache;
 mod layer_norm;
 mod linear;
+mod lora;
 mod norm;
 mod pool;
+mod positions;
+mod rnn;
+mod rnn_cell;
 mod sequential;
 mod shape;
+mod transformer;
 
 pub use activation::{Gelu, GeluTanh, LeakyRelu, LogSoftmax, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh};
-pub use attention::{MultiheadAttention, MultiheadAttentionConfig};
+pub use attention::{Masks, MultiheadAttention, MultiheadAttentionConfig};
 pub use batch_norm::{BatchNorm, BatchNormConfig};
 pub use conv::{
     Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, Conv3d, Conv3dConfig, ConvConfig, ConvTranspose1d, ConvTranspose2d,
@@ -23,15 +29,24 @@ pub use conv::{
 };
 pub use dropout::Dropout;
 pub use embedding::Embedding;
+pub use kv_cache::KvCache;
 pub use layer_norm::{LayerNorm, LayerNormConfig};
 pub use linear::Linear;
+pub use lora::{LoraConfig, LoraLinear};
 pub use norm::{GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig, RmsNorm, RmsNormConfig};
 pub use pool::{
     AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d,
     AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d,
 };
+pub use positions::{LearnedPositions, RotaryEmbedding, SinusoidalPositions, alibi_bias};
+pub use rnn::{Gru, Lstm, Nonlinearity, RecurrentConfig, Rnn};
+pub use rnn_cell::{GruCell, LstmCell, RnnCell};
 pub use sequential::Sequential;
 pub use shape::{Flatten, Identity};
+pub use transformer::{
+    TransformerActivation, Transformer, TransformerConfig, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,
+    TransformerEncoderLayer, TransformerMasks, causal_mask,
+};
 
 /// [`BatchNorm`] under PyTorch's name for images.
 pub type BatchNorm2d = BatchNorm;
@@ -48,6 +63,8 @@ macro_rules! debug_as_tree {
 }
 debug_as_tree!(BatchNorm, Dropout, Embedding, GroupNorm, InstanceNorm, LayerNorm, Linear, MultiheadAttention, RmsNorm);
 debug_as_tree!(Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Sequential);
+debug_as_tree!(Transformer, TransformerEncoder, TransformerEncoderLayer, TransformerDecoder, TransformerDecoderLayer);
+debug_as_tree!(LearnedPositions, LoraLinear, Rnn, Lstm, Gru, RnnCell, LstmCell, GruCell);
 debug_as_tree!(AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d);
 debug_as_tree!(AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d);
 debug_as_tree!(AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d);

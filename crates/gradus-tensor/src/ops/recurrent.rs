@@ -364,7 +364,10 @@ fn batch_sizes(name: &str, lengths: &[usize], t: usize, b: usize) -> Result<Arc<
         return refuse(format!("{} lengths for {b} sequences", lengths.len()), "pass a length for each sequence");
     }
     if let Some((i, &n)) = lengths.iter().enumerate().find(|(_, n)| !(1..=t).contains(*n)) {
-        return refuse(format!("sequence {i} has length {n}"), &format!("a length is from 1 to {t}, the steps of the input"));
+        return refuse(
+            format!("sequence {i} has length {n}"),
+            &format!("a length is from 1 to {t}, the steps of the input"),
+        );
     }
     if let Some(i) = lengths.windows(2).position(|w| w[0] < w[1]) {
         let m = format!("length {} of sequence {} follows length {}", lengths[i + 1], i + 1, lengths[i]);

@@ -312,7 +312,8 @@ impl Recurrent {
             }
             let gates: SmallVec<[&Tensor; 4]> = d.iter().take(count).collect();
             let of_x = Tensor::cat(&gates, 1)?;
-            let of_h = if self.cell == RecurrentCell::Gru { Tensor::cat(&[&d[0], &d[1], &d[3]], 1)? } else { of_x.clone() };
+            let of_h =
+                if self.cell == RecurrentCell::Gru { Tensor::cat(&[&d[0], &d[1], &d[3]], 1)? } else { of_x.clone() };
             let mut dh = of_h.matmul(&trail.w_hh)?;
             if let Some(direct) = direct {
                 dh = dh.add(&direct)?;

@@ -1,0 +1,242 @@
+//! Positions of tokens: [`RotaryEmbedding`], [`SinusoidalPositions`], [`LearnedPositions`] and [`alibi_bias`].
+
+use std::f64::consts::FRAC_PI_2;
+use std::sync::{Arc, Mutex};
+
+use gradus_tensor::{DType, Device, Error, Here, Result, Tensor};
+
+use crate::init::place;
+use crate::{Forward, Init, Module, Parameter};
+
+/// The most sines that are computed for one table, since the host computes them.
+const MOST_SINES: usize = 1 << 28;
+
+/// `sin(p * base^(-i / pairs) + shift)` for the positions `p` from `first` on and the pairs `i`, as `[length, pairs]`.
+/// Computed in f64 and rounded once.
+#[track_caller]
+fn waves([first, length, pairs]: [usize; 3], base: f64, shift: f64, dtype: DType, device: &Device) -> Result<Tensor> {
+    let last = first.checked_add(length);
+    if length.checked_mul(pairs).is_none_or(|count| count > MOST_SINES) || last.is_none() {
+        return Err(Error::argument("positions", format!("{length} positions of {pairs} pairs are too many")));
+    }
+    let mut at = 0;
+    place("positions", &[length, pairs], dtype, device, || {
+        let (position, pair) = (first + at / pairs.max(1), at % pairs.max(1));
+        at += 1;
+        let angle = position as f64 * libm::pow(base, -(pair as f64) / pairs as f64);
+        if shift == 0.0 { libm::sin(angle) } else { libm::cos(angle) }
+    })
+}
+
+/// Checks the number of features that positions turn or fill, and the base of their angles.
+#[track_caller]
+fn check(op: &str, dim: usize, base: f64) -> Result<()> {
+    if dim == 0 || !dim.is_multiple_of(2) {
+        return Err(Error::argument(op, format!("{dim} features are no pairs; the number is even and at least 2")));
+    }
+    if !(base > 0.0 && base.is_finite()) {
+        return Err(Error::argument(op, format!("the base is {base}; it is above 0")));
+    }
+    Ok(())
+}
+
+/// Rotary position embedding (Su et al., 2021): turns pairs of features of queries and keys by angles that grow with
+/// the position, so that their products depend on the distance alone.
+///
+/// Pair `i` of a token at position `p` is turned by `p * base^(-2i / dim)`. A pair is the features `2i` and `2i + 1`
+/// (as in RoFormer, GPT-J and torchtune), or `i` and `i + dim / 2` with [`half_split`](RotaryEmbedding::half_split) (as
+/// in GPT-NeoX and Llama of Hugging Face). Features from `dim` on stay as they are.
+///
+/// ```
+/// # use gradus_nn::RotaryEmbedding; use gradus_tensor::*;
+/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+/// let rotary = RotaryEmbedding::new(4, 10_000.0)?;
+/// let x = Tensor::ones([2, 3, 5, 4], DType::F32, &device)?; // [n, heads, length, size]
+/// // The last two of the five tokens alone, at the positions 3 and 4.
+/// let last = rotary.apply(&x.narrow(2, 3, 2)?, 3)?;
+/// assert_eq!(last.to_vec::<f32>()?, rotary.apply(&x, 0)?.narrow(2, 3, 2)?.to_vec::<f32>()?);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct RotaryEmbedding {
+    dim: usize,
+    base: f64,
+    half_split: bool,
+    /// Sines and cosines of the positions from 0 on, made when they are first needed.
+    table: Arc<Mutex<Option<[Tensor; 2]>>>,
+}
+
+impl RotaryEmbedding {
+    /// Turns pairs of neighbouring features among the first `dim`. `base` is 10,000 in most models. Errors if `dim` is
+    /// 0 or odd, or if `base` is not above 0.
+    #[track_caller]
+    pub fn new(dim: usize, base: f64) -> Result<Self> {
+        check("rotary", dim, base)?;
+        Ok(RotaryEmbedding { dim, base, half_split: false, table: Arc::default() })
+    }
+
+    /// Pairs feature `i` with feature `i + dim / 2`.
+    #[must_use]
+    pub fn half_split(mut self) -> Self {
+        self.half_split = true;
+        self
+    }
+
+    /// Turns `x [.., length, size]`, whose tokens have the positions from `first` on. The angles are computed in f64.
+    /// Errors if `size` is below `dim`.
+    #[track_caller]
+    pub fn apply(&self, x: &Tensor, first: usize) -> Result<Tensor> {
+        let rank = x.rank();
+        if rank < 2 || x.shape()[rank - 1] < self.dim {
+            let e = Error::shape("rotary", format!("the input is [.., length, at least {}]", self.dim));
+            return Err(e.operand("input", x.shape(), x.dtype(), x.device()));
+        }
+        let [sin, cos] = self.sines(first, x.shape()[rank - 2], x)?;
+        let (size, pairs) = (x.shape()[rank - 1], self.dim / 2);
+        let turned = x.narrow(-1, 0, self.dim)?;
+        let (a, b) = if self.half_split {
+            (turned.narrow(-1, 0, pairs)?, turned.narrow(-1, pairs, pairs)?)
+        } else {
+            (turned.slice(-1, 0, self.dim, 2)?, turned.slice(-1, 1, self.dim, 2)?)
+        };
+        let new = [a.mul(&cos)?.sub(&b.mul(&sin)?)?, b.mul(&cos)?.add(&a.mul(&sin)?)?];
+        let turned = if self.half_split {
+            Tensor::cat(&[&new[0], &new[1]], -1)?
+        } else {
+            Tensor::stack(&[&new[0], &new[1]], -1)?.flatten(-2, -1)?
+        };
+        if size == self.dim {
+            return Ok(turned);
+        }
+        Tensor::cat(&[&turned, &x.narrow(-1, self.dim, size - self.dim)?], -1)
+    }
+
+    /// The sines and cosines `[length, dim / 2]` of the positions from `first` on, of the dtype and device of `like`.
+    #[track_caller]
+    fn sines(&self, first: usize, length: usize, like: &Tensor) -> Result<[Tensor; 2]> {
+        let (dtype, device) = (like.dtype().to_float(), like.device());
+        let end =
+            first.checked_add(length).ok_or_else(|| Error::argument("rotary", "the positions overflow")).here()?;
+        let table = || self.table.lock().unwrap_or_else(|e| e.into_inner());
+        let fits = |t: &[Tensor; 2]| t[0].dtype() == dtype && t[0].device() == device && t[0].shape()[0] >= end;
+        // Taken in a statement of its own, so that no lock is held while the device works.
+        let known = table().clone().filter(fits);
+        let [sin, cos] = match known {
+            Some(known) => known,
+            None => {
+                let sizes = [0, end.checked_next_power_of_two().unwrap_or(end), self.dim / 2];
+                let made = [0.0, FRAC_PI_2].map(|shift| waves(sizes, self.base, shift, dtype, device));
+                let [sin, cos] = made;
+                let made = [sin?, cos?];
+                *table() = Some(made.clone());
+                made
+            }
+        };
+        Ok([sin.narrow(0, first, length)?, cos.narrow(0, first, length)?])
+    }
+}
+
+/// Adds the sinusoidal positions of Vaswani et al. (2017) to `x [.., length, dim]`: feature `2i` of position `p` gets
+/// `sin(p * 10000^(-2i / dim))`, and feature `2i + 1` the cosine.
+///
+/// ```
+/// # use gradus_nn::{Forward, SinusoidalPositions}; use gradus_tensor::*;
+/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+/// let x = Tensor::zeros([2, 3, 4], DType::F32, &device)?;
+/// let y = SinusoidalPositions.forward(&x)?;
+/// assert_eq!(y.select(1, 0)?.to_vec::<f32>()?, [0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0]);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Module)]
+pub struct SinusoidalPositions;
+
+impl SinusoidalPositions {
+    /// The positions from `first` on as `[length, dim]`. Errors if `dim` is 0 or odd, or if `dtype` is no float.
+    #[track_caller]
+    pub fn table(first: usize, length: usize, dim: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+        check("sinusoidal_positions", dim, 10_000.0)?;
+        let sizes = [first, length, dim / 2];
+        let sin = waves(sizes, 10_000.0, 0.0, dtype, device)?;
+        let cos = waves(sizes, 10_000.0, FRAC_PI_2, dtype, device)?;
+        Tensor::stack(&[&sin, &cos], -1)?.flatten(-2, -1)
+    }
+}
+
+impl Forward for SinusoidalPositions {
+    #[track_caller]
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
+        let &[.., length, dim] = input.shape() else { return Err(no_sequence("sinusoidal_positions", input)) };
+        let table = SinusoidalPositions::table(0, length, dim, input.dtype().to_float(), input.device())?;
+        input.add(&table)
+    }
+}
+
+/// Adds a learned vector for each position to `x [.., length, dim]`: the first rows of `weight [max_length, dim]`, which
+/// are initialised from a normal distribution with standard deviation 1, as those of an [`Embedding`](crate::Embedding).
+#[derive(Clone, Module)]
+pub struct LearnedPositions {
+    max_length: usize,
+    dim: usize,
+    /// `[max_length, dim]`
+    pub weight: Parameter,
+}
+
+impl LearnedPositions {
+    /// Creates a table with new rows.
+    #[track_caller]
+    pub fn new(max_length: usize, dim: usize, init: &mut Init<'_>) -> Result<Self> {
+        Ok(LearnedPositions { max_length, dim, weight: Parameter::new(init.normal([max_length, dim], 0.0, 1.0)?)? })
+    }
+}
+
+impl Forward for LearnedPositions {
+    #[track_caller]
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
+        let &[.., length, dim] = input.shape() else { return Err(no_sequence("learned_positions", input)) };
+        if length > self.max_length || dim != self.dim {
+            let m = format!("the input is not [.., at most {}, {}]", self.max_length, self.dim);
+            let e = Error::shape("learned_positions", m);
+            return Err(e.operand("input", input.shape(), input.dtype(), input.device()));
+        }
+        input.add(&self.weight.narrow(0, 0, length)?)
+    }
+}
+
+#[track_caller]
+fn no_sequence(op: &str, input: &Tensor) -> Error {
+    let e = Error::shape(op, "the input is [.., length, dim]");
+    e.operand("input", input.shape(), input.dtype(), input.device())
+}
+
+/// The bias of attention with linear biases (ALiBi; Press et al., 2022): a float mask `[heads, lq, lk]`, which is
+/// `-slope * |i + lk - lq - j|` for query `i` and key `j`. The slopes of `n` heads are `2^(-8 / n)` and its powers; if
+/// `n` is no power of two, those of the power below, and then every second one of the power above.
+///
+/// ```
+/// # use gradus_nn::alibi_bias; use gradus_tensor::*;
+/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+/// let bias = alibi_bias(2, 1, 3, DType::F32, &device)?;
+/// assert_eq!(bias.to_vec::<f32>()?, [-2.0 / 16.0, -1.0 / 16.0, 0.0, -2.0 / 256.0, -1.0 / 256.0, 0.0]);
+/// # Ok::<(), Error>(())
+/// ```
+#[track_caller]
+pub fn alibi_bias(heads: usize, lq: usize, lk: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+    let below = if heads == 0 { 0 } else { 1 << heads.ilog2() };
+    let slope = |head: usize| {
+        let (number, of) = if head < below { (head + 1, below) } else { (2 * (head - below) + 1, 2 * below) };
+        libm::exp2(-8.0 * number as f64 / of as f64)
+    };
+    let count = heads.checked_mul(lq).and_then(|n| n.checked_mul(lk)).filter(|&n| n <= MOST_SINES);
+    if count.is_none() {
+        return Err(Error::argument(
+            "alibi_bias",
+            format!("a bias of {heads} heads, {lq} queries and {lk} keys is too large"),
+        ));
+    }
+    let mut at = 0;
+    place("alibi_bias", &[heads, lq, lk], dtype, device, || {
+        let (head, i, j) = (at / (lq * lk), at / lk % lq, at % lk);
+        at += 1;
+        -slope(head) * (i + lk).abs_diff(j + lq) as f64
+    })
+}
