@@ -44,8 +44,8 @@ pub use rnn_cell::{GruCell, LstmCell, RnnCell};
 pub use sequential::Sequential;
 pub use shape::{Flatten, Identity};
 pub use transformer::{
-    TransformerActivation, Transformer, TransformerConfig, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,
-    TransformerEncoderLayer, TransformerMasks, causal_mask,
+    Transformer, TransformerActivation, TransformerConfig, TransformerDecoder, TransformerDecoderLayer,
+    TransformerEncoder, TransformerEncoderLayer, TransformerMasks, causal_mask,
 };
 
 /// [`BatchNorm`] under PyTorch's name for images.

@@ -9,7 +9,7 @@ use crate::init::place;
 use crate::{Forward, Init, Module, Parameter};
 
 /// The most sines that are computed for one table, since the host computes them.
-const MOST_SINES: usize = 1 << 28;
+const MOST_SINES: usize = 1 << 26;
 
 /// `sin(p * base^(-i / pairs) + shift)` for the positions `p` from `first` on and the pairs `i`, as `[length, pairs]`.
 /// Computed in f64 and rounded once.
@@ -125,8 +125,7 @@ impl RotaryEmbedding {
             Some(known) => known,
             None => {
                 let sizes = [0, end.checked_next_power_of_two().unwrap_or(end), self.dim / 2];
-                let made = [0.0, FRAC_PI_2].map(|shift| waves(sizes, self.base, shift, dtype, device));
-                let [sin, cos] = made;
+                let [sin, cos] = [0.0, FRAC_PI_2].map(|shift| waves(sizes, self.base, shift, dtype, device));
                 let made = [sin?, cos?];
                 *table() = Some(made.clone());
                 made
@@ -226,17 +225,12 @@ pub fn alibi_bias(heads: usize, lq: usize, lk: usize, dtype: DType, device: &Dev
         let (number, of) = if head < below { (head + 1, below) } else { (2 * (head - below) + 1, 2 * below) };
         libm::exp2(-8.0 * number as f64 / of as f64)
     };
-    let count = heads.checked_mul(lq).and_then(|n| n.checked_mul(lk)).filter(|&n| n <= MOST_SINES);
-    if count.is_none() {
-        return Err(Error::argument(
-            "alibi_bias",
-            format!("a bias of {heads} heads, {lq} queries and {lk} keys is too large"),
-        ));
-    }
-    let mut at = 0;
-    place("alibi_bias", &[heads, lq, lk], dtype, device, || {
-        let (head, i, j) = (at / (lq * lk), at / lk % lq, at % lk);
-        at += 1;
-        -slope(head) * (i + lk).abs_diff(j + lq) as f64
-    })
+    let mut head = 0;
+    let slopes = place("alibi_bias", &[heads, 1, 1], dtype, device, || {
+        head += 1;
+        -slope(head - 1)
+    })?;
+    let [queries, keys] = [lq, lk].map(|n| Tensor::arange(0, n as i64, 1, DType::I64, device));
+    let (queries, keys) = (queries?.sub(lq as i64)?.unsqueeze(1)?, keys?.sub(lk as i64)?);
+    slopes.mul(&queries.sub(&keys)?.abs()?.to_dtype(dtype)?)
 }

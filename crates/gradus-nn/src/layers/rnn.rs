@@ -116,10 +116,13 @@ impl Stack {
             return Err(Error::argument(cell.name(), m));
         }
         let directions = 1 + usize::from(config.bidirectional);
+        let product =
+            |a: usize| a.checked_mul(directions).ok_or_else(|| Error::argument(cell.name(), "too many features"));
+        let (count, wide) = (product(num_layers)?, product(hidden_size)?);
         // At most as many as there are layers and directions.
         let mut made = vec![];
-        for i in 0..num_layers * directions {
-            let features = if i < directions { input_size } else { directions * hidden_size };
+        for i in 0..count {
+            let features = if i < directions { input_size } else { wide };
             made.push(parameters(cell, features, hidden_size, config.bias, init)?);
         }
         let random = RandomState::new(Generator::new(init.generator.next_u64()));

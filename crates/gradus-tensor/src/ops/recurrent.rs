@@ -271,7 +271,7 @@ impl Tensor {
     ///
     /// `states` are the initial states `[b, hidden]`: the hidden state and, for an LSTM, the cell state. `weights` are
     /// `w_ih [gates * hidden, in]` and `w_hh [gates * hidden, hidden]`, and `biases` two vectors `[gates * hidden]`.
-    /// The formulas stand at [`RecurrentCell`]; they and the order of the gates are PyTorch's. Half precision is
+    /// The formulas stand at [`RecurrentCell`]; they and the order of the gates are PyTorch's. Where `relu` is at its corner, its slope is 0. Half precision is
     /// computed in f32, and the results are rounded once.
     ///
     /// # Errors

@@ -1,6 +1,8 @@
 //! Convolution, pooling, normalisation, softmax and attention.
 
-use gradus::ops::{GridPadding, GridSample, Interpolate, Interpolation, Resized, Sampling};
+use gradus::ops::{
+    GridPadding, GridSample, Interpolate, Interpolation, RecurrentCell, RecurrentOptions, Resized, Sampling,
+};
 use gradus::prelude::*;
 
 use crate::{Cases, one, pair};
@@ -108,6 +110,12 @@ pub(crate) const CASES: Cases = &[
     ),
     ("interpolate/linear", one!(|x| x[0].interpolate(Resized::To(&[8]), Interpolation::Linear))),
     ("interpolate/trilinear", one!(|x| x[0].interpolate(Resized::To(&[3, 2, 4]), Interpolation::Trilinear))),
+    ("recurrent/rnn_tanh", |x| recurrent(x, RecurrentOptions::new(RecurrentCell::RnnTanh))),
+    ("recurrent/rnn_relu", |x| recurrent(x, RecurrentOptions::new(RecurrentCell::RnnRelu))),
+    ("recurrent/lstm", |x| recurrent(x, RecurrentOptions::new(RecurrentCell::Lstm))),
+    ("recurrent/lstm_reverse", |x| recurrent(x, RecurrentOptions::new(RecurrentCell::Lstm).reverse(true))),
+    ("recurrent/gru", |x| recurrent(x, RecurrentOptions::new(RecurrentCell::Gru))),
+    ("recurrent/gru_lengths", |x| recurrent(x, RecurrentOptions::new(RecurrentCell::Gru).lengths(&[4, 2]))),
     ("grid_sample/bilinear_zeros", one!(|x| sampled(x, Sampling::Bilinear, GridPadding::Zeros))),
     ("grid_sample/bilinear_border", one!(|x| sampled(x, Sampling::Bilinear, GridPadding::Border))),
     ("grid_sample/bilinear_reflection", one!(|x| sampled(x, Sampling::Bilinear, GridPadding::Reflection))),
@@ -121,6 +129,11 @@ pub(crate) const CASES: Cases = &[
 
 fn sampled(x: &[Tensor], mode: Sampling, padding: GridPadding) -> Result<Tensor> {
     x[0].grid_sample(&x[1], GridSample { mode, padding, align_corners: false })
+}
+
+fn recurrent(x: &[Tensor], options: RecurrentOptions<'_>) -> Result<Vec<Tensor>> {
+    let [input, states @ .., w_ih, w_hh, b_ih, b_hh] = x else { return Ok(vec![]) };
+    input.recurrent(options, &states.iter().collect::<Vec<_>>(), [w_ih, w_hh], Some([b_ih, b_hh]))
 }
 
 fn attention(x: &[Tensor], options: AttentionOptions<'_>) -> Result<Tensor> {

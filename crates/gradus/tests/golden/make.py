@@ -524,8 +524,36 @@ def tails():
             case(f"{name}/far_left", [tensor([-far])], f, order=1)
 
 
+def recurrent():
+    def operands(cell):
+        states = [randn(2, 3) for _ in range(2 if cell == "lstm" else 1)]
+        rows = {"lstm": 12, "gru": 9}.get(cell, 3)
+        return [randn(4, 2, 2), *states, randn(rows, 2), randn(rows, 3), randn(rows), randn(rows)]
+
+    def run(cell, x, *rest):
+        states, weights = [h[None] for h in rest[:-4]], rest[-4:]
+        states = tuple(states) if cell == "lstm" else states[0]
+        y, *ends = getattr(torch, cell)(x, states, weights, True, 1, 0.0, False, False, False)
+        return [y, *(h[0] for h in ends)]
+
+    def reverse(cell, x, *rest):
+        y, *ends = run(cell, x.flip(0), *rest)
+        return [y.flip(0), *ends]
+
+    def lengths(cell, x, *rest):
+        long = run(cell, x[:, :1], *(h[:1] for h in rest[:-4]), *rest[-4:])
+        short = run(cell, x[:2, 1:], *(h[1:] for h in rest[:-4]), *rest[-4:])
+        y = torch.cat([long[0], torch.cat([short[0], torch.zeros(2, 1, 3)])], 1)
+        return [y, *(torch.cat([a, b]) for a, b in zip(long[1:], short[1:]))]
+
+    for cell in "rnn_tanh", "rnn_relu", "lstm", "gru":
+        case(f"recurrent/{cell}", operands(cell), lambda *x: run(cell, *x))
+    case("recurrent/lstm_reverse", operands("lstm"), lambda *x: reverse("lstm", *x))
+    case("recurrent/gru_lengths", operands("gru"), lambda *x: lengths("gru", *x))
+
+
 SECTIONS = [samples, elementwise, reductions, more_reductions, products, more_products, layers, more_layers]
-SECTIONS += [losses, more_losses, movement, indexing, indices, operands, tails]
+SECTIONS += [losses, more_losses, movement, indexing, indices, operands, tails, recurrent]
 
 
 def main():

@@ -141,6 +141,7 @@ pub(crate) fn page(calls: &BTreeMap<&str, Call>, cases: &[&str]) -> (String, Vec
 
 fn text(rows: &Rows) -> String {
     let (cpu, wgpu) = (own_methods("gradus-cpu"), own_methods("gradus-wgpu"));
+    let contract = own_methods("gradus-backend");
     let count = |numbers: &BTreeSet<usize>| match (numbers.first(), numbers.last()) {
         (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
         (Some(n), _) => n.to_string(),
@@ -163,7 +164,10 @@ fn text(rows: &Rows) -> String {
                 [("CPU", &cpu), ("WebGPU", &wgpu)].iter().filter(|b| !b.1.contains(m)).map(|b| b.0).collect();
             if without.is_empty() { format!("`{m}`") } else { format!("`{m}` ({})", without.join(", ")) }
         };
-        let methods: Vec<String> = row.methods.iter().map(method).collect();
+        // A call of `map` goes by the name of its kernel.
+        let known = |m: &String| if contract.contains(m) { m.clone() } else { "map".to_owned() };
+        let methods: BTreeSet<String> = row.methods.iter().map(known).collect();
+        let methods: Vec<String> = methods.iter().map(method).collect();
         let (inputs, outputs) = (count(&row.inputs), count(&row.outputs));
         let (effects, flow, derivative) = (row.effects, row.flow, if row.derivative { "any" } else { "" });
         let (parameters, methods) = (&row.parameters, methods.join(", "));

@@ -2,7 +2,7 @@
 
 use gradus::Reduction::{None as Each, Sum};
 use gradus::ops::table::Kink;
-use gradus::ops::{GridPadding, GridSample, Sampling, ScatterReduction};
+use gradus::ops::{GridPadding, GridSample, RecurrentCell, RecurrentOptions, Sampling, ScatterReduction};
 use gradus::prelude::*;
 
 /// A kink of an operation that is not in the table of elementwise operations. That table lists the kinks of its own
@@ -63,6 +63,14 @@ fn spatial(x: &Tensor, rank: usize) -> Result<Tensor> {
     let mut shape = vec![1; rank + 1];
     shape.push(x.numel());
     x.reshape(shape)
+}
+
+/// One step of an RNN with ReLU, from a state of 0 and with weights of 1.
+fn relu_step(x: &Tensor) -> Result<Tensor> {
+    let one = spatial(x, 1)?.ones_like()?;
+    let options = RecurrentOptions::new(RecurrentCell::RnnRelu);
+    let [state, weight] = [one.zeros_like()?.squeeze(0)?, one.squeeze(0)?];
+    Ok(spatial(x, 1)?.recurrent(options, &[&state], [&weight, &weight], None)?.swap_remove(0))
 }
 
 fn labels(x: &Tensor, values: &[f64]) -> Result<Tensor> {
@@ -510,6 +518,11 @@ const NOTHING: &[Row] = kinks! {
         call: |x| Ok(spatial(&x[0], 2)?.attention_with_lse(&spatial(&x[1], 2)?, &spatial(&x[2], 2)?, AttentionOptions::new().mask(&spatial(&x[0], 2)?.gt(9.0)?))?.0),
         torch: "attention(a, b, c)", slopes: "0; 0; 0", says: "For a query that may see no key it is -inf, with gradient 0.",
         why: "the result is a constant 0",
+    }
+    {
+        of: "recurrent", at: "relu of 0", inputs: [[0.0]], call: |x| relu_step(&x[0]),
+        torch: "torch.rnn_relu_cell(a[None], torch.zeros(1, 1), torch.ones(1, 1), torch.ones(1, 1))",
+        slopes: "0", says: "Where `relu` is at its corner, its slope is 0.", why: "as relu",
     }
     {
         of: "prod", at: "one zero, two zeros", inputs: [[0.0, 2.0, 3.0], [0.0, 0.0, 3.0]],

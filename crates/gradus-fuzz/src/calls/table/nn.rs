@@ -128,6 +128,43 @@ const LAYERS: &[Row] = rows! { SHORT;
             d.floats(&dims)
         })
     };
+    nn::recurrent |d| {
+        let (n, hidden, dims) = (d.below(4), d.below(4), [d.below(4), d.below(3), d.below(4)]);
+        let config = RecurrentConfig {
+            num_layers: d.below(3), bias: d.flag(), batch_first: d.flag(), dropout: d.fraction(), bidirectional: d.flag(),
+        };
+        let input = |d: &mut Draw| { let dims = if d.once_in(8) { dims } else { [dims[0], dims[1], n] }; d.floats(&dims) };
+        match d.below(3) {
+            0 => run(d, |_, init| Rnn::new(n, hidden, Nonlinearity::Relu, config, init), input),
+            1 => run(d, |_, init| Lstm::new(n, hidden, config, init), input),
+            _ => run(d, |_, init| Gru::new(n, hidden, config, init), input),
+        }
+    };
+    nn::TransformerEncoder |d| {
+        let config = TransformerConfig {
+            dim_feedforward: d.below(5), dropout: d.fraction(), layer_norm_eps: d.fraction(), norm_first: d.flag(),
+            bias: d.flag(), batch_first: d.flag(), ..Default::default()
+        };
+        let dims = [d.below(3), d.below(4), 4];
+        run(d, |d, init| TransformerEncoder::new(d.below(3), 4, d.of(&[1, 2, 3]), config, d.flag(), init), |d| d.floats(&dims))
+    };
+    nn::LoraLinear |d| {
+        let (n, config) = (d.below(4), LoraConfig { alpha: d.number(), dropout: d.fraction() });
+        run(d, |d, init| {
+            let mut layer = LoraLinear::new(Linear::new(n, d.below(4), init)?, d.below(3), config, init)?;
+            if d.flag() { layer.merge()?; }
+            Ok(layer)
+        }, |d| features(d, n))
+    };
+    nn::positions |d| match d.below(3) {
+        0 => {
+            let rotary = RotaryEmbedding::new(d.size(), d.number())?;
+            let rotary = if d.flag() { rotary.half_split() } else { rotary };
+            rotary.apply(&d.float()?, d.size())
+        }
+        1 => run(d, |_, _| Ok(SinusoidalPositions), Draw::float),
+        _ => { let device = d.device.clone(); alibi_bias(d.below(9), d.size(), d.below(5), d.dtype(), &device) }
+    };
     nn::activations |d| match d.below(8) {
         0 => run(d, |_, _| Ok(Relu), Draw::float),
         1 => run(d, |_, _| Ok(GeluTanh), Draw::float),

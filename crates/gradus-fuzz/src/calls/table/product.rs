@@ -1,5 +1,6 @@
 //! Products, normalisation, attention and distances.
 
+use gradus::ops::{RecurrentCell, RecurrentOptions};
 use gradus::prelude::*;
 use gradus::{Causal, Gemm};
 
@@ -85,6 +86,25 @@ fn attend(d: &mut Draw, lse: bool) -> Result<Vec<Tensor>> {
     Ok(vec![q.scaled_dot_product_attention(&k, &v, options)?])
 }
 
+fn recurrent(d: &mut Draw) -> Result<Vec<Tensor>> {
+    let cells = [RecurrentCell::RnnTanh, RecurrentCell::RnnRelu, RecurrentCell::Lstm, RecurrentCell::Gru];
+    let (cell, dtype) = (d.of(&cells), d.float_dtype());
+    let [t, b, features, hidden] = [d.below(4), d.below(4), d.below(4), d.below(4)];
+    let rows = if d.once_in(10) { d.below(9) } else { cell.gates() * hidden };
+    let x = d.sized(&[t, b, features], dtype)?;
+    let states = (0..d.of(&[cell.states(), cell.states(), 1])).map(|_| d.sized(&[b, hidden], dtype));
+    let states = states.collect::<Result<Vec<_>>>()?;
+    let weights = [d.sized(&[rows, features], dtype)?, d.sized(&[rows, hidden], dtype)?];
+    let biases = d.maybe(|d| Ok([d.sized(&[rows], dtype)?, d.sized(&[rows], dtype)?]))?;
+    let lengths: Vec<usize> = if d.flag() { vec![t; b] } else { (0..b).map(|_| d.below(5)).collect() };
+    let mut options = RecurrentOptions::new(cell).reverse(d.flag());
+    if d.flag() {
+        options = options.lengths(&lengths);
+    }
+    let states: Vec<&Tensor> = states.iter().collect();
+    x.recurrent(options, &states, [&weights[0], &weights[1]], biases.as_ref().map(|b| [&b[0], &b[1]]))
+}
+
 /// Usually the sizes of some trailing axes of `x`, as layer norm takes them.
 fn last(d: &mut Draw, x: &Tensor) -> Vec<usize> {
     if d.once_in(10) { d.shape() } else { x.shape()[x.rank() - d.below(x.rank() + 1)..].to_vec() }
@@ -142,6 +162,7 @@ const SUMS: &[Row] = rows! { SHORT;
     };
     scaled_dot_product_attention |d| attend(d, false);
     attention_with_lse |d| attend(d, true);
+    recurrent |d| recurrent(d);
 };
 
 const NORMS: &[Row] = rows! { SHORT float;
