@@ -57,10 +57,10 @@ fn a_failed_step_leaves_the_cache_as_it_was() {
     let layer = grouped(&d);
     let x = values(&[2, 5, 8], &d);
     let mut cache = KvCache::new();
-    let mut step = |layer: &MultiheadAttention, x: &Tensor, masks: Masks<'_>, cache: &mut KvCache| {
+    let step = |layer: &MultiheadAttention, x: &Tensor, masks: Masks<'_>, cache: &mut KvCache| {
         no_grad(|| layer.decode(x, cache, masks))
     };
-    step(&layer, &x.narrow(1, 0, 2).unwrap(), Masks::default(), &mut cache).unwrap();
+    let _ = step(&layer, &x.narrow(1, 0, 2).unwrap(), Masks::default(), &mut cache).unwrap();
     let wrong = Tensor::ones([9], DType::F64, &d).unwrap();
     let masks = Masks { mask: Some(&wrong), ..Default::default() };
     assert!(step(&layer, &x.narrow(1, 2, 1).unwrap(), masks, &mut cache).is_err());

@@ -57,7 +57,7 @@ impl Reference {
         for (i, (y, want)) in outputs.iter().zip(&want).enumerate() {
             close(&format!("{case}/out/{i}"), y, want);
             let weight = self.get(&format!("{case}/weight/{i}"));
-            loss = loss.add(&y.mul(&weight).unwrap().sum_all().unwrap()).unwrap();
+            loss = loss.add(y.mul(&weight).unwrap().sum_all().unwrap()).unwrap();
         }
         let gradients = loss.backward().unwrap();
         for (i, x) in inputs.iter().enumerate() {
@@ -84,6 +84,9 @@ fn close(name: &str, got: &Tensor, want: &Tensor) {
         assert!((g - w).abs() <= 1e-11 * (1.0 + w.abs()), "{name}, element {i}: {g} is not {w}");
     }
 }
+
+/// Runs an attention layer on the inputs of a case.
+type Attends = dyn Fn(&MultiheadAttention, &[Tensor]) -> Result<Vec<Tensor>>;
 
 /// Runs a layer with one state.
 macro_rules! one_state {
@@ -153,7 +156,7 @@ fn attention() {
         close("attend_with", &layer.attend_with(q, k, v, masks)?, &y);
         Ok(vec![y, w])
     };
-    let check = |case: &str, config, run: &dyn Fn(&MultiheadAttention, &[Tensor]) -> Result<Vec<Tensor>>| {
+    let check = |case: &str, config, run: &Attends| {
         reference.check(case, make(config), run);
     };
     check("attention/self", plain, &|l, x| weights(l, &x[0], &x[0], &x[0], Masks::default()));

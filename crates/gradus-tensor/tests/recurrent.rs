@@ -15,7 +15,10 @@ const SIZES: [usize; 4] = [4, 3, 2, 3];
 
 /// The input, the initial states, the weights and the biases of a layer.
 fn inputs(cell: RecurrentCell) -> Vec<Tensor> {
-    let [t, b, features, hidden] = SIZES;
+    inputs_of(cell, SIZES)
+}
+
+fn inputs_of(cell: RecurrentCell, [t, b, features, hidden]: [usize; 4]) -> Vec<Tensor> {
     let wide = cell.gates() * hidden;
     let mut shapes = vec![vec![t, b, features], vec![b, hidden]];
     if cell == RecurrentCell::Lstm {
@@ -92,6 +95,33 @@ fn a_sequence_among_longer_ones_equals_the_sequence_alone() {
             }
         }
     });
+}
+
+#[test]
+fn a_wide_layer_gives_each_sequence_of_a_batch_what_it_gives_it_alone() {
+    let [b, hidden] = [5, 32];
+    for cell in CELLS {
+        for reverse in [false, true] {
+            let all: Vec<Tensor> = inputs_of(cell, [3, b, 2, hidden]).iter().map(|t| t.with_grad().unwrap()).collect();
+            let states = 1 + cell.states();
+            let whole = run(cell, reverse, None, &all).unwrap().square().unwrap().sum_all().unwrap();
+            let mut sum = Tensor::zeros([], DType::F64, &cpu()).unwrap();
+            for i in 0..b {
+                let mut one = all.clone();
+                one[0] = all[0].narrow(1, i, 1).unwrap();
+                for state in &mut one[1..states] {
+                    *state = state.narrow(0, i, 1).unwrap();
+                }
+                let y = run(cell, reverse, None, &one).unwrap().square().unwrap().sum_all().unwrap();
+                sum = sum.add(&y).unwrap();
+            }
+            let (whole, sum) = (whole.backward().unwrap(), sum.backward().unwrap());
+            for x in &all {
+                let difference = whole.get(x).unwrap().sub(sum.get(x).unwrap()).unwrap().abs().unwrap();
+                assert!(difference.max_all().unwrap().item().unwrap() < 1e-10, "{cell:?} {reverse}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -144,6 +144,47 @@ fn autograd() -> Result<()> {
 }
 
 #[test]
+fn sequences() -> Result<()> {
+    let (device, mut rng) = setup()?;
+    let mut init = Init::new(DType::F32, &device, &mut rng);
+    let attention = MultiheadAttention::new(8, 2, MultiheadAttentionConfig::default(), &mut init)?;
+    let [tokens, memory] = [5, 7].map(|l| Tensor::ones([2, l, 8], DType::F32, &device));
+    let (tokens, memory) = (tokens?, memory?);
+    let [keep, keys] = [5, 2].map(|n| Tensor::full([n, 7], true, DType::Bool, &device));
+    let (keep, keys) = (keep?, keys?);
+    let masks = Masks { mask: Some(&keep), key_mask: Some(&keys), ..Default::default() };
+    let (y, weights) = attention.attend_with_weights(&tokens, &memory, &memory, masks)?;
+    assert_eq!((y.shape(), weights.shape()), (&[2, 5, 8][..], &[2, 5, 7][..]));
+
+    let config = RecurrentConfig { num_layers: 2, batch_first: true, ..Default::default() };
+    let lstm = Lstm::new(8, 6, config, &mut init)?;
+    let (y, [h, c]) = lstm.run(&tokens, None, None)?;
+    assert_eq!((y.shape(), h.shape(), c.shape()), (&[2, 5, 6][..], &[2, 2, 6][..], &[2, 2, 6][..]));
+    let (padded, _) = lstm.run(&tokens, Some(&[5, 2]), None)?;
+    assert_eq!(padded.select(0, 1)?.narrow(0, 2, 3)?.abs()?.max_all()?.item()?, 0.0);
+    let gru = Gru::new(8, 6, RecurrentConfig::default(), &mut init)?;
+    let rnn = Rnn::new(8, 6, Nonlinearity::Tanh, RecurrentConfig::default(), &mut init)?;
+    assert_eq!(gru.forward(&tokens)?.shape(), rnn.forward(&tokens)?.shape());
+    let (token, state) = (tokens.select(1, 0)?, Tensor::zeros([2, 6], DType::F32, &device)?);
+    assert_eq!(GruCell::new(8, 6, true, &mut init)?.step(&token, Some(&state))?.shape(), [2, 6]);
+
+    let layer = TransformerEncoderLayer::new(8, 2, TransformerConfig::default(), &mut init)?;
+    let encoder = TransformerEncoder::new(3, 8, 2, TransformerConfig::default(), true, &mut init)?;
+    let y = layer.forward(&encoder.run(&tokens, Masks::causal(Causal::TopLeft))?)?;
+    assert_eq!(y.shape(), [2, 5, 8]);
+    let y = Transformer::new(8, 2, 1, 1, TransformerConfig::default(), &mut init)?.run(
+        &memory,
+        &tokens,
+        TransformerMasks::default(),
+    )?;
+    assert_eq!(y.shape(), [2, 5, 8]);
+    let lora = LoraConfig { alpha: 4.0, ..Default::default() };
+    let layer = LoraLinear::new(Linear::new(8, 6, &mut init)?, 2, lora, &mut init)?;
+    assert_eq!(layer.forward(&tokens)?.shape(), [2, 5, 6]);
+    Ok(())
+}
+
+#[test]
 fn modules() -> Result<()> {
     let (device, mut rng) = setup()?;
     let mut init = Init::new(DType::F32, &device, &mut rng);
@@ -523,6 +564,25 @@ fn masks_keep_where_they_are_true() -> Result<()> {
     let key = x.narrow(1, 0, 1)?;
     let alone = attention.attend(&x, &key, &key, None, Causal::No)?;
     assert!((masked - alone)?.abs()?.max_all()?.item()? < 1e-6);
+    Ok(())
+}
+
+#[test]
+fn attention_takes_the_batch_first() -> Result<()> {
+    let (device, mut rng) = setup()?;
+    let mut init = Init::new(DType::F32, &device, &mut rng);
+    let mut config = MultiheadAttentionConfig::default();
+    let first = MultiheadAttention::new(4, 1, config, &mut init)?;
+    config.batch_first = false;
+    let mut second = MultiheadAttention::new(4, 1, config, &mut init)?;
+    second.load_state_dict(&first.state_dict()?, Strict::Yes)?;
+    let x = Tensor::randn([2, 3, 4], DType::F32, &device, &mut rng)?;
+    let y = second.forward(&x.transpose(0, 1)?)?.transpose(0, 1)?;
+    assert!((first.forward(&x)? - y)?.abs()?.max_all()?.item()? < 1e-6);
+    let rnn =
+        Rnn::new(4, 4, Nonlinearity::Tanh, RecurrentConfig::default(), &mut Init::new(DType::F32, &device, &mut rng))?;
+    // Three sequences of two steps.
+    assert_eq!(rnn.run(&x, None, None)?.1.shape(), [1, 3, 4]);
     Ok(())
 }
 

@@ -233,7 +233,8 @@ unsafe fn wide_tile<T: Real>(
     }
     let lda = mr.min(p.m);
     let step = k_step(p.k);
-    // With few rows, packing B does not pay off if its rows are already contiguous.
+    // With few rows, packing B does not pay off if its rows are already contiguous. With any number it does not if B
+    // already lies as one packed panel.
     let direct = p.m <= 2 * mr;
     let packed = b.is_packed();
     let in_place = a.in_place();
@@ -250,7 +251,8 @@ unsafe fn wide_tile<T: Real>(
             let store = if k0 == 0 { first } else { Store::Add };
             for j in (0..p.n).step_by(width) {
                 let cols = width.min(p.n - j);
-                let lying = if packed || (direct && cols == width) { b.direct(k0, j0 + j) } else { None };
+                let lying = if packed || cols == width { b.direct(k0, j0 + j) } else { None };
+                let lying = lying.filter(|&(_, ldb)| packed || direct || ldb == width as isize);
                 let (b_ptr, ldb) = lying.unwrap_or_else(|| {
                     // SAFETY: the steps and columns lie inside `b`, `b_pack` has room for a panel and one more row, and
                     // `cols <= width`.

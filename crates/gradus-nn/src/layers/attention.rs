@@ -1,6 +1,6 @@
 //! The [`MultiheadAttention`] layer.
 
-use gradus_tensor::{Attempt, AttentionOptions, Causal, DType, Error, Generator, Here, Result, Tensor};
+use gradus_tensor::{Attempt, AttentionOptions, Causal, DType, Device, Error, Generator, Here, Result, Tensor};
 
 use super::kv_cache::KvCache;
 use super::positions::RotaryEmbedding;
@@ -357,7 +357,7 @@ impl MultiheadAttention {
             // Masks are over the keys that were passed; those that were added are seen by every query.
             let lk = k.shape()[2] - added;
             if causal != Causal::No {
-                let rule = causal_keep(lq, lk, causal, &q)?;
+                let rule = causal_keep(lq, lk, causal, q.device())?;
                 mask = Some(if let Some(mask) = mask { both(&mask, &rule)? } else { rule });
                 causal = Causal::No;
             }
@@ -400,7 +400,7 @@ impl MultiheadAttention {
                 None => {}
             }
             if causal != Causal::No {
-                let rule = causal_keep(q.shape()[2], k.shape()[2], causal, q)?;
+                let rule = causal_keep(q.shape()[2], k.shape()[2], causal, q.device())?;
                 keep = Some(if let Some(keep) = keep { keep.logical_and(&rule)? } else { rule });
             }
             let keep = if let Some(keep) = keep { keep } else { scores.ne(f64::NEG_INFINITY)? };
@@ -444,10 +444,10 @@ impl MultiheadAttention {
 
 /// The causal rule as a mask `[lq, lk]`: true where query `i` may see key `j`.
 #[track_caller]
-fn causal_keep(lq: usize, lk: usize, causal: Causal, like: &Tensor) -> Result<Tensor> {
+pub(super) fn causal_keep(lq: usize, lk: usize, causal: Causal, device: &Device) -> Result<Tensor> {
     let offset = if causal == Causal::BottomRight { lk as i64 - lq as i64 } else { 0 };
-    let last = Tensor::arange(offset, offset + lq as i64, 1, DType::I64, like.device())?.unsqueeze(1)?;
-    Tensor::arange(0, lk as i64, 1, DType::I64, like.device())?.le(&last)
+    let last = Tensor::arange(offset, offset + lq as i64, 1, DType::I64, device)?.unsqueeze(1)?;
+    Tensor::arange(0, lk as i64, 1, DType::I64, device)?.le(&last)
 }
 
 /// A mask over `lk` keys, with `added` more that it does not hide.

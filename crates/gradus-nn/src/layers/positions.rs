@@ -82,8 +82,8 @@ impl RotaryEmbedding {
         self
     }
 
-    /// Turns `x [.., length, size]`, whose tokens have the positions from `first` on. The angles are computed in f64.
-    /// Errors if `size` is below `dim`.
+    /// Turns `x [.., length, size]`, whose tokens have the positions from `first` on. The angles are computed in f64, half
+    /// precision in f32. Errors if `size` is below `dim`.
     #[track_caller]
     pub fn apply(&self, x: &Tensor, first: usize) -> Result<Tensor> {
         let rank = x.rank();
@@ -105,16 +105,17 @@ impl RotaryEmbedding {
         } else {
             Tensor::stack(&[&new[0], &new[1]], -1)?.flatten(-2, -1)?
         };
+        let turned = turned.to_dtype(x.dtype().to_float())?;
         if size == self.dim {
             return Ok(turned);
         }
         Tensor::cat(&[&turned, &x.narrow(-1, self.dim, size - self.dim)?], -1)
     }
 
-    /// The sines and cosines `[length, dim / 2]` of the positions from `first` on, of the dtype and device of `like`.
+    /// The sines and cosines `[length, dim / 2]` of the positions from `first` on, of the compute dtype and device of `like`.
     #[track_caller]
     fn sines(&self, first: usize, length: usize, like: &Tensor) -> Result<[Tensor; 2]> {
-        let (dtype, device) = (like.dtype().to_float(), like.device());
+        let (dtype, device) = (like.dtype().to_float().compute(), like.device());
         let end =
             first.checked_add(length).ok_or_else(|| Error::argument("rotary", "the positions overflow")).here()?;
         let table = || self.table.lock().unwrap_or_else(|e| e.into_inner());

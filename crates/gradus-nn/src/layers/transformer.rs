@@ -1,8 +1,9 @@
 //! Transformers: [`TransformerEncoderLayer`], [`TransformerEncoder`], [`TransformerDecoderLayer`],
 //! [`TransformerDecoder`] and [`Transformer`].
 
-use gradus_tensor::{Attempt, DType, Device, Here, Result, Tensor};
+use gradus_tensor::{Attempt, Causal, Device, Here, Result, Tensor};
 
+use super::attention::causal_keep;
 use super::{Dropout, LayerNorm, LayerNormConfig, Linear, Masks, MultiheadAttention, MultiheadAttentionConfig};
 use crate::init::Gain;
 use crate::module::out_of_forward;
@@ -233,7 +234,7 @@ impl TransformerDecoderLayer {
     }
 
     /// Runs the layer on the targets `[n, length, d_model]` and the memory `[n, memory length, d_model]`. `masks` are
-    /// those of self-attention, most often [`Causal::TopLeft`](gradus_tensor::Causal::TopLeft), and `memory_masks` those of the attention to the memory.
+    /// those of self-attention, most often [`Causal::TopLeft`], and `memory_masks` those of the attention to the memory.
     #[track_caller]
     pub fn run(&self, tgt: &Tensor, memory: &Tensor, masks: Masks<'_>, memory_masks: Masks<'_>) -> Result<Tensor> {
         pass(self, || {
@@ -403,11 +404,10 @@ impl Transformer {
 }
 
 /// The causal mask `[length, length]`: true where a token may see another, which is itself or an earlier one. PyTorch's
-/// `generate_square_subsequent_mask` is its float form. [`Causal::TopLeft`](gradus_tensor::Causal::TopLeft) has the same effect without a matrix.
+/// `generate_square_subsequent_mask` is its float form. [`Causal::TopLeft`] has the same effect without a matrix.
 #[track_caller]
 pub fn causal_mask(length: usize, device: &Device) -> Result<Tensor> {
-    let all = Tensor::arange(0, length as i64, 1, DType::I64, device)?;
-    all.le(&all.unsqueeze(1)?)
+    causal_keep(length, length, Causal::TopLeft, device)
 }
 
 impl Forward for TransformerEncoderLayer {

@@ -5,17 +5,19 @@
 //! weights as one product for all steps. It reads the gates before their activations, and recomputes the activations.
 
 mod backward;
+mod panels;
 mod steps;
 
 use std::sync::Arc;
 
-use gradus_backend::{Backend, DType, Error, Here, Layout, MapArg, Result, Scalar, Shape, View, ViewMut};
+use gradus_backend::{Backend, Error, Here, Layout, MapArg, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
 use super::operand_rules::{cast, common_dtype};
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply};
 use crate::Tensor;
 pub use backward::RecurrentBackward;
+use panels::{Panels, Temp};
 pub use steps::RecurrentCell;
 
 /// The operation. Inputs: `x [t, b, in]`, the initial states `[b, hidden]`, `w_ih [gates * hidden, in]`,
@@ -77,28 +79,6 @@ fn at(x: &Layout, t: usize, n: usize) -> Result<Layout> {
     x.select(0, t)?.narrow(0, 0, n)
 }
 
-/// A contiguous matrix in memory of its own.
-struct Temp {
-    buffer: gradus_backend::Buffer,
-    dtype: DType,
-    layout: Layout,
-}
-
-impl Temp {
-    fn new(backend: &dyn Backend, dtype: DType, shape: Shape) -> Result<Temp> {
-        let buffer = backend.alloc(shape.numel() * dtype.size())?;
-        Ok(Temp { buffer, dtype, layout: Layout::contiguous(shape) })
-    }
-
-    fn view(&self) -> View<'_> {
-        View { buffer: &self.buffer, dtype: self.dtype, layout: &self.layout }
-    }
-
-    fn view_mut(&mut self) -> ViewMut<'_> {
-        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: &self.layout }
-    }
-}
-
 impl Recurrent {
     fn steps(&self, x: &[usize], hidden: usize) -> Steps<'_> {
         Steps { op: self, t: x[0], b: x[1], hidden }
@@ -112,7 +92,7 @@ impl Recurrent {
             let mut sum = Temp::new(backend, a.dtype, *a.layout.shape())?;
             let kernel = SUM.kernel(&[a.dtype; 2], &[a.dtype])?;
             backend.map(&kernel, &[MapArg::View(a), MapArg::View(b)], &mut [sum.view_mut()])?;
-            return backend.copy_strided(sum.view().with(&sum.layout.expand(shape)?), out);
+            return backend.copy_strided(sum.view().with(&sum.layout().expand(shape)?), out);
         }
         backend.copy_strided(biases[0].with(&biases[0].layout.expand(shape)?), out)
     }
@@ -175,10 +155,8 @@ impl Operation for Recurrent {
         let (x, g, w) = (rows(inputs[0].layout)?, rows(gates.layout)?, w_ih.layout.transpose(0, 1)?);
         backend.gemm(Scalar::Int(1), inputs[0].with(&x), w_ih.with(&w), beta, &mut gates.with(&g))?;
 
-        // The rows of the weight are contiguous in this copy, which every step reads.
         let w = w_hh.layout.transpose(0, 1)?;
-        let mut w_hh_t = Temp::new(backend, dtype, *w.shape())?;
-        backend.copy_strided(w_hh.with(&w), &mut w_hh_t.view_mut())?;
+        let w_hh = Panels::new(backend, w_hh.with(&w), steps.b)?;
         let kernel = self.cell.step(dtype)?;
         let added = self.cell.adds_products();
         let beta = if added { Scalar::Int(1) } else { beta };
@@ -186,8 +164,7 @@ impl Operation for Recurrent {
             let now = state[0].layout.narrow(0, 0, n)?;
             let product = if added { &mut *gates } else { &mut extra[0] };
             let l = at(product.layout, t, n)?;
-            let h = state[0].as_view();
-            backend.gemm(Scalar::Int(1), h.with(&now), w_hh_t.view(), beta, &mut product.with(&l))?;
+            w_hh.product(backend, state[0].as_view().with(&now), beta, &mut product.with(&l))?;
 
             let mut layouts: SmallVec<[Layout; 6]> = SmallVec::new();
             let all = at(gates.layout, t, n)?;

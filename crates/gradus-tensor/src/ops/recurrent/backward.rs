@@ -3,7 +3,8 @@
 use gradus_backend::{Backend, DType, Error, Layout, MapArg, Result, Scalar, View, ViewMut};
 use smallvec::{SmallVec, smallvec};
 
-use super::{Recurrent, RecurrentCell, Steps, Temp, at};
+use super::panels::{Panels, Temp};
+use super::{Recurrent, RecurrentCell, Steps, at};
 use crate::Tensor;
 use crate::ops::map::{Arg, Map};
 use crate::ops::{Context, Flow, Grads, InputSpec, Operation, Outputs, Spec, apply};
@@ -94,12 +95,15 @@ impl Operation for RecurrentBackward {
         }
         let dtype = each[0].dtype;
         let kernel = cell.step_backward(dtype)?;
+        let w_hh = Panels::new(backend, *w_hh, steps.b)?;
         // A temporary for each gate: at most four.
         let mut found: Vec<Temp> = vec![];
         let count = if cell == RecurrentCell::Gru { 4 } else { cell.gates() };
         for _ in 0..count {
             found.push(Temp::new(backend, dtype, steps.state()?)?);
         }
+        let mut d = Temp::apart(backend, dtype, [steps.b, cell.gates() * hidden])?;
+        let beta = Scalar::Int(i64::from(cell == RecurrentCell::Gru));
         for (t, n) in steps.forward().rev().filter(|&(_, n)| n > 0) {
             let now = states[0].layout.narrow(0, 0, n)?;
             let mut layouts: SmallVec<[Layout; 16]> = SmallVec::new();
@@ -139,19 +143,23 @@ impl Operation for RecurrentBackward {
                 }
             }
             // The gradients of the products differ from those of the gates in the last one only.
-            for (i, to) in gates.iter_mut().enumerate() {
+            let wide = d.layout().narrow(0, 0, n)?;
+            for k in 0..cell.gates() {
+                let source = if cell == RecurrentCell::Gru && k == 2 { 3 } else { k };
+                let place = wide.narrow(1, k * hidden, hidden)?;
+                backend.copy_strided(found[source].view().with(&now), &mut d.view_mut().with(&place))?;
+            }
+            w_hh.product(backend, d.view().with(&wide), beta, &mut states[0].with(&now))?;
+            let [of_gates @ .., of_products] = &mut *gates else { return Ok(()) };
+            let place = at(of_products.layout, t, n)?;
+            backend.copy_strided(d.view().with(&wide), &mut of_products.with(&place))?;
+            for to in of_gates {
                 let all = at(to.layout, t, n)?;
-                for k in 0..cell.gates() {
-                    let source = if i == 1 && k == 2 { 3 } else { k };
+                for (k, found) in found.iter().enumerate().take(cell.gates()) {
                     let place = all.narrow(1, k * hidden, hidden)?;
-                    backend.copy_strided(found[source].view().with(&now), &mut to.with(&place))?;
+                    backend.copy_strided(found.view().with(&now), &mut to.with(&place))?;
                 }
             }
-            let Some(products) = gates.last() else { return Ok(()) };
-            let place = at(products.layout, t, n)?;
-            let beta = Scalar::Int(i64::from(cell == RecurrentCell::Gru));
-            let d = products.as_view();
-            backend.gemm(Scalar::Int(1), d.with(&place), *w_hh, beta, &mut states[0].with(&now))?;
         }
         Ok(())
     }

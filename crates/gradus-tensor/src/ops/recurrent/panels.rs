@@ -1,0 +1,75 @@
+//! Temporaries of a recurrent layer, and products with a weight that every step reads.
+
+use gradus_backend::{Backend, Buffer, DType, Error, Layout, Result, Scalar, Shape, View, ViewMut};
+
+/// A contiguous tensor in memory of its own.
+pub(super) struct Temp {
+    buffer: Buffer,
+    dtype: DType,
+    layout: Layout,
+}
+
+impl Temp {
+    pub(super) fn new(backend: &dyn Backend, dtype: DType, shape: Shape) -> Result<Temp> {
+        let buffer = backend.alloc(shape.numel() * dtype.size())?;
+        Ok(Temp { buffer, dtype, layout: Layout::contiguous(shape) })
+    }
+
+    /// A matrix whose rows are one cache line further apart than they are long, so that they do not compete for the same
+    /// places of a cache.
+    pub(super) fn apart(backend: &dyn Backend, dtype: DType, [rows, columns]: [usize; 2]) -> Result<Temp> {
+        let stride = columns + PANEL / 2 / dtype.size();
+        let buffer = backend.alloc(rows * stride * dtype.size())?;
+        let layout = Layout::from_parts(Shape::new(&[rows, columns])?, &[stride as isize, 1], 0, rows * stride)?;
+        Ok(Temp { buffer, dtype, layout })
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(super) fn view(&self) -> View<'_> {
+        View { buffer: &self.buffer, dtype: self.dtype, layout: &self.layout }
+    }
+
+    pub(super) fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: &self.layout }
+    }
+}
+
+/// The bytes of a row of a panel: two cache lines.
+const PANEL: usize = 128;
+/// The most rows of a product that is faster without panels.
+const FEW_ROWS: usize = 3;
+
+/// A matrix `[k, n]` that many products have on their right, copied as `[n / width, k, width]`. A product with it is a
+/// batch of products with its panels, each of which is read from first to last.
+pub(super) struct Panels(Temp);
+
+impl Panels {
+    /// Copies a matrix for products with matrices of up to `rows` rows.
+    pub(super) fn new(backend: &dyn Backend, matrix: View<'_>, rows: usize) -> Result<Panels> {
+        let (k, n) = (matrix.layout.dims()[0], matrix.layout.dims()[1]);
+        let width = PANEL / matrix.dtype.size();
+        let width = if rows > FEW_ROWS && n.is_multiple_of(width) { width } else { n };
+        let split = split(matrix.layout, width)?;
+        let mut copy = Temp::new(backend, matrix.dtype, Shape::new(&[n / width, k, width])?)?;
+        backend.copy_strided(matrix.with(&split), &mut copy.view_mut())?;
+        Ok(Panels(copy))
+    }
+
+    /// `c = a @ matrix + beta * c` for `a [rows, k]` and `c [rows, n]`.
+    pub(super) fn product(&self, backend: &dyn Backend, a: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()> {
+        let dims = self.0.layout.dims();
+        let (rows, split) = (a.layout.dims()[0], split(c.layout, dims[2])?);
+        let every = a.layout.expand(Shape::new(&[dims[0], rows, dims[1]])?)?;
+        backend.gemm(Scalar::Int(1), a.with(&every), self.0.view(), beta, &mut c.with(&split))
+    }
+}
+
+/// A matrix `[rows, n]` as `[n / width, rows, width]`.
+fn split(matrix: &Layout, width: usize) -> Result<Layout> {
+    let (rows, n) = (matrix.dims()[0], matrix.dims()[1]);
+    let split = matrix.reshape(Shape::new(&[rows, n / width, width])?);
+    split.ok_or_else(|| Error::argument("recurrent", "a matrix does not split into panels"))?.transpose(0, 1)
+}
