@@ -86,7 +86,7 @@ fn close(name: &str, got: &Tensor, want: &Tensor) {
 }
 
 /// Runs an attention layer on the inputs of a case.
-type Attends = dyn Fn(&MultiheadAttention, &[Tensor]) -> Result<Vec<Tensor>>;
+type Attends<'a> = dyn Fn(&MultiheadAttention, &[Tensor]) -> Result<Vec<Tensor>> + 'a;
 
 /// Runs a layer with one state.
 macro_rules! one_state {
@@ -156,7 +156,7 @@ fn attention() {
         close("attend_with", &layer.attend_with(q, k, v, masks)?, &y);
         Ok(vec![y, w])
     };
-    let check = |case: &str, config, run: &Attends| {
+    let check = |case: &str, config, run: &Attends<'_>| {
         reference.check(case, make(config), run);
     };
     check("attention/self", plain, &|l, x| weights(l, &x[0], &x[0], &x[0], Masks::default()));
