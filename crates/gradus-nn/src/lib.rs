@@ -76,6 +76,12 @@ pub use init::Init;
 pub use item::Item;
 pub use layers::*;
 pub use load_report::{LoadReport, Strict};
+pub use loss::{
+    BceLoss, BceWithLogitsLoss, CosineEmbeddingLoss, CrossEntropyLoss, CtcLoss, GaussianNllLoss, HingeEmbeddingLoss,
+    HuberLoss, KlDivLoss, KlDivReduction, L1Loss, MarginRankingLoss, MseLoss, MultiLabelMarginLoss,
+    MultiLabelSoftMarginLoss, MultiMarginLoss, NllLoss, PoissonNllLoss, SmoothL1Loss, SoftMarginLoss,
+    TripletMarginLoss, TripletMarginWithDistanceLoss,
+};
 pub use module::{Forward, ItemMut, Module, Visitor, VisitorMut};
 pub use optim::*;
 pub use parameter::{Buffer, Mode, Parameter, RandomState};

@@ -421,22 +421,35 @@ pub enum ItemMut<'a> {
     Layers(&'a mut Vec<Box<dyn Forward>>),
 }
 
+/// A field name, and the name that takes its place.
+type Renamed = (&'static str, &'static str);
+
+/// The name of a field, or the one that takes its place.
+fn name_of<'m>(name: Cow<'m, str>, renamed: Option<Renamed>) -> Cow<'m, str> {
+    match renamed {
+        Some((from, to)) if name == from => Cow::Borrowed(to),
+        _ => name,
+    }
+}
+
 /// A walk over a module. It keeps track of the current name and passes each item to a function.
 pub struct Visitor<'m> {
     route: Route<'m, &'m dyn Module>,
+    renamed: Option<Renamed>,
     sink: &'m mut dyn FnMut(&str, Item<'_>),
 }
 
 /// A mutable walk over a module.
 pub struct VisitorMut<'m> {
     route: Route<'m, &'m mut dyn Module>,
+    renamed: Option<Renamed>,
     sink: &'m mut dyn FnMut(&str, ItemMut<'_>),
 }
 
 impl<'m> Visitor<'m> {
     /// Passes the name and value of each item in `module` to `sink`, in field order.
     pub fn walk<M: Module + ?Sized>(module: &'m M, sink: &'m mut dyn FnMut(&str, Item<'_>)) {
-        let mut visitor = Visitor { route: Route::new(), sink };
+        let mut visitor = Visitor { route: Route::new(), renamed: None, sink };
         module.visit(&mut visitor);
         while let Some(module) = visitor.route.next() {
             module.visit(&mut visitor);
@@ -446,12 +459,20 @@ impl<'m> Visitor<'m> {
     /// Registers a field under its name. The walk visits it after the module that registers it, and before any field
     /// registered later.
     pub fn child(&mut self, name: impl Into<Cow<'m, str>>, module: &'m dyn Module) {
-        self.route.show(Some(name.into()), module);
+        self.route.show(Some(name_of(name.into(), self.renamed)), module);
     }
 
     /// Registers the inner module of a wrapper, which has no name of its own.
     pub fn wrapped(&mut self, module: &'m dyn Module) {
         self.route.show(None, module);
+    }
+
+    /// Registers the fields of `module` as fields of the module that is being visited, the one called `from` under the
+    /// name `to`.
+    pub(crate) fn fields_of(&mut self, module: &'m dyn Module, from: &'static str, to: &'static str) {
+        let outer = self.renamed.replace((from, to));
+        module.visit(self);
+        self.renamed = outer;
     }
 
     /// Sets the type name of the module to which the following fields belong.
@@ -467,7 +488,7 @@ impl<'m> Visitor<'m> {
 
 /// Looks for the module at `place` inside `module`.
 fn find<M: Module + ?Sized>(module: &M, place: Place) -> Found {
-    let mut visitor = Visitor { route: Route::new(), sink: &mut |_, _| {} };
+    let mut visitor = Visitor { route: Route::new(), renamed: None, sink: &mut |_, _| {} };
     module.visit(&mut visitor);
     let mut found = Found::None;
     while let Some(module) = visitor.route.next() {
@@ -487,7 +508,7 @@ fn find<M: Module + ?Sized>(module: &M, place: Place) -> Found {
 impl<'m> VisitorMut<'m> {
     /// Passes the name and value of each item in `module` to `sink`, in field order.
     pub fn walk<M: Module + ?Sized>(module: &'m mut M, sink: &'m mut dyn FnMut(&str, ItemMut<'_>)) {
-        let mut visitor = VisitorMut { route: Route::new(), sink };
+        let mut visitor = VisitorMut { route: Route::new(), renamed: None, sink };
         module.visit_mut(&mut visitor);
         while let Some(module) = visitor.route.next() {
             module.visit_mut(&mut visitor);
@@ -497,12 +518,20 @@ impl<'m> VisitorMut<'m> {
     /// Registers a field under its name. The walk visits it after the module that registers it, and before any field
     /// registered later.
     pub fn child(&mut self, name: impl Into<Cow<'m, str>>, module: &'m mut dyn Module) {
-        self.route.show(Some(name.into()), module);
+        self.route.show(Some(name_of(name.into(), self.renamed)), module);
     }
 
     /// Registers the inner module of a wrapper, which has no name of its own.
     pub fn wrapped(&mut self, module: &'m mut dyn Module) {
         self.route.show(None, module);
+    }
+
+    /// Registers the fields of `module` as fields of the module that is being visited, the one called `from` under the
+    /// name `to`.
+    pub(crate) fn fields_of(&mut self, module: &'m mut dyn Module, from: &'static str, to: &'static str) {
+        let outer = self.renamed.replace((from, to));
+        module.visit_mut(self);
+        self.renamed = outer;
     }
 
     /// Passes an item at the current path to the sink.

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
-use gradus_tensor::{DType, Device, Result, Tensor};
+use gradus_tensor::{DType, Device, Interpolation, Reduction, Result, Tensor};
 
 use crate::failed_layer::Place;
-use crate::{Buffer, Item, ItemMut, Mode, Module, Parameter, RandomState, Visitor, VisitorMut};
+use crate::loss::KlDivReduction;
+use crate::{BagMode, Buffer, Item, ItemMut, Mode, Module, PaddingMode, Parameter, RandomState, Visitor, VisitorMut};
 
 macro_rules! leaf {
     ($($type:ident as $item:ident;)*) => {$(
@@ -43,6 +44,7 @@ macro_rules! plain {
     )*};
 }
 plain!(bool, char, String, &'static str, f32, f64, DType);
+plain!(BagMode, Interpolation, KlDivReduction, PaddingMode, Reduction);
 plain!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
 
 macro_rules! silent {

@@ -256,5 +256,5 @@ fn passes_on_several_threads_go_back_each_for_itself() {
             });
         }
     });
-    assert_eq!(net.norm.num_batches_tracked.tensor().item().unwrap(), 200.0);
+    assert_eq!(net.norm.num_batches_tracked.as_ref().unwrap().tensor().item().unwrap(), 200.0);
 }

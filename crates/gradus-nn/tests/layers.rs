@@ -38,7 +38,7 @@ fn linear_is_a_matrix_product_and_starts_like_pytorch() {
 #[test]
 fn conv2d_takes_stride_padding_dilation_and_groups() {
     let device = device();
-    let config = Conv2dConfig { stride: [2, 1], padding: [1, 2], dilation: [1, 2], groups: 2, bias: true };
+    let config = Conv2dConfig { stride: [2, 1], padding: [1, 2], dilation: [1, 2], groups: 2, ..Default::default() };
     let layer = with_init(&device, |init| Conv2d::new(4, 6, [3, 2], config, init).unwrap());
     assert_eq!(layer.weight.shape(), [6, 2, 3, 2]);
     let x = values(&[2, 4, 5, 6], &device);
@@ -91,9 +91,9 @@ fn batch_norm_normalises_with_the_batch_and_keeps_pytorchs_running_statistics() 
             mean[c] = 0.9 * mean[c] + 0.1 * moments[c].0;
             var[c] = 0.9 * var[c] + 0.1 * moments[c].1 * 16.0 / 15.0;
         }
-        assert_close(&norm.running_mean.tensor(), &mean);
-        assert_close(&norm.running_var.tensor(), &var);
-        assert_eq!(norm.num_batches_tracked.tensor().to_vec::<i64>().unwrap(), [step]);
+        assert_close(&norm.running_mean.as_ref().unwrap().tensor(), &mean);
+        assert_close(&norm.running_var.as_ref().unwrap().tensor(), &var);
+        assert_eq!(norm.num_batches_tracked.as_ref().unwrap().tensor().to_vec::<i64>().unwrap(), [step]);
     }
 
     norm.eval();
@@ -102,7 +102,7 @@ fn batch_norm_normalises_with_the_batch_and_keeps_pytorchs_running_statistics() 
     let want: Vec<f64> =
         (0..6).map(|i| (xs[i] - mean[i % 3]) / (var[i % 3] + 1e-5).sqrt() * affine[i % 3] + affine[i % 3]).collect();
     assert_close(&norm.forward(&x).unwrap(), &want);
-    assert_eq!(norm.num_batches_tracked.tensor().to_vec::<i64>().unwrap(), [3]);
+    assert_eq!(norm.num_batches_tracked.as_ref().unwrap().tensor().to_vec::<i64>().unwrap(), [3]);
     assert!(norm.forward(&values(&[2, 4], &device)).is_err());
 }
 
@@ -131,7 +131,7 @@ fn half_precision_batch_norm_keeps_statistics_in_f32() {
     let mut norm = BatchNorm2d::new(2, BatchNormConfig::default(), &mut init).unwrap();
     let x = values(&[4, 2], &device).to_dtype(DType::BF16).unwrap();
     assert_eq!(norm.forward(&x).unwrap().dtype(), DType::BF16);
-    assert_eq!(norm.running_mean.tensor().dtype(), DType::F32);
+    assert_eq!(norm.running_mean.as_ref().unwrap().tensor().dtype(), DType::F32);
     norm.eval();
     assert_eq!(norm.forward(&x).unwrap().dtype(), DType::BF16);
 }
@@ -235,8 +235,12 @@ fn batch_norm_inside_a_checkpoint_moves_its_running_statistics_once() {
     };
     let block = |(conv, norm): &(Conv2d, BatchNorm2d), x: &Tensor| norm.forward(&conv.forward(x)?)?.relu()?.square();
     let statistics = |(_, norm): &(Conv2d, BatchNorm2d)| {
-        let count = norm.num_batches_tracked.tensor().to_vec::<i64>().unwrap();
-        (numbers(&norm.running_mean.tensor()), numbers(&norm.running_var.tensor()), count)
+        let count = norm.num_batches_tracked.as_ref().unwrap().tensor().to_vec::<i64>().unwrap();
+        (
+            numbers(&norm.running_mean.as_ref().unwrap().tensor()),
+            numbers(&norm.running_var.as_ref().unwrap().tensor()),
+            count,
+        )
     };
     let (plain, again) = (made(), made());
     let f = {
@@ -288,7 +292,7 @@ fn activations_have_their_formulas() {
     check(&Sigmoid, |x| 1.0 / (1.0 + (-x).exp()));
     check(&Silu, |x| x / (1.0 + (-x).exp()));
     check(&Tanh, f64::tanh);
-    check(&Softplus, |x| x.exp().ln_1p());
+    check(&Softplus::default(), |x| x.exp().ln_1p());
     check(&Gelu, |x| 0.5 * x * libm::erfc(-x / 2f64.sqrt()));
     let rows: Vec<f64> = numbers(&x)
         .chunks(3)
@@ -321,7 +325,7 @@ fn impossible_layers_are_refused() {
         assert!(Linear::new(usize::MAX, 4, init).is_err());
         assert!(Linear::new(0, 4, init).is_ok());
         assert!(BatchNorm2d::new(3, BatchNormConfig { eps: 0.0, ..Default::default() }, init).is_err());
-        assert!(BatchNorm2d::new(3, BatchNormConfig { momentum: f64::NAN, ..Default::default() }, init).is_err());
+        assert!(BatchNorm2d::new(3, BatchNormConfig { momentum: Some(f64::NAN), ..Default::default() }, init).is_err());
         assert!(LayerNorm::new([], LayerNormConfig::default(), init).is_err());
         assert!(Embedding::new(3, 4, Some(3), init).is_err());
     });

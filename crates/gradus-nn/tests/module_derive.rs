@@ -156,11 +156,11 @@ fn train_and_eval_reach_every_mode() {
     assert!(!module.mode.is_training());
     let x = values(&[2, 2], &device);
     let _ = module.batch_norm.forward(&x).unwrap();
-    assert_eq!(module.batch_norm.num_batches_tracked.tensor().item().unwrap(), 0.0);
+    assert_eq!(module.batch_norm.num_batches_tracked.as_ref().unwrap().tensor().item().unwrap(), 0.0);
     module.train();
     assert!(module.mode.is_training());
     let _ = module.batch_norm.forward(&x).unwrap();
-    assert_eq!(module.batch_norm.num_batches_tracked.tensor().item().unwrap(), 1.0);
+    assert_eq!(module.batch_norm.num_batches_tracked.as_ref().unwrap().tensor().item().unwrap(), 1.0);
 
     let mut generator = gradus_tensor::Generator::new(1);
     let mut drop: Box<dyn Forward> = Box::new(Dropout::new(1.0, &mut generator).unwrap());

@@ -36,7 +36,7 @@ fn sines(shape: &[usize], a: f64, b: f64, device: &Device) -> Tensor {
 fn convolutions_have_pytorchs_shapes_and_first_values() {
     let d = device();
     with_init(&d, |init| {
-        let config = Conv1dConfig { stride: [2], padding: [1], dilation: [2], groups: 2, bias: true };
+        let config = Conv1dConfig { stride: [2], padding: [1], dilation: [2], groups: 2, ..Default::default() };
         let layer = Conv1d::new(4, 6, [3], config, init).unwrap();
         assert_eq!(parameters(&layer), named(&[("weight", &[6, 2, 3]), ("bias", &[6])]));
         let bound = 1.0 / 6f64.sqrt();
@@ -142,7 +142,8 @@ fn norms_are_the_operations_and_start_as_the_identity_of_their_scale() {
         assert!(parameters(&norm).is_empty());
         assert_close(&norm.forward(&x).unwrap(), &numbers(&x.instance_norm(None, None, 1e-5).unwrap()));
         assert!(norm.forward(&values(&[2, 3, 3], &d)).is_err());
-        let norm = InstanceNorm::new(4, InstanceNormConfig { eps: 0.1, affine: true }, init).unwrap();
+        let norm =
+            InstanceNorm::new(4, InstanceNormConfig { eps: 0.1, affine: true, ..Default::default() }, init).unwrap();
         assert_eq!(parameters(&norm), named(&[("weight", &[4]), ("bias", &[4])]));
 
         let norm = RmsNorm::new([4, 3], RmsNormConfig::default(), init).unwrap();
@@ -293,8 +294,8 @@ fn impossible_layers_are_refused() {
         assert!(ConvTranspose1d::new(3, 4, [1], ConvTransposeConfig { groups: 3, ..ok }, init).is_err());
         assert!(GroupNorm::new(3, 4, GroupNormConfig::default(), init).is_err());
         assert!(GroupNorm::new(0, 4, GroupNormConfig::default(), init).is_err());
-        assert!(GroupNorm::new(2, 4, GroupNormConfig { eps: 0.0, affine: false }, init).is_err());
-        assert!(InstanceNorm::new(4, InstanceNormConfig { eps: f64::NAN, affine: false }, init).is_err());
+        assert!(GroupNorm::new(2, 4, GroupNormConfig { eps: 0.0, ..Default::default() }, init).is_err());
+        assert!(InstanceNorm::new(4, InstanceNormConfig { eps: f64::NAN, ..Default::default() }, init).is_err());
         assert!(RmsNorm::new([], RmsNormConfig::default(), init).is_err());
         assert!(RmsNorm::new([2], RmsNormConfig { eps: -1.0, weight: true }, init).is_err());
         assert!(MultiheadAttention::new(4, 3, MultiheadAttentionConfig::default(), init).is_err());

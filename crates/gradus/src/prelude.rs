@@ -1,8 +1,8 @@
 //! The names that a training program needs: `use gradus::prelude::*;`.
 //!
-//! They include tensors and gradients, every layer of [`nn`](crate::nn) with its settings, optimisers and schedules,
-//! datasets, loaders and tables, and the trainer. Less common items are in their modules, for example [`crate::nn::init`] and
-//! [`crate::data::digits`].
+//! They include tensors and gradients, every layer and loss of [`nn`](crate::nn) with its settings, optimisers and
+//! schedules, datasets, loaders and tables, and the trainer. Less common items are in their modules, for example
+//! [`crate::nn::init`] and [`crate::data::digits`].
 //!
 //! Your own names take precedence over those of the prelude. Of the names in the standard library's prelude it replaces
 //! only `Result`, which still accepts an error type: `Result<T>` means `Result<T, gradus::Error>`.
@@ -20,10 +20,14 @@ pub use gradus_tensor::{
 pub use gradus_nn::layers::*;
 pub use gradus_nn::{
     Adadelta, AdadeltaConfig, Adagrad, AdagradConfig, Adam, AdamConfig, AdamW, Adamax, AdamaxConfig, AveragedModel,
-    Buffer, CyclicConfig, Forward, GradScaler, GradScalerConfig, Group, Init, Lamb, LambConfig, Lbfgs, LbfgsConfig,
-    LineSearch, Lion, LionConfig, Mode, Module, Muon, MuonConfig, NAdam, NAdamConfig, OneCycleConfig, Optimizer,
-    Parameter, PlateauConfig, RAdam, RAdamConfig, RandomState, ReduceLrOnPlateau, RmsProp, RmsPropConfig, Schedule,
-    Sgd, SgdConfig, StateDict, Strict, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm, update_bn,
+    BceLoss, BceWithLogitsLoss, Buffer, CosineEmbeddingLoss, CrossEntropyLoss, CtcLoss, CyclicConfig, Forward,
+    GaussianNllLoss, GradScaler, GradScalerConfig, Group, HingeEmbeddingLoss, HuberLoss, Init, KlDivLoss, L1Loss, Lamb,
+    LambConfig, Lbfgs, LbfgsConfig, LineSearch, Lion, LionConfig, MarginRankingLoss, Mode, Module, MseLoss,
+    MultiLabelMarginLoss, MultiLabelSoftMarginLoss, MultiMarginLoss, Muon, MuonConfig, NAdam, NAdamConfig, NllLoss,
+    OneCycleConfig, Optimizer, Parameter, PlateauConfig, PoissonNllLoss, RAdam, RAdamConfig, RandomState,
+    ReduceLrOnPlateau, RmsProp, RmsPropConfig, Schedule, Sgd, SgdConfig, SmoothL1Loss, SoftMarginLoss, StateDict,
+    Strict, TripletMarginLoss, TripletMarginWithDistanceLoss, clip_grad_norm, clip_grad_norm_with, clip_grad_value,
+    grad_norm, update_bn,
 };
 
 pub use gradus_data::{

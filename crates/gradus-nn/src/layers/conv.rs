@@ -1,17 +1,37 @@
 //! [`Conv1d`], [`Conv2d`], [`Conv3d`], and the transposed convolutions.
 
-use gradus_tensor::{ConvOptions, Error, Here, Result, Tensor};
+use gradus_tensor::{ConvOptions, Error, Here, PadMode, Result, Tensor};
 
 use super::linear;
+use super::weighted::Weighted;
 use crate::{Forward, Init, Module, Parameter};
+
+/// The elements with which a convolution pads its input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PaddingMode {
+    /// Zeros.
+    #[default]
+    Zeros,
+    /// The elements next to the edge, mirrored at it but without the edge itself.
+    Reflect,
+    /// The edge repeated.
+    Replicate,
+    /// The elements at the other end of the axis.
+    Circular,
+}
 
 /// Options of a convolution over `N` axes. The default is stride 1, no padding, dilation 1, one group, and a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvConfig<const N: usize> {
     /// Step between neighbouring windows along each axis; at least 1.
     pub stride: [usize; N],
-    /// Number of zeros added on both sides of each axis of the input.
+    /// Number of elements added on both sides of each axis of the input.
     pub padding: [usize; N],
+    /// Whether to pad so that the output has the size of the input, with one more element after an axis than before it
+    /// where the number is odd. Then `stride` is 1 and `padding` is 0. PyTorch's `padding="same"`.
+    pub same: bool,
+    /// What the added elements are. Default zeros.
+    pub padding_mode: PaddingMode,
     /// Step between neighbouring elements of a window; at least 1.
     pub dilation: [usize; N],
     /// Number of groups. Channels of different groups are not connected. Must divide both channel counts.
@@ -29,7 +49,8 @@ pub type Conv3dConfig = ConvConfig<3>;
 
 impl<const N: usize> Default for ConvConfig<N> {
     fn default() -> Self {
-        ConvConfig { stride: [1; N], padding: [0; N], dilation: [1; N], groups: 1, bias: true }
+        let (stride, padding_mode) = ([1; N], PaddingMode::Zeros);
+        ConvConfig { stride, padding: [0; N], same: false, padding_mode, dilation: [1; N], groups: 1, bias: true }
     }
 }
 
@@ -94,6 +115,36 @@ fn parameters(
     Ok((weight, bias))
 }
 
+/// The padding before and after each axis with which the output has the size of the input.
+fn sides_of_same<const N: usize>(kernel: [usize; N], dilation: [usize; N]) -> [(usize, usize); N] {
+    std::array::from_fn(|i| {
+        let all = dilation[i].saturating_mul(kernel[i].saturating_sub(1));
+        (all / 2, all - all / 2)
+    })
+}
+
+/// How to fill a border; `None` for zeros, which convolutions add by themselves.
+fn border(mode: PaddingMode) -> Option<PadMode> {
+    match mode {
+        PaddingMode::Zeros => None,
+        PaddingMode::Reflect => Some(PadMode::Reflect),
+        PaddingMode::Replicate => Some(PadMode::Replicate),
+        PaddingMode::Circular => Some(PadMode::Circular),
+    }
+}
+
+/// The input of a convolution with a border.
+#[track_caller]
+fn padded(op: &str, input: &Tensor, sides: &[(usize, usize)], mode: PadMode) -> Result<Tensor> {
+    if input.rank() != sides.len() + 2 {
+        let e = Error::shape(op, format!("the input has a batch axis, a channel axis and {} more", sides.len()));
+        return Err(e.operand("input", input.shape(), input.dtype(), input.device()));
+    }
+    let signed = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
+    let sides: Vec<_> = sides.iter().map(|&(before, after)| (signed(before), signed(after))).collect();
+    input.pad(&sides, mode)
+}
+
 macro_rules! conv_layers {
     ($($(#[doc = $doc:literal])* $layer:ident, $n:literal, $method:ident;)*) => {$(
         $(#[doc = $doc])*
@@ -104,6 +155,8 @@ macro_rules! conv_layers {
             kernel: [usize; $n],
             stride: [usize; $n],
             padding: [usize; $n],
+            same: bool,
+            padding_mode: PaddingMode,
             dilation: [usize; $n],
             groups: usize,
             /// `[out_channels, in_channels / groups, kernel..]`
@@ -113,8 +166,8 @@ macro_rules! conv_layers {
         }
 
         impl $layer {
-            /// Creates a layer with new parameters. Errors if kernel, stride or dilation contain a 0, or if the groups
-            /// do not divide both channel counts.
+            /// Creates a layer with new parameters. Errors if kernel, stride or dilation contain a 0, if the groups do
+            /// not divide both channel counts, or if `same` is set with a stride or padding.
             #[track_caller]
             pub fn new(
                 in_channels: usize,
@@ -123,19 +176,41 @@ macro_rules! conv_layers {
                 config: ConvConfig<$n>,
                 init: &mut Init<'_>,
             ) -> Result<Self> {
-                let ConvConfig { stride, padding, dilation, groups, bias } = config;
+                let ConvConfig { stride, padding, same, padding_mode, dilation, groups, bias } = config;
                 check(stringify!($method), [in_channels, out_channels], groups, [kernel, stride, dilation])?;
+                if same && (stride != [1; $n] || padding != [0; $n]) {
+                    let m = format!("`same` with stride {stride:?} and padding {padding:?}; it takes stride 1 and padding 0");
+                    return Err(Error::argument(stringify!($method), m));
+                }
                 let out = bias.then_some(out_channels);
                 let (weight, bias) = parameters(out_channels, in_channels / groups, &kernel, out, init)?;
-                Ok($layer { in_channels, out_channels, kernel, stride, padding, dilation, groups, weight, bias })
+                Ok($layer {
+                    in_channels, out_channels, kernel, stride, padding, same, padding_mode, dilation, groups, weight, bias,
+                })
             }
         }
 
         impl Forward for $layer {
             #[track_caller]
             fn compute(&self, input: &Tensor) -> Result<Tensor> {
-                let options = ConvOptions::new().stride(self.stride).padding(self.padding).dilation(self.dilation);
-                input.$method(&self.weight, self.bias.as_deref(), options.groups(self.groups))
+                self.compute_with(&self.weight, input)
+            }
+        }
+
+        impl Weighted for $layer {
+            fn weight(&self) -> &Parameter {
+                &self.weight
+            }
+
+            #[track_caller]
+            fn compute_with(&self, weight: &Tensor, input: &Tensor) -> Result<Tensor> {
+                let sides = if self.same { sides_of_same(self.kernel, self.dilation) } else { self.padding.map(|p| (p, p)) };
+                let options = ConvOptions::new().stride(self.stride).dilation(self.dilation).groups(self.groups);
+                let bias = self.bias.as_deref();
+                match border(self.padding_mode) {
+                    None => input.$method(weight, bias, options.padding_sides(sides)),
+                    Some(mode) => padded(stringify!($method), input, &sides, mode)?.$method(weight, bias, options),
+                }
             }
         }
     )*};
@@ -216,9 +291,24 @@ macro_rules! conv_transpose_layers {
         impl Forward for $layer {
             #[track_caller]
             fn compute(&self, input: &Tensor) -> Result<Tensor> {
+                self.compute_with(&self.weight, input)
+            }
+        }
+
+        impl Weighted for $layer {
+            fn weight(&self) -> &Parameter {
+                &self.weight
+            }
+
+            fn output_axis(&self) -> usize {
+                1
+            }
+
+            #[track_caller]
+            fn compute_with(&self, weight: &Tensor, input: &Tensor) -> Result<Tensor> {
                 let options = ConvOptions::new().stride(self.stride).padding(self.padding).dilation(self.dilation);
                 let options = options.output_padding(self.output_padding).groups(self.groups);
-                input.$method(&self.weight, self.bias.as_deref(), options)
+                input.$method(weight, self.bias.as_deref(), options)
             }
         }
     )*};

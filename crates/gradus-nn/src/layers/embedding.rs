@@ -2,6 +2,7 @@
 
 use gradus_tensor::{Error, Result, Tensor, no_grad};
 
+use super::weighted::Weighted;
 use crate::{Forward, Init, Module, Parameter};
 
 /// A table of vectors: looks up indices `[..]` (i64, i32 or u32) and returns `[.., embedding_dim]`.
@@ -26,21 +27,58 @@ impl Embedding {
         padding_idx: Option<usize>,
         init: &mut Init<'_>,
     ) -> Result<Self> {
-        if let Some(row) = padding_idx.filter(|&row| row >= num_embeddings) {
-            let m = format!("padding index {row} is outside the table of {num_embeddings} rows");
-            return Err(Error::argument("embedding", m));
-        }
-        let weight = init.normal([num_embeddings, embedding_dim], 0.0, 1.0)?;
-        if let Some(row) = padding_idx {
-            no_grad(|| weight.narrow(0, row, 1)?.fill_(0))?;
-        }
-        Ok(Embedding { num_embeddings, embedding_dim, padding_idx, weight: Parameter::new(weight)? })
+        check_padding("embedding", padding_idx, num_embeddings)?;
+        let weight = Parameter::new(table(num_embeddings, embedding_dim, padding_idx, init)?)?;
+        Ok(Embedding { num_embeddings, embedding_dim, padding_idx, weight })
+    }
+
+    /// Creates a table from existing rows, `weight [num_embeddings, embedding_dim]`. Pass a clone of another layer's
+    /// weight to tie the two. [`freeze`](Parameter::freeze) the weight to keep the rows as they are. Errors if the
+    /// weight is not a matrix, or if the padding index is outside of it.
+    #[track_caller]
+    pub fn from_parameters(weight: Parameter, padding_idx: Option<usize>) -> Result<Self> {
+        let &[num_embeddings, embedding_dim] = weight.shape() else {
+            let e = Error::shape("embedding", "a weight is [num_embeddings, embedding_dim]");
+            return Err(e.operand("weight", weight.shape(), weight.dtype(), weight.device()));
+        };
+        check_padding("embedding", padding_idx, num_embeddings)?;
+        Ok(Embedding { num_embeddings, embedding_dim, padding_idx, weight })
     }
 }
 
 impl Forward for Embedding {
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
-        self.weight.embedding(input, self.padding_idx)
+        self.compute_with(&self.weight, input)
     }
+}
+
+impl Weighted for Embedding {
+    fn weight(&self) -> &Parameter {
+        &self.weight
+    }
+
+    #[track_caller]
+    fn compute_with(&self, weight: &Tensor, input: &Tensor) -> Result<Tensor> {
+        weight.embedding(input, self.padding_idx)
+    }
+}
+
+/// Fails if the padding index is not a row of the table.
+#[track_caller]
+pub(super) fn check_padding(op: &str, padding_idx: Option<usize>, rows: usize) -> Result<()> {
+    match padding_idx.filter(|&row| row >= rows) {
+        Some(row) => Err(Error::argument(op, format!("padding index {row} is outside the table of {rows} rows"))),
+        None => Ok(()),
+    }
+}
+
+/// A new table of standard normal values, with zeros in the row `padding_idx`.
+#[track_caller]
+pub(super) fn table(rows: usize, dim: usize, padding_idx: Option<usize>, init: &mut Init<'_>) -> Result<Tensor> {
+    let weight = init.normal([rows, dim], 0.0, 1.0)?;
+    if let Some(row) = padding_idx {
+        no_grad(|| weight.narrow(0, row, 1)?.fill_(0))?;
+    }
+    Ok(weight)
 }

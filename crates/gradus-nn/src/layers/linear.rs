@@ -2,6 +2,7 @@
 
 use gradus_tensor::{Result, Tensor};
 
+use super::weighted::Weighted;
 use crate::init::{Fan, Gain};
 use crate::{Forward, Init, Module, Parameter};
 
@@ -62,7 +63,18 @@ impl Linear {
 impl Forward for Linear {
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
-        input.linear(&self.weight, self.bias.as_deref())
+        self.compute_with(&self.weight, input)
+    }
+}
+
+impl Weighted for Linear {
+    fn weight(&self) -> &Parameter {
+        &self.weight
+    }
+
+    #[track_caller]
+    fn compute_with(&self, weight: &Tensor, input: &Tensor) -> Result<Tensor> {
+        input.linear(weight, self.bias.as_deref())
     }
 }
 

@@ -105,15 +105,15 @@ const LAYERS: &[Row] = rows! { SHORT;
         run(d, |_, init| RmsNorm::new(&dims, config, init), |d| d.sized(&dims, DType::F32))
     };
     nn::GroupNorm |d| {
-        let config = GroupNormConfig { eps: d.fraction(), affine: d.flag() };
+        let config = GroupNormConfig { eps: d.fraction(), affine: d.flag(), bias: d.flag() };
         run(d, |d, init| GroupNorm::new(d.size(), 4, config, init), |d| images(d, 4, 2))
     };
     nn::InstanceNorm |d| {
-        let config = InstanceNormConfig { eps: d.fraction(), affine: d.flag() };
+        let config = InstanceNormConfig { eps: d.fraction(), momentum: d.fraction(), affine: d.flag(), bias: d.flag(), track_running_stats: d.flag() };
         run(d, |d, init| InstanceNorm::new(if d.flag() { 3 } else { d.size() }, config, init), |d| images(d, 3, 2))
     };
     nn::BatchNorm |d| {
-        let config = BatchNormConfig { eps: d.fraction(), momentum: d.fraction(), affine: d.flag() };
+        let config = BatchNormConfig { eps: d.fraction(), momentum: Some(d.fraction()).filter(|_| d.flag()), affine: d.flag(), bias: d.flag(), track_running_stats: d.flag() };
         run(d, |d, init| BatchNorm::new(if d.flag() { 3 } else { d.size() }, config, init), |d| images(d, 3, 2))
     };
     nn::Dropout |d| {
@@ -169,7 +169,7 @@ const LAYERS: &[Row] = rows! { SHORT;
         0 => run(d, |_, _| Ok(Relu), Draw::float),
         1 => run(d, |_, _| Ok(GeluTanh), Draw::float),
         2 => run(d, |_, _| Ok(Silu), Draw::float),
-        3 => run(d, |_, _| Ok(Softplus), Draw::float),
+        3 => run(d, |_, _| Ok(Softplus::default()), Draw::float),
         4 => { let axis = d.axis(3); run(d, |_, _| Ok(Softmax { axis }), Draw::float) }
         5 => { let axis = d.axis(3); run(d, |_, _| Ok(LogSoftmax { axis }), Draw::float) }
         6 => run(d, |_, _| Ok(Identity), Draw::float),

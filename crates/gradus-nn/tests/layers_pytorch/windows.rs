@@ -1,0 +1,108 @@
+//! Convolutions and pooling.
+
+use gradus_nn::{
+    AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d,
+    AvgPool1d, AvgPool2d, AvgPool3d, Conv1d, Conv2d, Conv3d, ConvConfig, ConvTranspose1d, ConvTranspose2d,
+    ConvTranspose3d, ConvTransposeConfig, Forward, LpPool1d, LpPool2d, LpPool3d, MaxPool1d, MaxPool2d, MaxPool3d,
+    MaxUnpool1d, MaxUnpool2d, MaxUnpool3d, PaddingMode,
+};
+
+use crate::reference::Cases;
+
+/// The first `N` of three sizes.
+fn first<const N: usize>(sizes: [usize; 3]) -> [usize; N] {
+    std::array::from_fn(|i| sizes[i])
+}
+
+/// The spatial sizes of the inputs.
+fn spatial(n: usize) -> &'static [usize] {
+    [&[9][..], &[7, 6], &[4, 5, 3]][n - 1]
+}
+
+macro_rules! convolutions {
+    ($t:ident, $n:literal, $conv:ident, $transpose:ident) => {{
+        let (n, t) = ($n, &$t);
+        let x = |batch: usize, channels: usize| [&[batch, channels], spatial(n)].concat();
+        let k: [usize; $n] = first([3, 2, 3]);
+        let conv = |i, o, k, config| t.make(|init| $conv::new(i, o, k, config, init));
+        let plain = ConvConfig::<$n>::default;
+        t.layer(&format!("{n}"), conv(2, 3, k, plain()), &x(2, 2));
+        let config = ConvConfig { stride: [2; $n], padding: [1; $n], groups: 2, bias: false, ..plain() };
+        t.layer(&format!("{n}full"), conv(4, 2, k, config), &x(1, 4));
+        let config = ConvConfig { dilation: first([2, 3, 1]), padding: first([2, 1, 1]), ..plain() };
+        t.layer(&format!("{n}dilated"), conv(2, 2, k, config), &x(1, 2));
+        let config = ConvConfig { same: true, dilation: first([1, 2, 1]), ..plain() };
+        t.layer(&format!("{n}same"), conv(2, 2, first([4, 2, 3]), config), &x(1, 2));
+        t.layer(&format!("{n}valid"), conv(1, 2, k, plain()), &x(1, 1));
+        for (name, padding_mode) in [
+            ("reflect", PaddingMode::Reflect),
+            ("replicate", PaddingMode::Replicate),
+            ("circular", PaddingMode::Circular),
+        ] {
+            let config = ConvConfig { stride: [2; $n], padding: first([2, 1, 1]), padding_mode, ..plain() };
+            t.layer(&format!("{n}{name}"), conv(1, 2, k, config), &x(1, 1));
+            let config = ConvConfig { same: true, padding_mode, ..plain() };
+            t.layer(&format!("{n}{name}same"), conv(1, 2, first([4, 2, 3]), config), &x(1, 1));
+        }
+        let x = |batch: usize, channels: usize| [&[batch, channels], &[3, 2, 2][..n]].concat();
+        let plain = ConvTransposeConfig::<$n>::default;
+        t.layer(&format!("{n}t"), t.make(|init| $transpose::new(2, 3, k, plain(), init)), &x(2, 2));
+        let (stride, output_padding, dilation) = (first([2, 3, 2]), first([1, 2, 0]), first([1, 1, 2]));
+        let config = ConvTransposeConfig { stride, padding: [1; $n], output_padding, dilation, groups: 2, bias: false };
+        t.layer(&format!("{n}tfull"), t.make(|init| $transpose::new(4, 2, k, config, init)), &x(1, 4));
+    }};
+}
+
+#[test]
+fn convolutions() {
+    let t = Cases::of("conv");
+    convolutions!(t, 1, Conv1d, ConvTranspose1d);
+    convolutions!(t, 2, Conv2d, ConvTranspose2d);
+    convolutions!(t, 3, Conv3d, ConvTranspose3d);
+    t.finish();
+}
+
+macro_rules! pools {
+    ($t:ident, $n:literal, $max:ident, $avg:ident, $lp:ident, $unpool:ident, $aavg:ident, $amax:ident) => {{
+        let (n, t) = ($n, &$t);
+        let x = [&[2, 2], spatial(n)].concat();
+        let k: [usize; $n] = first([3, 2, 2]);
+        let (stride, padding) = (first([2, 2, 1]), first([1, 1, 0]));
+        for ceil in [false, true] {
+            let text = if ceil { "True" } else { "False" };
+            let max = || $max::new(k, stride, padding).unwrap().ceil_mode(ceil);
+            t.layer(&format!("max{n}{text}"), max(), &x);
+            t.layer(&format!("max{n}dilated{text}"), max().dilation(first([2, 1, 2])).unwrap(), &x);
+            let avg = |include| $avg::new(k, stride, padding, include).unwrap().ceil_mode(ceil);
+            t.layer(&format!("avg{n}{text}"), avg(true), &x);
+            t.layer(&format!("avg{n}nopad{text}"), avg(false), &x);
+            if n > 1 {
+                t.layer(&format!("avg{n}divisor{text}"), avg(true).divisor_override(3).unwrap(), &x);
+            }
+            t.layer(&format!("lp{n}{text}"), $lp::new(2.0, k, stride).unwrap().ceil_mode(ceil), &x);
+        }
+        t.layer_of(&format!("lp{n}odd"), $lp::new(3.0, k, stride).unwrap(), t.value(&x, 0).abs().unwrap());
+        t.layer(&format!("aavg{n}"), $aavg::new(first([4, 3, 2])).unwrap(), &x);
+        t.layer(&format!("amax{n}"), $amax::new(first([4, 3, 2])).unwrap(), &x);
+        let (pool, unpool) = ($max::new(k, k, [0; $n]).unwrap(), $unpool::new(k, k, [0; $n]).unwrap());
+        let whole: Vec<usize> = k.iter().map(|size| 2 * size).collect();
+        t.function(&format!("unpool{n}"), &[t.value(&[&[2, 2], &whole[..]].concat(), 0)], |x| {
+            let (y, indices) = pool.forward_with_indices(&x[0])?;
+            unpool.forward(&y, &indices, None)
+        });
+        t.function(&format!("unpool{n}sized"), &[t.value(&x, 0)], |x| {
+            let (y, indices) = pool.forward_with_indices(&x[0])?;
+            assert_eq!(y.to_vec::<f64>()?, pool.forward(&x[0])?.to_vec::<f64>()?);
+            unpool.forward(&y, &indices, Some(std::array::from_fn(|i| spatial(n)[i])))
+        });
+    }};
+}
+
+#[test]
+fn pooling() {
+    let t = Cases::of("pool");
+    pools!(t, 1, MaxPool1d, AvgPool1d, LpPool1d, MaxUnpool1d, AdaptiveAvgPool1d, AdaptiveMaxPool1d);
+    pools!(t, 2, MaxPool2d, AvgPool2d, LpPool2d, MaxUnpool2d, AdaptiveAvgPool2d, AdaptiveMaxPool2d);
+    pools!(t, 3, MaxPool3d, AvgPool3d, LpPool3d, MaxUnpool3d, AdaptiveAvgPool3d, AdaptiveMaxPool3d);
+    t.finish();
+}
