@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -236,6 +237,9 @@ pub trait Module: Send + Sync {
     }
 }
 
+/// The layers of a [`Sequential`](crate::Sequential), and the names of the first of them.
+pub(crate) type Sequence<'a> = (&'a [Box<dyn Forward>], &'a [Option<String>]);
+
 /// A module that maps one tensor to another. Implement [`compute`](Forward::compute) and call
 /// [`forward`](Forward::forward), just as in PyTorch you implement `forward` and call the module:
 ///
@@ -286,8 +290,14 @@ pub trait Forward: Module {
 
     /// The layers, if this is a [`Sequential`](crate::Sequential). With them, nested `Sequential`s run in one loop.
     #[doc(hidden)]
-    fn sequential_layers(&self) -> Option<&[Box<dyn Forward>]> {
+    fn sequential_layers(&self) -> Option<Sequence<'_>> {
         None
+    }
+}
+
+impl fmt::Debug for dyn Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.tree(), f)
     }
 }
 
@@ -299,7 +309,7 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         (**self).forward(input).here()
     }
-    fn sequential_layers(&self) -> Option<&[Box<dyn Forward>]> {
+    fn sequential_layers(&self) -> Option<Sequence<'_>> {
         (**self).sequential_layers()
     }
 }

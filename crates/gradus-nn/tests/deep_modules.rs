@@ -139,3 +139,53 @@ fn the_layers_of_a_sequential_can_be_exchanged() {
     let x = Tensor::from_vec([-1.0], [1], &device).unwrap();
     assert_eq!(model.forward(&x).unwrap().item().unwrap(), 6.0);
 }
+
+#[test]
+fn layers_of_a_sequential_are_reached_and_moved_by_number_and_name() {
+    let device = device();
+    let scale = |by: f64| Scale { scale: parameter(&[by], &device) };
+    let mut model = Sequential::new().add_named("double", scale(2.0)).unwrap().add(scale(3.0));
+    model.push(scale(5.0));
+    model.insert(1, Relu).unwrap();
+    let names = |model: &Sequential| model.named_parameters().into_iter().map(|(n, _)| n).collect::<Vec<_>>();
+    assert_eq!(names(&model), ["double.scale", "2.scale", "3.scale"]);
+    assert_eq!(model.children().map(|(name, _)| name.into_owned()).collect::<Vec<_>>(), ["double", "1", "2", "3"]);
+    let x = Tensor::from_vec([1.0], [1], &device).unwrap();
+    assert_eq!(model.forward(&x).unwrap().item().unwrap(), 30.0);
+    assert_eq!(model.get(2).unwrap().forward(&x).unwrap().item().unwrap(), 3.0);
+    assert_eq!(model.get_named("double").unwrap().forward(&x).unwrap().item().unwrap(), 2.0);
+    assert!(model.get(4).is_none() && model.get_named("0").is_none());
+    assert!(model.to_string().contains("(double): Scale("), "{model}");
+
+    drop(model.remove(0).unwrap());
+    *model.get_mut(1).unwrap() = Box::new(scale(7.0));
+    assert_eq!(names(&model), ["1.scale", "2.scale"]);
+    assert_eq!((model.len(), model.iter().count()), (3, 3));
+    assert_eq!(model.forward(&x).unwrap().item().unwrap(), 35.0);
+    for layer in &mut model {
+        layer.freeze();
+    }
+    assert!(model.parameters().iter().all(Parameter::is_frozen));
+    let mut again: Sequential = model.iter().map(|_| Box::new(scale(2.0)) as Box<dyn Forward>).collect();
+    again.extend([Box::new(scale(0.5)) as Box<dyn Forward>]);
+    assert_eq!(again.forward(&x).unwrap().item().unwrap(), 4.0);
+
+    assert!(model.insert(4, Relu).unwrap_err().to_string().contains("layer 4 of 3"));
+    assert!(model.remove(3).unwrap_err().to_string().contains("layer 3 of 3"));
+    for bad in ["", "a.b", "0"] {
+        assert!(Sequential::new().add(Relu).add_named(bad, Relu).is_err(), "{bad:?}");
+    }
+    // The names of an error are those of the layers.
+    let inner = Sequential::new().add(Relu).add_named("head", Failing).unwrap();
+    let e = Sequential::new().add_named("body", inner).unwrap().forward(&x).unwrap_err();
+    assert_eq!(e.layer().unwrap().path, "body.head");
+}
+
+#[derive(Module)]
+struct Failing;
+
+impl Forward for Failing {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        x.index(7)
+    }
+}
