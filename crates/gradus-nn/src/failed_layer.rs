@@ -37,8 +37,12 @@ pub(crate) fn on_the_way_out(here: Place, e: Error, find: impl FnOnce(Place) -> 
 
 /// Records the module at `here` as the failed layer.
 fn itself(e: Error, here: Place) -> Error {
-    let kind = here.1.split('<').next().and_then(|path| path.rsplit("::").next()).unwrap_or(here.1);
-    e.in_layer(FailedLayer { path: String::new(), kind: kind.to_owned() }, here)
+    e.in_layer(FailedLayer { path: String::new(), kind: kind_of(here.1).to_owned() }, here)
+}
+
+/// The name of a type without its path and its parameters.
+pub(crate) fn kind_of(type_name: &str) -> &str {
+    type_name.split('<').next().and_then(|path| path.rsplit("::").next()).unwrap_or(type_name)
 }
 
 /// Extends the layer path of an error that leaves the layer at `layer`, which is called `name` in the module at `here`.

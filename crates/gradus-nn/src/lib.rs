@@ -67,8 +67,10 @@ mod safetensors_file;
 mod schedule;
 mod state_dict;
 mod std_modules;
+mod summary;
 mod tree;
 mod update_bn;
+mod watch;
 
 pub use averaged_model::AveragedModel;
 pub use gradus_nn_derive::Module;
@@ -88,5 +90,6 @@ pub use parameter::{Buffer, Mode, Parameter, RandomState};
 pub use reduce_lr_on_plateau::{PlateauConfig, PlateauMode, ReduceLrOnPlateau, ThresholdMode};
 pub use schedule::{Anneal, CyclicConfig, CyclicMode, OneCycleConfig, Schedule};
 pub use state_dict::StateDict;
+pub use summary::{LayerSummary, StepMemory, Summary, step_memory, summary};
 pub use tree::Tree;
 pub use update_bn::update_bn;

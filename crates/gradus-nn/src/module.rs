@@ -11,6 +11,7 @@ use gradus_tensor::{Attempt, DType, Device, Error, Here, Result, Tensor};
 use crate::failed_layer::{Found, Place, on_the_way_out};
 use crate::item::Sink;
 use crate::route::Route;
+use crate::watch::Pass;
 use crate::{Buffer, Item, LoadReport, Mode, Parameter, RandomState, StateDict, Strict, Tree};
 
 /// A type that holds parameters, buffers and other state, each under a name.
@@ -282,9 +283,13 @@ pub trait Forward: Module {
     #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let attempt = Attempt::forward()?;
+        let pass = Pass::begin(|| self.place());
         match attempt.end(self.compute(input)) {
             Err(e) => Err(out_of_forward(self, e.here())),
-            done => done,
+            Ok(y) => {
+                pass.end(&y);
+                Ok(y)
+            }
         }
     }
 
@@ -513,6 +518,18 @@ fn find<M: Module + ?Sized>(module: &M, place: Place) -> Found {
         module.visit(&mut visitor);
     }
     found
+}
+
+/// The modules inside `module`, itself first, each with its place and path. Modules without fields may share a place.
+pub(crate) fn places<M: Module + ?Sized>(module: &M) -> Vec<(Place, String)> {
+    let mut visitor = Visitor { route: Route::new(), renamed: None, sink: &mut |_, _| {} };
+    let mut all = vec![(module.place(), String::new())];
+    module.visit(&mut visitor);
+    while let Some(module) = visitor.route.next() {
+        all.push((module.place(), visitor.route.path.clone()));
+        module.visit(&mut visitor);
+    }
+    all
 }
 
 impl<'m> VisitorMut<'m> {

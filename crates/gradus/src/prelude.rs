@@ -27,7 +27,7 @@ pub use gradus_nn::{
     OneCycleConfig, Optimizer, Parameter, PlateauConfig, PoissonNllLoss, RAdam, RAdamConfig, RandomState,
     ReduceLrOnPlateau, RmsProp, RmsPropConfig, Schedule, Sgd, SgdConfig, SmoothL1Loss, SoftMarginLoss, StateDict,
     Strict, TripletMarginLoss, TripletMarginWithDistanceLoss, clip_grad_norm, clip_grad_norm_with, clip_grad_value,
-    grad_norm, update_bn,
+    grad_norm, step_memory, summary, update_bn,
 };
 
 pub use gradus_data::{

@@ -6,6 +6,7 @@ use gradus_tensor::{Error, Here, Result, Tensor};
 
 use crate::failed_layer::out_of;
 use crate::module::Sequence;
+use crate::watch::Pass;
 use crate::{Forward, ItemMut, Module, Visitor, VisitorMut};
 
 /// Applies layers one after the other. They are named `0`, `1`, `2`, .., unless they are added under a name.
@@ -218,20 +219,23 @@ impl Forward for Sequential {
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
         let mut x = input.clone();
-        // The `Sequential`s that are running, from this one to the innermost, each with the index of its next layer.
-        let mut open = vec![(0, (&self.layers[..], &self.names[..]))];
-        while let Some((next, (layers, _))) = open.last_mut() {
+        // The `Sequential`s that are running, from this one to the innermost, each with the index of its next
+        // layer, and its pass unless that is the caller's.
+        let mut open = vec![(0, (&self.layers[..], &self.names[..]), None::<Pass>)];
+        while let Some((next, (layers, _), _)) = open.last_mut() {
             let Some(layer) = layers.get(*next) else {
-                open.pop();
+                if let Some(pass) = open.pop().and_then(|(.., pass)| pass) {
+                    pass.end(&x);
+                }
                 continue;
             };
             *next += 1;
             match layer.sequential_layers() {
-                Some(inner) => open.push((0, inner)),
+                Some(inner) => open.push((0, inner, Some(Pass::begin(|| layer.place())))),
                 None => match layer.forward(&x) {
                     Ok(y) => x = y,
                     Err(e) => {
-                        let names: Vec<_> = open.iter().map(|(next, (_, names))| called(names, next - 1)).collect();
+                        let names: Vec<_> = open.iter().map(|(next, (_, names), _)| called(names, next - 1)).collect();
                         return Err(out_of(self.place(), layer.place(), &names.join("."), e.here()));
                     }
                 },
