@@ -73,11 +73,11 @@ pub use gradus_wgpu as wgpu;
 pub use gradus_tensor::{
     AsOperand, AttentionOptions, BackwardOptions, Bound, Causal, ConvOptions, CustomOp, DType, Device, Elementwise,
     Ellipsis, Error, ErrorKind, FailedLayer, FailedOperand, Gemm, Generator, Gradients, Here, Hook, INFER, Index,
-    Indexing, IntoIndex, MismatchLines, NewAxis, Operand, PadMode, PoolOptions, Reduction, Result, Scalar,
-    ScatterReduction, Strided, Tensor, Unique, UpdateFn, VersionMismatch, all_or_nothing, apply_custom, autocast,
-    autocast_dtype, autocast_guard, autograd, checkpoint, checkpoint_with, enable_grad, enable_grad_guard,
-    explain_grad, find_nan, find_nonfinite, fused, grad, hessian, hvp, inference, inference_guard, jacobian, jvp,
-    no_autocast, no_autocast_guard, no_grad, no_grad_guard, ops, vjp, vmap,
+    Indexing, Interpolate, Interpolation, IntoIndex, MismatchLines, NewAxis, Operand, PadMode, PoolOptions, Reduction,
+    Resized, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, UpdateFn, VersionMismatch, all_or_nothing,
+    apply_custom, autocast, autocast_dtype, autocast_guard, autograd, checkpoint, checkpoint_with, enable_grad,
+    enable_grad_guard, explain_grad, find_nan, find_nonfinite, fused, grad, hessian, hvp, inference, inference_guard,
+    jacobian, jvp, no_autocast, no_autocast_guard, no_grad, no_grad_guard, ops, vjp, vmap,
 };
 
 pub use gradus_tensor::autograd::{

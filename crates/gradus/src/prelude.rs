@@ -13,8 +13,8 @@ pub use gradus_plugin::LoadPlugin;
 
 pub use gradus_tensor::{
     AttentionOptions, BackwardOptions, Causal, ConvOptions, DType, Device, Ellipsis, Error, ErrorKind, Generator,
-    Gradients, INFER, NewAxis, PoolOptions, Reduction, Result, Tensor, all_or_nothing, autocast, checkpoint, fused,
-    grad, inference, no_autocast, no_grad,
+    Gradients, INFER, Interpolation, NewAxis, PoolOptions, Reduction, Result, Tensor, all_or_nothing, autocast,
+    checkpoint, fused, grad, inference, no_autocast, no_grad,
 };
 
 pub use gradus_nn::layers::*;

@@ -229,6 +229,141 @@ fn modules() -> Result<()> {
 }
 
 #[test]
+fn more_modules() -> Result<()> {
+    let (device, mut rng) = setup()?;
+    let mut init = Init::new(DType::F32, &device, &mut rng);
+    let same = Conv2dConfig { same: true, padding_mode: PaddingMode::Reflect, ..Default::default() };
+    let images = Tensor::ones([2, 1, 6, 6], DType::F32, &device)?;
+    let features = Conv2d::new(1, 8, [3, 3], same, &mut init)?.forward(&images)?;
+    let features = ZeroPad2d::new([(3, 4), (1, 2)]).forward(&PixelShuffle { upscale_factor: 2 }.forward(&features)?)?;
+    assert_eq!(features.shape(), [2, 2, 19, 15]);
+    let up = Upsample::by([2.0, 2.0], Interpolation::Bilinear);
+    assert_eq!(up.forward(&images)?.shape(), [2, 1, 12, 12]);
+    let bags = EmbeddingBag::new(10, 4, EmbeddingBagConfig::default(), &mut init)?;
+    let (indices, offsets) = (Tensor::arange(0, 5, 1, DType::I64, &device)?, Tensor::zeros([1], DType::I64, &device)?);
+    assert_eq!(bags.forward_bags(&indices, &offsets, None)?.shape(), [1, 4]);
+    let x = Tensor::ones([5, 4], DType::F32, &device)?;
+    let weight = WeightNorm::new(Linear::new(4, 3, &mut init)?, Some(0))?;
+    let spectral = SpectralNorm::new(Linear::new(4, 3, &mut init)?, 1, 1e-12, &mut init)?;
+    assert_eq!((weight.forward(&x)?.shape(), spectral.forward(&x)?.shape()), (&[5, 3][..], &[5, 3][..]));
+    let slopes = PRelu::new(1, 0.25, &mut init)?;
+    let mut model = Sequential::new().add(slopes).add(Elu { alpha: 0.5 }).add(Glu::default());
+    model.push(Tanh);
+    model.insert(0, Tanh)?;
+    println!("{}", summary(&model, [5, 4])?);
+    assert!(model.get(0).is_some() && Sequential::new().add_named("act", Relu)?.get_named("act").is_some());
+    let mut count = 0;
+    for layer in &model {
+        count += layer.num_parameters();
+    }
+    assert_eq!((count, model.len()), (1, 5));
+    Ok(())
+}
+
+/// The names of the page's lists: that this compiles is the test.
+#[test]
+fn layers_and_losses_have_these_names() {
+    macro_rules! types {
+        ($($name:ty),*) => { [$(size_of::<$name>()),*].len() };
+    }
+    let windows = types![
+        Conv1d,
+        Conv2d,
+        Conv3d,
+        ConvTranspose1d,
+        ConvTranspose2d,
+        ConvTranspose3d,
+        MaxPool1d,
+        AvgPool1d,
+        LpPool1d,
+        MaxUnpool1d,
+        AdaptiveAvgPool1d,
+        AdaptiveMaxPool1d,
+        MaxPool3d,
+        AvgPool3d,
+        LpPool3d,
+        MaxUnpool3d,
+        AdaptiveAvgPool3d,
+        AdaptiveMaxPool3d
+    ];
+    let norms = types![
+        BatchNorm1d,
+        BatchNorm3d,
+        InstanceNorm1d,
+        InstanceNorm3d,
+        GroupNorm,
+        LayerNorm,
+        RmsNorm,
+        LocalResponseNorm,
+        Dropout,
+        Dropout1d,
+        Dropout3d,
+        AlphaDropout,
+        FeatureAlphaDropout
+    ];
+    let functions = types![
+        Relu,
+        Relu6,
+        LeakyRelu,
+        PRelu,
+        RRelu,
+        Elu,
+        Selu,
+        Celu,
+        Gelu,
+        GeluTanh,
+        Silu,
+        Mish,
+        Sigmoid,
+        LogSigmoid,
+        Hardsigmoid,
+        Hardswish,
+        Hardtanh,
+        Tanh,
+        Tanhshrink,
+        Softshrink,
+        Hardshrink,
+        Softsign,
+        Softplus,
+        Threshold,
+        Glu,
+        Softmax,
+        Softmax2d,
+        Softmin,
+        LogSoftmax
+    ];
+    let moves = types![
+        ZeroPad1d, ConstantPad1d, ReflectionPad1d, ReplicationPad1d, CircularPad1d, ZeroPad3d, ConstantPad3d,
+        ReflectionPad3d, ReplicationPad3d, CircularPad3d, Flatten, Unflatten, Unfold, Fold, PixelShuffle,
+        PixelUnshuffle, ChannelShuffle, Upsample, Identity, Linear, Bilinear, Embedding, EmbeddingBag, CosineSimilarity,
+        PairwiseDistance, Vec<Linear>, std::collections::BTreeMap<String, Linear>
+    ];
+    let losses = types![
+        L1Loss,
+        SmoothL1Loss,
+        HuberLoss,
+        MseLoss,
+        NllLoss,
+        BceLoss,
+        BceWithLogitsLoss,
+        CtcLoss,
+        MultiMarginLoss,
+        MultiLabelMarginLoss,
+        MultiLabelSoftMarginLoss,
+        SoftMarginLoss,
+        KlDivLoss,
+        PoissonNllLoss,
+        GaussianNllLoss,
+        HingeEmbeddingLoss,
+        MarginRankingLoss,
+        CosineEmbeddingLoss,
+        TripletMarginLoss,
+        TripletMarginWithDistanceLoss
+    ];
+    assert_eq!([windows, norms, functions, moves, losses], [18, 13, 29, 27, 20]);
+}
+
+#[test]
 fn losses() -> Result<()> {
     let (device, _) = setup()?;
     let logits = Tensor::from_vec(vec![2.0f32, 0.0, 1.0, 1.0], [2, 2], &device)?;
@@ -241,6 +376,10 @@ fn losses() -> Result<()> {
     assert!((a.l1_loss(&b, Reduction::Sum)? - a.sum_all()?)?.item()?.abs() < 1e-6);
     assert!(a.huber_loss(&b, 1.0, Reduction::Mean)?.item()? > 0.0);
     assert!(logits.bce_with_logits(&b, None, None, Reduction::Mean)?.item()? > 0.0);
+    let criterion = CrossEntropyLoss { label_smoothing: 0.1, ..Default::default() };
+    assert_eq!(criterion.forward(&logits, &target)?.item()?, smooth.item()?);
+    assert!(MseLoss { reduction: Reduction::Sum }.forward(&a, &b)?.item()? > 0.0);
+    assert!(gradus::nn::loss::multi_margin(&a, &target, 1, 1.0, None, Reduction::Mean)?.item()? > 0.0);
     Ok(())
 }
 
