@@ -6,11 +6,11 @@ mod common;
 use common::{device, values, with_init};
 use gradus_nn::{
     AlphaDropout, AvgPool2d, BagMode, BatchNorm, BatchNormConfig, Bilinear, Celu, ChannelShuffle, Conv1d, Conv2d,
-    Conv2dConfig, ConvConfig, CrossEntropyLoss, Dropout1d, Dropout2d, Embedding, EmbeddingBag, EmbeddingBagConfig,
-    FeatureAlphaDropout, Fold, Forward, Glu, Hardtanh, InstanceNorm, InstanceNormConfig, Linear, LpPool2d, MaxPool2d,
-    MaxUnpool2d, Module, MultiMarginLoss, Optimizer, PRelu, PaddingMode, Parameter, PixelShuffle, PixelUnshuffle,
-    RRelu, ReflectionPad1d, Sgd, SgdConfig, Softmax2d, Softplus, SpectralNorm, TripletMarginWithDistanceLoss,
-    Unflatten, Upsample, WeightNorm, loss,
+    Conv2dConfig, ConvConfig, ConvTranspose1d, ConvTransposeConfig, CrossEntropyLoss, Dropout1d, Dropout2d, Embedding,
+    EmbeddingBag, EmbeddingBagConfig, FeatureAlphaDropout, Fold, Forward, Glu, Hardtanh, InstanceNorm,
+    InstanceNormConfig, Linear, LpPool2d, MaxPool2d, MaxUnpool2d, Module, MultiMarginLoss, Optimizer, PRelu,
+    PaddingMode, Parameter, PixelShuffle, PixelUnshuffle, RRelu, ReflectionPad1d, Sgd, SgdConfig, Softmax2d, Softplus,
+    SpectralNorm, TripletMarginWithDistanceLoss, Unflatten, Upsample, WeightNorm, loss,
 };
 use gradus_tensor::ops::Target;
 use gradus_tensor::{DType, Generator, Interpolation, Reduction, Tensor};
@@ -191,6 +191,10 @@ fn bad_inputs_are_refused() {
     with_init(&d, |init| {
         let config = ConvConfig { padding_mode: PaddingMode::Circular, padding: [1], ..Default::default() };
         refused(Conv1d::new(2, 2, [3], config, init).unwrap().forward(&x(&[2, 3])), "batch axis");
+        let config = ConvTransposeConfig { stride: [2], ..Default::default() };
+        let up = ConvTranspose1d::new(2, 2, [3], config, init).unwrap();
+        refused(up.forward_sized(&x(&[1, 2, 3]), [9]), "from 7 to 8");
+        refused(up.forward_sized(&x(&[2, 3]), [7]), "batch axis");
         let bilinear = Bilinear::new(2, 3, 1, true, init).unwrap();
         refused(bilinear.forward(&x(&[2, 2]), &x(&[1, 3])), "[.., 2] and [.., 3]");
 

@@ -4,6 +4,7 @@ use gradus_tensor::{ConvOptions, Error, Here, PadMode, Result, Tensor};
 
 use super::linear;
 use super::weighted::Weighted;
+use crate::module::out_of_forward;
 use crate::{Forward, Init, Module, Parameter};
 
 /// The elements with which a convolution pads its input.
@@ -243,6 +244,32 @@ conv_layers! {
     Conv3d, 3, conv3d;
 }
 
+/// The output padding with which a transposed convolution has an output of this size.
+#[track_caller]
+fn output_padding<const N: usize>(
+    op: &str,
+    input: &Tensor,
+    output: [usize; N],
+    [kernel, stride, padding, dilation]: [[usize; N]; 4],
+) -> Result<[usize; N]> {
+    let refuse = |m: String| Error::shape(op, m).operand("input", input.shape(), input.dtype(), input.device());
+    if input.rank() != N + 2 {
+        return Err(refuse(format!("the input has a batch axis, a channel axis and {N} more")));
+    }
+    let mut more = [0; N];
+    for i in 0..N {
+        let steps = (input.shape()[i + 2] as i128 - 1) * stride[i] as i128;
+        let window = dilation[i] as i128 * (kernel[i] as i128 - 1) + 1;
+        let (least, wanted) = (steps - 2 * padding[i] as i128 + window, output[i] as i128);
+        if !(least..least + stride[i] as i128).contains(&wanted) {
+            let most = least + stride[i] as i128 - 1;
+            return Err(refuse(format!("size {wanted} along spatial axis {i}; it is from {least} to {most}")));
+        }
+        more[i] = usize::try_from(wanted - least).unwrap_or(0);
+    }
+    Ok(more)
+}
+
 macro_rules! conv_transpose_layers {
     ($($(#[doc = $doc:literal])* $layer:ident, $n:literal, $method:ident;)*) => {$(
         $(#[doc = $doc])*
@@ -285,6 +312,24 @@ macro_rules! conv_transpose_layers {
                 Ok($layer {
                     in_channels, out_channels, kernel, stride, padding, output_padding, dilation, groups, weight, bias,
                 })
+            }
+
+            /// Computes an output of this spatial size, in place of the one that `output_padding` gives. Errors if it is
+            /// not one of the `stride` sizes along each axis from which a convolution comes to the size of the input.
+            #[track_caller]
+            pub fn forward_sized(&self, input: &Tensor, output: [usize; $n]) -> Result<Tensor> {
+                let done = output_padding(
+                    stringify!($method),
+                    input,
+                    output,
+                    [self.kernel, self.stride, self.padding, self.dilation],
+                );
+                let options = ConvOptions::new().stride(self.stride).padding(self.padding).dilation(self.dilation);
+                let options = options.groups(self.groups);
+                let done = done.and_then(|more| {
+                    input.$method(&self.weight, self.bias.as_deref(), options.output_padding(more)).here()
+                });
+                done.map_err(|e| out_of_forward(self, e)).here()
             }
         }
 

@@ -13,6 +13,10 @@ use crate::watch::{Event, watch};
 use crate::{Forward, Item, Module, Visitor};
 
 /// The layers of a model that run in a forward pass. It prints as a table.
+///
+/// These are the modules whose [`forward`](Forward::forward) runs. One that runs by another method, such as
+/// [`MultiheadAttention::attend`](crate::MultiheadAttention::attend), has no line, and its work counts for the module
+/// around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {

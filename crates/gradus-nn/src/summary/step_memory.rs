@@ -31,7 +31,8 @@ impl StepMemory {
     /// The most that lives at any time of the step, with an optimiser that keeps this many numbers for each parameter
     /// that is not frozen: 0 for SGD, 1 with momentum, 2 for Adam.
     pub fn peak(&self, optimizer_states: usize) -> usize {
-        self.parameters + self.buffers + self.input + self.passes + self.gradients * optimizer_states
+        let states = self.gradients.saturating_mul(optimizer_states);
+        [self.buffers, self.input, self.passes, states].iter().fold(self.parameters, |all, &n| all.saturating_add(n))
     }
 
     /// What a training step with this input takes, measured while it runs a forward and a backward pass of the mean

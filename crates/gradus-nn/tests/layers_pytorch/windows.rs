@@ -50,6 +50,10 @@ macro_rules! convolutions {
         let (stride, output_padding, dilation) = (first([2, 3, 2]), first([1, 2, 0]), first([1, 1, 2]));
         let config = ConvTransposeConfig { stride, padding: [1; $n], output_padding, dilation, groups: 2, bias: false };
         t.layer(&format!("{n}tfull"), t.make(|init| $transpose::new(4, 2, k, config, init)), &x(1, 4));
+        let config = ConvTransposeConfig { stride: first([2, 3, 2]), ..plain() };
+        let sized = first([[7, 5, 5], [8, 6, 5]][n % 2]);
+        let layer = t.make(|init| $transpose::new(2, 1, k, config, init));
+        t.check(&format!("{n}tsized"), layer, &[t.value(&x(1, 2), 0)], |layer, x| layer.forward_sized(&x[0], sized));
     }};
 }
 

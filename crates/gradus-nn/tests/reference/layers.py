@@ -111,6 +111,9 @@ for n in (1, 2, 3):
                   dilation=[1, 1, 2][:n]),
         value(1, 4, *[3, 2, 2][:n]),
     )
+    sized = [[7, 5, 5], [8, 6, 5]][n % 2][:n]
+    layer(f"conv/{n}tsized", transpose(2, 1, k, stride=[2, 3, 2][:n]), value(1, 2, *[3, 2, 2][:n]),
+          call=lambda m, x: m(x, output_size=sized))
 
 # Pooling.
 for n in (1, 2, 3):

@@ -62,6 +62,27 @@ const CLASSES: &[Row] = rows! { SHORT;
         x.ctc_loss(&d.indices(&dims, c)?, &inputs, &targets, if d.once_in(8) { d.size() } else { 0 }, d.flag(), reduction(d))
     };
     Reduction::apply |d| reduction(d).apply(&d.any()?);
+    nn::multi_loss |d| {
+        use gradus::nn::loss;
+        let (x, how, margin) = (d.float()?, reduction(d), d.number());
+        let c = x.shape().last().copied().unwrap_or(1);
+        let weight = d.maybe(|d| d.sized(&[c], x.dtype()))?;
+        let rows = &x.shape()[..x.rank().saturating_sub(1)];
+        match d.below(5) {
+            0 => loss::multi_margin(&x, &d.indices(rows, c)?, d.size().min(9) as u32, margin, weight.as_ref(), how),
+            1 => loss::multilabel_margin(&x, &d.indices(x.shape(), c)?, how),
+            2 => loss::multilabel_soft_margin(&x, &d.like(&x)?, weight.as_ref(), how),
+            3 => {
+                let (y, z) = (d.like(&x)?, d.like(&x)?);
+                let distance = |a: &Tensor, b: &Tensor| a.pairwise_distance(b, 2.0, 1e-6, false);
+                loss::triplet_margin_with_distance([&x, &y, &z], distance, margin, d.flag(), how)
+            }
+            _ => {
+                let criterion = CrossEntropyLoss { ignore_index: d.int(), label_smoothing: d.fraction(), reduction: how, ..Default::default() };
+                criterion.forward(&x, Target::Probabilities(&d.like(&x)?))
+            }
+        }
+    };
     nn::loss |d| {
         use gradus::nn::loss;
         let (x, how) = (d.float()?, reduction(d));

@@ -2,7 +2,7 @@
 
 use gradus::nn::init::{Fan, Gain};
 use gradus::nn::*;
-use gradus::prelude::{DType, Result, Tensor};
+use gradus::prelude::{DType, Interpolation, Result, Tensor};
 
 use super::window::images;
 use super::{Row, SHORT, rows};
@@ -333,4 +333,134 @@ const TRAINING: &[Row] = rows! { SHORT;
     };
 };
 
-pub(super) const ROWS: &[&[Row]] = &[CONVOLUTIONS, TRANSPOSED, POOLS, LAYERS, TRAINING];
+const MORE_LAYERS: &[Row] = rows! { SHORT;
+    nn::more_activations |d| {
+        let (a, b, axis) = (d.number(), d.number(), d.axis(3));
+        match d.below(10) {
+            0 => run(d, |_, _| Ok(Celu { alpha: a }), Draw::float),
+            1 => run(d, |_, _| Ok(Softplus { beta: a, threshold: b }), Draw::float),
+            2 => run(d, |_, _| Ok(Hardtanh { min_val: a, max_val: b }), Draw::float),
+            3 => run(d, |_, _| Ok(Softshrink { lambda: a }), Draw::float),
+            4 => run(d, |_, _| Ok(Threshold { threshold: a, value: b }), Draw::float),
+            5 => run(d, |_, _| Ok(Glu { axis }), Draw::float),
+            6 => run(d, |_, _| Ok(Softmin { axis }), Draw::float),
+            7 => run(d, |_, _| Ok(Softmax2d), Draw::float),
+            8 => run(d, |d, init| PRelu::new(d.size(), a, init), Draw::float),
+            _ => run(d, |_, _| Ok(Tanhshrink), Draw::float),
+        }
+    };
+    nn::random |d| {
+        let (p, q, mut generator) = (d.fraction(), d.number(), d.generator.clone());
+        match d.below(5) {
+            0 => run(d, |_, _| Dropout1d::new(p, &mut generator), |d| images(d, 3, 1)),
+            1 => run(d, |_, _| Dropout3d::new(p, &mut generator), |d| images(d, 3, 3)),
+            2 => run(d, |_, _| AlphaDropout::new(p, &mut generator), Draw::float),
+            3 => run(d, |_, _| FeatureAlphaDropout::new(p, &mut generator), Draw::float),
+            _ => run(d, |_, _| RRelu::new(p, q, &mut generator), Draw::float),
+        }
+    };
+    nn::pads |d| {
+        let side = |d: &mut Draw| if d.once_in(12) { d.int() as isize } else { d.below(5) as isize - 1 };
+        let one = [(side(d), side(d))];
+        let two = [(side(d), side(d)), one[0]];
+        match d.below(5) {
+            0 => run(d, |_, _| Ok(ZeroPad2d::new(two)), Draw::float),
+            1 => run(d, |d, _| Ok(ConstantPad1d::new(one, d.number())), Draw::float),
+            2 => run(d, |_, _| Ok(ReflectionPad2d::new(two)), Draw::float),
+            3 => run(d, |_, _| Ok(ReplicationPad1d::new(one)), Draw::float),
+            _ => run(d, |_, _| Ok(CircularPad2d::new(two)), Draw::float),
+        }
+    };
+    nn::moves |d| {
+        let n = d.size();
+        match d.below(7) {
+            0 => run(d, |_, _| Ok(PixelShuffle { upscale_factor: n }), |d| images(d, 4, 2)),
+            1 => run(d, |_, _| Ok(PixelUnshuffle { downscale_factor: n }), |d| images(d, 2, 2)),
+            2 => run(d, |_, _| Ok(ChannelShuffle { groups: n }), |d| images(d, 6, 2)),
+            3 => run(d, |d, _| Ok(Unflatten { axis: d.axis(3), sizes: d.shape() }), Draw::float),
+            4 => run(d, |d, _| Ok(Unfold::new(d.sizes()).stride(d.sizes()).padding(d.sizes()).dilation(d.sizes())), |d| images(d, 2, 2)),
+            5 => run(d, |d, _| Ok(Fold::new(d.sizes(), d.sizes()).stride(d.sizes()).padding(d.sizes())), |d| features(d, 4)),
+            _ => {
+                let mode = d.of(&[Interpolation::Nearest, Interpolation::Bilinear, Interpolation::Area, Interpolation::Trilinear]);
+                let sizes: [usize; 2] = d.sizes();
+                run(d, |d, _| Ok(if d.flag() { Upsample::to(sizes, mode) } else { Upsample::by([d.number(), d.number()], mode) }), |d| images(d, 2, 2))
+            }
+        }
+    };
+    nn::LpPool2d |d| run(d, |d, _| Ok(LpPool2d::new(d.number(), d.sizes(), d.sizes())?.ceil_mode(d.flag())), |d| images(d, 2, 2));
+    nn::AvgPool2d::divisor_override |d| {
+        run(d, |d, _| AvgPool2d::new(d.sizes(), d.sizes(), d.sizes(), true)?.ceil_mode(d.flag()).divisor_override(d.size()), |d| images(d, 2, 2))
+    };
+    nn::MaxUnpool2d |d| {
+        let x = images(d, 2, 2)?;
+        let (kernel, stride, padding) = (d.sizes(), d.sizes(), d.sizes());
+        let (y, indices) = MaxPool2d::new(kernel, stride, padding)?.forward_with_indices(&x)?;
+        let output = if d.flag() { Some(d.sizes()) } else { None };
+        MaxUnpool2d::new(kernel, stride, padding)?.forward(&y, &indices, output)
+    };
+    nn::Conv2d::padded |d| {
+        let padding_mode = d.of(&[PaddingMode::Zeros, PaddingMode::Reflect, PaddingMode::Replicate, PaddingMode::Circular]);
+        run(d, |d, init| {
+            let config = Conv2dConfig { padding: if d.flag() { d.sizes() } else { [0; 2] }, same: d.flag(), padding_mode, dilation: d.sizes(), ..Default::default() };
+            // A window of any size fits with `same` padding.
+            let kernel: [usize; 2] = d.sizes();
+            Conv2d::new(2, 3, kernel.map(|k| k.min(64)), config, init)
+        }, |d| images(d, 2, 2))
+    };
+    nn::EmbeddingBag |d| {
+        let (device, dtype) = (d.device.clone(), d.float_dtype());
+        let mut generator = d.generator.clone();
+        let n = d.size();
+        let config = EmbeddingBagConfig {
+            mode: d.of(&[BagMode::Sum, BagMode::Mean, BagMode::Max]),
+            include_last_offset: d.flag(),
+            padding_idx: Some(d.size()).filter(|_| d.flag()),
+        };
+        let bags = EmbeddingBag::new(n, d.size(), config, &mut Init::new(dtype, &device, &mut generator))?;
+        let dims = d.dims();
+        let index = d.indices(&dims, n)?;
+        let weights = d.maybe(|d| d.floats(&dims))?;
+        let (choice, count) = (d.below(3), d.below(4));
+        match choice {
+            0 => bags.forward(&index),
+            1 => bags.forward_weighted(&index, weights.as_ref()),
+            _ => bags.forward_bags(&index, &d.indices(&[count], 5)?, weights.as_ref()),
+        }
+    };
+    nn::two_inputs |d| {
+        let (x, mut generator) = (d.float()?, d.generator.clone());
+        let y = d.like(&x)?;
+        match d.below(3) {
+            0 => CosineSimilarity { axis: d.axis(3), eps: d.number() }.forward(&x, &y),
+            1 => PairwiseDistance { p: d.number(), eps: d.number(), keepdim: d.flag() }.forward(&x, &y),
+            _ => {
+                let mut init = Init::new(x.dtype(), x.device(), &mut generator);
+                let last = |t: &Tensor| t.shape().last().copied().unwrap_or(1);
+                Bilinear::new(last(&x), last(&y), d.size(), d.flag(), &mut init)?.forward(&x, &y)
+            }
+        }
+    };
+    nn::parametrised |d| {
+        let (n, steps) = (d.size().min(4096), d.size());
+        match d.below(3) {
+            0 => run(d, |d, init| WeightNorm::new(Linear::new(n, d.size(), init)?, Some(d.size()).filter(|_| d.flag())), |d| features(d, n)),
+            1 => run(d, |d, init| SpectralNorm::new(Linear::new(n, d.size(), init)?, steps.min(99), d.fraction(), init), |d| features(d, n)),
+            _ => run(d, |d, init| WeightNorm::new(Conv1d::new(2, 3, d.sizes(), ConvConfig::default(), init)?, Some(1)), |d| images(d, 2, 1)),
+        }
+    };
+    nn::summary |d| {
+        let (device, dtype, n) = (d.device.clone(), d.float_dtype(), d.below(6));
+        let mut generator = d.generator.clone();
+        let mut init = Init::new(dtype, &device, &mut generator);
+        let model = Sequential::new().add(Linear::new(n, 3, &mut init)?).add(Relu);
+        let mut shape = d.dims();
+        shape.push(n);
+        let found = summary(&model, &shape)?;
+        // The prediction for a batch of any size takes no memory for it.
+        let predicted = step_memory(&model, [d.size(), n])?;
+        let text = found.to_string() + &predicted.to_string();
+        Tensor::scalar(text.len() as f64 + predicted.peak(d.size().min(1 << 20)) as f64, &device)
+    };
+};
+
+pub(super) const ROWS: &[&[Row]] = &[CONVOLUTIONS, TRANSPOSED, POOLS, LAYERS, MORE_LAYERS, TRAINING];
