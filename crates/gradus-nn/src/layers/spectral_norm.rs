@@ -126,3 +126,9 @@ impl<L: Weighted> std::fmt::Display for SpectralNorm<L> {
         self.tree().fmt(f)
     }
 }
+
+impl<L: Weighted> std::fmt::Debug for SpectralNorm<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}

@@ -95,3 +95,9 @@ impl<L: Weighted> std::fmt::Display for WeightNorm<L> {
         self.tree().fmt(f)
     }
 }
+
+impl<L: Weighted> std::fmt::Debug for WeightNorm<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}

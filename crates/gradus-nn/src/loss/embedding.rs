@@ -3,6 +3,7 @@
 use gradus_tensor::{Error, Reduction, Result, Tensor, fused};
 
 use super::losses;
+use crate::{Module, Visitor, VisitorMut};
 
 losses! {
     /// The distance `input` where the target is 1, and `max(0, margin - input)` where it is -1, see
@@ -68,6 +69,16 @@ impl<D: Fn(&Tensor, &Tensor) -> Result<Tensor>> TripletMarginWithDistanceLoss<D>
         let triplet = [anchor, positive, negative];
         triplet_margin_with_distance(triplet, &self.distance, self.margin, self.swap, self.reduction)
     }
+}
+
+impl<D: Send + Sync> Module for TripletMarginWithDistanceLoss<D> {
+    fn visit<'m>(&'m self, visitor: &mut Visitor<'m>) {
+        visitor.kind("TripletMarginWithDistanceLoss");
+        visitor.child("margin", &self.margin);
+        visitor.child("swap", &self.swap);
+        visitor.child("reduction", &self.reduction);
+    }
+    fn visit_mut<'m>(&'m mut self, _: &mut VisitorMut<'m>) {}
 }
 
 /// `max(0, d(anchor, positive) - d(anchor, negative) + margin)` for a distance of your own, combined as `reduction`
