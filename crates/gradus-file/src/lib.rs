@@ -6,12 +6,16 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-use std::fs::{self, File, Metadata, OpenOptions};
+mod disk;
+
+use std::fs::{self, Metadata};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gradus_backend::{Error, ErrorKind, Here, Result};
+
+pub use disk::{Disk, DiskFile, Os};
 
 /// The longest chain of symbolic links that is followed, the same as on Linux.
 const MAX_LINKS: usize = 40;
@@ -34,33 +38,49 @@ const MAX_LINKS: usize = 40;
 ///
 /// # Errors
 /// Returns [`ErrorKind::Io`], which names `op`, if `path` is not a regular file (a folder, a pipe, a device), if it
-/// exists and `replace` is false, or if it cannot be written. Also returns the errors of `contents`.
+/// exists and `replace` is false, or if it cannot be written. Also returns the errors of `contents`. If a failing disk
+/// cannot flush the folder in the end, the new contents are there, and the error says so.
 #[track_caller]
 pub fn write(op: &str, path: &Path, replace: bool, contents: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    write_on(&Os, op, path, replace, contents)
+}
+
+/// [`write()`] on a disk of your own.
+///
+/// # Errors
+/// The same as those of [`write()`].
+#[track_caller]
+pub fn write_on(
+    disk: &dyn Disk,
+    op: &str,
+    path: &Path,
+    replace: bool,
+    contents: impl FnOnce(&mut dyn Write) -> Result<()>,
+) -> Result<()> {
     let failed = |e| failed(op, path, e);
     let (target, old) = target(op, path, replace)?;
-    let (file, mut temporary) = beside(&target).map_err(failed).here()?;
+    let (file, mut temporary) = beside(disk, &target).map_err(failed).here()?;
     let mut out = BufWriter::new(file);
     contents(&mut out).here()?;
-    let file = out.into_inner().map_err(|e| failed(e.into_error())).here()?;
+    let mut file = out.into_inner().map_err(|e| failed(e.into_error())).here()?;
     if let Some(old) = old {
         // Not every file system has permissions.
-        let _ = file.set_permissions(old.permissions());
+        let _ = fs::set_permissions(&temporary.path, old.permissions());
     }
-    file.sync_all().map_err(failed).here()?;
+    file.sync().map_err(failed).here()?;
     drop(file);
-    if replace || fs::hard_link(&temporary.0, &target).is_err() {
+    if replace || disk.hard_link(&temporary.path, &target).is_err() {
         // Another program has just created a file of this name, or the file system has no hard links.
         if !replace && fs::symlink_metadata(&target).is_ok() {
             return Err(taken(op, path));
         }
-        fs::rename(&temporary.0, &target).map_err(failed).here()?;
+        disk.rename(&temporary.path, &target).map_err(failed).here()?;
         // The temporary name is free now, and another program may have taken it: it must not be removed again.
-        temporary.0.clear();
+        temporary.path.clear();
     }
     drop(temporary);
-    sync_folder(folder_of(&target));
-    Ok(())
+    disk.sync_folder(folder_of(&target))
+        .map_err(|e| failed(e).note("the new file is there, but may not survive a crash"))
 }
 
 /// Checks as far as possible whether [`write()`] will be able to write to `path`. Call it before long work whose result
@@ -70,7 +90,7 @@ pub fn write(op: &str, path: &Path, replace: bool, contents: impl FnOnce(&mut dy
 /// The same as those of [`write()`].
 #[track_caller]
 pub fn check(op: &str, path: &Path, replace: bool) -> Result<()> {
-    beside(&target(op, path, replace)?.0).map_err(|e| failed(op, path, e)).here().map(drop)
+    beside(&Os, &target(op, path, replace)?.0).map_err(|e| failed(op, path, e)).here().map(drop)
 }
 
 /// Rejects a path that exists but is not a regular file: a folder, a pipe, a device.
@@ -106,9 +126,7 @@ pub fn failed(op: &str, path: &Path, e: std::io::Error) -> Error {
 
 /// Flushes a folder, so that a rename in it survives a crash. Systems that cannot flush a folder do not need it.
 pub fn sync_folder(folder: &Path) {
-    if let Ok(folder) = File::open(folder) {
-        let _ = folder.sync_all();
-    }
+    let _ = Os.sync_folder(folder);
 }
 
 /// The file to write (`path`, or its target if it is a link) and its metadata, if it exists.
@@ -152,23 +170,34 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// A file that is removed on drop, unless the path has been cleared.
-struct Temporary(PathBuf);
+struct Temporary<'a> {
+    disk: &'a dyn Disk,
+    path: PathBuf,
+}
 
-impl Drop for Temporary {
+impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        if !self.path.as_os_str().is_empty() {
+            let _ = self.disk.remove(&self.path);
+        }
     }
+}
+
+/// Whether a file of this name is one that [`write()`] has not completed: a killed program left it, unless a program is
+/// writing it now.
+pub fn is_temporary(name: &str) -> bool {
+    name.starts_with(".gradus-") && name.ends_with(".tmp")
 }
 
 /// Creates a file in the folder of `path`. Its name is short, because a name that contains that of `path` could exceed
 /// the system's limit.
-fn beside(path: &Path) -> std::io::Result<(File, Temporary)> {
+fn beside<'a>(disk: &'a dyn Disk, path: &Path) -> std::io::Result<(Box<dyn DiskFile>, Temporary<'a>)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
         let temporary = path.with_file_name(format!(".gradus-{}-{next}.tmp", std::process::id()));
-        match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-            Ok(file) => return Ok((file, Temporary(temporary))),
+        match disk.create(&temporary) {
+            Ok(file) => return Ok((file, Temporary { disk, path: temporary })),
             // A killed process with the same process number left this file. The next name is tried.
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),

@@ -31,8 +31,10 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod checkpoint;
 mod claim;
 mod confusion;
+mod history;
 mod logger;
 mod report;
 mod run_folder;
@@ -41,11 +43,14 @@ mod task;
 mod trainer;
 mod write;
 
+pub use checkpoint::{Checkpoint, Checkpoints};
 pub use confusion::ConfusionMatrix;
+pub use gradus_file::{Disk, DiskFile, Os};
+pub use history::History;
 pub use logger::{CsvLogger, Event, Logger};
 pub use report::{EpochReport, Run, StepReport};
 pub use run_folder::RunFolder;
 pub use staged::{StagedFiles, rescue};
-pub use task::{Classification, Evaluation, Outcome, Task, evaluate};
-pub use trainer::Trainer;
+pub use task::{Classification, Evaluation, Outcome, Task, Validation, evaluate};
+pub use trainer::{EarlyStopping, LrFinder, LrPoint, LrRange, Monitor, OnNonFinite, Trainer};
 pub use write::{check_file, write_file};

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use gradus_tensor::Result;
+use gradus_tensor::{Error, Result};
 
 use crate::report::{EpochReport, Run, StepReport};
 use crate::write_file;
@@ -21,13 +21,33 @@ pub enum Event<'a> {
         /// The number of samples in an epoch.
         samples: usize,
     },
-    /// An epoch begins.
+    /// The run goes on from a checkpoint.
+    Resumed {
+        /// The number of the epoch, counted from 1.
+        epoch: usize,
+        /// The number of steps that are done.
+        step: u64,
+        /// The run so far.
+        run: &'a Run,
+        /// Newer checkpoints that could not be used: which file is damaged and how.
+        damaged: &'a [Error],
+    },
+    /// An epoch begins, or goes on.
     EpochStart {
         /// The number of the epoch, counted from 1.
         epoch: usize,
     },
     /// A step is done.
     Step(&'a StepReport),
+    /// A step was skipped because its loss or gradient is not finite.
+    Skipped {
+        /// The number of the epoch, counted from 1.
+        epoch: usize,
+        /// The number that the step would have in its epoch.
+        step: usize,
+        /// The loss, or NaN if the gradient is not finite.
+        value: f64,
+    },
     /// An epoch is done.
     EpochEnd(&'a EpochReport),
     /// The run is done or was stopped.
@@ -87,9 +107,13 @@ fn add_row(text: &mut String, e: &EpochReport) {
 
 impl Logger for CsvLogger {
     fn log(&mut self, event: Event<'_>) -> Result<()> {
-        if let Event::EpochEnd(report) = event {
-            add_row(&mut self.text, report);
-            write_file(&self.path, self.text.as_bytes())?;
+        match event {
+            Event::Resumed { run, .. } => self.text = CsvLogger::table(&run.epochs),
+            Event::EpochEnd(report) => {
+                add_row(&mut self.text, report);
+                write_file(&self.path, self.text.as_bytes())?;
+            }
+            _ => {}
         }
         Ok(())
     }

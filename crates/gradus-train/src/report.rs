@@ -17,6 +17,11 @@ pub struct StepReport {
     pub accuracy: Option<f64>,
     /// The number of samples in this step.
     pub samples: usize,
+    /// The learning rate of the first group of parameters.
+    pub lr: f64,
+    /// The norm of the gradients before they were clipped, if it was computed: see
+    /// [`log_grad_norm`](crate::Trainer::log_grad_norm).
+    pub grad_norm: Option<f64>,
     /// The training time in seconds since the run began, without validation.
     pub seconds: f64,
 }
@@ -43,7 +48,7 @@ pub struct EpochReport {
 }
 
 /// A whole run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Run {
     /// The epochs. The last one may be incomplete.
     pub epochs: Vec<EpochReport>,
@@ -53,6 +58,10 @@ pub struct Run {
     pub samples: usize,
     /// The training time in seconds, without validation.
     pub seconds: f64,
+    /// The number of steps that were skipped because a loss or a gradient was not finite.
+    pub skipped: u64,
     /// Whether the stop flag ended the run early.
     pub stopped: bool,
+    /// Whether early stopping ended the run.
+    pub stopped_early: bool,
 }

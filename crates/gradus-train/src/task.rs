@@ -4,6 +4,8 @@ use gradus_data::{DataLoader, Dataset, Sample};
 use gradus_nn::{Forward, Module};
 use gradus_tensor::{DType, Error, Here, Reduction, Result, Tensor, no_grad_guard};
 
+use serde::{Deserialize, Serialize};
+
 use crate::ConfusionMatrix;
 
 /// The result of a model on a batch.
@@ -112,6 +114,38 @@ pub struct Evaluation {
     pub samples: usize,
 }
 
+/// A set on which a model `M` can be evaluated for a task `T`: a [`DataLoader`] with batches that the task takes.
+pub trait Validation<M: ?Sized, T: ?Sized> {
+    /// Runs the model on all batches, or on the first `batches` of them, without recording gradients. Leaves the model
+    /// in evaluation mode. Errors if there are no batches.
+    fn evaluate(&self, model: &mut M, task: &T, batches: Option<usize>) -> Result<Evaluation>;
+}
+
+impl<M, D, T> Validation<M, T> for DataLoader<D>
+where
+    M: Module + ?Sized,
+    D: Dataset + 'static,
+    D::Item: Sample,
+    T: Task<M, <D::Item as Sample>::Batch> + ?Sized,
+{
+    #[track_caller]
+    fn evaluate(&self, model: &mut M, task: &T, batches: Option<usize>) -> Result<Evaluation> {
+        model.eval();
+        let _guard = no_grad_guard();
+        let mut tally = Tally::default();
+        for batch in self.epoch(0)?.take(batches.unwrap_or(usize::MAX)) {
+            let outcome = task.run(model, &batch.here()?).here()?;
+            let loss = outcome.loss.item()?;
+            tally.add(&outcome, loss);
+        }
+        if tally.samples == 0 {
+            let e = Error::argument("evaluate", "the dataset is empty");
+            return Err(e.help("an accuracy needs at least one sample"));
+        }
+        Ok(Evaluation { loss: tally.loss(), accuracy: tally.accuracy(), samples: tally.samples })
+    }
+}
+
 /// Runs a model on all batches of `loader`, without recording gradients. Leaves the model in evaluation mode. Errors if
 /// there are no batches.
 #[track_caller]
@@ -122,22 +156,11 @@ where
     D::Item: Sample,
     T: Task<M, <D::Item as Sample>::Batch> + ?Sized,
 {
-    model.eval();
-    let _guard = no_grad_guard();
-    let mut tally = Tally::default();
-    for batch in loader.epoch(0)? {
-        let outcome = task.run(model, &batch.here()?).here()?;
-        let loss = outcome.loss.item()?;
-        tally.add(&outcome, loss);
-    }
-    if tally.samples == 0 {
-        return Err(Error::argument("evaluate", "the dataset is empty").help("an accuracy needs at least one sample"));
-    }
-    Ok(Evaluation { loss: tally.loss(), accuracy: tally.accuracy(), samples: tally.samples })
+    Validation::evaluate(loader, model, task, None)
 }
 
 /// Sums over the batches of an epoch.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
     pub(crate) samples: usize,
     loss: f64,
@@ -153,6 +176,13 @@ impl Tally {
             self.correct += correct;
             self.counted += outcome.samples;
         }
+    }
+
+    pub(crate) fn merge(&mut self, more: &Tally) {
+        self.samples += more.samples;
+        self.loss += more.loss;
+        self.correct += more.correct;
+        self.counted += more.counted;
     }
 
     /// The mean loss per sample.

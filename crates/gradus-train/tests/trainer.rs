@@ -8,7 +8,7 @@ use gradus_cpu::CpuBackend;
 use gradus_data::{DataLoader, TensorDataset};
 use gradus_nn::{Forward, Init, Linear, Module, Schedule, Sgd, SgdConfig};
 use gradus_tensor::{DType, Device, Error, Generator, Reduction, Result, Tensor};
-use gradus_train::{Event, Outcome, Run, StepReport, Trainer, evaluate};
+use gradus_train::{Event, Outcome, Run, StepReport, Trainer, Validation, evaluate};
 
 type Batch = (Tensor, Tensor);
 
@@ -37,7 +37,7 @@ fn squared(model: &Linear, (x, y): &Batch) -> Result<Outcome> {
 impl Line {
     fn fit(&mut self, trainer: &Trainer, listen: &mut dyn FnMut(Event<'_>) -> Result<()>) -> Result<Run> {
         let mut logger = |event: Event<'_>| listen(event);
-        let validation = Some(&self.loader);
+        let validation: Option<&dyn Validation<_, _>> = Some(&self.loader);
         trainer.fit(&mut self.model, &mut self.optimizer, &self.loader, validation, &squared, &mut [&mut logger])
     }
 }

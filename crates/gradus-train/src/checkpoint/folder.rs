@@ -1,0 +1,181 @@
+//! [`Checkpoints`]: a folder of checkpoints.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gradus_file::{Disk, Os};
+use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
+
+use super::file;
+use super::state::Checkpoint;
+use super::writer::{Place, Writer, numbers};
+use crate::claim::{Attempt, Claim};
+
+const OP: &str = "checkpoints";
+
+/// A folder of checkpoints that survives a kill, a full disk and a power cut at any instant.
+///
+/// A checkpoint is a safetensors file with all tensors and texts, and a small JSON file, the manifest, with its length
+/// and checksum. Both are written beside their place, flushed and renamed, and the folder is flushed; the manifest
+/// comes last. So a checkpoint is there whole or not at all, and nothing that is there is ever written again. The
+/// newest ones are kept, 2 unless [`keep`](Checkpoints::keep) says otherwise, and the best one.
+///
+/// Opening the folder claims it for this process, until the value is dropped or the process ends, however it ends. What
+/// a killed process left half written is removed.
+///
+/// Checkpoints are written by a thread. If steps are faster than the disk, a checkpoint that still waits is replaced by
+/// a newer one, so the run never waits. Dropping the value waits for the thread; call [`wait`](Checkpoints::wait)
+/// before to see its last error.
+#[derive(Debug)]
+pub struct Checkpoints {
+    // The first field: the thread ends before the claim does.
+    writer: Writer,
+    place: Arc<Mutex<Place>>,
+    path: PathBuf,
+    _claim: Claim,
+}
+
+impl Checkpoints {
+    /// Opens the folder at `path`, which is created if it does not exist.
+    ///
+    /// # Errors
+    /// Fails if the folder cannot be created or read, or if another process uses it.
+    #[track_caller]
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Checkpoints::open_on(Arc::new(Os), path)
+    }
+
+    /// [`open`](Checkpoints::open), with writes that go to a disk of your own. Tests use it: `kill_test` of the
+    /// examples fills disks and cuts their power.
+    #[track_caller]
+    pub fn open_on(disk: Arc<dyn Disk>, path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let failed = |e| Error::io(OP, path.display(), e).help("name a folder that can be made and written to");
+        fs::create_dir_all(path).map_err(failed).here()?;
+        let claim = match Claim::take(path, true, File::try_lock).map_err(failed).here()? {
+            Attempt::Claimed(claim) => claim,
+            Attempt::Held(process) => {
+                let who = process.map(|process| format!(" ({process})")).unwrap_or_default();
+                let m = format!("another run saves its checkpoints in {}{who}", path.display());
+                return Err(Error::new(ErrorKind::Io, OP, m).help("name another folder, or wait until that run ends"));
+            }
+            Attempt::Unknown(e) => return Err(failed(e)),
+        };
+        let all = numbers(path).map_err(failed).here()?;
+        let mut saved = BTreeMap::new();
+        for &number in &all {
+            match file::read_manifest(path, number) {
+                Ok(manifest) => drop(saved.insert(number, manifest.best)),
+                // Of a later version: it counts, so that it stays until newer ones are there.
+                Err(e) if *e.kind() == ErrorKind::Unsupported => drop(saved.insert(number, false)),
+                Err(_) => {}
+            }
+        }
+        remove_leftovers(&*disk, path).map_err(failed).here()?;
+        let next = all.last().map_or(1, |last| last + 1);
+        let place = Place { disk, folder: path.to_owned(), keep: 2, saved, next };
+        let place = Arc::new(Mutex::new(place));
+        Ok(Checkpoints { writer: Writer::start(place.clone())?, place, path: path.to_owned(), _claim: claim })
+    }
+
+    /// Sets how many of the newest checkpoints are kept, at least 1; the best one is kept besides. Two allow for one
+    /// that a failing disk has damaged.
+    #[must_use]
+    pub fn keep(self, newest: usize) -> Self {
+        self.place().keep = newest.max(1);
+        self
+    }
+
+    /// The path of the folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Lets the thread write a checkpoint, and returns at once. If it is the best so far
+    /// ([`Checkpoint::best`]), it is kept until a better one is there.
+    ///
+    /// # Errors
+    /// Returns the first error of an earlier checkpoint that has not been returned yet. This one is written all the
+    /// same.
+    #[track_caller]
+    pub fn save(&self, checkpoint: Checkpoint) -> Result<()> {
+        self.writer.save(checkpoint.detached()?)
+    }
+
+    /// Waits until every checkpoint is written.
+    ///
+    /// # Errors
+    /// Returns the first error of a checkpoint that has not been returned yet.
+    #[track_caller]
+    pub fn wait(&self) -> Result<()> {
+        self.writer.wait()
+    }
+
+    /// The newest checkpoint that is not damaged, with its tensors on `device`; `None` if there are no checkpoints.
+    /// Those that are damaged are listed in [`Checkpoint::passed_over`].
+    ///
+    /// # Errors
+    /// Fails if all checkpoints are damaged, if one was written in a later version of the format, or if memory does not
+    /// suffice. An error of a checkpoint that was to be written is returned as well.
+    #[track_caller]
+    pub fn newest(&self, device: &Device) -> Result<Option<Checkpoint>> {
+        self.find(device, |_| true)
+    }
+
+    /// The best checkpoint that is there and not damaged, like [`newest`](Checkpoints::newest).
+    #[track_caller]
+    pub fn best(&self, device: &Device) -> Result<Option<Checkpoint>> {
+        self.find(device, |is_best| is_best)
+    }
+
+    #[track_caller]
+    fn find(&self, device: &Device, wanted: impl Fn(bool) -> bool) -> Result<Option<Checkpoint>> {
+        self.wait()?;
+        let mut place = self.place();
+        let mut passed_over = Vec::new();
+        // A manifest that cannot be read may be that of any checkpoint.
+        let all = numbers(&self.path).map_err(|e| Error::io(OP, self.path.display(), e)).here()?;
+        for number in all.into_iter().rev() {
+            if place.saved.get(&number).is_some_and(|&is_best| !wanted(is_best)) {
+                continue;
+            }
+            match file::read(&self.path, number, device) {
+                Ok(found) if wanted(found.best) => return Ok(Some(Checkpoint { passed_over, ..found })),
+                Ok(_) => {}
+                Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Format) => {
+                    // A damaged one does not count among those that are kept.
+                    place.saved.remove(&number);
+                    passed_over.push(e);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let Some(first) = passed_over.first() else { return Ok(None) };
+        let m = format!("no checkpoint in {} can be used: {}", self.path.display(), first.message());
+        let e = Error::new(ErrorKind::Format, OP, m).help("copy the files from a backup, or begin the run again");
+        Err(passed_over[1..].iter().fold(e, |e, other| e.note(other.message())))
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Removes what a killed process has not completed: temporary files, and tensors without a manifest.
+#[track_caller]
+fn remove_leftovers(disk: &dyn Disk, folder: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let alone = matches!(file::number(name), Some((number, false))
+            if fs::symlink_metadata(folder.join(&file::names(number)[1])).is_err());
+        if alone || gradus_file::is_temporary(name) {
+            // A file that stays takes room, no more.
+            let _ = disk.remove(&entry.path());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! Checkpoints: everything that a run needs to go on with the same bits, in files that survive a kill at any instant.
+
+mod file;
+mod folder;
+mod state;
+mod writer;
+
+pub use folder::Checkpoints;
+pub use state::Checkpoint;

@@ -1,0 +1,173 @@
+//! [`Writer`]: a thread that writes checkpoints while the run goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind as IoKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use gradus_file::Disk;
+use gradus_tensor::{Error, ErrorKind, Here, Result};
+
+use super::file;
+use super::state::Checkpoint;
+
+const OP: &str = "save_checkpoint";
+
+/// The thread, and what is to be written. Dropping it waits until all is written.
+#[derive(Debug)]
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// The checkpoints that wait: at most one that is the best so far and one that is not.
+    waiting: Vec<Checkpoint>,
+    is_writing: bool,
+    is_closed: bool,
+    /// The first error since the last call that returned one.
+    error: Option<Error>,
+}
+
+/// What the thread knows of the folder.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) folder: PathBuf,
+    pub(super) keep: usize,
+    /// The checkpoints that are there, each with whether it is the best of its time.
+    pub(super) saved: BTreeMap<u64, bool>,
+    /// The number of the next checkpoint.
+    pub(super) next: u64,
+}
+
+impl Writer {
+    #[track_caller]
+    pub(super) fn start(place: Arc<Mutex<Place>>) -> Result<Writer> {
+        let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
+        let of_thread = shared.clone();
+        let thread = std::thread::Builder::new().name("gradus-checkpoints".into());
+        let thread = thread.spawn(move || of_thread.run(&place)).map_err(|e| Error::io(OP, "a thread", e)).here()?;
+        Ok(Writer { shared, thread: Some(thread) })
+    }
+
+    /// Lets the thread write a checkpoint. One that still waits is replaced, unless it alone is the best. Returns an
+    /// error of an earlier checkpoint; this one is written all the same.
+    #[track_caller]
+    pub(super) fn save(&self, checkpoint: Checkpoint) -> Result<()> {
+        let mut queue = self.shared.lock();
+        queue.waiting.retain(|other| other.best && !checkpoint.best);
+        queue.waiting.push(checkpoint);
+        self.shared.changed.notify_all();
+        queue.error.take().map_or(Ok(()), Err).here()
+    }
+
+    /// Waits until everything is written.
+    #[track_caller]
+    pub(super) fn wait(&self) -> Result<()> {
+        let mut queue = self.shared.lock();
+        while queue.is_writing || !queue.waiting.is_empty() {
+            queue = self.shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.error.take().map_or(Ok(()), Err).here()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.shared.lock().is_closed = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, place: &Mutex<Place>) {
+        let mut queue = self.lock();
+        loop {
+            if queue.waiting.is_empty() {
+                if queue.is_closed {
+                    return;
+                }
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let checkpoint = queue.waiting.remove(0);
+            queue.is_writing = true;
+            drop(queue);
+            let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+            let written = catch_unwind(AssertUnwindSafe(|| place.write(&checkpoint)));
+            drop(place);
+            let written = written.unwrap_or_else(|_| Err(Error::new(ErrorKind::Backend, OP, "the device panicked")));
+            queue = self.lock();
+            queue.is_writing = false;
+            if let Err(e) = written {
+                let note = format!("the checkpoint of step {} is not saved; those before it are", checkpoint.step);
+                queue.error.get_or_insert(e.note(note));
+            }
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Place {
+    /// Writes a checkpoint, then removes those that are too many.
+    #[track_caller]
+    fn write(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        // The number is used up even if this fails, so that no file is ever written twice.
+        let number = self.next;
+        self.next += 1;
+        if let Err(e) = file::write(&*self.disk, &self.folder, number, checkpoint) {
+            // The manifest may be there, although the folder could not be flushed.
+            let _ = self.remove(number);
+            return Err(e);
+        }
+        self.saved.insert(number, checkpoint.best);
+        let newest = self.saved.keys().rev().take(self.keep);
+        let best = self.saved.iter().rev().find(|(_, best)| **best);
+        let kept: BTreeSet<u64> = newest.copied().chain(best.map(|(number, _)| *number)).collect();
+        let mut all: Vec<u64> = numbers(&self.folder).map_err(|e| gradus_file::failed(OP, &self.folder, e)).here()?;
+        all.retain(|number| !kept.contains(number));
+        self.saved.retain(|number, _| kept.contains(number));
+        all.into_iter().try_for_each(|number| self.remove(number))
+    }
+
+    /// Removes a checkpoint, its manifest first: without it, the rest is not one.
+    #[track_caller]
+    fn remove(&self, number: u64) -> Result<()> {
+        for name in file::names(number).iter().rev() {
+            let path = self.folder.join(name);
+            match self.disk.remove(&path) {
+                Err(e) if e.kind() != IoKind::NotFound => return Err(gradus_file::failed(OP, &path, e)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The numbers of the files of checkpoints in a folder, in ascending order.
+#[track_caller]
+pub(super) fn numbers(folder: &std::path::Path) -> std::io::Result<Vec<u64>> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(folder)? {
+        found.extend(entry?.file_name().to_str().and_then(file::number).map(|(number, _)| number));
+    }
+    Ok(found.into_iter().collect())
+}

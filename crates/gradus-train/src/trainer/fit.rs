@@ -1,0 +1,206 @@
+//! [`Trainer::fit`]: the loop over epochs and steps.
+
+use std::time::Instant;
+
+use gradus_data::{DataLoader, Dataset, Sample};
+use gradus_nn::{Module, Optimizer};
+use gradus_tensor::{Error, Here, Result};
+
+use super::early_stopping::Monitor;
+use super::options::{OnNonFinite, Trainer};
+use super::progress::Progress;
+use super::saving::Saving;
+use super::step::{Failure, explained};
+use crate::{EpochReport, Event, Logger, Run, StepReport, Task, Validation};
+
+/// The steps in a row that may be skipped because they are not finite.
+const MOST_IN_A_ROW: u32 = 10;
+
+impl Trainer {
+    /// Trains `model`. If there is a `validation` set, evaluates the model on it after each epoch. It may hold batches
+    /// of another type than the training set.
+    ///
+    /// # Errors
+    /// Returns the errors of the dataset, the model, the loggers and the checkpoints. An empty dataset is an error too,
+    /// and so is a loss that is not finite, with the epoch, the step and the operation, unless
+    /// [`on_non_finite`](Trainer::on_non_finite) says otherwise.
+    ///
+    /// A step that fails changes nothing: parameters, running statistics, the random numbers of layers and the
+    /// optimiser keep the state of the previous step ([`all_or_nothing`](gradus_tensor::all_or_nothing)). The exception
+    /// is a device that fails in the middle of [`Optimizer::step`]; the error then says so.
+    #[track_caller]
+    pub fn fit<M, D, T>(
+        &self,
+        model: &mut M,
+        optimizer: &mut dyn Optimizer,
+        train: &DataLoader<D>,
+        validation: Option<&dyn Validation<M, T>>,
+        task: &T,
+        loggers: &mut [&mut dyn Logger],
+    ) -> Result<Run>
+    where
+        M: Module + ?Sized,
+        D: Dataset + 'static,
+        D::Item: Sample,
+        T: Task<M, <D::Item as Sample>::Batch> + ?Sized,
+    {
+        if train.is_empty() {
+            let m = format!("{} samples give no batch of {}", train.dataset().len(), train.batch_size());
+            return Err(Error::argument("trainer", m).help("give more samples or a smaller batch size"));
+        }
+        if self.on_non_finite == OnNonFinite::RollBack && self.folder.is_none() {
+            let e = Error::argument("trainer", "rolling back needs checkpoints to go back to");
+            return Err(e.help("name a folder with `checkpoints`"));
+        }
+        let quick = self.fast_dev_run;
+        let (epochs, batches) = if quick { (1, self.accumulate.min(train.len())) } else { (self.epochs, train.len()) };
+        let mut tell = |event: Event<'_>| loggers.iter_mut().try_for_each(|logger| logger.log(event));
+        let settings =
+            [("batch_size", train.batch_size()), ("samples", train.dataset().len()), ("batches", train.len())];
+        let mut saving = self.open(model, optimizer, train.device(), &settings)?;
+        let resumed = saving.as_mut().and_then(|saving| saving.resumed.take());
+        tell(Event::Start { epochs, steps: batches.div_ceil(self.accumulate), samples: train.samples() }).here()?;
+        let goes_on = resumed.is_some();
+        let (mut progress, mut run) = resumed.unwrap_or_default();
+        progress.epoch = progress.epoch.max(1);
+        if let Some(saving) = saving.as_ref().filter(|_| goes_on) {
+            let (epoch, step, damaged) = (progress.epoch, run.steps, saving.passed_over());
+            tell(Event::Resumed { epoch, step, run: &run, damaged }).here()?;
+        }
+        while progress.epoch <= epochs && !progress.is_done && !self.stopped() {
+            let epoch = progress.epoch;
+            tell(Event::EpochStart { epoch }).here()?;
+            model.train();
+            let (start, before) = (Instant::now(), progress.seconds_of_epoch);
+            let mut rest = train.epoch(epoch as u64)?.take(batches).skip(progress.batches);
+            while progress.batches < batches {
+                // At most `accumulate` batches.
+                let mut group = Vec::new();
+                for batch in rest.by_ref().take(self.accumulate) {
+                    group.push(batch.here()?);
+                }
+                if group.is_empty() || self.stopped() {
+                    break;
+                }
+                match self.step_at(self.schedule.factor(run.steps), model, optimizer, task, &group) {
+                    Ok(done) => {
+                        let (samples, loss) = (done.tally.samples, done.loss);
+                        progress.tally.merge(&done.tally);
+                        progress.batches += group.len();
+                        progress.steps_of_epoch += 1;
+                        progress.in_a_row = 0;
+                        progress.seconds_of_epoch = before + start.elapsed().as_secs_f64();
+                        run.steps += 1;
+                        tell(Event::Step(&StepReport {
+                            epoch,
+                            step: progress.steps_of_epoch,
+                            loss,
+                            mean_loss: progress.tally.loss(),
+                            accuracy: progress.tally.accuracy(),
+                            samples,
+                            lr: optimizer.lr().first().copied().unwrap_or(0.0),
+                            grad_norm: done.grad_norm,
+                            seconds: run.seconds + progress.seconds_of_epoch,
+                        }))
+                        .here()?;
+                        if let (Some(saving), Some(every)) = (&mut saving, self.save_every)
+                            && run.steps.is_multiple_of(every)
+                        {
+                            self.save(saving, model, optimizer, &progress, &run, false)?;
+                        }
+                    }
+                    Err(Failure::Other(e)) => return Err(e),
+                    Err(Failure::NonFinite(trouble)) => {
+                        let at = (epoch, progress.steps_of_epoch + 1);
+                        progress.in_a_row += 1;
+                        if self.on_non_finite == OnNonFinite::Error || progress.in_a_row >= MOST_IN_A_ROW {
+                            let e = explained(trouble, at, model, task, &group);
+                            let many =
+                                format!("the steps before it were not finite either: {} in a row", progress.in_a_row);
+                            return Err(if progress.in_a_row > 1 { e.note(many) } else { e });
+                        }
+                        progress.batches += group.len();
+                        progress.skipped += 1;
+                        run.skipped += 1;
+                        if let (OnNonFinite::RollBack, Some(saving)) = (self.on_non_finite, &saving) {
+                            self.roll_back(saving, model, optimizer)?;
+                        }
+                        tell(Event::Skipped { epoch, step: at.1, value: trouble.value }).here()?;
+                    }
+                }
+            }
+            // An epoch whose validation is left out is not over: a run that resumes does it.
+            if self.stopped() && (progress.batches < batches || validation.is_some()) {
+                if progress.steps_of_epoch > 0 {
+                    if let Some(saving) = &mut saving {
+                        self.save(saving, model, optimizer, &progress, &run, false)?;
+                    }
+                    let report = self.report(&progress, &run, None);
+                    (run.samples, run.seconds) = (run.samples + report.samples, run.seconds + report.seconds);
+                    tell(Event::EpochEnd(&report)).here()?;
+                    run.epochs.push(report);
+                }
+                break;
+            }
+            if progress.steps_of_epoch == 0 {
+                let m = format!("no step of epoch {epoch} could be done: none was finite");
+                return Err(Error::argument("trainer", m).help("lower the learning rate, or look at the data"));
+            }
+            let validation = validation.map(|set| set.evaluate(model, task, quick.then_some(1))).transpose()?;
+            let report = self.report(&progress, &run, validation);
+            (run.samples, run.seconds) = (run.samples + report.samples, run.seconds + report.seconds);
+            tell(Event::EpochEnd(&report)).here()?;
+            let is_best = self.judge(&report, &mut progress);
+            run.epochs.push(report);
+            progress = Progress {
+                epoch: epoch + 1,
+                batches: 0,
+                steps_of_epoch: 0,
+                seconds_of_epoch: 0.0,
+                tally: Default::default(),
+                ..progress
+            };
+            if let Some(saving) = &mut saving {
+                self.save(saving, model, optimizer, &progress, &run, is_best)?;
+            }
+        }
+        run.stopped_early = progress.is_done;
+        run.stopped = !run.stopped_early && progress.epoch <= epochs;
+        saving.map_or(Ok(()), Saving::finish)?;
+        tell(Event::End(&run)).here()?;
+        Ok(run)
+    }
+
+    fn report(&self, progress: &Progress, run: &Run, validation: Option<crate::Evaluation>) -> EpochReport {
+        EpochReport {
+            epoch: progress.epoch,
+            steps: progress.steps_of_epoch,
+            samples: progress.tally.samples,
+            loss: progress.tally.loss(),
+            accuracy: progress.tally.accuracy(),
+            lr_factor: self.schedule.factor(run.steps.saturating_sub(1)),
+            seconds: progress.seconds_of_epoch,
+            validation,
+        }
+    }
+
+    /// Whether the epoch is the best so far. Counts the epochs without an improvement.
+    fn judge(&self, report: &EpochReport, progress: &mut Progress) -> bool {
+        let without = if report.validation.is_some() { Monitor::ValidationLoss } else { Monitor::Loss };
+        let monitor = self.monitor.unwrap_or(without);
+        let Some(value) = monitor.of(report) else { return false };
+        if let Some(rule) = self.early_stopping {
+            if monitor.is_better(value, progress.best_by_delta, rule.min_delta) {
+                (progress.best_by_delta, progress.waited) = (Some(value), 0);
+            } else {
+                progress.waited += 1;
+                progress.is_done = progress.waited >= rule.patience.max(1);
+            }
+        }
+        let is_best = monitor.is_better(value, progress.best, 0.0);
+        if is_best {
+            progress.best = Some(value);
+        }
+        is_best
+    }
+}

@@ -1,0 +1,14 @@
+//! [`Trainer`]: trains a model step by step, in epochs.
+
+mod early_stopping;
+mod fit;
+mod lr_finder;
+mod options;
+mod overfit;
+mod progress;
+mod saving;
+mod step;
+
+pub use early_stopping::{EarlyStopping, Monitor};
+pub use lr_finder::{LrFinder, LrPoint, LrRange};
+pub use options::{OnNonFinite, Trainer};

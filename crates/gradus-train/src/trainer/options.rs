@@ -1,0 +1,257 @@
+//! [`Trainer`] and its options.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gradus_file::{Disk, Os};
+use gradus_nn::{Schedule, StateDict};
+use gradus_tensor::{Error, Result};
+
+use super::early_stopping::{EarlyStopping, Monitor};
+
+/// Reads a part of the state for a checkpoint.
+type Read = dyn Fn() -> Result<StateDict>;
+
+/// Puts a part of the state back.
+type Put = dyn Fn(&StateDict) -> Result<()>;
+
+/// A part of the state that is the user's, with the functions that read it and put it back.
+#[derive(Clone)]
+pub(super) struct OwnState {
+    pub(super) name: String,
+    pub(super) read: Arc<Read>,
+    pub(super) put: Arc<Put>,
+}
+
+/// Trains a model on a dataset, epoch by epoch.
+///
+/// The model, the optimiser and the loader determine the run: starting from the same ones gives the same bits. With
+/// [`resume`](Trainer::resume), a run that was killed goes on within its epoch, also with the same bits.
+///
+/// ```no_run
+/// # use gradus_train::*; use gradus_tensor::Result;
+/// # fn f() -> Result<()> {
+/// let trainer = Trainer::new(20)?
+///     .clip_norm(1.0)?
+///     .early_stopping(EarlyStopping { patience: 3, ..Default::default() })
+///     .resume("out/checkpoints");
+/// # Ok(()) }
+/// ```
+#[must_use = "a trainer does nothing until `fit`, and setting an option gives a new trainer"]
+#[derive(Clone)]
+pub struct Trainer {
+    pub(super) epochs: usize,
+    pub(super) schedule: Schedule,
+    pub(super) stop: Option<Arc<AtomicBool>>,
+    pub(super) accumulate: usize,
+    pub(super) clip_norm: Option<f64>,
+    pub(super) clip_value: Option<f64>,
+    pub(super) log_grad_norm: bool,
+    pub(super) on_non_finite: OnNonFinite,
+    pub(super) monitor: Option<Monitor>,
+    pub(super) early_stopping: Option<EarlyStopping>,
+    pub(super) folder: Option<PathBuf>,
+    pub(super) resumes: bool,
+    pub(super) save_every: Option<u64>,
+    pub(super) keep: usize,
+    pub(super) config: BTreeMap<String, String>,
+    pub(super) states: Vec<OwnState>,
+    pub(super) fast_dev_run: bool,
+    pub(super) disk: Arc<dyn Disk>,
+}
+
+/// What the trainer does with a loss or a gradient that is NaN or infinite. In each case the step changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnNonFinite {
+    /// The run ends with an error. The batch is run again with checks, and the error names the first operation that
+    /// made a number that is not finite, its line and its layer. Gradients are looked at only if their norm is computed
+    /// for another option.
+    #[default]
+    Error,
+    /// The run goes on with the next batch. Ten such steps in a row are an error.
+    Skip,
+    /// The model, the optimiser and the random numbers go back to the last checkpoint, and the run goes on with the
+    /// next batch. Ten such steps in a row are an error. It needs [`Trainer::checkpoints`].
+    RollBack,
+}
+
+impl Trainer {
+    /// A trainer for this many epochs, with a constant learning rate. Errors if there are 0 epochs.
+    #[track_caller]
+    pub fn new(epochs: usize) -> Result<Self> {
+        if epochs == 0 {
+            return Err(Error::argument("trainer", "0 epochs train nothing; it is at least 1"));
+        }
+        Ok(Trainer {
+            epochs,
+            schedule: Schedule::constant(),
+            stop: None,
+            accumulate: 1,
+            clip_norm: None,
+            clip_value: None,
+            log_grad_norm: false,
+            on_non_finite: OnNonFinite::Error,
+            monitor: None,
+            early_stopping: None,
+            folder: None,
+            resumes: false,
+            save_every: None,
+            keep: 2,
+            config: BTreeMap::new(),
+            states: Vec::new(),
+            fast_dev_run: false,
+            disk: Arc::new(Os),
+        })
+    }
+
+    /// Lets the learning rate follow `schedule`, whose steps are counted from the start of the run.
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.schedule = schedule;
+        self
+    }
+
+    /// Ends the run before the next step once `flag` is true. If there are checkpoints, the state is saved.
+    pub fn stop_when(mut self, flag: Arc<AtomicBool>) -> Self {
+        self.stop = Some(flag);
+        self
+    }
+
+    /// Makes one step of the optimiser from the mean gradient of `batches` batches, so that they count as one large
+    /// batch. The last step of an epoch takes what is left. Errors if it is 0.
+    #[track_caller]
+    pub fn accumulate(mut self, batches: usize) -> Result<Self> {
+        if batches == 0 {
+            return Err(Error::argument("trainer", "a step from the gradients of 0 batches; it is at least 1"));
+        }
+        self.accumulate = batches;
+        Ok(self)
+    }
+
+    /// Scales the gradients before each step, so that their total norm is at most `max_norm`; see
+    /// [`clip_grad_norm`](gradus_nn::clip_grad_norm). Errors unless it is above 0.
+    #[track_caller]
+    pub fn clip_norm(mut self, max_norm: f64) -> Result<Self> {
+        if max_norm.is_nan() || max_norm <= 0.0 {
+            return Err(Error::argument("trainer", format!("clip_norm is {max_norm}; it is above 0")));
+        }
+        self.clip_norm = Some(max_norm);
+        Ok(self)
+    }
+
+    /// Clamps each element of the gradients to `-max ..= max` before each step, and before
+    /// [`clip_norm`](Trainer::clip_norm) if both are set. Errors unless it is above 0.
+    #[track_caller]
+    pub fn clip_value(mut self, max: f64) -> Result<Self> {
+        if max.is_nan() || max <= 0.0 {
+            return Err(Error::argument("trainer", format!("clip_value is {max}; it is above 0")));
+        }
+        self.clip_value = Some(max);
+        Ok(self)
+    }
+
+    /// Reports the norm of the gradients in each [`StepReport`](crate::StepReport).
+    pub fn log_grad_norm(mut self) -> Self {
+        self.log_grad_norm = true;
+        self
+    }
+
+    /// Sets what happens if a loss or a gradient is not finite.
+    pub fn on_non_finite(mut self, policy: OnNonFinite) -> Self {
+        self.on_non_finite = policy;
+        self
+    }
+
+    /// Sets the number that says which epoch is the best. Without this, it is the validation loss if there is a
+    /// validation set, and the training loss otherwise.
+    pub fn monitor(mut self, monitor: Monitor) -> Self {
+        self.monitor = Some(monitor);
+        self
+    }
+
+    /// Ends the run when the monitored number does not get better.
+    pub fn early_stopping(mut self, rule: EarlyStopping) -> Self {
+        self.early_stopping = Some(rule);
+        self
+    }
+
+    /// Saves a checkpoint in the folder `path` after each epoch. The newest two and the best one are kept. A folder that
+    /// has checkpoints already is an error; [`resume`](Trainer::resume) goes on from them.
+    pub fn checkpoints(mut self, path: impl Into<PathBuf>) -> Self {
+        self.folder = Some(path.into());
+        self.resumes = false;
+        self
+    }
+
+    /// Goes on from the newest checkpoint in the folder `path`, and saves more there, as with
+    /// [`checkpoints`](Trainer::checkpoints). If there are none yet, the run begins. It is an error if the model, the
+    /// optimiser or the settings differ from those of the run that was saved; the error names what differs.
+    pub fn resume(mut self, path: impl Into<PathBuf>) -> Self {
+        self.folder = Some(path.into());
+        self.resumes = true;
+        self
+    }
+
+    /// Saves a checkpoint after every `steps` steps as well. Errors if it is 0.
+    #[track_caller]
+    pub fn save_every(mut self, steps: u64) -> Result<Self> {
+        if steps == 0 {
+            return Err(Error::argument("trainer", "a checkpoint every 0 steps; it is at least 1"));
+        }
+        self.save_every = Some(steps);
+        Ok(self)
+    }
+
+    /// Sets how many of the newest checkpoints are kept besides the best one; at least 1, and 2 without this.
+    pub fn keep(mut self, newest: usize) -> Self {
+        self.keep = newest.max(1);
+        self
+    }
+
+    /// Saves a setting of yours with each checkpoint. A run that resumes must have the same ones.
+    pub fn config(mut self, name: impl Into<String>, value: impl fmt::Display) -> Self {
+        self.config.insert(name.into(), value.to_string());
+        self
+    }
+
+    /// Saves a state of yours with each checkpoint, such as that of a loss scaler or of running averages. `read` copies
+    /// it, and `put` puts it back when the run resumes. A name has letters, digits, `_` and `-`.
+    pub fn state(
+        mut self,
+        name: impl Into<String>,
+        read: impl Fn() -> Result<StateDict> + 'static,
+        put: impl Fn(&StateDict) -> Result<()> + 'static,
+    ) -> Self {
+        self.states.push(OwnState { name: name.into(), read: Arc::new(read), put: Arc::new(put) });
+        self
+    }
+
+    /// Runs one step and one batch of validation, and saves nothing: a quick test of everything that a run calls.
+    pub fn fast_dev_run(mut self) -> Self {
+        self.fast_dev_run = true;
+        self
+    }
+
+    /// Writes checkpoints to a disk of your own; see [`Checkpoints::open_on`](crate::Checkpoints::open_on).
+    pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {
+        self.disk = disk;
+        self
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for Trainer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trainer")
+            .field("epochs", &self.epochs)
+            .field("schedule", &self.schedule)
+            .field("accumulate", &self.accumulate)
+            .field("checkpoints", &self.folder)
+            .finish_non_exhaustive()
+    }
+}

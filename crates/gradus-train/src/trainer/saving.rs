@@ -1,0 +1,121 @@
+//! The checkpoints of a run.
+
+use gradus_nn::{Module, Optimizer};
+use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
+
+use super::options::Trainer;
+use super::progress::Progress;
+use crate::{Checkpoint, Checkpoints, Run};
+
+/// The checkpoints of a run, and the last good state.
+pub(super) struct Saving {
+    folder: Checkpoints,
+    /// The last checkpoint, to roll back to. It shares its tensors with the one that is written.
+    pub(super) last: Checkpoint,
+    /// How far the run that was saved is, if this one goes on from it.
+    pub(super) resumed: Option<(Progress, Run)>,
+}
+
+impl Trainer {
+    /// Opens the folder. Restores its newest checkpoint, if the run resumes and there is one. `settings` are those that
+    /// the loader has.
+    #[track_caller]
+    pub(super) fn open<M: Module + ?Sized>(
+        &self,
+        model: &mut M,
+        optimizer: &mut dyn Optimizer,
+        device: &Device,
+        settings: &[(&str, usize)],
+    ) -> Result<Option<Saving>> {
+        let Some(path) = self.folder.as_ref().filter(|_| !self.fast_dev_run) else { return Ok(None) };
+        let mut first = Checkpoint::default();
+        first.config.extend(self.config.clone());
+        first.config.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())));
+        first.config.insert("accumulate".into(), self.accumulate.to_string());
+        first.config.insert("schedule".into(), format!("{:?}", self.schedule));
+        first.config.insert("clip_norm".into(), format!("{:?}", self.clip_norm));
+        first.config.insert("clip_value".into(), format!("{:?}", self.clip_value));
+        first.config.insert("on_non_finite".into(), format!("{:?}", self.on_non_finite));
+        let folder = Checkpoints::open_on(self.disk.clone(), path)?.keep(self.keep);
+        let found = folder.newest(device)?;
+        let Some(found) = found else {
+            let now = self.now(model, optimizer)?;
+            let last = Checkpoint { config: first.config, ..now };
+            return Ok(Some(Saving { folder, last, resumed: None }));
+        };
+        if !self.resumes {
+            let m = format!("{} has checkpoints of another run already", path.display());
+            return Err(Error::new(ErrorKind::Io, "trainer", m).help("go on with `resume`, or name another folder"));
+        }
+        let from = |e: Error| e.note(format!("checkpoints: {}", path.display()));
+        found.check_config(&first.config).map_err(from)?;
+        let progress = Progress::of(&found).map_err(from)?;
+        let missing = self.states.iter().find(|own| !found.states.contains_key(&own.name));
+        if let Some(own) = missing {
+            let m = format!("the checkpoint has no state {:?}", own.name);
+            return Err(from(Error::argument("trainer", m).help("set the same states as the run that was saved")));
+        }
+        found.restore(model, optimizer).map_err(from)?;
+        for own in &self.states {
+            if let Some(state) = found.states.get(&own.name) {
+                (own.put)(state).map_err(from)?;
+            }
+        }
+        Ok(Some(Saving { folder, last: found, resumed: Some(progress) }))
+    }
+
+    /// The state as it is now.
+    #[track_caller]
+    fn now<M: Module + ?Sized>(&self, model: &M, optimizer: &dyn Optimizer) -> Result<Checkpoint> {
+        let mut checkpoint = Checkpoint::of(model, optimizer)?;
+        for own in &self.states {
+            checkpoint.states.insert(own.name.clone(), (own.read)().here()?);
+        }
+        Ok(checkpoint)
+    }
+
+    /// Lets a checkpoint be written.
+    #[track_caller]
+    pub(super) fn save<M: Module + ?Sized>(
+        &self,
+        saving: &mut Saving,
+        model: &M,
+        optimizer: &dyn Optimizer,
+        progress: &Progress,
+        run: &Run,
+        best: bool,
+    ) -> Result<()> {
+        let mut checkpoint = self.now(model, optimizer)?;
+        progress.put_into(&mut checkpoint, run)?;
+        checkpoint.best = best;
+        checkpoint.config = saving.last.config.clone();
+        saving.last = checkpoint.clone();
+        saving.folder.save(checkpoint)
+    }
+
+    /// Puts the last good state back.
+    #[track_caller]
+    pub(super) fn roll_back<M: Module + ?Sized>(
+        &self,
+        saving: &Saving,
+        model: &mut M,
+        optimizer: &mut dyn Optimizer,
+    ) -> Result<()> {
+        saving.last.restore(model, optimizer)?;
+        let own = self.states.iter().filter_map(|own| Some((own, saving.last.states.get(&own.name)?)));
+        own.into_iter().try_for_each(|(own, state)| (own.put)(state)).here()
+    }
+}
+
+impl Saving {
+    /// Waits until all checkpoints are written.
+    #[track_caller]
+    pub(super) fn finish(self) -> Result<()> {
+        self.folder.wait()
+    }
+
+    /// The damaged checkpoints that were passed over.
+    pub(super) fn passed_over(&self) -> &[Error] {
+        &self.last.passed_over
+    }
+}

@@ -1,0 +1,181 @@
+//! One step: forward and backward passes, clipping, and the update of the parameters.
+
+use gradus_nn::{Module, Optimizer, clip_grad_norm, clip_grad_value};
+use gradus_tensor::{
+    Error, ErrorKind, Gradients, Here, Result, all_or_nothing, autograd::NonFiniteReport, find_nonfinite,
+};
+
+use super::options::{OnNonFinite, Trainer};
+use crate::Task;
+use crate::task::Tally;
+
+/// What a step gives.
+pub(super) struct Stepped {
+    /// The mean loss over the samples of the step.
+    pub(super) loss: f64,
+    /// The sums over the batches of the step.
+    pub(super) tally: Tally,
+    pub(super) grad_norm: Option<f64>,
+}
+
+/// Why a step failed.
+pub(super) enum Failure {
+    /// A loss or a gradient is not finite. The step has changed nothing.
+    NonFinite(NonFinite),
+    Other(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        Failure::Other(e)
+    }
+}
+
+/// A loss, or a norm of gradients, that is not finite.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NonFinite {
+    pub(super) value: f64,
+    /// The number of the batch in the step that has this loss; `None` if it is the gradients.
+    pub(super) batch: Option<usize>,
+}
+
+impl Trainer {
+    /// Makes one step from these batches at this factor on the learning rate, all of it or nothing.
+    #[track_caller]
+    pub(super) fn step_at<M, B, T>(
+        &self,
+        lr_factor: f64,
+        model: &mut M,
+        optimizer: &mut dyn Optimizer,
+        task: &T,
+        batches: &[B],
+    ) -> std::result::Result<Stepped, Failure>
+    where
+        M: Module + ?Sized,
+        T: Task<M, B> + ?Sized,
+    {
+        let mut trouble = None;
+        let done = all_or_nothing(|| {
+            let refuse = |e: &'static str| Err(Error::argument("trainer", e));
+            let (mut tally, mut total): (Tally, Option<Gradients>) = (Tally::default(), None);
+            let mut last = 0.0;
+            for (i, batch) in batches.iter().enumerate() {
+                let outcome = task.run(model, batch)?;
+                let value = outcome.loss.item()?;
+                if !value.is_finite() {
+                    trouble = Some(NonFinite { value, batch: Some(i) });
+                    return refuse("the loss is not finite");
+                }
+                let loss = match batches.len() {
+                    1 => outcome.loss.clone(),
+                    n => outcome.loss.div(n as f64)?,
+                };
+                let gradients = loss.backward()?;
+                match &mut total {
+                    Some(total) => total.accumulate(gradients)?,
+                    None => total = Some(gradients),
+                }
+                tally.add(&outcome, value);
+                last = value;
+            }
+            let Some(mut gradients) = total else { return refuse("a step has no batches") };
+            let grad_norm = match self.clip(&mut gradients, optimizer)? {
+                Some(value) if !value.is_finite() => {
+                    trouble = Some(NonFinite { value, batch: None });
+                    return refuse("the gradient is not finite");
+                }
+                norm => norm,
+            };
+            update(lr_factor, optimizer, &gradients)?;
+            // The mean over one batch is its loss, without a rounding.
+            let loss = if batches.len() == 1 { last } else { tally.loss() };
+            Ok(Stepped { loss, tally, grad_norm })
+        });
+        match (done.here(), trouble) {
+            (Ok(done), _) => Ok(done),
+            (Err(_), Some(trouble)) => Err(Failure::NonFinite(trouble)),
+            (Err(e), None) => Err(Failure::Other(e)),
+        }
+    }
+
+    /// Clips the gradients. Returns their norm before [`clip_norm`](Trainer::clip_norm), if it is wanted.
+    #[track_caller]
+    fn clip(&self, gradients: &mut Gradients, optimizer: &dyn Optimizer) -> Result<Option<f64>> {
+        let wants_norm = self.log_grad_norm || self.clip_norm.is_some() || self.on_non_finite != OnNonFinite::Error;
+        if self.clip_value.is_none() && !wants_norm {
+            return Ok(None);
+        }
+        let parameters = optimizer.parameters();
+        if let Some(max) = self.clip_value {
+            clip_grad_value(gradients, &parameters, max)?;
+        }
+        if !wants_norm {
+            return Ok(None);
+        }
+        match clip_grad_norm(gradients, &parameters, self.clip_norm.unwrap_or(f64::INFINITY)) {
+            Ok(norm) => Ok(Some(norm)),
+            // The bound has been checked, so this is a norm that is not finite.
+            Err(e) if *e.kind() == ErrorKind::InvalidArgument => Ok(Some(f64::NAN)),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Updates the parameters at this factor on the learning rate. If that fails, the old factor is restored.
+#[track_caller]
+fn update(lr_factor: f64, optimizer: &mut dyn Optimizer, gradients: &Gradients) -> Result<()> {
+    let before = optimizer.lr_factor();
+    optimizer.set_lr_factor(lr_factor)?;
+    let stepped = optimizer.step(gradients);
+    if stepped.is_err() {
+        optimizer.set_lr_factor(before)?;
+    }
+    stepped
+}
+
+/// The error about a step that is not finite. The batch is run again, with checks, from the same state.
+#[track_caller]
+pub(super) fn explained<M, B, T>(
+    trouble: NonFinite,
+    (epoch, step): (usize, usize),
+    model: &mut M,
+    task: &T,
+    batches: &[B],
+) -> Error
+where
+    M: Module + ?Sized,
+    T: Task<M, B> + ?Sized,
+{
+    let (what, value) = (if trouble.batch.is_some() { "loss" } else { "norm of the gradients" }, trouble.value);
+    let mut e = Error::argument("trainer", format!("the {what} is {value} in epoch {epoch}, step {step}"));
+    let suspects = match trouble.batch.and_then(|i| batches.get(i)) {
+        Some(batch) => std::slice::from_ref(batch),
+        None => batches,
+    };
+    if let Some((report, layer)) = suspects.iter().find_map(|batch| first_operation(model, task, batch)) {
+        let layer = layer.map(|layer| format!(", in the layer {layer}")).unwrap_or_default();
+        e = e.note(format!("first operation{layer}: {report}"));
+    }
+    match suspects.iter().find_map(|batch| task.diagnose(batch)) {
+        Some(reason) => e.note(reason).help("clean the data; numbers of a sample have to be finite"),
+        None => e.help("lower the learning rate, and look for extreme values in the data"),
+    }
+}
+
+/// The first operation of a pass over the batch whose result is not finite, and its layer. The pass leaves nothing.
+fn first_operation<M, B, T>(model: &mut M, task: &T, batch: &B) -> Option<(NonFiniteReport, Option<String>)>
+where
+    M: Module + ?Sized,
+    T: Task<M, B> + ?Sized,
+{
+    let (mut found, mut layer) = (None, None);
+    let undone: Result<()> = all_or_nothing(|| {
+        found = find_nonfinite(|| {
+            let outcome = task.run(model, batch).inspect_err(|e| layer = e.layer().map(|layer| layer.to_string()))?;
+            outcome.loss.backward()
+        })?;
+        Err(Error::argument("trainer", "this pass is undone"))
+    });
+    drop(undone);
+    found.map(|report| (report, layer))
+}
