@@ -33,9 +33,9 @@
 
 mod checkpoint;
 mod claim;
-mod confusion;
 mod history;
 mod logger;
+mod metrics;
 mod report;
 mod run_folder;
 mod staged;
@@ -44,10 +44,13 @@ mod trainer;
 mod write;
 
 pub use checkpoint::{Checkpoint, Checkpoints};
-pub use confusion::ConfusionMatrix;
 pub use gradus_file::{Disk, DiskFile, Os};
 pub use history::History;
 pub use logger::{CsvLogger, Event, Logger};
+pub use metrics::{
+    Accuracy, Average, AveragePrecision, CalibrationError, ClassScore, ConfusionMatrix, Metric, Perplexity, R2,
+    RegressionError, RocAuc, TopK, measure,
+};
 pub use report::{EpochReport, Run, StepReport};
 pub use run_folder::RunFolder;
 pub use staged::{StagedFiles, rescue};

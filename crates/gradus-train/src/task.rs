@@ -6,7 +6,7 @@ use gradus_tensor::{DType, Error, Here, Reduction, Result, Tensor, no_grad_guard
 
 use serde::{Deserialize, Serialize};
 
-use crate::ConfusionMatrix;
+use crate::{ConfusionMatrix, measure};
 
 /// The result of a model on a batch.
 #[derive(Debug, Clone)]
@@ -71,14 +71,9 @@ impl<M: Forward + ?Sized> Task<M, (Tensor, Tensor)> for Classification {
 /// The number of rows whose largest logit is that of their label.
 #[track_caller]
 fn agreeing(logits: &Tensor, labels: &Tensor) -> Result<usize> {
-    Ok(labels_and_predictions(logits, labels)?.filter(|(label, predicted)| label == predicted).count())
-}
-
-#[track_caller]
-fn labels_and_predictions(logits: &Tensor, labels: &Tensor) -> Result<impl Iterator<Item = (i64, i64)>> {
     let predicted = logits.detach().argmax(1, false)?.to_dtype(DType::I64)?.to_vec::<i64>()?;
     let labels = labels.to_dtype(DType::I64)?.to_vec::<i64>()?;
-    Ok(labels.into_iter().zip(predicted))
+    Ok(labels.iter().zip(&predicted).filter(|(label, predicted)| label == predicted).count())
 }
 
 impl Classification {
@@ -91,14 +86,7 @@ impl Classification {
         D::Item: Sample<Batch = (Tensor, Tensor)>,
     {
         let mut matrix = ConfusionMatrix::new(classes)?;
-        model.eval();
-        let _guard = no_grad_guard();
-        for batch in loader.epoch(0)? {
-            let (input, labels) = batch.here()?;
-            for (label, predicted) in labels_and_predictions(&model.forward(&input)?, &labels)? {
-                matrix.add(label, predicted)?;
-            }
-        }
+        measure(model, loader, &mut [&mut matrix])?;
         Ok(matrix)
     }
 }

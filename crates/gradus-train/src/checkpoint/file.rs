@@ -53,16 +53,17 @@ pub(super) fn number(name: &str) -> Option<(u64, bool)> {
     names(number).iter().any(|known| known == name).then_some((number, kind == "json"))
 }
 
-/// Counts and sums the bytes that it passes on.
+/// Counts and sums the bytes that it passes on, and keeps the kind of an error.
 struct Summed<'a> {
     out: &'a mut dyn Write,
+    failed: Option<std::io::ErrorKind>,
     bytes: u64,
     sum: crc32fast::Hasher,
 }
 
 impl Write for Summed<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let done = self.out.write(bytes)?;
+        let done = self.out.write(bytes).inspect_err(|e| self.failed = Some(e.kind()))?;
         self.bytes += done as u64;
         self.sum.update(&bytes[..done.min(bytes.len())]);
         Ok(done)
@@ -81,8 +82,11 @@ pub(super) fn write(disk: &dyn Disk, folder: &Path, number: u64, checkpoint: &Ch
     let state = packed(checkpoint);
     let (mut bytes, mut crc32) = (0, String::new());
     gradus_file::write_on(disk, SAVE, &path, true, |out| {
-        let mut out = Summed { out, bytes: 0, sum: crc32fast::Hasher::new() };
-        state.write_safetensors(&mut out).map_err(|e| e.note(format!("while writing {}", path.display())))?;
+        let mut out = Summed { out, failed: None, bytes: 0, sum: crc32fast::Hasher::new() };
+        if let Err(e) = state.write_safetensors(&mut out) {
+            // The error knows no path.
+            return Err(out.failed.map_or(e, |kind| gradus_file::failed(SAVE, &path, kind.into())));
+        }
         (bytes, crc32) = (out.bytes, format!("{:08x}", out.sum.finalize()));
         Ok(())
     })?;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use gradus_tensor::{Error, ErrorKind, Here, Result};
+use gradus_tensor::{Error, ErrorKind, Here, Result, Tensor};
+
+use super::metric::{Metric, Rows, largest, nothing};
 
 /// Counts of predictions: each row is a true class, and each column is a predicted class. `Display` prints a table.
 ///
@@ -84,6 +86,32 @@ impl ConfusionMatrix {
     /// The share of the predictions of class `class` that were correct; `None` if it was never predicted.
     pub fn precision(&self, class: usize) -> Option<f64> {
         share(self.count(class, class), (0..self.classes).map(|c| self.count(c, class)).sum())
+    }
+}
+
+/// Outputs are `[.., classes]`, targets `[..]` of integers; the value is the accuracy.
+impl Metric for ConfusionMatrix {
+    fn name(&self) -> &str {
+        "accuracy"
+    }
+
+    #[track_caller]
+    fn update(&mut self, outputs: &Tensor, targets: &Tensor) -> Result<()> {
+        let rows = Rows::of("confusion_matrix", outputs, targets)?;
+        if rows.classes != self.classes {
+            let m = format!("the outputs are of {} classes, and the matrix of {}", rows.classes, self.classes);
+            return Err(Error::argument("confusion_matrix", m));
+        }
+        rows.iter().try_for_each(|(scores, label)| self.add(label as i64, largest(scores) as i64)).here()
+    }
+
+    #[track_caller]
+    fn value(&self) -> Result<f64> {
+        self.accuracy().ok_or_else(|| nothing("confusion_matrix")).here()
+    }
+
+    fn reset(&mut self) {
+        self.counts.clear();
     }
 }
 

@@ -1,0 +1,16 @@
+//! Metrics: numbers that say how good the outputs of a model are. They agree with scikit-learn, which the tests compare
+//! with, also in ties.
+
+mod calibration;
+mod classes;
+mod confusion;
+mod metric;
+mod ranking;
+mod regression;
+
+pub use calibration::{CalibrationError, Perplexity};
+pub use classes::{Accuracy, Average, ClassScore, TopK};
+pub use confusion::ConfusionMatrix;
+pub use metric::{Metric, measure};
+pub use ranking::{AveragePrecision, RocAuc};
+pub use regression::{R2, RegressionError};
