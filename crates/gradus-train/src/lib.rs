@@ -34,7 +34,7 @@
 mod checkpoint;
 mod claim;
 mod history;
-mod logger;
+mod loggers;
 mod metrics;
 mod report;
 mod run_folder;
@@ -46,7 +46,7 @@ mod write;
 pub use checkpoint::{Checkpoint, Checkpoints};
 pub use gradus_file::{Disk, DiskFile, Os};
 pub use history::History;
-pub use logger::{CsvLogger, Event, Logger};
+pub use loggers::{CsvLogger, Event, JsonlLogger, Logger, TensorBoard};
 pub use metrics::{
     Accuracy, Average, AveragePrecision, CalibrationError, ClassScore, ConfusionMatrix, Metric, Perplexity, R2,
     RegressionError, RocAuc, TopK, measure,

@@ -51,7 +51,7 @@ where
 
 /// The values of a tensor as f64.
 #[track_caller]
-pub(super) fn floats(tensor: &Tensor) -> Result<Vec<f64>> {
+pub(crate) fn floats(tensor: &Tensor) -> Result<Vec<f64>> {
     let tensor = tensor.detach();
     match tensor.dtype() {
         DType::F64 => tensor.to_vec::<f64>(),

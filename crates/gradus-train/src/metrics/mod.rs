@@ -11,6 +11,7 @@ mod regression;
 pub use calibration::{CalibrationError, Perplexity};
 pub use classes::{Accuracy, Average, ClassScore, TopK};
 pub use confusion::ConfusionMatrix;
+pub(crate) use metric::floats;
 pub use metric::{Metric, measure};
 pub use ranking::{AveragePrecision, RocAuc};
 pub use regression::{R2, RegressionError};

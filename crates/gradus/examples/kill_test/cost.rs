@@ -1,0 +1,53 @@
+//! Measures what a checkpoint after every step adds to the time of a step.
+
+use std::path::Path;
+use std::time::Instant;
+
+use gradus::prelude::*;
+use gradus::train::{Checkpoint, Checkpoints};
+
+/// Steps that are measured, in rounds with and without checkpoints by turns.
+const STEPS: usize = 200;
+const ROUNDS: usize = 7;
+
+/// The medians of the time of a step in milliseconds: without checkpoints, with one after every step, and that of its
+/// copy alone.
+pub(crate) fn measure(folder: &Path, [input, hidden, batch]: [usize; 3]) -> Result<[f64; 3]> {
+    let (device, mut rng) = (Device::cpu()?, Generator::new(0));
+    let mut init = Init::new(DType::F32, &device, &mut rng);
+    let mut model = Sequential::new()
+        .add(Linear::new(input, hidden, &mut init)?)
+        .add(Relu)
+        .add(Linear::new(hidden, 10, &mut init)?);
+    let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig::default())?;
+    let x = Tensor::randn([batch, input], DType::F32, &device, &mut rng)?;
+    let y = Tensor::zeros([batch], DType::I64, &device)?;
+    let checkpoints = Checkpoints::open(folder)?;
+    let mut times = [vec![], vec![], vec![]];
+    model.train();
+    for _ in 0..ROUNDS {
+        for with in [false, true] {
+            let (start, mut copying) = (Instant::now(), 0.0);
+            for _ in 0..STEPS {
+                let loss = model.forward(&x)?.cross_entropy(&y)?;
+                optimizer.step(&loss.backward()?)?;
+                loss.item()?;
+                if with {
+                    let copy = Instant::now();
+                    checkpoints.save(Checkpoint::of(&model, &optimizer)?)?;
+                    copying += copy.elapsed().as_secs_f64();
+                }
+            }
+            let step = |seconds: f64| seconds * 1e3 / STEPS as f64;
+            times[usize::from(with)].push(step(start.elapsed().as_secs_f64()));
+            if with {
+                times[2].push(step(copying));
+                checkpoints.wait()?;
+            }
+        }
+    }
+    Ok(times.map(|mut all| {
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    }))
+}
