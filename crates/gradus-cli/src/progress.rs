@@ -120,7 +120,18 @@ mod tests {
         let (epochs, done) = (100, 123_456);
         let progress = Progress { bar: None, epochs, samples: 2 * done, done, last_line: 0.0 };
         let (loss, accuracy) = (12.3456, Some(1.0));
-        let step = StepReport { epoch: 99, step: 1, loss, mean_loss: loss, accuracy, samples: 64, seconds: 10.0 };
+        let (lr, grad_norm) = (0.1, None);
+        let step = StepReport {
+            epoch: 99,
+            step: 1,
+            loss,
+            mean_loss: loss,
+            accuracy,
+            samples: 64,
+            lr,
+            grad_norm,
+            seconds: 10.0,
+        };
         let line = progress.state(&step);
         assert!("########  ".len() + line.len() <= 80, "{line}");
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use support::{gradus, last_json, snapshot, succeed, text};
 
-const FILES: [&str; 4] = ["config.toml", "example.png", "metrics.csv", "model.safetensors"];
+const FILES: [&str; 5] = ["config.toml", "example.png", "metrics.csv", "model.safetensors", "report.html"];
 
 /// A running command, which is killed when the test ends.
 struct Running {

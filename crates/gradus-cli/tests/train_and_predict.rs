@@ -52,7 +52,7 @@ fn digits_train_save_and_predict() {
     let model = json["model"].as_str().unwrap().to_owned();
 
     let names: Vec<_> = snapshot(&out).into_keys().map(|p| p.file_name().unwrap().to_owned()).collect();
-    assert_eq!(names, ["config.toml", "example.png", "metrics.csv", "model.safetensors"]);
+    assert_eq!(names, ["config.toml", "example.png", "metrics.csv", "model.safetensors", "report.html"]);
     let metrics = fs::read_to_string(out.join("metrics.csv")).unwrap();
     assert_eq!(metrics.lines().count(), 3);
     let config: toml::Table = fs::read_to_string(out.join("config.toml")).unwrap().parse().unwrap();

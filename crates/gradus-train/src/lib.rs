@@ -38,6 +38,7 @@ mod loggers;
 mod metrics;
 mod report;
 mod run_folder;
+mod run_report;
 mod staged;
 mod task;
 mod trainer;
@@ -53,6 +54,7 @@ pub use metrics::{
 };
 pub use report::{EpochReport, Run, StepReport};
 pub use run_folder::RunFolder;
+pub use run_report::{Chart, Curve, Example, Examples, RunReport, StepCurves, Unit};
 pub use staged::{StagedFiles, rescue};
 pub use task::{Classification, Evaluation, Outcome, Task, Validation, evaluate};
 pub use trainer::{EarlyStopping, LrFinder, LrPoint, LrRange, Monitor, OnNonFinite, Trainer};

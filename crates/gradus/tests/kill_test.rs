@@ -13,6 +13,7 @@ mod training;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use disks::{Full, PowerCut};
 use gradus::prelude::*;
@@ -98,9 +99,12 @@ fn cuts(flushes: bool) -> (usize, usize) {
     for calls in 1.. {
         let folder = Folder::new(&format!("cuts-{flushes}-{calls}"));
         let place = folder.0.join("checkpoints");
-        let disk = Arc::new(PowerCut::new(&place, calls, flushes, Box::new(|_| {})));
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let cut = is_cut.clone();
+        let on_cut = Box::new(move |_: &PowerCut| cut.store(true, Ordering::SeqCst));
+        let disk = Arc::new(PowerCut::new(&place, calls, flushes, on_cut));
         let done = save_all(&place, disk.clone(), &device);
-        if disk.calls() < calls {
+        if !is_cut.load(Ordering::SeqCst) {
             assert_eq!(done, 6);
             return (lost, all);
         }

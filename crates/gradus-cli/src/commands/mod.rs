@@ -4,6 +4,7 @@ pub(crate) mod devices;
 pub(crate) mod image;
 pub(crate) mod predict;
 pub(crate) mod profile;
+mod report;
 pub(crate) mod train;
 
 use std::sync::Arc;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use gradus::data::{Subset, digits, idx, split};
 use gradus::prelude::*;
-use gradus::train::{ConfusionMatrix, CsvLogger, Evaluation, Run, RunFolder, StagedFiles, rescue};
+use gradus::train::{ConfusionMatrix, CsvLogger, Evaluation, Logger, Run, RunFolder, StagedFiles, StepCurves, rescue};
 
+use super::report::{self, Results};
 use crate::args::TrainArgs;
 use crate::config::{Config, Network, Outcome};
 use crate::interrupt::Interrupt;
@@ -18,8 +19,9 @@ use crate::progress::Progress;
 /// The share of the images that is held out for testing.
 const HELD_OUT: f64 = 0.2;
 
-/// The key with which the generator of the split is forked from the seed.
+/// The keys with which the generators of the split and of the examples in the report are forked from the seed.
 const SPLIT: u64 = 3;
+const EXAMPLES: u64 = 4;
 
 /// The number of images in a test batch.
 const TEST_BATCH: usize = 256;
@@ -32,6 +34,7 @@ const MODEL: &str = "model.safetensors";
 const METRICS: &str = "metrics.csv";
 const CONFIG: &str = "config.toml";
 const EXAMPLE: &str = "example.png";
+const REPORT: &str = "report.html";
 
 /// The bytes of disk space that are reserved for `config.toml` and for each row of `metrics.csv`, and the largest
 /// number of rows for which space is reserved.
@@ -54,24 +57,26 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let images = load(args)?;
     let interrupt = Interrupt::watch()?;
     let out = interrupt.claim(|| open_folder(args))?;
-    out.check(&[MODEL, METRICS, CONFIG, EXAMPLE])?;
+    out.check(&[MODEL, METRICS, CONFIG, EXAMPLE, REPORT])?;
 
     let mut model = Cnn::new(images.spec, &device, args.seed)?;
     let parameters = model.num_parameters();
     let epochs = args.epochs.unwrap_or(if args.data.is_none() { EPOCHS.0 } else { EPOCHS.1 });
     let (example, label) = images.test.get(0)?;
     let example = picture::to_png(&example)?;
-    let write = |files: &mut StagedFiles<'_>, model: &Cnn, metrics: &[u8], config: &[u8]| {
+    let write = |files: &mut StagedFiles<'_>, model: &Cnn, [metrics, config, page]: [&[u8]; 3]| {
         files.write_with(MODEL, |out| model.write(images.spec, out))?;
         files.write(METRICS, metrics)?;
         files.write(CONFIG, config)?;
+        files.write(REPORT, page)?;
         files.write(EXAMPLE, &example)
     };
     // Writes files of the final size now. A full disk is then an error at the start, and the space stays reserved until
     // the end.
     let mut files = out.stage();
     let metrics = vec![b' '; epochs.min(MOST_ROWS) * ROW_BYTES];
-    write(&mut files, &model, &metrics, &[b' '; CONFIG_BYTES])?;
+    let page = vec![b' '; report::most_bytes(images.spec.input)];
+    write(&mut files, &model, [&metrics, &[b' '; CONFIG_BYTES], &page])?;
 
     let config = AdamConfig { lr: args.lr, weight_decay: 0.01, ..Default::default() };
     let mut optimizer = AdamW::new(model.named_parameters(), config)?;
@@ -85,7 +90,8 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let warmup = steps / 10;
     let trainer = Trainer::new(epochs)?
         .schedule(Schedule::cosine((steps - warmup).max(1), 0.01)?.after_warmup(warmup))
-        .stop_when(interrupt.flag());
+        .stop_when(interrupt.flag())
+        .log_grad_norm();
     let [_, height, width] = images.spec.input;
     say(&format!(
         "training on {} images of {height} x {width}, {} classes, {} parameters, {device}",
@@ -94,7 +100,9 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         thousands(parameters)
     ))?;
     let task = Classification::default();
-    let run = trainer.fit(&mut model, &mut optimizer, &loader, None, &task, &mut [&mut Progress::new()])?;
+    let mut steps = StepCurves::default();
+    let loggers: &mut [&mut dyn Logger] = &mut [&mut Progress::new(), &mut steps];
+    let run = trainer.fit(&mut model, &mut optimizer, &loader, None, &task, loggers)?;
     if run.steps == 0 {
         return Err(Error::argument("train", "stopped before the first step; there is nothing to save"));
     }
@@ -108,20 +116,34 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         return Err(Error::argument("train", m).help("lower the learning rate (--lr)"));
     }
 
-    let config = describe(args, &images, epochs, parameters, &run, accuracy).text()?;
+    let config = describe(args, &images, epochs, parameters, &run, accuracy);
+    let results = Results {
+        run: &run,
+        steps: &steps,
+        test: &result,
+        confusion: &confusion,
+        config: &config,
+        peak_memory: device.memory_stats().peak,
+    };
+    let mut random = Generator::new(args.seed).fork(EXAMPLES);
+    let page = report::page(&results, &model, &images.test, &test_loader, &mut random)?;
+    let config = config.text()?;
     let metrics = CsvLogger::table(&run.epochs);
     let saved = interrupt.while_saving(|| {
-        let write = |files: &mut StagedFiles<'_>| write(files, &model, metrics.as_bytes(), config.as_bytes());
+        let write = |files: &mut StagedFiles<'_>| {
+            write(files, &model, [metrics.as_bytes(), config.as_bytes(), page.as_bytes()])
+        };
         let written = write(&mut files).and_then(|()| files.publish());
         written.map_err(|e| rescue(e, write))
     });
     // The results are printed even if a file could not be written; the error of that file takes precedence.
-    saved.and(report(&run, epochs, &result, &confusion))?;
+    saved.and(print(&run, epochs, &result, &confusion))?;
     say(&format!("saved in {}:", out.path().display()))?;
     say(&format!("  {MODEL}  the network; all that `predict` needs"))?;
     say(&format!("  {METRICS}        loss and accuracy of each epoch"))?;
     say(&format!("  {CONFIG}        what was asked for"))?;
     say(&format!("  {EXAMPLE}        a held-out image, of class {label}"))?;
+    say(&format!("  {REPORT}        curves, mistakes and settings on a page for a browser"))?;
     let (model_path, example_path) = (quoted(&out.file(MODEL)), quoted(&out.file(EXAMPLE)));
     say(&format!("try:\n  {} predict --model {model_path} {example_path}", super::program()))?;
     if args.common.json {
@@ -224,7 +246,7 @@ fn describe(args: &TrainArgs, images: &Images, epochs: usize, parameters: usize,
     }
 }
 
-fn report(run: &Run, epochs: usize, result: &Evaluation, confusion: &ConfusionMatrix) -> Result<()> {
+fn print(run: &Run, epochs: usize, result: &Evaluation, confusion: &ConfusionMatrix) -> Result<()> {
     if run.stopped {
         say(&format!("stopped in epoch {} of {epochs}", run.epochs.len()))?;
     }

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use gradus_file::Disk;
 use gradus_tensor::{Error, ErrorKind, Here, Result};
@@ -15,6 +16,9 @@ use super::file;
 use super::state::Checkpoint;
 
 const OP: &str = "save_checkpoint";
+
+/// How many times as long as it wrote the thread rests, unless it is given more.
+const REST: u32 = 9;
 
 /// The thread, and what is to be written. Dropping it waits until all is written.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ struct Queue {
     /// The checkpoints that wait: at most one that is the best so far and one that is not.
     waiting: Vec<Checkpoint>,
     is_writing: bool,
+    /// Until when the thread has rested enough.
+    rests_until: Option<Instant>,
     is_closed: bool,
     /// The first error since the last call that returned one.
     error: Option<Error>,
@@ -70,6 +76,13 @@ impl Writer {
         queue.waiting.push(checkpoint);
         self.shared.changed.notify_all();
         queue.error.take().map_or(Ok(()), Err).here()
+    }
+
+    /// Whether the thread writes or rests.
+    pub(super) fn is_busy(&self) -> bool {
+        let queue = self.shared.lock();
+        let rests = queue.rests_until.is_some_and(|end| Instant::now() < end);
+        queue.is_writing || !queue.waiting.is_empty() || rests
     }
 
     /// Waits until everything is written.
@@ -111,12 +124,14 @@ impl Shared {
             let checkpoint = queue.waiting.remove(0);
             queue.is_writing = true;
             drop(queue);
+            let start = Instant::now();
             let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
             let written = catch_unwind(AssertUnwindSafe(|| place.write(&checkpoint)));
             drop(place);
             let written = written.unwrap_or_else(|_| Err(Error::new(ErrorKind::Backend, OP, "the device panicked")));
             queue = self.lock();
             queue.is_writing = false;
+            queue.rests_until = Instant::now().checked_add(start.elapsed() * REST);
             if let Err(e) = written {
                 let note = format!("the checkpoint of step {} is not saved; those before it are", checkpoint.step);
                 queue.error.get_or_insert(e.note(note));

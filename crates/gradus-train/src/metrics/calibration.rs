@@ -80,7 +80,7 @@ impl Metric for CalibrationError {
     #[track_caller]
     fn update(&mut self, outputs: &Tensor, targets: &Tensor) -> Result<()> {
         let rows = Rows::of("calibration_error", outputs, targets)?;
-        if rows.scores.iter().any(|score| *score == f64::INFINITY) {
+        if rows.scores.contains(&f64::INFINITY) {
             return Err(Error::argument("calibration_error", "a logit is infinite, and has no probability"));
         }
         let bins = self.bins.len();

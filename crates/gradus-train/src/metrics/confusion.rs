@@ -62,6 +62,11 @@ impl ConfusionMatrix {
         self.counts.get(&(truth, predicted)).copied().unwrap_or(0)
     }
 
+    /// The pairs of a true and a predicted class that occurred, with their counts, in ascending order.
+    pub fn pairs(&self) -> impl Iterator<Item = ((usize, usize), u64)> {
+        self.counts.iter().map(|(pair, count)| (*pair, *count))
+    }
+
     /// The number of predictions.
     pub fn total(&self) -> u64 {
         self.counts.values().sum()

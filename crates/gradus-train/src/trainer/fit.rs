@@ -105,6 +105,7 @@ impl Trainer {
                         .here()?;
                         if let (Some(saving), Some(every)) = (&mut saving, self.save_every)
                             && run.steps.is_multiple_of(every)
+                            && (self.on_non_finite == OnNonFinite::RollBack || !saving.is_busy())
                         {
                             self.save(saving, model, optimizer, &progress, &run, false)?;
                         }

@@ -194,7 +194,9 @@ impl Trainer {
         self
     }
 
-    /// Saves a checkpoint after every `steps` steps as well. Errors if it is 0.
+    /// Saves a checkpoint after every `steps` steps as well. One that would slow the run down is left out, see
+    /// [`Checkpoints::is_busy`](crate::Checkpoints::is_busy), unless the run is to [roll back](OnNonFinite::RollBack) to
+    /// it. Errors if it is 0.
     #[track_caller]
     pub fn save_every(mut self, steps: u64) -> Result<Self> {
         if steps == 0 {

@@ -108,6 +108,11 @@ impl Trainer {
 }
 
 impl Saving {
+    /// Whether a checkpoint would slow the run down, and may be left out.
+    pub(super) fn is_busy(&self) -> bool {
+        self.folder.is_busy()
+    }
+
     /// Waits until all checkpoints are written.
     #[track_caller]
     pub(super) fn finish(self) -> Result<()> {

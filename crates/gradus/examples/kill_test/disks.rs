@@ -126,11 +126,6 @@ impl PowerCut {
         PowerCut { calls, flushes, on_cut: on_cut.into(), state: Arc::new(Mutex::new(state)) }
     }
 
-    /// The number of calls so far.
-    pub(crate) fn calls(&self) -> u64 {
-        self.state.lock().unwrap().calls
-    }
-
     fn call(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
         state.calls += 1;
