@@ -37,7 +37,7 @@
 //!
 //! The framework consists of these modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers),
 //! [`data`] (datasets, loaders, tables, tokenisers, files of NumPy and PyTorch), [`graph`] (captured steps), [`image`]
-//! (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the contract that backends
+//! (filters, PNG and JPEG files), [`train`] (a trainer, checkpoints, metrics), [`backend`] (the contract that backends
 //! implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time) and, with the feature `wgpu`, `wgpu` (GPUs
 //! through WebGPU). The [`prelude`] exports what most programs use.
 //!

@@ -37,4 +37,6 @@ pub use gradus_data::{
 
 pub use gradus_graph::capture;
 
-pub use gradus_train::{Classification, Outcome, Task, Trainer, evaluate};
+pub use gradus_train::{
+    Checkpoint, Checkpoints, Classification, EarlyStopping, Outcome, RunReport, Task, Trainer, evaluate,
+};

@@ -122,7 +122,8 @@ impl RunReport {
                 let smoothed = Curve { name: "mean".into(), points: smoothed(&points), is_faint: false };
                 curves = vec![Curve { name: "step".into(), points, is_faint: true }, smoothed];
             } else if !points.is_empty() {
-                curves.push(Curve { name: "step".into(), points, is_faint: false });
+                let name = if name == "lr" { "rate" } else { "step" };
+                curves.push(Curve { name: name.into(), points, is_faint: false });
             }
             let (over, unit) = ("step".into(), Unit::Number);
             self.charts.push(Chart { title: title.into(), over, unit, curves, if_empty: if_empty.into() });

@@ -22,7 +22,7 @@
     const [xLow, xHigh, left, right] = chart.dataset.x.split(" ").map(Number);
     const [yLow, yHigh, bottom, top] = chart.dataset.y.split(" ").map(Number);
     const curves = [...chart.querySelectorAll(".curve")].map((curve) => ({
-      name: curve.dataset.name, kind: curve.getAttribute("class").replace("curve ", ""),
+      name: curve.dataset.name, colour: () => getComputedStyle(curve).stroke,
       at: JSON.parse(curve.dataset.at), values: JSON.parse(curve.dataset.values),
     }));
     const every = [...new Set(curves.flatMap((curve) => curve.at))].sort((a, b) => a - b);
@@ -48,14 +48,15 @@
       for (const curve of curves) {
         const value = curve.values[curve.at.indexOf(at)];
         if (value === undefined || value === null) continue;
-        const dot = make("circle", "dot " + curve.kind);
+        const dot = make("circle", "dot");
+        dot.style.setProperty("--c", curve.colour());
         dot.setAttribute("cx", px);
         dot.setAttribute("cy", bottom - (value - yLow) / (yHigh - yLow) * (bottom - top));
         dot.setAttribute("r", 4);
         marks.append(dot);
         const row = document.createElement("div");
         const name = document.createElement("span");
-        name.className = curve.kind;
+        name.style.setProperty("--c", curve.colour());
         name.textContent = curve.name;
         const number = document.createElement("b");
         number.textContent = shown(value, chart.dataset.unit);
