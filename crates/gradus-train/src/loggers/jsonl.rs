@@ -16,8 +16,8 @@ const OP: &str = "jsonl";
 /// Writes a file with one JSON object a line, which other programs can follow while the run goes on:
 ///
 /// ```text
-/// {"event":"step","run_step":1,"epoch":1,"step":1,"loss":2.31,"lr":0.001,"seconds":0.012}
-/// {"event":"epoch","run_step":1,"epoch":1,"steps":1,"samples":64,"loss":2.31,"lr_factor":1.0,"seconds":0.012}
+/// {"epoch":1,"event":"step","loss":2.31,"lr":0.001,"run_step":1,"seconds":0.012,"step":1}
+/// {"epoch":1,"event":"epoch","loss":2.31,"lr_factor":1.0,"run_step":1,"samples":64,"seconds":0.012,"steps":1}
 /// ```
 ///
 /// Numbers that do not exist, such as an accuracy that is not counted, are left out. `run_step` counts the steps since
