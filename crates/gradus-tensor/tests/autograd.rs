@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{assert_close, cpu, f32s, f64s, i64s, randn};
+use common::{assert_close, cpu, f32s, f64s, i64s, leaf, randn};
 use gradus_tensor::{BackwardOptions, DType, ErrorKind, Tensor, grad, no_grad_guard};
 
 #[test]
@@ -359,4 +359,16 @@ fn repeated_places_add_up_on_any_number_of_threads() {
         let y = Tensor::zeros([3], DType::F32, &cpu()).unwrap().scatter_add(0, &index, &ones).unwrap();
         assert_eq!(y.to_vec::<f32>().unwrap(), [0.0, n as f32, 0.0]);
     }
+}
+
+#[test]
+fn gradients_of_several_passes_add_up() {
+    let (a, b, c) = (leaf(&[1.0, 2.0]), leaf(&[3.0, 4.0]), leaf(&[5.0, 6.0]));
+    let mut all = a.mul(&b).unwrap().sum_all().unwrap().backward().unwrap();
+    let more = a.square().unwrap().add(&c).unwrap().sum_all().unwrap().backward().unwrap();
+    all.accumulate(more).unwrap();
+    assert_eq!(all.len(), 3);
+    let of = |x: &Tensor| all.get(x).unwrap().to_vec::<f64>().unwrap();
+    assert_eq!((of(&a), of(&b), of(&c)), (vec![5.0, 8.0], vec![1.0, 2.0], vec![1.0, 1.0]));
+    assert!(!all.get(&a).unwrap().requires_grad());
 }

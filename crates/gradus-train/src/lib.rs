@@ -1,10 +1,12 @@
-//! Trainer, metrics, loggers and run folders.
+//! Trainer, checkpoints, metrics, loggers, the report page and run folders.
 //!
 //! Part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
 //! releases.
 //!
 //! A [`Trainer`] runs epochs of a [`DataLoader`](gradus_data::DataLoader) through a model and an optimiser. A [`Task`]
-//! computes the loss, [`Logger`]s receive the events of the run, and a flag can end the run between two steps.
+//! computes the loss, [`Logger`]s receive the events of the run, and a flag can end the run between two steps. A run that
+//! was killed goes on from its [`Checkpoints`] with the same bits. A [`Metric`] says how good a model is, and a
+//! [`RunReport`] shows a run on a page.
 //!
 //! ```
 //! # use gradus_cpu::CpuBackend; use std::sync::Arc;
