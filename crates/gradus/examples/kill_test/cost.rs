@@ -32,11 +32,9 @@ pub(crate) fn measure(folder: &Path, [input, hidden, batch]: [usize; 3]) -> Resu
                 let loss = model.forward(&x)?.cross_entropy(&y)?;
                 optimizer.step(&loss.backward()?)?;
                 loss.item()?;
-                if with {
-                    if !checkpoints.is_busy() {
-                        checkpoints.save(Checkpoint::of(&model, &optimizer)?)?;
-                        saved += 1;
-                    }
+                if with && !checkpoints.is_busy() {
+                    checkpoints.save(Checkpoint::of(&model, &optimizer)?)?;
+                    saved += 1;
                 }
             }
             times[usize::from(with)].push(start.elapsed().as_secs_f64() * 1e3 / STEPS as f64);

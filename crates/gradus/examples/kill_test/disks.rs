@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gradus::Generator;
 use gradus::train::{Disk, DiskFile, Os};
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A disk with room for some bytes, which writes at most 1000 bytes at a time.
 #[derive(Debug)]
@@ -46,7 +50,7 @@ impl Disk for Full {
 
 impl Write for FullFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut room = self.room.lock().unwrap();
+        let mut room = locked(&self.room);
         let n = bytes.len().min(1000).min(*room);
         if n == 0 && !bytes.is_empty() {
             return Err(io::ErrorKind::StorageFull.into());
@@ -127,7 +131,7 @@ impl PowerCut {
     }
 
     fn call(&self) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap();
+        let mut state = locked(&self.state);
         state.calls += 1;
         let (is_now, is_over) = (state.calls == self.calls, state.calls >= self.calls);
         drop(state);
@@ -139,7 +143,7 @@ impl PowerCut {
 
     /// Fills the folder `to` with what may be left.
     pub(crate) fn left(&self, to: &Path, rng: &mut Generator) -> io::Result<()> {
-        let state = self.state.lock().unwrap();
+        let state = locked(&self.state);
         let mut names = state.safe.clone();
         for change in &state.changes {
             if rng.below(2) == 0 {
@@ -165,7 +169,7 @@ impl PowerCut {
                 2 => bytes[lost..].fill(0),
                 _ => {}
             }
-            fs::write(to.join(name.file_name().unwrap()), bytes)?;
+            fs::write(to.join(name.file_name().unwrap_or_default()), bytes)?;
         }
         Ok(())
     }
@@ -189,7 +193,7 @@ impl PowerCut {
     }
 
     fn change(&self, f: impl FnOnce(&mut State)) {
-        f(&mut self.state.lock().unwrap());
+        f(&mut locked(&self.state));
     }
 }
 
@@ -197,7 +201,7 @@ impl Disk for PowerCut {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         self.call()?;
         let file = Os.create(path)?;
-        let mut state = self.state.lock().unwrap();
+        let mut state = locked(&self.state);
         let number = state.files.len();
         state.files.push(Contents::default());
         state.now.insert(path.into(), number);

@@ -1,4 +1,5 @@
 //! Starts children, ends them in three ways, and compares what they give.
+#![allow(clippy::print_stdout)]
 
 use std::error::Error;
 use std::fs;

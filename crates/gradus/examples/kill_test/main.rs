@@ -6,6 +6,7 @@
 //! on from what is in the folder. The last line is `200 of 200`.
 //!
 //! With the argument `cost` it measures what a checkpoint after every step costs.
+#![allow(clippy::print_stdout)]
 
 mod cost;
 mod disks;
