@@ -7,7 +7,7 @@ use std::hash::BuildHasherDefault;
 use crate::key::{KeyMap, Low, key};
 
 /// The size in bytes of the largest table that is kept.
-const LARGEST: usize = 64 << 10;
+pub(crate) const LARGEST: usize = 64 << 10;
 /// The largest size in bytes of all tables together. If another table would exceed it, all tables are dropped.
 const MOST: usize = 4 << 20;
 /// The largest number of tables that are remembered by their hashes after one upload. When another one comes, all are

@@ -82,10 +82,11 @@ impl Log {
         self.notes.extend(uses.map(|(contents, access)| Note::Use(contents.clone(), access)));
     }
 
-    /// Must be called after each submission. `error` is wgpu's error about it, which spoils everything that it wrote.
+    /// Must be called after each submission. If wgpu rejected it, `rejected` is its error, which spoils everything that
+    /// the submission would have written.
     /// If no slot is armed and no check is in progress, the notes can have no further effect and are dropped.
-    pub(crate) fn submitted(&mut self, slots: &Slots, error: Option<gradus_backend::Error>) {
-        if let Some(found) = error.map(Found::new) {
+    pub(crate) fn submitted(&mut self, slots: &Slots, rejected: Option<Arc<Found>>) {
+        if let Some(found) = rejected {
             for note in &mut self.notes[self.submitted..] {
                 if let Note::Work(_) = note {
                     *note = Note::Rejected(found.clone());
@@ -185,7 +186,8 @@ mod tests {
         log.note(None, replaces(&x, &before));
         log.submitted(&slots, None);
         log.note(None, replaces(&x, &y));
-        log.submitted(&slots, Some(Error::new(ErrorKind::Backend, "wgpu", "an invalid command buffer")));
+        let rejected = Found::new(Error::new(ErrorKind::Backend, "wgpu", "an invalid command buffer"));
+        log.submitted(&slots, Some(rejected));
         log.note(None, replaces(&y, &z));
         log.submitted(&slots, None);
         assert!([&x, &before].iter().all(|c| c.spoiled().is_none()));

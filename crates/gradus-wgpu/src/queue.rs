@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::adapter::Opened;
-use crate::faults::{FAULT_BYTES, Fault, Faults, Slots};
+use crate::faults::{FAULT_BYTES, Fault, Faults, Found, Slots};
 use crate::kept::Kept;
 use crate::key::{KeyMap, key};
 use crate::log::{Access, LONG, Log};
@@ -45,8 +45,10 @@ pub struct Counters {
     pub buffers: u64,
     /// Copies from the host to the device.
     pub uploads: u64,
-    /// Bytes that launches and copies between buffers read and write. A launch counts the distinct elements of each of its
-    /// operands once, however often it reads them; elements repeated by strides of 0 count once.
+    /// The sizes in bytes of the operands of all launches, plus twice the bytes of copies between buffers. This is what
+    /// must be moved at least, not what was moved: each operand of a launch counts its distinct elements once, however
+    /// often the kernel reads them. An output that the kernel also reads counts once. Elements repeated by strides of 0
+    /// count once.
     pub bytes: u64,
 }
 
@@ -451,15 +453,14 @@ impl Queue {
         made
     }
 
-    /// Submits the collected commands, if there are any.
-    fn flush(&self, state: &mut State) {
-        if state.encoder.is_some() {
-            self.submit(state);
-        }
+    /// Submits the collected commands, if there are any. Returns wgpu's error if it rejects them.
+    fn flush(&self, state: &mut State) -> Option<Arc<Found>> {
+        if state.encoder.is_some() { self.submit(state).1 } else { None }
     }
 
-    /// Submits the collected commands and the pending writes to buffers, even if there are no commands.
-    fn submit(&self, state: &mut State) -> wgpu::SubmissionIndex {
+    /// Submits the collected commands and the pending writes to buffers, even if there are no commands. Also returns
+    /// wgpu's error if it rejects them. The log keeps that error, too.
+    fn submit(&self, state: &mut State) -> (wgpu::SubmissionIndex, Option<Arc<Found>>) {
         state.pass = None;
         if !state.params.is_empty() {
             self.queue.write_buffer(&self.arena, 0, &state.params);
@@ -467,7 +468,8 @@ impl Queue {
         }
         let submission = self.queue.submit(state.encoder.take().map(wgpu::CommandEncoder::finish));
         // wgpu rejects a submission as a whole, and reports the error before `submit` returns.
-        state.log.submitted(&state.slots, self.faults.take());
+        let rejected = self.faults.take().map(Found::new);
+        state.log.submitted(&state.slots, rejected.clone());
         // Cached bind groups keep their buffers alive, so those with released buffers are dropped. The submission keeps
         // its own references to what it uses.
         let gone = self.pool.take_gone();
@@ -477,7 +479,7 @@ impl Queue {
         state.commands = 0;
         state.epoch += 1;
         state.counters.submissions += 1;
-        submission
+        (submission, rejected)
     }
 
     /// Queues a copy between two buffers. The offsets and the length must be multiples of 4. `whole` says that the copy

@@ -4,11 +4,10 @@
 use gradus_backend::{Buffer, DType, Error, Layout, Result, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
+use crate::kept::LARGEST;
+use crate::log::Access;
 use crate::map::copy_strided;
 use crate::queue::MOST_READ;
-
-/// Uploads of fewer bytes are padded to whole words instead of being split in two.
-const SMALL: usize = 1024;
 
 fn check(op: &str, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
     match offset.checked_add(bytes) {
@@ -34,20 +33,22 @@ pub(crate) fn upload(b: &WgpuBackend, dst: &mut Buffer, offset: usize, bytes: &[
     // Bytes after the end of a buffer are unused and may be overwritten.
     let ends = offset + bytes.len() == dst.bytes();
     if offset.is_multiple_of(4) && (ends || bytes.len().is_multiple_of(4)) {
-        let whole = offset == 0 && ends;
+        let access = if offset == 0 && ends { Access::Replace } else { Access::Write };
+        let padded = |bytes: &[u8]| {
+            let mut padded = bytes.to_vec();
+            padded.resize(bytes.len().next_multiple_of(4), 0); // at most `LARGEST + 3`
+            padded
+        };
         let (words, last) = bytes.split_at(bytes.len() / 4 * 4);
         if last.is_empty() {
-            return b.queue().write(block, offset as u64, bytes, whole);
+            return b.queue().write(block, offset as u64, bytes, access);
         }
-        if bytes.len() < SMALL {
-            let mut padded = [0; SMALL];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            return b.queue().write(block, offset as u64, &padded[..bytes.len().next_multiple_of(4)], whole);
+        // A table is uploaded in one piece, so that it can be kept.
+        if bytes.len() <= LARGEST {
+            return b.queue().write(block, offset as u64, &padded(bytes), access);
         }
-        b.queue().write(block, offset as u64, words, false)?;
-        let mut padded = [0; 4];
-        padded[..last.len()].copy_from_slice(last);
-        return b.queue().write(block, (offset + words.len()) as u64, &padded, false);
+        b.queue().write(block, offset as u64, words, access)?;
+        return b.queue().write(block, (offset + words.len()) as u64, &padded(last), Access::Write);
     }
     let mut staged = b.allocate(bytes.len())?;
     upload(b, &mut staged, 0, bytes)?;

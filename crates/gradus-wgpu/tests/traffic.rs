@@ -1,4 +1,5 @@
-//! Tests that operations move the bytes that they must, and few more; and that the hand-written modules of
+//! Tests of the sizes of the operands that operations launch kernels on: those of inputs and results, and few temporary
+//! ones. How often a kernel reads an operand is not counted. Also tests that the hand-written modules of
 //! `benches/handwritten` give what Gradus gives.
 
 mod common;
@@ -17,9 +18,9 @@ use gradus_wgpu::WgpuBackend;
 
 use job::Work;
 
-/// The most bytes that an operation moves, as a part of its inputs and results.
+/// The most bytes that the operands of an operation's launches have, as a part of its inputs and results.
 const MOST: f64 = 1.1;
-/// Jobs that move more, how much at most, and why.
+/// Jobs whose operands have more, how much at most, and why.
 const MORE: &[(&str, f64, &str)] = &[
     ("conv2d, gradient of w", 1.19, "sums of parts of the positions are written, and read by a second kernel"),
     ("max_pool2d", 1.41, "the places of the maxima, which only a gradient reads, are written in 64 bits"),
@@ -31,7 +32,7 @@ fn opened() -> Option<(Arc<WgpuBackend>, Device)> {
     Some((backend.clone(), Device::from_backend(backend)))
 }
 
-/// The bytes that a call moves.
+/// The bytes that a call adds to the counter.
 fn moved<T>(backend: &WgpuBackend, call: impl FnOnce() -> Result<T>) -> u64 {
     let before = backend.counters().bytes;
     drop(call().expect("a result"));
@@ -39,7 +40,7 @@ fn moved<T>(backend: &WgpuBackend, call: impl FnOnce() -> Result<T>) -> u64 {
 }
 
 #[test]
-fn operations_read_each_input_and_write_each_result_once() {
+fn kernels_have_no_more_operands_than_inputs_and_results() {
     let Some((backend, device)) = opened() else { return };
     let mut wrong = Vec::new();
     for job in jobs::jobs() {
@@ -65,6 +66,8 @@ fn bytes_are_those_of_distinct_elements() {
     let (x, row) = (ones(&[300, 200]), ones(&[200]));
     assert_eq!(moved(&backend, || x.add(&row)), 4 * (2 * 300 * 200 + 200));
     assert_eq!(moved(&backend, || x.add(&x)), 4 * 2 * 300 * 200, "an operand that is there twice is read once");
+    assert_eq!(moved(&backend, || x.softmax(1)), 4 * 2 * 300 * 200, "an operand that is read three times counts once");
+    assert_eq!(moved(&backend, || x.add_(&row)), 4 * (300 * 200 + 200), "a sum in place counts its output once");
     assert_eq!(moved(&backend, || x.narrow(0, 10, 5)?.t()?.copy()), 4 * 2 * 5 * 200);
     assert_eq!(moved(&backend, || x.to_dtype(DType::BF16)), (4 + 2) * 300 * 200);
     let windows = moved(&backend, || row.unfold_axis(0, 150, 1)?.copy());

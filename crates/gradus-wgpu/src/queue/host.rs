@@ -25,29 +25,28 @@ const PIECE: usize = 32 << 20;
 const STAGED: usize = 2 * PIECE;
 
 impl Queue {
-    /// Writes bytes to a buffer. The offset and the length must be multiples of 4. `whole` says that the bytes fill the
-    /// whole buffer. The copies on the host stay below three times [`STAGED`], plus one and a half times [`STAGED`] for
+    /// Writes bytes to a buffer. The offset and the length must be multiples of 4. `access` is [`Access::Replace`] if
+    /// these bytes, or these and those of the calls that follow, fill the whole buffer. The copies on the host stay below three times [`STAGED`], plus one and a half times [`STAGED`] for
     /// each further thread that writes at the same time.
-    pub(crate) fn write(&self, block: &Block, offset: u64, bytes: &[u8], whole: bool) -> Result<()> {
+    pub(crate) fn write(&self, block: &Block, offset: u64, bytes: &[u8], mut access: Access) -> Result<()> {
         for (piece, offset) in bytes.chunks(PIECE).zip((offset..).step_by(PIECE)) {
             let mut state = self.ready("upload")?;
-            // wgpu writes before it executes the commands of the next submission, so earlier commands that use the
-            // buffer must be submitted first.
-            if block.is_touched(state.epoch) {
-                self.flush(&mut state);
+            if access != Access::Replace || !self.copy_kept(&mut state, block, piece) {
+                // wgpu writes before it executes the commands of the next submission, so earlier commands that use the
+                // buffer must be submitted first.
+                if block.is_touched(state.epoch) {
+                    self.flush(&mut state);
+                }
+                state.log.note(None, [(&block.contents, access)].into_iter());
+                self.upload(&mut state, &block.raw, offset, piece);
             }
-            let whole = whole && piece.len() == bytes.len();
-            if whole && self.copy_kept(&mut state, block, piece) {
-                return Ok(());
-            }
-            let access = if whole { Access::Replace } else { Access::Write };
-            state.log.note(None, [(&block.contents, access)].into_iter());
-            self.upload(&mut state, &block.raw, offset, piece);
+            // The first piece has replaced what was there before.
+            access = Access::Write;
             if state.staged < STAGED {
                 continue;
             }
             state.staged = 0;
-            let submission = self.submit(&mut state);
+            let (submission, _) = self.submit(&mut state);
             let before = state.uploaded.replace(submission);
             drop(state);
             // Waits for the previous submission, not this one: the device stays busy while the next bytes are copied.
@@ -58,7 +57,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Fills `block` with a copy of a table that the device keeps, or will keep from now on. Returns whether it did.
+    /// Overwrites the start of `block` with a copy of a table that the device keeps, or will keep from now on. Returns
+    /// whether it did.
     fn copy_kept(&self, state: &mut State, block: &Block, bytes: &[u8]) -> bool {
         let table = match state.kept.find(bytes) {
             Table::Host => return false,
@@ -123,9 +123,13 @@ impl Queue {
             // The slots are cleared after they have been copied, so that later work finds them empty.
             encoder.clear_buffer(&self.fault_buffer, 0, Some(slots));
         }
-        self.flush(state);
+        let rejected = self.flush(state);
         // Other threads continue while this one waits.
         let check = self.begin(guard);
+        if let Some(found) = rejected {
+            // Nothing was copied to the buffer for reading back, neither the bytes nor the slots.
+            return self.end(op, check, Err(found.tell()), None);
+        }
         let (tell, told) = mpsc::channel();
         readback.map_async(wgpu::MapMode::Read, 0..total, move |r| {
             let _ = tell.send(r);
@@ -248,16 +252,83 @@ fn polled<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WgpuBackend;
     use crate::faults::Fault;
-    use gradus_backend::Backend;
+    use crate::kept::LARGEST;
+    use gradus_backend::{Backend, Buffer};
     use std::sync::atomic::Ordering::Relaxed;
+
+    /// A backend on a device that executes nothing.
+    fn opened() -> WgpuBackend {
+        WgpuBackend::of(0, &crate::adapter::open_nothing(crate::adapter::Profile::Full).expect("wgpu's own device"))
+    }
+
+    /// Queues a copy over the whole of `to`.
+    fn copy(backend: &WgpuBackend, from: &Buffer, to: &Buffer) {
+        let [from, to] = [from, to].map(|x| backend.pool().block("", x).expect("a block"));
+        let bytes = from.raw.size().min(to.raw.size());
+        backend.queue().copy((from, 0), (to, 0), bytes, true).expect("a copy");
+    }
+
+    /// A buffer whose use wgpu rejects.
+    fn destroyed(backend: &WgpuBackend) -> Buffer {
+        let buffer = backend.allocate(256).expect("memory");
+        backend.pool().block("", &buffer).expect("a block").raw.destroy();
+        buffer
+    }
+
+    #[test]
+    fn a_read_whose_submission_is_rejected_is_an_error() {
+        let backend = opened();
+        let [bad, x, y] = [destroyed(&backend), backend.allocate(256).expect("x"), backend.allocate(256).expect("y")];
+        let held = backend.queue().hold("gather", || Fault::index("gather")).expect("a slot");
+        for reads in [true, false] {
+            copy(&backend, &bad, &x);
+            backend.queue().state().slots.arm(held.slot);
+            // `y` is read in the submission that is rejected.
+            let read = if reads { backend.download(&y, 0, &mut [0; 8]) } else { backend.synchronize() };
+            let error = read.expect_err("nothing was read");
+            assert!(error.kind() == &ErrorKind::Backend && error.to_string().contains("destroyed"), "{error}");
+            backend.download(&x, 0, &mut [0; 8]).expect_err("it was not written");
+            backend.download(&y, 0, &mut [0; 8]).expect("it was not to be written");
+        }
+    }
+
+    #[test]
+    fn an_upload_of_any_size_over_a_spoiled_buffer_replaces_its_contents() {
+        let backend = opened();
+        let bad = destroyed(&backend);
+        for bytes in [3, 1024, 1027, LARGEST - 1, LARGEST + 1, LARGEST + 4, PIECE + 4, 2 * PIECE + 1] {
+            let mut x = backend.allocate(bytes).expect("memory");
+            copy(&backend, &bad, &x);
+            backend.download(&x, 0, &mut [0]).expect_err("the copy is rejected");
+            backend.upload(&mut x, 0, &vec![0; bytes / 2]).expect("an upload");
+            backend.download(&x, 0, &mut [0]).expect_err("the other half is still spoiled");
+            backend.upload(&mut x, 0, &vec![0; bytes]).expect("an upload");
+            backend.download(&x, 0, &mut [0]).unwrap_or_else(|e| panic!("{bytes} bytes: {e}"));
+        }
+    }
+
+    #[test]
+    fn a_kept_table_needs_no_submission_and_the_first_copy_of_one_counts_as_an_upload() {
+        let backend = opened();
+        let table = vec![7; 1024];
+        let [mut x, y] = [(); 2].map(|()| backend.allocate(1024).expect("memory"));
+        backend.upload(&mut x, 0, &table).expect("an upload");
+        let mut large = backend.allocate(STAGED).expect("memory");
+        backend.upload(&mut large, 0, &vec![0; STAGED - 1024 - 512]).expect("an upload");
+        let before = backend.counters().submissions;
+        // The second upload of the table keeps it, and is the one that reaches the limit.
+        backend.upload(&mut x, 0, &table).expect("an upload");
+        assert_eq!((backend.counters().submissions, backend.queue().state().staged), (before + 1, 0));
+        copy(&backend, &x, &y);
+        backend.upload(&mut x, 0, &table).expect("an upload");
+        assert_eq!(backend.counters().submissions, before + 1);
+    }
 
     #[test]
     fn uploads_alone_are_submitted_too() {
-        let backend = crate::WgpuBackend::of(
-            0,
-            &crate::adapter::open_nothing(crate::adapter::Profile::Full).expect("wgpu's own device"),
-        );
+        let backend = opened();
         let bytes = vec![0; STAGED - 4];
         let mut buffer = backend.allocate(bytes.len()).expect("memory");
         for done in 0..4 {
@@ -270,10 +341,7 @@ mod tests {
 
     #[test]
     fn a_read_that_finds_no_memory_loses_nothing() {
-        let backend = crate::WgpuBackend::of(
-            0,
-            &crate::adapter::open_nothing(crate::adapter::Profile::Full).expect("wgpu's own device"),
-        );
+        let backend = opened();
         let (queue, pool) = (backend.queue(), backend.pool());
         let (x, y) = (backend.allocate(256).expect("memory"), backend.allocate(256).expect("memory"));
         queue
