@@ -113,7 +113,7 @@ fn by_halves(
     let builder = KernelBuilder::new(&[d; 4]);
     let [x, y, p, q] = [0, 1, 2, 3].map(|i| builder.args()[i]);
     let r = log_of_sum(p, q);
-    // Without any key in both, the differences are NaN.
+    // Without any key in both, the differences are NaN, and the weights are 0.
     let [x, y] = [(x, p), (y, q)].map(|(x, p)| x * r.eq(f64::NEG_INFINITY).select(p.constant(0), (p - r).exp()));
     let kernel = builder.finish(OP, &[(x + y, out.dtype)])?;
     let wide = |sums: &Temp| sums.layout.unsqueeze(3)?.expand(*out.layout.shape());
@@ -149,12 +149,13 @@ fn source(tile: &Tile) -> String {
     text.line("}");
     tile.combine(&mut text, "total", |a, b| format!("{a} + {b}"));
     tile.store(&mut text, "out", |sum, i| {
+        // A row that sees no key has weights of 0. Their products with infinities and NaN are NaN.
         let (total, top) = (of_row("total", i), of_row("top", i));
-        format!("select({sum} / {total}, vec4<{t}>(), {top} == nothing())")
+        format!("{sum} / select({total}, {t}(1), {top} == nothing())")
     });
     for i in tile.own_rows() {
         let (total, top) = (of_row("total", i), of_row("top", i));
-        let lse = format!("select({top} + log_{t}({total}), nothing(), {top} == nothing())");
+        let lse = format!("select({top}, {t}(0), {top} == nothing()) + log_{t}({total})");
         let at = format!("lse_at + own_{i} * {}", tile.at("lse", 3));
         let first = format!("part == 0u && across == 0u && own_{i} < {}", rows("lse"));
         text.line(format_args!("if ({first}) {{ store_lse({at}, {lse}); }}"));

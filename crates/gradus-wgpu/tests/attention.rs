@@ -173,6 +173,15 @@ impl Operands {
         Operands { params, inputs, out, lse }
     }
 
+    /// The result and its logarithms of sums, by the backend or by the default body.
+    fn results(&self, b: &WgpuBackend, mask: Option<View<'_>>, own: bool) -> [Vec<f32>; 2] {
+        let [q, k, v, _] = self.inputs.each_ref().map(Plain::view);
+        let [mut out, mut lse] = [&self.out, &self.lse].map(|x| Plain::new(b, x.layout.dims(), &x.values(b)));
+        let run = if own { WgpuBackend::attention } else { composite::forward::<WgpuBackend> };
+        run(b, &self.params, q, k, v, mask, &mut out.view_mut(), &mut lse.view_mut()).expect("a result");
+        [out, lse].map(|t| t.values(b))
+    }
+
     /// The gradients of query, key and value, by the backend or by the default body.
     fn gradients(&self, b: &WgpuBackend, own: bool) -> [Vec<f32>; 3] {
         let [q, k, v, g] = self.inputs.each_ref().map(Plain::view);
@@ -200,14 +209,52 @@ fn numbers_that_are_not_finite_are_not_lost_where_the_causal_rule_hides_them() {
                 }
             };
             let operands = Operands::new(&b, sizes, true, spoil);
-            let (ours, theirs) = (operands.gradients(&b, true), operands.gradients(&b, false));
-            for (which, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
-                for (i, (a, b)) in ours.iter().zip(theirs).enumerate() {
-                    let same = a.is_nan() == b.is_nan() && (a.is_nan() || a == b || (a - b).abs() < 1e-4);
-                    assert!(same, "{bad} in operand {operand}, gradient {which} at {i}: {a}, not {b}");
-                }
-            }
+            let what = format!("{bad} in operand {operand} of {sizes:?}");
+            let [ours, theirs] = [true, false].map(|own| operands.results(&b, None, own));
+            alike(&format!("{what}, result"), &ours, &theirs);
+            let [ours, theirs] = [true, false].map(|own| operands.gradients(&b, own));
+            alike(&format!("{what}, gradient"), &ours, &theirs);
         }
+    }
+}
+
+/// Asserts that all lists have the same numbers, and NaN in the same places.
+#[track_caller]
+fn alike(what: &str, ours: &[Vec<f32>], theirs: &[Vec<f32>]) {
+    for (which, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
+        for (i, (a, b)) in ours.iter().zip(theirs).enumerate() {
+            let same = a.is_nan() == b.is_nan() && (a.is_nan() || a == b || (a - b).abs() < 1e-4);
+            assert!(same, "{what} {which} at {i}: {a}, not {b}");
+        }
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_not_lost_where_more_keys_than_one_launch_takes_are_hidden() {
+    let Some(b) = common::opened_as(Profile::Core) else { return };
+    let (queries, keys, size) = (5, 13_000, 64);
+    // The first query sees no key, the second none of the first half, and the third none of the second half.
+    let sees = |i: usize| match i / keys {
+        0 => false,
+        1 => i % keys >= keys / 2 + 100,
+        2 => i % keys < keys / 2 - 100,
+        _ => true,
+    };
+    let bits: Vec<u8> = (0..queries * keys).map(|i| u8::from(sees(i))).collect();
+    let mut buffer = b.alloc(bits.len()).expect("memory");
+    b.upload(&mut buffer, 0, &bits).expect("an upload");
+    let layout = Layout::contiguous(Shape::new(&[1, 1, queries, keys]).expect("a shape"));
+    let mask = View { buffer: &buffer, dtype: DType::Bool, layout: &layout };
+    for (row, bad) in [(usize::MAX, 0.0), (7, f32::NAN), (9, f32::INFINITY), (keys - 2, f32::NAN)] {
+        let spoil = |i: usize, values: &mut [f32]| {
+            if i == 2 && row < keys {
+                values[row * size + 5] = bad;
+            }
+        };
+        let operands = Operands::new(&b, [1, 1, 1, queries, keys, size, size], true, spoil);
+        let [ours, theirs] = [true, false].map(|own| operands.results(&b, Some(mask), own));
+        alike(&format!("{bad} in row {row}, result"), &ours, &theirs);
+        assert_eq!(ours[1][0], f32::NEG_INFINITY);
     }
 }
 
