@@ -5,10 +5,9 @@ use gradus_backend::{DType, Layout, Result, View, ViewMut, Window};
 
 use crate::WgpuBackend;
 use crate::key::key;
-use crate::operand::LOOP;
 use crate::queue::Launch;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
-use crate::window::{shape, strides, too_large};
+use crate::window::{in_one_loop, shape, strides, too_large};
 
 /// Everything that the texts of the kernels depend on. Their parameters are the number of elements of the result, its
 /// sizes, the positions and strides of both operands, and the window.
@@ -37,7 +36,7 @@ fn plain(op: &str, window: &Window, x: (&Layout, DType), y: (&Layout, DType)) ->
     x.1.is_float()
         && x.1 == y.1
         && y.0.dims() == [&dims[..2], &positions[..rank]].concat()
-        && (0..rank).fold(1usize, |all, a| all.saturating_mul(span(a))) <= LOOP / 2
+        && in_one_loop((0..rank).map(span))
         && (0..rank).all(|a| longest(a) <= i32::MAX as usize)
 }
 

@@ -42,6 +42,16 @@ pub(crate) fn shape(params: &mut Vec<u32>, window: &Window, spatial: &[usize], p
     params.extend(positions.iter().map(|&v| v as u32));
 }
 
+/// Whether the loops of a kernel, one inside the other with this many iterations each, take no more than [`LOOP`]
+/// iterations together. An outer loop counts each of its iterations beside those of the loops within.
+pub(crate) fn in_one_loop(sizes: impl Iterator<Item = usize>) -> bool {
+    let counted = sizes.scan(1usize, |all, size| {
+        *all = all.saturating_mul(size);
+        Some(*all)
+    });
+    counted.fold(0usize, usize::saturating_add) <= LOOP
+}
+
 /// The axis at which to cut samples or channels, and its middle, if an operand is too large to bind.
 pub(crate) fn too_large(b: &WgpuBackend, operands: &[(&Layout, DType)]) -> Option<(usize, usize)> {
     let &(layout, _) = operands.iter().find(|&&(l, d)| !b.fits(l, d))?;
@@ -153,7 +163,8 @@ type Block = [(usize, usize); 3];
 
 /// Splits the taps of a window into blocks that are small enough for a loop.
 fn blocks_of_taps(window: &Window) -> Vec<Block> {
-    let (mut room, mut blocks) = (LOOP / 2, vec![[(0, 1); 3]]);
+    // Up to three loops, each with as many iterations as the block has taps.
+    let (mut room, mut blocks) = (LOOP / 3, vec![[(0, 1); 3]]);
     for axis in (0..window.rank).rev() {
         let taps = window.kernel[axis];
         let most = taps.min(room);
@@ -258,7 +269,7 @@ pub(crate) fn max_pool(
         let shape = [&dims[..2], &positions[..rank]].concat();
         (out.layout.dims() == shape && indices.layout.dims() == shape).then_some(())
     };
-    if well_formed().is_none() || out.layout.numel() == 0 || window.numel() > LOOP / 2 {
+    if well_formed().is_none() || out.layout.numel() == 0 || !in_one_loop(window.kernel[..rank].iter().copied()) {
         return gradus_backend::composite::pool::max_forward(b, window, x, out, indices);
     }
     let operands = [(x.layout, x.dtype), (out.layout, x.dtype), (indices.layout, DType::I64)];
@@ -325,4 +336,32 @@ pub(crate) fn max_pool(
         params: &params,
         groups: (n as u64).div_ceil(u64::from(GROUP)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nested_loops_stay_within_the_limit_of_all_loops() {
+        for (sizes, fits) in [
+            ([LOOP / 3, 1, 1], true),
+            ([LOOP / 3 + 1, 1, 1], false),
+            ([LOOP / 2, 1, 1], false),
+            ([1, 1, LOOP - 2], true),
+            ([1, 1, LOOP - 1], false),
+            ([usize::MAX, usize::MAX, 2], false),
+        ] {
+            assert_eq!(in_one_loop(sizes.into_iter()), fits, "{sizes:?}");
+        }
+        for kernel in [[LOOP, 1, 1], [LOOP / 2, 1, 1], [3, 50, 400], [1, 7, 70_001], [30, 30, 30]] {
+            let window =
+                Window { rank: 3, kernel, stride: [1; 3], dilation: [1; 3], pad_before: [0; 3], pad_after: [0; 3] };
+            let blocks = blocks_of_taps(&window);
+            let sizes = |block: &Block| block.map(|(first, end)| end - first);
+            assert!(blocks.iter().all(|block| in_one_loop(sizes(block).into_iter())), "{kernel:?}: {blocks:?}");
+            let taps: usize = blocks.iter().map(|block| sizes(block).iter().product::<usize>()).sum();
+            assert_eq!(taps, window.numel());
+        }
+    }
 }

@@ -101,6 +101,8 @@ fn convolutions_with_many_channels_or_positions() {
 fn windows_of_many_elements() {
     same("max_pool2d", 0.0, |d| numbers(&[1, 1, 1001, 1000], d).max_pool2d([1000, 1000], PoolOptions::new()));
     same("avg_pool2d", 1e-6, |d| numbers(&[1, 1, 1001, 1000], d).avg_pool2d([1000, 1000], PoolOptions::new(), true));
+    // Its taps are summed in two launches.
+    same("fold", 0.0, |d| numbers(&[1, 12_000, 2], d).fold([12_001], [12_000], ConvOptions::new()));
     for (kernel, stride) in [(70_000, 1), (70_000, 7)] {
         same("the gradient of avg_pool1d", 1e-5, |d| {
             let options = PoolOptions::new().stride([stride]);

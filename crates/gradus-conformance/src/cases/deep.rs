@@ -63,7 +63,7 @@ pub(crate) fn round(s: &mut Suite<'_>, seed: u64, round: u64) {
             match rng.int(0, 5) {
                 0 => window::columns(s, any, &spatial, &w),
                 1 => window::max_pool(s, number, &spatial, &w),
-                2 => window::avg_pool(s, float, &spatial, &w),
+                2 => window::avg_pool(s, float, &spatial, &w, true),
                 _ => {
                     let groups = rng.int(1, 3) as usize;
                     let channels = [rng.int(0, 3) as usize, groups * size(rng, 6), groups * size(rng, 9)];
