@@ -176,7 +176,13 @@ fn request(index: usize, adapter: &wgpu::Adapter, features: wgpu::Features, limi
 #[cfg(test)]
 pub(crate) fn open_nothing(profile: Profile) -> Result<Opened> {
     let backend_options = wgpu::BackendOptions {
-        noop: wgpu::NoopBackendOptions { enable: true, ..Default::default() },
+        noop: wgpu::NoopBackendOptions {
+            enable: true,
+            // Of one size, so that kernels use them.
+            subgroup_min_size: Some(32),
+            subgroup_max_size: Some(32),
+            ..Default::default()
+        },
         ..Default::default()
     };
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {

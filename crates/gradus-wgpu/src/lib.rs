@@ -186,14 +186,17 @@ mod tests {
     /// Translates a kernel into the shading languages of all graphics interfaces. The error says what is wrong.
     fn translated(text: &str) -> std::result::Result<(), String> {
         let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
-        let mut validator = Validator::new(ValidationFlags::all(), Capabilities::empty());
+        let mut validator = Validator::new(ValidationFlags::all(), Capabilities::SUBGROUP);
+        validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
+        validator.subgroup_operations(naga::valid::SubgroupOperationSet::all());
         let info = validator.validate(&module).map_err(|e| format!("{e:?}"))?;
         let failed = |language: &str, e: &dyn std::fmt::Display| format!("{language}: {e}");
         let (options, kernel) = Default::default();
         let mut metal = back::msl::Writer::new(String::new());
         metal.write(&module, &info, &options, &kernel).map_err(|e| failed("MSL", &e))?;
-        let (options, kernel) = Default::default();
-        let mut out = String::new();
+        // Shader model 6, which is the first with subgroups.
+        let options = back::hlsl::Options { shader_model: back::hlsl::ShaderModel::V6_0, ..Default::default() };
+        let (kernel, mut out) = (Default::default(), String::new());
         let mut direct = back::hlsl::Writer::new(&mut out, &options, &kernel);
         direct.write(&module, &info, None).map_err(|e| failed("HLSL", &e))?;
         // GLSL ES 3.10.
@@ -212,9 +215,18 @@ mod tests {
 
     #[test]
     fn kernels_that_every_adapter_runs_translate_into_every_language() {
-        let backend = WgpuBackend::of(0, &adapter::open_nothing(Profile::Core).expect("wgpu's own device"));
-        gradus_conformance::brief(&backend);
-        let texts = backend.queue().texts();
+        let of = |profile: Profile, run: &dyn Fn(&WgpuBackend)| {
+            let backend = WgpuBackend::of(0, &adapter::open_nothing(profile).expect("wgpu's own device"));
+            run(&backend);
+            backend.queue().texts()
+        };
+        let mut texts = of(Profile::Core, &|b| drop(gradus_conformance::brief(b)));
+        assert!(texts.iter().all(|t| !t.contains("subgroup")));
+        // Many adapters have subgroups, too.
+        let more = of(Profile::No64, &|b| drop(gradus_conformance::brief(b)));
+        let before = texts.len();
+        texts.extend(more.into_iter().filter(|t| t.contains("subgroup")));
+        assert!(texts.len() > before + 20, "only {} kernels with subgroups", texts.len() - before);
         let wrong: Vec<_> = texts.iter().filter_map(|t| translated(t).err().map(|e| format!("{e}\n{t}"))).collect();
         assert!(wrong.is_empty(), "{} of {}, first {}", wrong.len(), texts.len(), wrong[0]);
         assert!(texts.len() > 1000, "only {} kernels", texts.len());
