@@ -16,8 +16,8 @@ use crate::WgpuBackend;
 use crate::key::key;
 use crate::queue::Launch;
 use crate::temp::Temp;
-use crate::tile::{DEPTH, Product, Tile};
-use crate::wgsl::{self, GROUP, Text, param};
+use crate::tile::{DEPTH, Factor, Product, Tile};
+use crate::wgsl::{self, Text, param};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
@@ -226,7 +226,6 @@ impl Plan {
             }
             lines
         };
-        let x_at = format!("{} + sample * {} + channel * {}", param(X), param(X + 1), param(X + 2));
         let w_at = |filter: &str, channel: &str, tap: &str| {
             format!(
                 "{} + ({filter}) * {} + ({channel}) * {} + ({tap}) * {}",
@@ -245,33 +244,32 @@ impl Plan {
                 param(Y + 3)
             )
         };
+        let spatial = |each: &dyn Fn(usize) -> String| (0..rank).map(each).collect::<String>();
         if kind == Kind::Input {
-            let mut body = format!("{} {}", split("t", "tap", 1), split("s", "place", 0));
-            body += " var position = 0u;";
+            // `q` is the place plus the padding, and `u` the distance of the tap from the start of the window.
+            let mut body = "var position = 0u;".to_owned();
             for a in 0..rank {
-                let (stride, dilation, before, count) = (axis(a, 2), axis(a, 3), axis(a, 4), axis(a, 5));
-                // Before the first position, the difference wraps around. The first condition below excludes this.
-                body += &format!(" let d{a} = s{a} + {before} - t{a} * {dilation}; let p{a} = d{a} / {stride};");
-                body += &format!(
-                    " if (t{a} * {dilation} > s{a} + {before} || p{a} >= {count} || p{a} * {stride} != d{a}) {{ return {t}(0); }}"
-                );
+                let (stride, count) = (axis(a, 2), axis(a, 5));
+                body += &format!(" let d{a} = q{a} - u{a}; let p{a} = d{a} / {stride};");
+                // In front of the first position, the difference wraps around.
+                body +=
+                    &format!(" if (u{a} > q{a} || p{a} >= {count} || p{a} * {stride} != d{a}) {{ return {t}(0); }}");
                 body += &format!(" position = position * {count} + p{a};");
             }
-            let value = y_at("sample", "kernel", "position");
+            let (arguments, step) = (spatial(&|a| format!(", q{a}: u32, u{a}: u32")), param(Y + 3));
             text.declare("var<private> over_found: bool;");
             text.declare(format_args!(
-                "fn over(sample: u32, kernel: u32, tap: u32, place: u32) -> {t} {{ over_found = false; {body} over_found = true; return load_y({value}); }}"
+                "fn over(at: u32{arguments}) -> {t} {{ over_found = false; {body} over_found = true; return \
+                 load_y(at + position * {step}); }}"
             ));
         } else {
-            let mut body = format!("{} {} var at = {x_at};", split("t", "tap", 1), split("p", "position", 5));
-            for a in 0..rank {
-                let (size, stride, dilation, before) = (axis(a, 0), axis(a, 2), axis(a, 3), axis(a, 4));
-                // Before the first element, the difference wraps around to a number above every size.
-                body += &format!(" let s{a} = p{a} * {stride} + t{a} * {dilation} - {before};");
-                body += &format!(" if (s{a} >= {size}) {{ return {t}(0); }} at = at + s{a} * {};", axis(a, 6));
-            }
+            // In front of the first element, a coordinate wraps around to a number above every size.
+            let outside: Vec<_> = (0..rank).map(|a| format!("s{a} >= {}", axis(a, 0))).collect();
+            let (arguments, at) =
+                (spatial(&|a| format!(", s{a}: u32")), spatial(&|a| format!(" + s{a} * {}", axis(a, 6))));
             text.declare(format_args!(
-                "fn under(sample: u32, channel: u32, tap: u32, position: u32) -> {t} {{ {body} return load_x(at); }}"
+                "fn under(at: u32{arguments}) -> {t} {{ if ({}) {{ return {t}(0); }} return load_x(at{at}); }}",
+                outside.join(" || ")
             ));
         }
         text.line(format_args!(
@@ -284,35 +282,88 @@ impl Plan {
         text.line(format_args!("let g = matrix % {groups}; let sample = matrix / {groups};"));
         let side = tile.side();
         text.line(format_args!("let row = (cell / {tiles_n}) * {side}u; let col = (cell % {tiles_n}) * {side}u;"));
-        let (a, second) = match kind {
+        let (x_sample, x_channel, y_filter) = (param(X + 1), param(X + 2), param(Y + 2));
+        let taps_of = |tap: &str, name: &str| split(name, tap, 1);
+        // For each factor: statements for `k` and for a lane, and an element.
+        type ByLane<'a> = Box<dyn Fn(&str) -> String + 'a>;
+        let ([a_by_k, b_by_k], [a_by_lane, b_by_lane, b_element]): ([String; 2], [ByLane<'_>; 3]) = match kind {
             Kind::Forward => (
-                format!(
-                    "load_w({})",
-                    w_at(&format!("g * {filters} + am"), &format!("ak / {taps}"), &format!("ak % {taps}"))
-                ),
-                format!("under(sample, g * {c} + bk / {taps}, bk % {taps}, bn)"),
+                [
+                    format!("let at = {};", w_at("0u", &format!("k / {taps}"), &format!("k % {taps}"))),
+                    format!(
+                        "let at = {} + sample * {x_sample} + (g * {c} + k / {taps}) * {x_channel}; {}{}",
+                        param(X),
+                        taps_of(&format!("k % {taps}"), "t"),
+                        spatial(&|a| format!(" let u{a} = t{a} * {};", axis(a, 3)))
+                    ),
+                ],
+                [
+                    Box::new(|l| format!("let at_{l} = (g * {filters} + n_{l}) * {};", param(W + 1))),
+                    Box::new(|l| {
+                        let start = |a| format!(" let q{a}_{l} = p_{l}_{a} * {} - {};", axis(a, 2), axis(a, 4));
+                        split(&format!("p_{l}_"), &format!("n_{l}"), 5) + &spatial(&start)
+                    }),
+                    Box::new(|l| format!("under(at{})", spatial(&|a| format!(", q{a}_{l} + u{a}")))),
+                ],
             ),
             Kind::Input => (
-                format!("load_w({})", w_at(&format!("g * {filters} + ak / {taps}"), "am", &format!("ak % {taps}"))),
-                format!("over(sample, g * {filters} + bk / {taps}, bk % {taps}, bn)"),
+                [
+                    format!("let at = {};", w_at(&format!("g * {filters} + k / {taps}"), "0u", &format!("k % {taps}"))),
+                    format!(
+                        "let at = {}; {}{}",
+                        y_at("sample", &format!("g * {filters} + k / {taps}"), "0u"),
+                        taps_of(&format!("k % {taps}"), "t"),
+                        spatial(&|a| format!(" let u{a} = t{a} * {};", axis(a, 3)))
+                    ),
+                ],
+                [
+                    Box::new(|l| format!("let at_{l} = n_{l} * {};", param(W + 2))),
+                    Box::new(|l| {
+                        let place = |a| format!(" let q{a}_{l} = s_{l}_{a} + {};", axis(a, 4));
+                        split(&format!("s_{l}_"), &format!("n_{l}"), 0) + &spatial(&place)
+                    }),
+                    Box::new(|l| format!("over(at{})", spatial(&|a| format!(", q{a}_{l}, u{a}")))),
+                ],
             ),
             Kind::Weight => (
-                format!(
-                    "load_y({})",
-                    y_at(&format!("ak / {positions}"), &format!("g * {filters} + am"), &format!("ak % {positions}"))
-                ),
-                format!("under(bk / {positions}, g * {c} + bn / {taps}, bn % {taps}, bk % {positions})"),
+                [
+                    format!("let at = {};", y_at(&format!("k / {positions}"), "0u", &format!("k % {positions}"))),
+                    format!(
+                        "let at = {} + k / {positions} * {x_sample}; {}{}",
+                        param(X),
+                        split("p", &format!("k % {positions}"), 5),
+                        spatial(&|a| format!(" let u{a} = p{a} * {} - {};", axis(a, 2), axis(a, 4)))
+                    ),
+                ],
+                [
+                    Box::new(|l| format!("let at_{l} = (g * {filters} + n_{l}) * {y_filter};")),
+                    Box::new(|l| {
+                        let channel = format!("let at_{l} = (g * {c} + n_{l} / {taps}) * {x_channel}; ");
+                        let tap = |a| format!(" let q{a}_{l} = t_{l}_{a} * {};", axis(a, 3));
+                        channel + &taps_of(&format!("n_{l} % {taps}"), &format!("t_{l}_")) + &spatial(&tap)
+                    }),
+                    Box::new(|l| format!("under(at + at_{l}{})", spatial(&|a| format!(", q{a}_{l} + u{a}")))),
+                ],
             ),
         };
+        let first_of = if kind == Kind::Weight { "load_y" } else { "load_w" };
         let product = Product {
-            m: &m,
             first: "first",
             end: "end",
-            n: &n,
-            a: &a,
-            b: &second,
-            a_along_k: kind != Kind::Input,
-            b_along_k: kind == Kind::Weight,
+            a: Factor {
+                size: &m,
+                along_k: kind != Kind::Input,
+                by_k: &a_by_k,
+                by_lane: &a_by_lane,
+                element: &|l| format!("{first_of}(at + at_{l})"),
+            },
+            b: Factor {
+                size: &n,
+                along_k: kind == Kind::Weight,
+                by_k: &b_by_k,
+                by_lane: &b_by_lane,
+                element: &b_element,
+            },
             found: (kind == Kind::Input).then_some("over_found"),
         };
         tile.multiply(&mut text, &product);
@@ -342,7 +393,7 @@ impl Plan {
                 w_at(&format!("g * {filters} + r"), &format!("s / {taps}"), &format!("s % {taps}"))
             ),
         });
-        text.finish(GROUP)
+        text.finish(tile.size())
     }
 }
 

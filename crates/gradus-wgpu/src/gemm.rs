@@ -12,7 +12,7 @@ use crate::operand::Axes;
 use crate::queue::Launch;
 use crate::reduce::sum_of_parts;
 use crate::temp::Temp;
-use crate::tile::{DEPTH, Product, Tile};
+use crate::tile::{DEPTH, Factor, Product, Tile};
 use crate::wgsl::{self, GROUP, Text, param};
 
 const OP: &str = "gemm";
@@ -279,25 +279,32 @@ impl Plan {
                 param(14)
             )
         };
-        let (a, b) = (
-            format!("load_a(a_at + am * {} + ak * {})", param(9), param(10)),
-            format!("load_b(b_at + bk * {} + bn * {})", param(11), param(12)),
-        );
         match self.tile {
             Some(tile) => {
                 let side = tile.side();
                 text.line(format_args!(
                     "let row = (cell / {tiles_n}) * {side}u; let col = (cell % {tiles_n}) * {side}u;"
                 ));
+                let steps = |of: usize| move |lane: &str| format!("let at_{lane} = n_{lane} * {};", param(of));
+                let (a_at_k, b_at_k) =
+                    (format!("let at = a_at + k * {};", param(10)), format!("let at = b_at + k * {};", param(11)));
                 let product = Product {
-                    m: &m,
                     first: "first",
                     end: "end",
-                    n: &n,
-                    a: &a,
-                    b: &b,
-                    a_along_k: self.a_along_k,
-                    b_along_k: self.b_along_k,
+                    a: Factor {
+                        size: &m,
+                        along_k: self.a_along_k,
+                        by_k: &a_at_k,
+                        by_lane: &steps(9),
+                        element: &|lane| format!("load_a(at + at_{lane})"),
+                    },
+                    b: Factor {
+                        size: &n,
+                        along_k: self.b_along_k,
+                        by_k: &b_at_k,
+                        by_lane: &steps(12),
+                        element: &|lane| format!("load_b(at + at_{lane})"),
+                    },
                     found: None,
                 };
                 tile.multiply(&mut text, &product);
@@ -305,15 +312,17 @@ impl Plan {
             }
             None => {
                 let zero = wgsl::constant(Scalar::Int(0), compute);
-                text.line(format_args!(
-                    "let r = cell / {n}; let s = cell % {n}; let am = r; let bn = s; var sum = {zero};"
-                ));
+                text.line(format_args!("let r = cell / {n}; let s = cell % {n}; var sum = {zero};"));
+                let (a, b) = (
+                    format!("load_a(a_at + r * {} + k * {})", param(9), param(10)),
+                    format!("load_b(b_at + k * {} + s * {})", param(11), param(12)),
+                );
                 let product = wgsl::binary(ScalarOp::Mul, compute, &a, &b);
                 let sum = wgsl::binary(ScalarOp::Add, compute, "sum", &product);
-                text.line(format_args!("for (var ak = first; ak < end; ak = ak + 1u) {{ let bk = ak; sum = {sum}; }}"));
+                text.line(format_args!("for (var k = first; k < end; k = k + 1u) {{ sum = {sum}; }}"));
                 text.line(store("sum"));
             }
         }
-        text.finish(GROUP)
+        text.finish(self.tile.map_or(GROUP, |tile| tile.size()))
     }
 }

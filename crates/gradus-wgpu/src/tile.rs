@@ -4,14 +4,14 @@
 use gradus_backend::{DType, ScalarOp};
 
 use crate::operand::LOOP;
-use crate::wgsl::{self, GROUP, Text, ty};
+use crate::wgsl::{self, Text, ty};
 
 /// The largest number of elements along k that one launch sums. Each takes up to one and a half loop iterations.
 pub(crate) const DEPTH: usize = LOOP / 2;
 /// The number of tiles that keep a device busy.
 const BUSY: usize = 64;
 
-/// A tile of 16 by 16 invocations, each of which computes a square block.
+/// A tile of 16 by 16 or 8 by 8 invocations, each of which computes a square block.
 ///
 /// Blocks of floats consist of vectors of four columns. Both operands are stored in shared memory as vectors, of four
 /// rows of `a` and of four columns of `b`, so that fewer loads are needed for the same products.
@@ -19,41 +19,53 @@ const BUSY: usize = 64;
 pub(crate) struct Tile {
     /// The compute type of operands and sums.
     pub(crate) dtype: DType,
+    /// The number of invocations along each side of the tile.
+    across: u32,
     /// The number of rows, and of columns, in the block of an invocation.
-    pub(crate) block: u32,
+    block: u32,
 }
 
-/// A product as WGSL expressions: its sizes, and the elements of `a` at `(am, ak)` and of `b` at `(bk, bn)`.
+/// A product as WGSL expressions: its sizes, and its factors, of which `a` has the rows and `b` the columns.
 pub(crate) struct Product<'a> {
-    pub(crate) m: &'a str,
     /// The first element along k that is summed, and the end of the range.
     pub(crate) first: &'a str,
     pub(crate) end: &'a str,
-    pub(crate) n: &'a str,
-    pub(crate) a: &'a str,
-    pub(crate) b: &'a str,
-    /// Whether neighbouring invocations load neighbours along k. This suits operands that are contiguous along k.
-    pub(crate) a_along_k: bool,
-    pub(crate) b_along_k: bool,
+    pub(crate) a: Factor<'a>,
+    pub(crate) b: Factor<'a>,
     /// For operands that may lack elements: a condition that is true if the element of `b` exists, evaluated after `b`
     /// is read. Missing elements are left out of the sum, so that an infinity in `a` is not multiplied by a zero.
     pub(crate) found: Option<&'a str>,
 }
 
+/// How to read a factor of a product, as WGSL. `k` is the number of an element along k. A vector has an element in each of
+/// its lanes; `n_LANE` is the number of its row in `a`, or of its column in `b`.
+pub(crate) struct Factor<'a> {
+    /// The number of rows or columns.
+    pub(crate) size: &'a str,
+    /// Whether neighbouring invocations load neighbours along k. This suits operands that are contiguous along k.
+    pub(crate) along_k: bool,
+    /// Statements for what depends on `k` alone.
+    pub(crate) by_k: &'a str,
+    /// Statements for what depends on the row or column in a lane, whose name they get. What they declare has this name in
+    /// its own. They run only once if `along_k` is not set.
+    pub(crate) by_lane: &'a dyn Fn(&str) -> String,
+    /// The element at `k` in the lane of this name, after the statements.
+    pub(crate) element: &'a dyn Fn(&str) -> String,
+}
+
 impl Tile {
-    /// The tile for `count` products of `m` rows and `n` columns: small blocks if large ones would leave the device
-    /// idle.
+    /// The tile for `count` products of `m` rows and `n` columns: small if large ones would leave the device idle.
     pub(crate) fn new(dtype: DType, count: usize, m: usize, n: usize) -> Tile {
         let (dtype, small) = (dtype.compute(), m.min(n));
         let tiles = |side: usize| count * m.div_ceil(side) * n.div_ceil(side);
-        let block = if small <= 16 || tiles(64) < 4 {
-            1
-        } else if dtype == DType::F32 && small > 64 && tiles(128) >= BUSY / 4 {
-            8
-        } else {
-            4
+        let (across, block) = match dtype {
+            DType::F32 if small > 64 && tiles(128) >= BUSY / 4 => (16, 8),
+            DType::F32 if small > 32 => (8, 8),
+            DType::F32 if small > 16 => (8, 4),
+            _ if small <= 16 || tiles(64) < 4 => (16, 1),
+            _ => (16, 4),
         };
-        Tile { dtype, block }
+        Tile { dtype, across, block }
     }
 
     /// The number of elements in a vector of the block.
@@ -72,7 +84,12 @@ impl Tile {
 
     /// The number of rows, and of columns, of the tile.
     pub(crate) fn side(&self) -> u32 {
-        16 * self.block
+        self.across * self.block
+    }
+
+    /// The number of invocations in a work-group.
+    pub(crate) fn size(&self) -> u32 {
+        self.across * self.across
     }
 
     /// The number of tiles that cover this many rows or columns.
@@ -92,7 +109,7 @@ impl Tile {
     pub(crate) fn multiply(&self, text: &mut Text, p: &Product<'_>) {
         let (t, lanes) = (ty(self.dtype), self.lanes());
         // The depth of a tile. Both operands must fit the smallest shared memory that a device may have (16 KiB).
-        let depth = if self.dtype.size() == 8 || self.block == 8 { 8 } else { 16 };
+        let depth = if self.dtype.size() == 8 || self.side() == 128 { 8 } else { 16 };
         let (width, count) = (self.side() / lanes, self.side() / lanes * depth);
         let vector = |t: &str| if lanes == 1 { t.to_owned() } else { format!("vec4<{t}>") };
         let (cell, flags) = (vector(t), vector("u32"));
@@ -106,29 +123,43 @@ impl Tile {
             text.declare("var<workgroup> strange: atomic<u32>;");
             text.line("if (local == 0u) { atomicStore(&strange, 0u); } workgroupBarrier();");
         }
-        text.line("let down = local / 16u; let across = local % 16u;");
+        text.line(format_args!("let down = local / {}u; let across = local % {0}u;", self.across));
         for (i, j) in self.vectors() {
             text.line(format_args!("var c_{i}_{j} = {cell}();"));
         }
-        text.line(format_args!("for (var k0 = {}; k0 < {}; k0 = k0 + {depth}u) {{", p.first, p.end));
-        text.line(format_args!("for (var e = local; e < {count}u; e = e + {GROUP}u) {{"));
-        let split = |along_k: bool| {
-            if along_k { format!("e % {depth}u, e / {depth}u") } else { format!("e / {width}u, e % {width}u") }
+        let number = |text: &mut Text, name: &str, vector: &str, first: &str, factor: &Factor<'_>| {
+            for lane in 0..lanes {
+                text.line(format_args!("let n_{name}{lane} = {first} + ({vector}) * {lanes}u + {lane}u;"));
+                text.line((factor.by_lane)(&format!("{name}{lane}")));
+            }
         };
-        for (name, along_k, first, size, other, value) in
-            [("a", p.a_along_k, "row", p.m, "m", p.a), ("b", p.b_along_k, "col", p.n, "n", p.b)]
-        {
+        let factors = [("a", "row", &p.a), ("b", "col", &p.b)];
+        for (name, first, factor) in factors.iter().filter(|(.., factor)| !factor.along_k) {
+            // The number of invocations is a multiple of the width, so each loads the same rows or columns every time.
+            number(text, name, &format!("local % {width}u"), first, factor);
+        }
+        text.line(format_args!("for (var k0 = {}; k0 < {}; k0 = k0 + {depth}u) {{", p.first, p.end));
+        for (name, first, factor) in factors {
+            text.line(format_args!("for (var e = local; e < {count}u; e = e + {}u) {{", self.size()));
+            let (across_k, vector) = if factor.along_k {
+                (format!("e % {depth}u"), format!("e / {depth}u"))
+            } else {
+                (format!("e / {width}u"), format!("e % {width}u"))
+            };
+            text.line(format_args!("let place = {across_k}; let k = k0 + place; var v = {cell}();"));
             let found = found.filter(|_| name == "b");
-            text.line(format_args!("{{ let place = vec2<u32>({});", split(along_k)));
-            text.line(format_args!("let {name}k = k0 + place.x; var v = {cell}();"));
             if found.is_some() {
                 text.line(format_args!("var f = {flags}();"));
             }
-            text.line(format_args!("if ({name}k < {}) {{", p.end));
+            text.line(format_args!("if (k < {}) {{ {}", p.end, factor.by_k));
+            if factor.along_k {
+                number(text, name, &vector, first, factor);
+            }
             for (lane, (v, f)) in self.elements("v").iter().zip(self.elements("f")).enumerate() {
+                let lane = format!("{name}{lane}");
                 let found = found.map_or(String::new(), |found| format!(" {f} = select(0u, 1u, {found});"));
-                text.line(format_args!("{{ let {name}{other} = {first} + place.y * {lanes}u + {lane}u;"));
-                text.line(format_args!("if ({name}{other} < {size}) {{ {v} = {value};{found} }} }}"));
+                let element = (factor.element)(&lane);
+                text.line(format_args!("if (n_{lane} < {}) {{ {v} = {element};{found} }}", factor.size));
             }
             text.line("}");
             if name == "a" && p.found.is_some() && self.dtype.is_float() {
@@ -136,11 +167,11 @@ impl Tile {
                 text.line(format_args!("if (!({})) {{ atomicStore(&strange, 1u); }}", finite.join(" && ")));
             }
             if found.is_some() {
-                text.line(format_args!("tile_found[place.x * {width}u + place.y] = f;"));
+                text.line(format_args!("tile_found[place * {width}u + {vector}] = f;"));
             }
-            text.line(format_args!("tile_{name}[place.x * {width}u + place.y] = v; }}"));
+            text.line(format_args!("tile_{name}[place * {width}u + {vector}] = v; }}"));
         }
-        text.line("} workgroupBarrier();");
+        text.line("workgroupBarrier();");
         if found.is_some() {
             text.line("if (atomicLoad(&strange) != 0u) {");
             self.add(text, depth, true);
@@ -158,11 +189,12 @@ impl Tile {
         let (width, groups) = (self.side() / self.lanes(), self.block / self.lanes());
         text.line(format_args!("for (var kk = 0u; kk < {depth}u; kk = kk + 1u) {{"));
         for i in 0..groups {
-            text.line(format_args!("let a_{i} = tile_a[kk * {width}u + down + {}u];", i * 16));
-            text.line(format_args!("let b_{i} = tile_b[kk * {width}u + across + {}u];", i * 16));
+            let next = i * self.across;
+            text.line(format_args!("let a_{i} = tile_a[kk * {width}u + down + {next}u];"));
+            text.line(format_args!("let b_{i} = tile_b[kk * {width}u + across + {next}u];"));
             if masked {
                 let none = if self.lanes() == 1 { "0u" } else { "vec4<u32>()" };
-                text.line(format_args!("let f_{i} = tile_found[kk * {width}u + across + {}u] != {none};", i * 16));
+                text.line(format_args!("let f_{i} = tile_found[kk * {width}u + across + {next}u] != {none};"));
             }
         }
         // There are at most 8 names.
@@ -180,9 +212,10 @@ impl Tile {
     /// position `r`, `s`.
     pub(crate) fn store(&self, text: &mut Text, m: &str, n: &str, store: impl Fn(&str) -> String) {
         let lanes = self.lanes();
-        // Vectors of a block are 16 apart, so that neighbouring invocations write neighbouring vectors.
-        let place =
-            |of: &str, number: u32| format!("({of} + {}u) * {lanes}u + {}u", number / lanes * 16, number % lanes);
+        // Between two vectors of a block lie those of all other invocations, so that neighbours write neighbouring vectors.
+        let place = |of: &str, number: u32| {
+            format!("({of} + {}u) * {lanes}u + {}u", number / lanes * self.across, number % lanes)
+        };
         for (i, j) in self.vectors() {
             for (lane, sum) in (j * lanes..).zip(self.elements(&format!("c_{i}_{j}"))) {
                 text.line(format_args!(
