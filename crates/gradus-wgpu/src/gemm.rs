@@ -21,6 +21,9 @@ const OP: &str = "gemm";
 const SKINNY: usize = 8;
 /// The number of elements along k that an invocation sums in such a product, unless the result has many elements.
 const CHAIN: usize = 512;
+/// With at least this many rows or columns in all, an invocation computes [`OWN`] of them.
+const MANY: usize = 1 << 14;
+const OWN: usize = 4;
 /// The number of parameters before the sizes and strides of the batch: m, k, n, the number of matrices, tiles along n
 /// and m, three positions, six strides, alpha and beta (two words each), parts along k, elements of a part, and the
 /// distance between the results of two parts.
@@ -32,12 +35,26 @@ struct Plan {
     dtype: DType,
     out: DType,
     batch: usize,
-    /// `None` if each invocation computes one element.
+    /// `None` if there are too few rows or columns for tiles.
     tile: Option<Tile>,
+    thin: Thin,
     a_along_k: bool,
     b_along_k: bool,
     scaled: bool,
     added: bool,
+}
+
+/// How a product with few rows or columns is divided: an invocation computes one element or, of a large result, a few
+/// rows with all of their columns, or a few columns with all of their rows.
+#[derive(Debug, Clone, Copy, Hash)]
+struct Thin {
+    /// Whether there are fewer columns than rows.
+    by_rows: bool,
+    /// The numbers of rows and columns of an invocation, the larger dimension of the result first.
+    own: usize,
+    all: usize,
+    /// Whether the elements of the factor with the larger dimension are read four at a time along k.
+    quads: bool,
 }
 
 /// See [`Backend::gemm`](gradus_backend::Backend::gemm).
@@ -150,17 +167,36 @@ fn launch(
     let count = batch.numel();
     let steps = [&p, &q, &r].map(|o| [o.layout.strides()[lead], o.layout.strides()[lead + 1]]);
     let tile = tile(dtype, count, m, n);
+    let by_rows = n <= m;
+    let (long, short) = (m.max(n), m.min(n));
+    let (own, all) = if tile.is_none() && count * long * parts >= MANY { (OWN, short) } else { (1, 1) };
+    let (long_step, k_step) = if by_rows { (steps[0][0], steps[0][1]) } else { (steps[1][1], steps[1][0]) };
+    let factor = usize::from(!by_rows);
+    let at = [&p, &q][factor].layout.offset();
+    let fours = |n: usize| n.is_multiple_of(4);
+    let quads = dtype == DType::F32
+        && k_step == 1
+        && fours(at)
+        && fours(k)
+        && fours(k.div_ceil(parts))
+        && batch.steps[factor].iter().chain([&long_step]).all(|s| fours(s.unsigned_abs()));
+    let thin = Thin { by_rows, own, all, quads: quads && own > 1 };
     let plan = Plan {
         dtype,
         out: out.dtype,
         batch: batch.rank(),
         tile,
+        thin,
         a_along_k: steps[0][1].unsigned_abs() <= steps[0][0].unsigned_abs(),
         b_along_k: steps[1][0].unsigned_abs() < steps[1][1].unsigned_abs(),
         scaled: alpha.to_f64() != 1.0,
         added: beta.to_f64() != 0.0,
     };
-    let (tiles_m, tiles_n) = tile.map_or((m, n), |tile| (tile.cover(m), tile.cover(n)));
+    let (tiles_m, tiles_n) = match tile {
+        Some(tile) => (tile.cover(m), tile.cover(n)),
+        None if by_rows => (m.div_ceil(own), n / all),
+        None => (m / all, n.div_ceil(own)),
+    };
     let tasks = parts as u64 * count as u64 * tiles_m as u64 * tiles_n as u64;
     let mut params: Vec<u32> = [m, k, n, count, tiles_n, tiles_m].map(|v| v as u32).to_vec();
     params.extend([&p, &q, &r].map(|o| o.layout.offset() as u32));
@@ -239,15 +275,21 @@ impl Plan {
         let rank = self.batch;
         let steps = FIXED + rank;
         let mut text = Text::new(steps + 3 * rank);
-        text.input("a", self.dtype);
-        text.input("b", self.dtype);
+        for (name, by_rows) in [("a", true), ("b", false)] {
+            let quads = self.thin.quads && self.thin.by_rows == by_rows;
+            if quads { text.quads(name, self.dtype, false) } else { text.input(name, self.dtype) }
+        }
         text.output("c", self.out);
         let (tiles_n, tiles_m) = (param(4), param(5));
         let who = if self.tile.is_some() { "group" } else { "id" };
         text.line(format_args!(
             "let task = {who} / ({tiles_n} * {tiles_m}); let cell = {who} % ({tiles_n} * {tiles_m});"
         ));
-        text.line(format_args!("let matrix = task % {}; let part = task / {};", param(3), param(3)));
+        let (matrix, part) = match rank {
+            0 => ("0u".to_owned(), "task".to_owned()),
+            _ => (format!("task % {}", param(3)), format!("task / {}", param(3))),
+        };
+        text.line(format_args!("let matrix = {matrix}; let part = {part};"));
         text.line(format_args!("if (part >= {}) {{ return; }}", param(19)));
         text.line(format_args!(
             "let first = part * {}; let end = min({}, first + {});",
@@ -310,19 +352,63 @@ impl Plan {
                 tile.multiply(&mut text, &product);
                 tile.store(&mut text, &m, &n, store);
             }
-            None => {
-                let zero = wgsl::constant(Scalar::Int(0), compute);
-                text.line(format_args!("let r = cell / {n}; let s = cell % {n}; var sum = {zero};"));
-                let (a, b) = (
-                    format!("load_a(a_at + r * {} + k * {})", param(9), param(10)),
-                    format!("load_b(b_at + k * {} + s * {})", param(11), param(12)),
-                );
-                let product = wgsl::binary(ScalarOp::Mul, compute, &a, &b);
-                let sum = wgsl::binary(ScalarOp::Add, compute, "sum", &product);
-                text.line(format_args!("for (var k = first; k < end; k = k + 1u) {{ sum = {sum}; }}"));
-                text.line(store("sum"));
-            }
+            None => self.thin(&mut text, &store),
         }
         text.finish(self.tile.map_or(GROUP, |tile| tile.size()))
+    }
+
+    /// The text after the positions of the operands, for few rows or columns.
+    fn thin(&self, text: &mut Text, store: &dyn Fn(&str) -> String) {
+        let Thin { by_rows, own, all, quads } = self.thin;
+        let compute = self.dtype.compute();
+        // The parameters with the steps of a factor along the result and along k.
+        let (a, b) = (("a", "r", 9, 10), ("b", "s", 12, 11));
+        let ((long, i, long_step, long_k), (short, j, short_step, short_k)) = if by_rows { (a, b) } else { (b, a) };
+        let size = param(if by_rows { 0 } else { 2 });
+        text.line(format_args!("let row = cell / {}; let col = cell % {0};", param(4)));
+        let (first, other) = if by_rows { ("row", "col") } else { ("col", "row") };
+        // Neighbouring invocations have neighbouring rows or columns.
+        let step = format!("(({size} + {}u) / {own}u)", own - 1);
+        for o in 0..own {
+            text.line(format_args!(
+                "let {i}_{o} = {first} + {o}u * {step}; let at_{o} = min({i}_{o}, {size} - 1u) * {};",
+                param(long_step)
+            ));
+        }
+        for e in 0..all {
+            text.line(format_args!("let {j}_{e} = {other} * {all}u + {e}u;"));
+            (0..own).for_each(|o| {
+                text.line(format_args!("var sum_{o}_{e} = {};", wgsl::constant(Scalar::Int(0), compute)))
+            });
+        }
+        let width = if quads { 4 } else { 1 };
+        text.line(format_args!("for (var k = first; k < end; k = k + {width}u) {{"));
+        for o in 0..own {
+            let at = format!("{long}_at + at_{o} + k");
+            text.line(if quads {
+                format!("let x_{o} = load4_{long}(({at}) / 4u);")
+            } else {
+                format!("let x_{o} = load_{long}({at} * {});", param(long_k))
+            });
+        }
+        for w in 0..width {
+            for e in 0..all {
+                let at = format!("{short}_at + (k + {w}u) * {} + {j}_{e} * {}", param(short_k), param(short_step));
+                text.line(format_args!("let y_{w}_{e} = load_{short}({at});"));
+                for o in 0..own {
+                    let x = if quads { format!("x_{o}[{w}]") } else { format!("x_{o}") };
+                    let product = wgsl::binary(ScalarOp::Mul, compute, &x, &format!("y_{w}_{e}"));
+                    let sum = wgsl::binary(ScalarOp::Add, compute, &format!("sum_{o}_{e}"), &product);
+                    text.line(format_args!("sum_{o}_{e} = {sum};"));
+                }
+            }
+        }
+        text.line("}");
+        for o in 0..own {
+            text.line(format_args!("if ({i}_{o} < {size}) {{ let {i} = {i}_{o};"));
+            (0..all)
+                .for_each(|e| text.line(format_args!("{{ let {j} = {j}_{e}; {} }}", store(&format!("sum_{o}_{e}")))));
+            text.line("}");
+        }
     }
 }
