@@ -8,7 +8,7 @@ use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScalarOp, 
 use crate::WgpuBackend;
 use crate::faults::Fault;
 use crate::key::key;
-use crate::map::bits_of;
+use crate::map::{FEWEST, bits_of};
 use crate::operand::{Axes, LOOP, cut};
 use crate::queue::{Call, Held, Launch};
 use crate::temp::Temp;
@@ -216,20 +216,37 @@ pub(crate) fn take(
     let (from, at) = (b.operand(op, "x", x.buffer, bits, x.layout, false)?, b.input(op, "index", index)?);
     let to = b.operand(op, "out", out.buffer, bits, out.layout, true)?;
     let base = held(&from.layout, axis, out.layout.dims()[axis])?;
-    let axes = Axes::merged(&[&to.layout, &at.layout, &base], 0..out.layout.rank());
+    let mut axes = Axes::merged(&[&to.layout, &at.layout, &base], 0..out.layout.rank());
     let rank = axes.rank();
     let fixed = 7;
-    let mut params = vec![n as u32, size as u32, from.layout.strides()[axis] as u32];
-    params.extend([&to.layout, &at.layout, &base].map(|l| l.offset() as u32));
+    // The positions in `x` and `out` count groups of four elements if an index selects whole groups.
+    let mut places = [to.layout.offset() as isize, base.offset() as isize, from.layout.strides()[axis]];
+    let quads = n >= FEWEST && bits != DType::U64 && in_groups(&axes) && places.iter().all(|p| p % 4 == 0);
+    if quads {
+        axes.dims[rank - 1] /= 4;
+        places.iter_mut().for_each(|p| *p /= 4);
+        [0, 2].iter().for_each(|&k| axes.steps[k][..rank - 1].iter_mut().for_each(|s| *s /= 4));
+    }
+    let n = if quads { n / 4 } else { n };
+    let [to_at, base_at, step] = places;
+    let mut params = vec![n as u32, size as u32, step as u32, to_at as u32, at.layout.offset() as u32, base_at as u32];
     params.push(first as u32);
     params.extend(axes.dims.iter().map(|&d| d as u32));
     axes.steps.iter().for_each(|steps| params.extend(steps.iter().map(|&s| s as u32)));
     let source = || {
         let steps = |k: usize| fixed + rank + k * rank;
         let mut text = Text::new(steps(3));
-        text.input("x", bits);
+        if quads {
+            text.quads("x", bits, false)
+        } else {
+            text.input("x", bits)
+        }
         text.input("i", index.dtype);
-        text.output("y", bits);
+        if quads {
+            text.quads("y", bits, true)
+        } else {
+            text.output("y", bits)
+        }
         text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
         wgsl::coordinates(&mut text, "c", "id", rank, fixed);
         let position = |k: usize| wgsl::position("c", rank, 3 + k, steps(k));
@@ -240,17 +257,28 @@ pub(crate) fn take(
         // An index below `first` wraps to a number above every size.
         let picked = cast("index", index.dtype, DType::U32);
         text.line(format_args!("let picked = {picked} - {}; if (picked >= {}) {{ return; }}", param(6), param(1)));
-        text.line(format_args!("store_y({}, load_x({} + picked * {}));", position(0), position(2), param(2)));
+        let each = if quads { "4" } else { "" };
+        let picked = format!("load{each}_x({} + picked * {})", position(2), param(2));
+        text.line(format_args!("store{each}_y({}, {picked});", position(0)));
         text.finish(GROUP)
     };
     b.queue().launch(&Launch {
         call,
-        key: key(("gather", bits, index.dtype, rank)),
+        key: key(("gather", bits, index.dtype, rank, quads)),
         source: &source,
         binds: &[from.bind, at.bind, to.bind],
         params: &params,
         groups: (n as u64).div_ceil(u64::from(GROUP)),
     })
+}
+
+/// Whether four neighbours along the last axis are also neighbours in memory, aligned to four, and share an index. The
+/// operands are the result, the indices, and what they select from.
+fn in_groups(axes: &Axes) -> bool {
+    let Some(last) = axes.rank().checked_sub(1) else { return false };
+    let [to, at, base] = &axes.steps[..] else { return false };
+    let aligned = |steps: &[isize]| steps[last] == 1 && steps[..last].iter().all(|s| s % 4 == 0);
+    axes.dims[last].is_multiple_of(4) && at[last] == 0 && aligned(to) && aligned(base)
 }
 
 /// See [`Backend::scatter`](gradus_backend::Backend::scatter).

@@ -29,7 +29,7 @@ enum From {
 const SHORT: usize = 8;
 /// The smallest number of elements that are computed in groups of four. For fewer, another pipeline is not worth
 /// compiling.
-const FEWEST: usize = 1024;
+pub(crate) const FEWEST: usize = 1024;
 
 /// Everything that the text of a map depends on.
 #[derive(Debug, Hash)]
