@@ -6,7 +6,7 @@ use gradus_backend::{
     ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
-use crate::{WgpuBackend, avg_pool, compute, conv, index, map, reduce, rows, transfer, window};
+use crate::{WgpuBackend, avg_pool, compute, conv, index, map, max_pool, reduce, rows, transfer, window};
 
 impl Backend for WgpuBackend {
     fn info(&self) -> BackendInfo {
@@ -250,7 +250,7 @@ impl Backend for WgpuBackend {
     }
 
     fn max_pool(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>, indices: &mut ViewMut<'_>) -> Result<()> {
-        window::max_pool(self, window, x, out, indices)
+        max_pool::max_pool(self, window, x, out, indices)
     }
 
     fn avg_pool(&self, window: &Window, count_include_pad: bool, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {

@@ -31,6 +31,7 @@ mod key;
 mod lines;
 mod log;
 mod map;
+mod max_pool;
 mod nesting;
 mod operand;
 mod pool;

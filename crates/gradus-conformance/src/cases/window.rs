@@ -76,6 +76,16 @@ pub(super) fn run(s: &mut Suite<'_>) {
     let many = setting(&[28, 30], &[[3, 1, 1, 1, 1], [3, 1, 1, 1, 1]]);
     convolutions(s, DType::F32, [4, 8, 12], 1, many.spatial, &many.window, true);
     max_pool(s, DType::F32, many.spatial, &many.window);
+    // The number of results in a row is a multiple of four, and there is no padding.
+    for Setting { spatial, window } in [
+        setting(&[8], &[[5, 1, 1, 0, 0]]),
+        setting(&[6, 8], &[[2, 2, 1, 0, 0], [2, 2, 1, 0, 0]]),
+        setting(&[3, 5, 16], &[[2, 1, 1, 0, 0], [2, 1, 2, 0, 0], [4, 4, 1, 0, 0]]),
+    ] {
+        for d in [DType::F64, DType::F32, DType::BF16, DType::I64, DType::I32, DType::U8] {
+            max_pool(s, d, spatial, &window);
+        }
+    }
     infinite_weights(s);
 }
 
