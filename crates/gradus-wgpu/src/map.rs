@@ -24,9 +24,9 @@ enum From {
     Scalar,
 }
 
-/// The largest number of instructions in a kernel whose text is repeated for four elements. In longer kernels, the cost
-/// of an invocation matters little beside their own work.
-const SHORT: usize = 8;
+/// The largest number of instructions in a kernel whose text is repeated for four elements. Longer texts take longer to
+/// compile, and the cost of an invocation matters less beside the work of their kernels.
+const SHORT: usize = 24;
 /// The smallest number of elements that are computed in groups of four. For fewer, another pipeline is not worth
 /// compiling.
 pub(crate) const FEWEST: usize = 1024;
