@@ -366,7 +366,7 @@ fn gradients_of_several_passes_add_up() {
     let (a, b, c) = (leaf(&[1.0, 2.0]), leaf(&[3.0, 4.0]), leaf(&[5.0, 6.0]));
     let mut all = a.mul(&b).unwrap().sum_all().unwrap().backward().unwrap();
     let more = a.square().unwrap().add(&c).unwrap().sum_all().unwrap().backward().unwrap();
-    all.accumulate(more).unwrap();
+    all.add(more).unwrap();
     assert_eq!(all.len(), 3);
     let of = |x: &Tensor| all.get(x).unwrap().to_vec::<f64>().unwrap();
     assert_eq!((of(&a), of(&b), of(&c)), (vec![5.0, 8.0], vec![1.0, 2.0], vec![1.0, 1.0]));

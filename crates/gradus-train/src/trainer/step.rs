@@ -72,7 +72,7 @@ impl Trainer {
                 };
                 let gradients = loss.backward()?;
                 match &mut total {
-                    Some(total) => total.accumulate(gradients)?,
+                    Some(total) => total.add(gradients)?,
                     None => total = Some(gradients),
                 }
                 tally.add(&outcome, value);

@@ -83,23 +83,6 @@ impl Gradients {
         Ok(())
     }
 
-    /// Adds the gradients of another loss, so that one step of an optimiser follows several backward passes. A tensor
-    /// that has a gradient on one side only keeps that one. Everything is computed before the first one is replaced.
-    #[track_caller]
-    pub fn accumulate(&mut self, other: Gradients) -> Result<()> {
-        let _guard = no_grad_guard();
-        let mut sums = Vec::with_capacity(other.0.len());
-        for (key, more) in other.0 {
-            let sum = match self.0.get(&key) {
-                Some(gradient) => gradient.add(&more)?,
-                None => more,
-            };
-            sums.push((key, sum));
-        }
-        self.0.extend(sums);
-        Ok(())
-    }
-
     /// The number of gradients.
     pub fn len(&self) -> usize {
         self.0.len()
