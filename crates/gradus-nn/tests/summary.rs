@@ -68,7 +68,7 @@ fn every_call_of_a_layer_has_a_row_with_its_output_parameters_and_work() {
     let text = found.to_string();
     let line = text.lines().find(|l| l.contains("inner: Sequential")).unwrap();
     assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["inner:", "Sequential", "[2,", "5,", "3]", "15", "150"]);
-    assert!(text.contains("(again)") && text.contains("parameters   125 (81 frozen)"), "{text}");
+    assert!(text.contains("(again)") && text.contains("parameters       125 (81 frozen)"), "{text}");
 }
 
 #[test]

@@ -60,11 +60,11 @@ impl fmt::Display for Summary {
         }
         writeln!(f, "{line}")?;
         let frozen = self.parameters - self.trainable_parameters;
-        writeln!(f, "parameters   {} ({} frozen)", thousands(self.parameters as u64), thousands(frozen as u64))?;
-        writeln!(f, "mult-adds    {}", thousands(self.multiply_adds))?;
-        writeln!(f, "input        {}", size(self.input_bytes))?;
-        writeln!(f, "parameters   {}", size(self.parameter_bytes))?;
-        writeln!(f, "buffers      {}", size(self.buffer_bytes))?;
-        write!(f, "outputs      {}", size(self.output_bytes))
+        writeln!(f, "parameters       {} ({} frozen)", thousands(self.parameters as u64), thousands(frozen as u64))?;
+        writeln!(f, "mult-adds        {}", thousands(self.multiply_adds))?;
+        writeln!(f, "input bytes      {}", size(self.input_bytes))?;
+        writeln!(f, "parameter bytes  {}", size(self.parameter_bytes))?;
+        writeln!(f, "buffer bytes     {}", size(self.buffer_bytes))?;
+        write!(f, "output bytes     {}", size(self.output_bytes))
     }
 }
