@@ -1,6 +1,6 @@
 //! [`KvCache`]: the keys and values of earlier tokens.
 
-use gradus_tensor::{Error, ErrorKind, Result, Tensor};
+use gradus_tensor::{Error, ErrorKind, Here, Result, Tensor};
 
 /// The keys and values of the tokens that a [`MultiheadAttention`](super::MultiheadAttention) layer has seen, for
 /// decoding one token after the other. Each layer has a cache of its own.
@@ -85,7 +85,7 @@ impl KvCache {
             return Err(describe(e).help("decode inside no_grad(|| ..)"));
         }
         let (n, heads, l) = (keys.shape()[0], keys.shape()[1], keys.shape()[2]);
-        let end = self.length.checked_add(l).ok_or_else(|| Error::argument(OP, "too many tokens"))?;
+        let end = self.length.checked_add(l).ok_or_else(|| Error::argument(OP, "too many tokens")).here()?;
         if let Some(memory) = &self.memory {
             let fits = |(a, b): (&&Tensor, &Tensor)| {
                 let (a_size, b_size) = (a.shape(), b.shape());
@@ -108,7 +108,7 @@ impl KvCache {
                 }
                 Ok(made)
             };
-            self.memory = Some([grown(0, keys)?, grown(1, values)?]);
+            self.memory = Some([grown(0, keys).here()?, grown(1, values).here()?]);
         }
         let Some(memory) = &self.memory else { return Err(Error::argument(OP, "the cache has no memory")) };
         for (memory, t) in memory.iter().zip(new) {

@@ -127,7 +127,7 @@ impl RotaryEmbedding {
             None => {
                 let sizes = [0, end.checked_next_power_of_two().unwrap_or(end), self.dim / 2];
                 let [sin, cos] = [0.0, FRAC_PI_2].map(|shift| waves(sizes, self.base, shift, dtype, device));
-                let made = [sin?, cos?];
+                let made = [sin.here()?, cos.here()?];
                 *table() = Some(made.clone());
                 made
             }
@@ -232,6 +232,6 @@ pub fn alibi_bias(heads: usize, lq: usize, lk: usize, dtype: DType, device: &Dev
         -slope(head - 1)
     })?;
     let [queries, keys] = [lq, lk].map(|n| Tensor::arange(0, n as i64, 1, DType::I64, device));
-    let (queries, keys) = (queries?.sub(lq as i64)?.unsqueeze(1)?, keys?.sub(lk as i64)?);
+    let (queries, keys) = (queries.here()?.sub(lq as i64)?.unsqueeze(1)?, keys.here()?.sub(lk as i64)?);
     slopes.mul(&queries.sub(&keys)?.abs()?.to_dtype(dtype)?)
 }

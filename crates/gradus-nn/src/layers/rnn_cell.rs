@@ -143,7 +143,7 @@ macro_rules! one_state {
             #[track_caller]
             pub fn step(&self, input: &Tensor, state: Option<&Tensor>) -> Result<Tensor> {
                 let new = self.0.step(input, &[state]).map_err(|e| out_of_forward(self, e.here()))?.pop();
-                new.ok_or_else(|| Error::argument($name, "the step gave no state"))
+                new.ok_or_else(|| Error::argument($name, "the step gave no state")).here()
             }
         }
     )*};

@@ -336,19 +336,21 @@ impl Tensor {
 /// How many of the `b` sequences have each of `t` steps.
 #[track_caller]
 fn batch_sizes(name: &str, lengths: &[usize], t: usize, b: usize) -> Result<Arc<[usize]>> {
-    let refuse = |m: String, help: &str| Err(Error::argument(name, m).help(help)).here();
+    let refuse = |m: String, help: &str| Err(Error::argument(name, m).help(help));
     if lengths.len() != b {
-        return refuse(format!("{} lengths for {b} sequences", lengths.len()), "pass a length for each sequence");
+        return refuse(format!("{} lengths for {b} sequences", lengths.len()), "pass a length for each sequence")
+            .here();
     }
     if let Some((i, &n)) = lengths.iter().enumerate().find(|(_, n)| !(1..=t).contains(*n)) {
         return refuse(
             format!("sequence {i} has length {n}"),
             &format!("a length is from 1 to {t}, the steps of the input"),
-        );
+        )
+        .here();
     }
     if let Some(i) = lengths.windows(2).position(|w| w[0] < w[1]) {
         let m = format!("length {} of sequence {} follows length {}", lengths[i + 1], i + 1, lengths[i]);
-        return refuse(m, "sort the batch by length, the longest first");
+        return refuse(m, "sort the batch by length, the longest first").here();
     }
     // At most `t` numbers, no more than the input has steps.
     Ok((0..t).map(|t| lengths.partition_point(|&n| n > t)).collect())
