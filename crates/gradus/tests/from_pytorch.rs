@@ -330,7 +330,7 @@ fn data_of_other_kinds() -> Result<()> {
     let norm = BatchNorm2d::new(4, BatchNormConfig::default(), &mut init)?;
     let mut network = Sequential::new().add(Linear::new(3, 4, &mut init)?).add(norm).add(Linear::new(4, 2, &mut init)?);
     let pt = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus-data/tests/reference/files/state.pt");
-    let weights: StateDict = gradus::data::pt::load(&pt, &device)?.tensors.into_iter().collect();
+    let weights: StateDict = gradus::data::pt::load(pt, &device)?.tensors.into_iter().collect();
     network.load_state_dict(&weights, Strict::Yes)?;
     Ok(())
 }
