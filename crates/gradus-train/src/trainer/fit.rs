@@ -72,7 +72,8 @@ impl Trainer {
             tell(Event::EpochStart { epoch }).here()?;
             model.train();
             let (start, before) = (Instant::now(), progress.seconds_of_epoch);
-            let mut rest = train.epoch(epoch as u64)?.take(batches).skip(progress.batches);
+            let mut rest =
+                train.epoch_from(epoch as u64, progress.batches)?.take(batches.saturating_sub(progress.batches));
             while progress.batches < batches {
                 // At most `accumulate` batches.
                 let mut group = Vec::new();
