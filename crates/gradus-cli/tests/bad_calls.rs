@@ -95,7 +95,7 @@ fn training_that_cannot_work() {
         "a learning rate of NaN": rate(f64::NAN) => "NaN",
         "a negative learning rate": rate(-1.0) => "-1",
         "no epochs": Trainer::new(0) => "0 epochs",
-        "a cosine over no steps": Schedule::cosine(0, 0.0) => "0 steps",
+        "a cosine over no steps": Schedule::cosine(0, 0.0) => "steps is 0",
         "a probability": Dropout::new(-0.5, &mut Generator::new(0)) => "-0.5",
         "groups that do not divide":
             Conv2d::new(3, 8, [3, 3], Conv2dConfig { groups: 2, ..Default::default() },
