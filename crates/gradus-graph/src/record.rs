@@ -167,15 +167,30 @@ impl Recorder {
             (Some(_), Op::Random(_)) => self.nodes.iter().position(same),
             _ => None,
         };
-        self.nodes.push(Node {
-            op: ran.op.clone(),
-            inputs,
-            outputs,
-            in_place: ran.in_place,
-            source,
-            repeats,
-            location: ran.location,
-        });
+        let (op, in_place, location) = (ran.op.clone(), ran.in_place, ran.location);
+        let at = self.place_of(ran);
+        self.nodes.insert(at, Node { op, inputs, outputs, in_place, source, repeats, location });
+    }
+
+    /// Where the operation belongs: at the end, unless hooks have packed its results already. These run while it is
+    /// recorded, and are reported before it.
+    fn place_of(&mut self, ran: &Traced<'_>) -> usize {
+        let mut at = self.nodes.len();
+        if ran.in_place {
+            return at;
+        }
+        for t in ran.outputs {
+            let memory = self.memory(t, First::Computed);
+            if self.memories[memory].first == First::Outside {
+                self.memories[memory].first = First::Computed;
+                let reads = |node: &Node| node.inputs.iter().any(|p| p.memory == memory);
+                at = at.min(self.nodes.iter().position(reads).unwrap_or(at));
+            }
+        }
+        for node in &mut self.nodes[at..] {
+            node.repeats = node.repeats.map(|earlier| if earlier >= at { earlier + 1 } else { earlier });
+        }
+        at
     }
 }
 

@@ -259,26 +259,28 @@ fn find(pattern: &str) -> Vec<String> {
 /// a buffer is written only before it belongs to a storage, or while nobody else holds the storage (`is_spare`).
 #[test]
 fn no_write_escapes_the_version() {
-    // `storage.rs` defines the write guard and creates it, and only `locks.rs` requests one.
-    assert_eq!(find("buffer.write()"), ["src/storage.rs"; 2]);
+    // `storage.rs` defines the write guard and creates it. Only `locks.rs` and `replay.rs` request one.
+    assert_eq!(find("buffer.write()"), ["src/storage.rs"; 3]);
     assert_eq!(find(".rewrite()"), ["src/ops/bind.rs"]);
     assert_eq!(find(" map_over("), ["src/autograd/pass/queue.rs", "src/ops/map.rs", "src/ops/map.rs"]);
     assert_eq!(find(".is_spare()"), ["src/autograd/pass/queue.rs", "src/ops/map.rs"]);
     assert_eq!(find(".storage().write("), ["src/locks.rs"]);
-    assert!(find("WriteGuard").iter().all(|f| f == "src/storage.rs" || f == "src/locks.rs"));
+    assert_eq!(find("storage.write_all("), ["src/ops/replay.rs"]);
+    let known = ["src/locks.rs", "src/ops/replay.rs", "src/storage.rs"];
+    assert!(find("WriteGuard").iter().all(|f| known.contains(&f.as_str())));
     assert!(find("storage.write(").is_empty());
     // All other buffers that are written are fresh: `alloc` made them in the same function.
     assert_eq!(find("&mut buffer"), ["src/create.rs", "src/ops/bind.rs"]);
     assert_eq!(find("&mut allocated"), ["src/ops/bind.rs"]);
-    assert_eq!(find("&mut Buffer"), ["src/create.rs", "src/storage.rs"]);
+    assert_eq!(find("&mut Buffer"), ["src/create.rs", "src/ops/replay.rs", "src/storage.rs"]);
     assert!(find("unsafe ").is_empty());
 }
 
-/// A single line runs kernels, the one in `bind`. Everywhere else, tensors ask a backend only for memory, for memory
+/// A single line runs kernels, the one in `bind`, and a single line replays them. Everywhere else, tensors ask a backend only for memory, for memory
 /// statistics, and for what it supports.
 #[test]
 fn one_line_runs_kernels() {
-    assert_eq!(find(".forward(device.backend()"), ["src/ops/bind.rs"]);
+    assert_eq!(find(".forward(device.backend()"), ["src/ops/bind.rs", "src/ops/replay.rs"]);
     let others = [
         "upload",
         "alloc",

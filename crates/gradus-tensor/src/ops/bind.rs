@@ -180,13 +180,13 @@ fn watched<R: Results>(
     if is_observed() {
         ran_operation(&op, inputs, results.as_slice()).here()?;
     }
-    // Before it is recorded, because recording may run hooks that read the results.
-    if is_traced() {
-        let results = refs(results.as_slice());
-        trace(&op, inputs, &results, false, results.iter().any(|t| t.numel() > 0));
-    }
+    let traced = is_traced().then(|| op.clone());
     if let Some(versions) = versions {
         record(op, inputs, &versions, results.as_slice(), specs)?;
+    }
+    if let Some(op) = traced {
+        let results = refs(results.as_slice());
+        trace(&op, inputs, &results, false, results.iter().any(|t| t.numel() > 0));
     }
     Ok(results)
 }
