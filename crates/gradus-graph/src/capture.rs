@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use gradus_tensor::backend::log;
-use gradus_tensor::{Result, Tensor};
+use gradus_tensor::{Error, ErrorKind, Result, Tensor};
 
 use crate::compare::agree;
 use crate::graph::Graph;
 use crate::key::Key;
 use crate::passes;
 use crate::plan::Plan;
-use crate::record::{Trace, record};
+use crate::record::{First, Trace, record};
 use crate::verify;
 
 /// The number of calls that may be traced before a difference between two of them is an error. The first call of a
@@ -45,7 +45,7 @@ enum Progress {
 /// stride or device are traced anew; at most eight forms are kept, and with `GRADUS_LOG=graph` a line says why a call is
 /// traced.
 ///
-/// What `f` does beside its operations is not repeated. So these are errors: reading a tensor on the host (`item`,
+/// A replay repeats the operations of `f` and nothing else that `f` does. What it could not follow is an error: reading a tensor on the host (`item`,
 /// `to_vec`, `Display`), results that require a gradient, host numbers that differ from call to call, and a tensor kept
 /// from one call for the next. Parameters and buffers of layers, optimisers (their steps and learning rates), and random
 /// states of layers are followed: a replay continues them as the function would.
@@ -64,16 +64,30 @@ where
     ///
     /// # Errors
     /// Those of the function, and those that [`capture`] lists. An operation of a replay has the error that it has in
-    /// the function, with the same line.
+    /// the function, with the same line, unless nobody reads its result. A refusal comes after the function has run.
     #[track_caller]
     pub fn call(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         if !gradus_tensor::ops::can_replay() {
             return (self.f)(&owned(inputs));
         }
+        if let Some(t) = inputs.iter().find(|t| !t.is_leaf()) {
+            let m = "an argument of a captured step was computed by recorded operations";
+            return Err(Error::new(ErrorKind::Autograd, "capture", m)
+                .operand("argument", t.shape(), t.dtype(), t.device())
+                .note("a replay does not know that graph, so no gradient could flow through it")
+                .help("pass x.detach(), or compute it inside of the step"));
+        }
         let key = Key::of(inputs);
+        let mut why = match self.plans.last() {
+            Some((last, _)) if *last != key => last.difference(&key),
+            Some(_) => "two traces are compared".to_owned(),
+            None => "it is the first call".to_owned(),
+        };
         let found = self.plans.iter().position(|(known, _)| *known == key);
         match found.map(|at| self.plans.remove(at).1) {
-            Some(Progress::Ready(plan)) if plan.is_stale() || !plan.serves(inputs) => {}
+            Some(Progress::Ready(plan)) if plan.is_stale() || !plan.serves(inputs) => {
+                why = "what the step works with was replaced".to_owned();
+            }
             Some(Progress::Ready(plan)) if plan.overlaps(inputs) => {
                 self.plans.push((key, Progress::Ready(plan)));
                 return (self.f)(&owned(inputs));
@@ -91,6 +105,7 @@ where
                 return results;
             }
             Some(Progress::Traced(before, count)) => {
+                self.log("two traces are compared");
                 let (results, trace) = record(&mut self.f, &owned(inputs))?;
                 let progress = match agree(&before, &trace) {
                     Ok(graph) => Progress::Ready(Box::new(planned(graph, &before, &trace, inputs)?)),
@@ -102,7 +117,7 @@ where
             }
             None => {}
         }
-        self.log(&key);
+        self.log(&why);
         let (results, trace) = record(&mut self.f, &owned(inputs))?;
         if self.plans.len() == PLANS {
             self.plans.remove(0);
@@ -112,16 +127,10 @@ where
     }
 
     /// Prints why a call is traced, if `GRADUS_LOG` lists `graph`.
-    fn log(&self, key: &Key) {
-        if !log::wanted("graph") {
-            return;
+    fn log(&self, why: &str) {
+        if log::wanted("graph") {
+            log::print(&format!("capture: a call is traced: {why}"));
         }
-        let why = match self.plans.last() {
-            Some((last, _)) if last != key => last.difference(key),
-            Some(_) => "what the step works with was replaced".to_owned(),
-            None => "it is the first call".to_owned(),
-        };
-        log::print(&format!("capture: a call is traced, because {why}"));
     }
 
     /// Verifies the next `calls` replays: each runs beside the function, and if the results, the tensors written in place
@@ -149,11 +158,12 @@ fn planned(mut graph: Graph, first: &Trace, second: &Trace, inputs: &[&Tensor]) 
     passes::dead_code(&mut graph);
     passes::join_elementwise(&mut graph);
     let pinned = inputs.iter().map(|t| {
-        let seen = |trace: &Trace| Some(trace.memory_of(t)?).map(|m| trace.memories[m].base);
+        let input = |trace: &Trace, m: usize| matches!(trace.memories[m].first, First::Input(_));
+        let seen = |trace: &Trace| trace.memory_of(t).filter(|&m| input(trace, m)).map(|m| trace.memories[m].base);
         let same = seen(first).is_some() && seen(first) == seen(second);
         same.then(|| (Arc::downgrade(t.storage()), t.layout().offset()))
     });
-    Plan::new(graph, pinned.collect())
+    Plan::new(graph, pinned.collect(), second.switches.clone())
 }
 
 fn owned(inputs: &[&Tensor]) -> Vec<Tensor> {

@@ -1,12 +1,12 @@
 //! Makes a graph of two traces of a step that agree, or says how they differ.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use gradus_tensor::ops::{Arg, Contiguous, Op, StateUse, Update, over_storage};
 use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Shape, State, Storage, Tensor};
 
 use crate::graph::{Graph, Memory, Node, Origin, Place};
-use crate::record::{First, Seen, Trace};
+use crate::record::{First, Seen, Trace, is};
 
 /// The graph of a step that was traced twice. Fails with the first difference that a replay could not follow.
 #[track_caller]
@@ -34,10 +34,15 @@ pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
     if states.len() != earlier.len() || !states.iter().zip(&earlier).all(|(a, b)| a.0.id() == b.0.id()) {
         return Err(differs(None, "the number of states used", earlier.len(), states.len()));
     }
+    alone(&states, second)?;
+    followed(second)?;
+    if first.switches.iter().map(|s| s.1).ne(second.switches.iter().map(|s| s.1)) {
+        return Err(differs(None, "which parameters are frozen", "some", "others"));
+    }
     let mut memories = Vec::with_capacity(second.memories.len()); // at most one for each storage that was seen
     for (i, seen) in second.memories.iter().enumerate() {
         let origin = origin((first, second), first.memories.get(i), seen, &states)?;
-        memories.push(Memory { origin, bytes: seen.storage.bytes() });
+        memories.push(Memory { origin, bytes: seen.bytes });
     }
     let replaced = states.iter().filter_map(|(state, _, after)| {
         let after = after.as_ref()?;
@@ -54,6 +59,40 @@ pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
     };
     copy_constants(&mut graph);
     Ok(graph)
+}
+
+/// Refuses states that share a storage with one another or with an argument: which of them is read is not known.
+#[track_caller]
+fn alone(states: &[(State<Tensor>, Tensor, Option<Tensor>)], trace: &Trace) -> Result<()> {
+    for (i, (_, held, _)) in states.iter().enumerate() {
+        let shared = states[..i].iter().any(|(_, other, _)| Arc::ptr_eq(other.storage(), held.storage()));
+        let input = |seen: &Seen| matches!(seen.first, First::Input(_)) && is(&seen.storage, held.storage());
+        if shared || trace.memories.iter().any(input) {
+            let m = "a buffer of the step shares its memory with another buffer or with an argument";
+            return Err(Error::argument("capture", m).help("pass a copy: x.copy()?"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a step whose sources do not move as a replay would move them.
+#[track_caller]
+fn followed(trace: &Trace) -> Result<()> {
+    for (i, node) in trace.nodes.iter().enumerate() {
+        let Some(source) = &node.source else { continue };
+        let served = |n: &&Node| n.repeats.is_none() && n.source.as_ref().is_some_and(|s| s.id() == source.id());
+        if trace.nodes[..i].iter().any(|n| served(&n)) {
+            continue;
+        }
+        let ops: Vec<&Op> = trace.nodes.iter().filter(served).map(|n| &n.op).collect();
+        if !source.follows(&ops) {
+            let m = "a random state is moved in a way that a replay cannot follow";
+            return Err(Error::argument("capture", m)
+                .note(format!("{} draws from it at {}", node.op.name(), node.location))
+                .help("draw tensors from it, one after the other, and set it to where they end"));
+        }
+    }
+    Ok(())
 }
 
 /// Makes each constant that the step writes or returns a computed memory, into which the constant is copied first.
@@ -117,11 +156,11 @@ fn origin(
         (First::Computed, _) => return Ok(Origin::Computed),
         (First::Outside, _) => {}
     }
-    if let Some((state, ..)) = states.iter().find(|(_, held, _)| Arc::ptr_eq(held.storage(), &seen.storage)) {
+    if let Some((state, ..)) = states.iter().find(|(_, held, _)| is(&seen.storage, held.storage())) {
         return Ok(Origin::State(state.clone()));
     }
-    let made = |trace: &Trace, storage: &Arc<Storage>| {
-        trace.made.iter().find(|m| Arc::ptr_eq(m.tensor.storage(), storage)).map(|m| m.copy.clone())
+    let made = |trace: &Trace, storage: &Weak<Storage>| {
+        trace.made.iter().find(|m| is(storage, m.tensor.storage())).map(|m| m.copy.clone())
     };
     match (before.and_then(|b| made(first, &b.storage)), made(second, &seen.storage)) {
         (Some(a), Some(b)) if a.dtype() == b.dtype() && a.to_bytes()? == b.to_bytes()? => {
@@ -135,10 +174,10 @@ fn origin(
         }
         (_, None) => {}
     }
-    if before.is_some_and(|b| Arc::ptr_eq(&b.storage, &seen.storage)) {
-        return bytes_of(&seen.storage).map(Origin::Held);
+    if before.is_some_and(|b| b.storage.ptr_eq(&seen.storage)) {
+        return Ok(Origin::Held(seen.storage.clone()));
     }
-    let computed = |m: &Seen| m.first == First::Computed && Arc::ptr_eq(&m.storage, &seen.storage);
+    let computed = |m: &Seen| m.first == First::Computed && m.storage.ptr_eq(&seen.storage);
     let m = if first.memories.iter().any(computed) {
         "the step reads a tensor that its previous call computed"
     } else {
@@ -164,7 +203,16 @@ pub(crate) fn bytes_of(storage: &Arc<Storage>) -> Result<Tensor> {
 
 #[track_caller]
 fn same_node(a: &Node, b: &Node) -> Result<()> {
-    let sourced = a.source.is_some() && b.source.is_some();
+    let id = |n: &Node| n.source.as_ref().map(|source| source.id());
+    if id(a) != id(b) {
+        return Err(differs(
+            Some(b),
+            "the state behind an operation",
+            a.op.name(),
+            "one of another layer or optimiser",
+        ));
+    }
+    let sourced = a.source.is_some();
     let same = a.op == b.op || sourced && differ_in_parameters(&a.op, &b.op);
     if !same {
         return Err(differs(Some(b), "an operation", format!("{:?}", a.op), format!("{:?}", b.op)));

@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use gradus_tensor::ops::{Op, Source};
-use gradus_tensor::{DType, Device, Layout, State, Tensor};
+use gradus_tensor::{DType, Device, Layout, State, Storage, Tensor};
 
 /// The operations of a step, in the order in which they ran.
 ///
@@ -40,8 +40,9 @@ pub struct Memory {
 pub enum Origin {
     /// The storage of this argument of the step.
     Input(usize),
-    /// A tensor that lives across calls, such as a parameter. The step may write it.
-    Held(Tensor),
+    /// A storage that lives across calls, such as that of a parameter. The step may write it. It is not kept alive: once
+    /// nobody else has it, the step works with something else.
+    Held(Weak<Storage>),
     /// The tensor that a state holds when the step begins.
     State(State<Tensor>),
     /// A tensor that the step makes from numbers of the host. They were the same in both traces.

@@ -1,12 +1,14 @@
 //! [`Plan`]: a graph with memory for its temporary values, ready to run.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use gradus_tensor::ops::{Block, ReplayCall, ReplayOperand, Source, over_storage, replay};
 use gradus_tensor::{Error, Layout, Result, Storage, Tensor};
 
-use crate::graph::{Graph, Node, Origin, Place};
-use crate::record::{base, moved};
+use crate::compare::bytes_of;
+use crate::graph::{Graph, Memory, Node, Origin, Place};
+use crate::record::{base, is, moved};
 
 /// A graph that is ready to run.
 pub(crate) struct Plan {
@@ -29,6 +31,10 @@ pub(crate) struct Plan {
     /// For each argument, the storage and the offset that it had in both traces, if these were the same. Then it is not
     /// known whether the step reads the argument or holds the tensor itself.
     pinned: Vec<Option<(Weak<Storage>, usize)>>,
+    /// For each memory of a state, the layout of the tensor that it held in the trace.
+    layouts: Vec<Option<Layout>>,
+    /// Switches that decide what runs, and what they said in the trace.
+    switches: Vec<(Arc<AtomicBool>, bool)>,
 }
 
 enum Renew {
@@ -39,7 +45,11 @@ enum Renew {
 impl Plan {
     /// Plans the memory of `graph`.
     #[track_caller]
-    pub(crate) fn new(graph: Graph, pinned: Vec<Option<(Weak<Storage>, usize)>>) -> Result<Plan> {
+    pub(crate) fn new(
+        graph: Graph,
+        pinned: Vec<Option<(Weak<Storage>, usize)>>,
+        switches: Vec<(Arc<AtomicBool>, bool)>,
+    ) -> Result<Plan> {
         let external = |m: &usize| !matches!(graph.memories[*m].origin, Origin::Computed);
         let tensors: Vec<usize> = (0..graph.memories.len()).filter(external).collect();
         let leaving: Vec<usize> = (0..graph.memories.len()).filter(|m| !external(m) && graph.leaves(*m)).collect();
@@ -75,7 +85,22 @@ impl Plan {
         };
         let renewed = graph.nodes.iter().enumerate().filter_map(renew).collect();
         let offsets = vec![0; pinned.len()];
-        Ok(Plan { graph, is_new: true, calls, renewed, numbers, tensors, leaving, blocks, offsets, pinned })
+        let layout = |m: &Memory| if let Origin::State(state) = &m.origin { Some(*state.get().layout()) } else { None };
+        let layouts = graph.memories.iter().map(layout).collect();
+        Ok(Plan {
+            graph,
+            is_new: true,
+            layouts,
+            switches,
+            calls,
+            renewed,
+            numbers,
+            tensors,
+            leaving,
+            blocks,
+            offsets,
+            pinned,
+        })
     }
 
     /// Whether each argument that was the same in both traces is still that one.
@@ -88,19 +113,26 @@ impl Plan {
         })
     }
 
-    /// Whether a tensor that the plan holds is held by nobody else any more: what the step works with was replaced.
+    /// Whether something that the step works with was replaced: a tensor, an optimiser, the memory of a state, or whether
+    /// a parameter is frozen.
     pub(crate) fn is_stale(&self) -> bool {
-        self.graph.memories.iter().any(|m| match &m.origin {
-            Origin::Held(t) => Arc::strong_count(t.storage()) == 1,
+        let gone = |m: usize| match &self.graph.memories[m].origin {
+            Origin::Held(storage) => storage.strong_count() == 0,
+            Origin::State(state) => self.layouts[m].is_some_and(|layout| *state.get().layout() != layout),
             _ => false,
-        })
+        };
+        let dead = |node: &Node| node.source.as_ref().is_some_and(|source| !source.is_alive());
+        (0..self.graph.memories.len()).any(gone)
+            || self.graph.nodes.iter().any(dead)
+            || self.switches.iter().any(|(switch, was)| switch.load(Ordering::Relaxed) != *was)
     }
 
     /// Whether an input shares its storage with a tensor that the step holds itself.
     pub(crate) fn overlaps(&self, inputs: &[&Tensor]) -> bool {
         let input = |t: &Tensor| inputs.iter().any(|i| Arc::ptr_eq(i.storage(), t.storage()));
         self.graph.memories.iter().any(|m| match &m.origin {
-            Origin::Held(t) | Origin::Constant(t) => input(t),
+            Origin::Held(storage) => inputs.iter().any(|i| is(storage, i.storage())),
+            Origin::Constant(t) => input(t),
             Origin::State(state) => input(&state.get()),
             _ => false,
         })
@@ -110,29 +142,14 @@ impl Plan {
     #[track_caller]
     pub(crate) fn run(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         self.follow(inputs)?;
-        for (i, from) in &self.renewed {
-            match from {
-                Renew::From(source) => source.renew(&mut self.calls[*i].op)?,
-                Renew::Repeat(earlier) => self.calls[*i].op = self.calls[*earlier].op.clone(),
-            }
+        let saved: Vec<_> = self.graph.nodes.iter().filter_map(|n| Some(n.source.as_ref()?.save())).collect();
+        let done = self.compute(inputs);
+        if done.is_err() {
+            // A call that fails changes nothing of layers and optimisers.
+            saved.into_iter().for_each(|put_back| put_back());
         }
-        let states: Vec<Option<Tensor>> = self.tensors.iter().map(|&m| self.state(m)).collect();
-        let tensor = |(&m, state): (&usize, &'_ Option<Tensor>)| -> Option<Tensor> {
-            match &self.graph.memories[m].origin {
-                Origin::Input(i) => Some(inputs[*i].clone()),
-                Origin::Held(t) | Origin::Constant(t) => Some(t.clone()),
-                _ => state.clone(),
-            }
-        };
-        let tensors: Vec<Tensor> = self.tensors.iter().zip(&states).filter_map(tensor).collect();
+        let (tensors, fresh) = done?;
         let kept = self.blocks.len();
-        for &m in &self.leaving {
-            self.blocks.push(Block::new(&self.graph.device, self.graph.memories[m].bytes)?);
-        }
-        let refs: Vec<&Tensor> = tensors.iter().collect();
-        let done = replay(&self.graph.device, &self.calls, &refs, &mut self.blocks);
-        let fresh = self.blocks.split_off(kept);
-        done?;
         let storages: Vec<_> = fresh.into_iter().map(|b| b.into_storage(&self.graph.device)).collect();
         let result = |p: &Place| {
             let number = self.numbers[p.memory];
@@ -149,8 +166,39 @@ impl Plan {
         Ok(results)
     }
 
-    fn state(&self, memory: usize) -> Option<Tensor> {
-        if let Origin::State(state) = &self.graph.memories[memory].origin { Some(state.get()) } else { None }
+    /// Runs the calls. Returns the tensors that they worked on, and the memory of the results.
+    #[track_caller]
+    fn compute(&mut self, inputs: &[&Tensor]) -> Result<(Vec<Tensor>, Vec<Block>)> {
+        for (i, from) in &self.renewed {
+            match from {
+                Renew::From(source) => source.renew(&mut self.calls[*i].op)?,
+                Renew::Repeat(earlier) => self.calls[*i].op = self.calls[*earlier].op.clone(),
+            }
+        }
+        let tensors = self.tensors.iter().map(|&m| self.tensor(m, inputs)).collect::<Result<Vec<_>>>()?;
+        let block = |&m: &usize| Block::new(&self.graph.device, self.graph.memories[m].bytes);
+        let fresh = self.leaving.iter().map(block).collect::<Result<Vec<_>>>()?;
+        let kept = self.blocks.len();
+        self.blocks.extend(fresh);
+        let refs: Vec<&Tensor> = tensors.iter().collect();
+        let done = replay(&self.graph.device, &self.calls, &refs, &mut self.blocks);
+        let fresh = self.blocks.split_off(kept);
+        done.map(|()| (tensors, fresh))
+    }
+
+    /// The tensor of a memory that is not the plan's own.
+    #[track_caller]
+    fn tensor(&self, memory: usize, inputs: &[&Tensor]) -> Result<Tensor> {
+        match &self.graph.memories[memory].origin {
+            Origin::Input(i) => Ok(inputs[*i].clone()),
+            Origin::Constant(t) => Ok(t.clone()),
+            Origin::State(state) => Ok(state.get()),
+            Origin::Held(storage) => match storage.upgrade() {
+                Some(storage) => bytes_of(&storage),
+                None => Err(Error::argument("replay", "a tensor of the step is gone")),
+            },
+            Origin::Computed => Err(Error::argument("replay", "a temporary value is no tensor")),
+        }
     }
 
     /// Where a place of the graph lies. Places in arguments are relative to them.

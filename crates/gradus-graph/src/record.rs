@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 
 use gradus_tensor::ops::{Effect, Made, Op, StateUse, Traced, Uses, trace_closed};
 use gradus_tensor::{Device, Error, ErrorKind, Here, Layout, Result, Storage, Tensor};
@@ -18,11 +19,13 @@ pub(crate) struct Trace {
     pub(crate) results: Vec<Place>,
     pub(crate) states: Vec<StateUse>,
     pub(crate) made: Vec<Made>,
+    pub(crate) switches: Vec<(Arc<AtomicBool>, bool)>,
 }
 
-/// A storage that a trace met. Holding it keeps its address from being used again.
+/// A storage that a trace met. The weak handle does not keep its bytes, but keeps its address from being used again.
 pub(crate) struct Seen {
-    pub(crate) storage: Arc<Storage>,
+    pub(crate) storage: Weak<Storage>,
+    pub(crate) bytes: usize,
     pub(crate) first: First,
     /// The number of writes in place.
     pub(crate) version: u32,
@@ -45,6 +48,8 @@ pub(crate) enum First {
 struct Recorder {
     known: HashMap<*const Storage, usize>,
     memories: Vec<Seen>,
+    /// The storages of `memories`. A trace holds them until it ends.
+    held: Vec<Arc<Storage>>,
     nodes: Vec<Node>,
     /// The first reason why the step cannot be replayed.
     refused: Option<Error>,
@@ -53,7 +58,7 @@ struct Recorder {
 impl Trace {
     /// The number of the memory of a tensor.
     pub(crate) fn memory_of(&self, t: &Tensor) -> Option<usize> {
-        self.memories.iter().position(|seen| Arc::ptr_eq(&seen.storage, t.storage()))
+        self.memories.iter().position(|seen| is(&seen.storage, t.storage()))
     }
 }
 
@@ -70,7 +75,7 @@ where
         recorder.borrow_mut().memories[memory].base = base(&refs, i);
     }
     let seen = recorder.clone();
-    let (results, Uses { states, made }) = trace_closed(move |ran| seen.borrow_mut().ran(ran), || f(inputs));
+    let (results, Uses { states, made, switches }) = trace_closed(move |ran| seen.borrow_mut().ran(ran), || f(inputs));
     let results = results?;
     let mut recorder = recorder.take();
     if let Some(e) = recorder.refused.take() {
@@ -95,11 +100,11 @@ where
     else {
         return Err(Error::argument("capture", "the step runs no operation"));
     };
-    if let Some(other) = recorder.memories.iter().find(|seen| *seen.storage.device() != device) {
-        return Err(two_devices(&device, other.storage.device())).here();
+    if let Some(other) = recorder.held.iter().find(|storage| *storage.device() != device) {
+        return Err(two_devices(&device, other.device())).here();
     }
     let Recorder { memories, nodes, .. } = recorder;
-    Ok((results, Trace { device, memories, nodes, results: places, states, made }))
+    Ok((results, Trace { device, memories, nodes, results: places, states, made, switches }))
 }
 
 fn two_devices(a: &Device, b: &Device) -> Error {
@@ -109,14 +114,16 @@ fn two_devices(a: &Device, b: &Device) -> Error {
 
 impl Recorder {
     fn device(&self) -> Option<Device> {
-        self.memories.first().map(|seen| seen.storage.device().clone())
+        self.held.first().map(|storage| storage.device().clone())
     }
 
     /// The number of a tensor's memory.
     fn memory(&mut self, t: &Tensor, first: First) -> usize {
         let storage = t.storage();
         *self.known.entry(Arc::as_ptr(storage)).or_insert_with(|| {
-            self.memories.push(Seen { storage: storage.clone(), first, version: 0, base: 0 });
+            self.held.push(storage.clone());
+            let (storage, bytes) = (Arc::downgrade(storage), storage.bytes());
+            self.memories.push(Seen { storage, bytes, first, version: 0, base: 0 });
             self.memories.len() - 1
         })
     }
@@ -141,8 +148,13 @@ impl Recorder {
         }
         let updated = if ran.in_place && ran.op.effect() == Effect::Updates { ran.outputs.len() } else { 0 };
         let inputs: Vec<Place> = ran.inputs[updated..].iter().map(|t| self.place(t, First::Outside)).collect();
-        if matches!(ran.op, Op::Rule(_)) {
-            return;
+        match ran.op {
+            Op::Rule(_) => return,
+            Op::Dispatch(_) => {
+                let m = "dispatch_compute runs a function of its own, which a captured step cannot follow";
+                self.refused.get_or_insert_with(|| Error::argument("capture", m));
+            }
+            _ => {}
         }
         if !ran.kernel {
             // Views share the memory of their input, and results without elements need no kernel.
@@ -160,9 +172,11 @@ impl Recorder {
         }
         let first = if ran.in_place { First::Outside } else { First::Computed };
         let outputs = ran.outputs.iter().map(|t| self.place(t, first)).collect();
-        let source = ran.source.filter(|_| matches!(ran.op, Op::Random(_) | Op::Update(_))).cloned();
+        let source = ran.source.filter(|source| source.serves(ran.op)).cloned();
         // A stream gives the same numbers twice only where a region is recomputed.
-        let same = |node: &Node| node.source.is_some() && node.repeats.is_none() && node.op == *ran.op;
+        let id = source.as_ref().map(|source| source.id());
+        let of_same = |node: &Node| node.source.as_ref().map(|source| source.id()) == id;
+        let same = |node: &Node| of_same(node) && node.repeats.is_none() && node.op == *ran.op;
         let repeats = match (&source, ran.op) {
             (Some(_), Op::Random(_)) => self.nodes.iter().position(same),
             _ => None,
@@ -203,6 +217,11 @@ pub(crate) fn moved(layout: &Layout, from: usize, to: usize, t: &Tensor) -> Opti
     let offset = (layout.offset() + to).checked_sub(from)?;
     let elements = t.storage().bytes() / t.dtype().size();
     Layout::from_parts(*layout.shape(), layout.strides(), offset, elements).ok()
+}
+
+/// Whether a weak handle is one to this storage.
+pub(crate) fn is(weak: &Weak<Storage>, storage: &Arc<Storage>) -> bool {
+    std::ptr::eq(weak.as_ptr(), Arc::as_ptr(storage))
 }
 
 /// The smallest offset of the arguments that share the storage of argument `i`.

@@ -3,6 +3,7 @@
 use gradus_tensor::backend::BackendKind;
 use gradus_tensor::{Attempt, DType, Error, ErrorKind, Result, Tensor};
 
+use crate::compare::bytes_of;
 use crate::graph::{Graph, Origin};
 use crate::plan::Plan;
 
@@ -107,9 +108,9 @@ impl Plan {
                 continue;
             }
             match &memory.origin {
-                Origin::Input(i) => found.push(crate::compare::bytes_of(inputs[*i].storage())?),
-                Origin::Held(t) => found.push(t.clone()),
-                Origin::State(state) => found.push(crate::compare::bytes_of(state.get().storage())?),
+                Origin::Input(i) => found.push(bytes_of(inputs[*i].storage())?),
+                Origin::Held(storage) => found.extend(storage.upgrade().map(|s| bytes_of(&s)).transpose()?),
+                Origin::State(state) => found.push(bytes_of(state.get().storage())?),
                 Origin::Constant(_) | Origin::Computed => {}
             }
         }

@@ -370,3 +370,124 @@ fn a_graph_prints_and_draws_itself() {
     assert!(text.contains("matmul") && text.contains("f32[2, 3]") && text.contains("capture.rs"), "{text}");
     assert!(graph.to_dot().starts_with("digraph step {"));
 }
+
+#[test]
+fn a_step_that_is_fed_its_own_result_is_replayed() {
+    let device = device();
+    let mut step = capture(|x: &[Tensor]| Ok(vec![x[0].tanh()?.add(0.25)?]));
+    let (mut x, mut y) = (random(&[4], 1, &device), random(&[4], 1, &device));
+    for _ in 0..6 {
+        x = step.call(&[&x]).unwrap().remove(0);
+        y = y.tanh().unwrap().add(0.25).unwrap();
+        assert_eq!(bits(&x), bits(&y));
+    }
+    assert!(step.replays() >= 3, "{} replays", step.replays());
+}
+
+#[test]
+fn an_argument_with_a_graph_outside_is_refused() {
+    let device = device();
+    let w = random(&[3], 1, &device).with_grad().unwrap();
+    let x = w.mul(2.0).unwrap();
+    let mut step = capture(|x: &[Tensor]| Ok(vec![x[0].square()?.sum_all()?.detach()]));
+    let e = step.call(&[&x]).unwrap_err();
+    assert!(e.to_string().contains("x.detach()"), "{e}");
+}
+
+#[test]
+fn a_replay_that_fails_leaves_random_states_where_they_are() {
+    let device = device();
+    let make = || {
+        let mut dropout = Dropout::new(0.5, &mut Generator::new(9)).unwrap();
+        dropout.train();
+        let table = random(&[4, 8], 3, &device);
+        move |x: &[Tensor]| Ok(vec![dropout.forward(&table.embedding(&x[0], None)?)?])
+    };
+    let (mut step, eager) = (capture(make()), make());
+    let rows = |rows: [i64; 2]| Tensor::from_vec(rows, [2], &device).unwrap();
+    for (i, of) in [[0, 1], [1, 2], [2, 3], [3, 0], [1, 9], [9, 9], [0, 2], [2, 1]].into_iter().enumerate() {
+        let (x, y) = (rows(of), rows(of));
+        match (step.call(&[&x]), eager(&[y])) {
+            (Ok(got), Ok(want)) => assert_eq!(bits(&got[0]), bits(&want[0]), "call {i}"),
+            (Err(got), Err(want)) => assert_eq!(got.kind(), want.kind(), "call {i}"),
+            (got, want) => panic!("call {i}: {got:?}, eagerly {want:?}"),
+        }
+    }
+    assert!(step.replays() >= 4, "{} replays", step.replays());
+}
+
+#[test]
+fn parameters_that_are_frozen_in_between_are_noticed() {
+    let device = device();
+    let layers = || {
+        let layer = with_layer(&device);
+        (layer.clone(), move |x: &[Tensor]| {
+            let loss = layer.forward(&x[0])?.square()?.sum_all()?;
+            let gradients = loss.backward()?;
+            for p in layer.parameters().iter().filter(|p| !p.is_frozen()) {
+                let g = gradients.get(p.tensor()).unwrap();
+                no_grad(|| DESCEND.apply(&[p.values()], &[p.values(), g], &[0.01]))?;
+            }
+            Ok(vec![loss.detach()])
+        })
+    };
+    let ((a, captured), (b, eager)) = (layers(), layers());
+    let mut step = capture(captured);
+    for i in 0..8 {
+        if i == 4 {
+            a.parameters()[0].freeze();
+            b.parameters()[0].freeze();
+        }
+        let x = random(&[2, 3], i, &device);
+        assert_eq!(bits(&step.call(&[&x]).unwrap()[0]), bits(&eager(&[x.clone()]).unwrap()[0]), "call {i}");
+        let state = |m: &Linear| m.state_dict().unwrap().iter().map(|(_, t)| bits(t)).collect::<Vec<_>>();
+        assert_eq!(state(&a), state(&b), "call {i}");
+    }
+    assert!(step.replays() >= 4, "{} replays", step.replays());
+}
+
+fn with_layer(device: &Device) -> Linear {
+    Linear::new(3, 2, &mut Init::new(DType::F32, device, &mut Generator::new(8))).unwrap()
+}
+
+#[test]
+fn random_states_of_equal_seeds_are_two_states() {
+    let device = device();
+    let make = || {
+        let dropouts = [0, 0].map(|seed| Dropout::new(0.5, &mut Generator::new(seed)).unwrap());
+        move |x: &[Tensor]| Ok(vec![dropouts[0].forward(&x[0])?, dropouts[1].forward(&x[0])?])
+    };
+    let inputs: Vec<_> =
+        (0..5).map(|i| vec![random(&[16], i, &device)]).chain([vec![random(&[8], 5, &device)]]).collect();
+    beside(capture(make()), make(), &inputs);
+}
+
+#[test]
+fn random_states_that_move_otherwise_are_refused() {
+    let device = device();
+    let x = random(&[3], 1, &device);
+    let state = || gradus_nn::RandomState::new(Generator::new(2));
+    let shape = [3];
+    let draw = move |g: &mut Generator, d: &Device| Tensor::randn(shape, DType::F32, d, g);
+    let (rs, d) = (state(), device.clone());
+    let back = move |x: &[Tensor]| {
+        let before = rs.get();
+        let noise = rs.draw(|g| draw(g, &d))?;
+        rs.set(before);
+        Ok(vec![x[0].add(&noise)?])
+    };
+    refused(back, &x, "a replay cannot follow");
+    let (rs, d) = (state(), device.clone());
+    let words = move |x: &[Tensor]| {
+        let noise = rs.draw(|g| {
+            let noise = draw(g, &d);
+            g.next_u64();
+            noise
+        })?;
+        Ok(vec![x[0].add(&noise)?])
+    };
+    refused(words, &x, "a replay cannot follow");
+    let (rs, d) = (state(), device.clone());
+    let forked = move |x: &[Tensor]| Ok(vec![x[0].add(&rs.draw(|g| draw(&mut g.fork(1), &d))?)?]);
+    refused(forked, &x, "a replay cannot follow");
+}

@@ -101,6 +101,8 @@ fn a_state_that_is_loaded_is_the_one_that_replays_go_on_with() {
     });
     let mut saved = None;
     for i in 0..14 {
+        // Once with another number of rows, which is another plan over the same tensors.
+        let rows = if i == 4 { 1 } else { 2 };
         if i == 5 {
             saved = Some(optimizer.borrow().state_dict().unwrap());
         }
@@ -109,14 +111,15 @@ fn a_state_that_is_loaded_is_the_one_that_replays_go_on_with() {
             optimizer.borrow_mut().load_state_dict(saved.as_ref().unwrap(), strict).unwrap();
             eager.load_state_dict(saved.as_ref().unwrap(), strict).unwrap();
         }
-        let x = Tensor::randn([2, 3], DType::F32, &device, &mut Generator::new(i)).unwrap();
+        let x = Tensor::randn([rows, 3], DType::F32, &device, &mut Generator::new(i)).unwrap();
+        let y = y.narrow(0, 0, rows).unwrap();
         step.call(&[&x, &y]).unwrap();
         let loss = other.forward(&x).unwrap().cross_entropy(&y).unwrap();
         eager.step(&loss.backward().unwrap()).unwrap();
         assert_eq!(bits(&model.state_dict().unwrap()), bits(&other.state_dict().unwrap()), "step {i}");
         assert_eq!(bits(&optimizer.borrow().state_dict().unwrap()), bits(&eager.state_dict().unwrap()), "step {i}");
     }
-    assert!(step.replays() >= 8, "{} replays", step.replays());
+    assert!(step.replays() >= 6, "{} replays", step.replays());
 }
 
 #[test]

@@ -36,7 +36,7 @@ struct Inner {
     leaf: Tensor,
     /// A tensor outside the graph with the same storage, which computations use while the parameter is frozen.
     values: Tensor,
-    frozen: AtomicBool,
+    frozen: Arc<AtomicBool>,
 }
 
 impl Parameter {
@@ -49,11 +49,12 @@ impl Parameter {
             return Err(e.operand("tensor", tensor.shape(), tensor.dtype(), tensor.device()));
         }
         let values = tensor.detach().contiguous()?.frozen();
-        Ok(Parameter(Arc::new(Inner { leaf: values.with_grad()?, values, frozen: AtomicBool::new(false) })))
+        Ok(Parameter(Arc::new(Inner { leaf: values.with_grad()?, values, frozen: Arc::default() })))
     }
 
     /// The tensor to compute with. It is also the key for looking up the gradient: `gradients.get(parameter.tensor())`.
     pub fn tensor(&self) -> &Tensor {
+        ops::note_switch(&self.0.frozen);
         if self.is_frozen() { &self.0.values } else { &self.0.leaf }
     }
 

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use gradus_tensor::ops::{Op, Source, collect_updates};
-use gradus_tensor::{DType, Device, Result, Tensor};
+use gradus_tensor::{DType, Device, Error, Result, Tensor};
 
 use super::rule::{Hyper, Rule};
 
@@ -32,6 +32,11 @@ impl Number {
 
     pub(super) fn count(&self) -> u64 {
         self.0.load(Ordering::Acquire)
+    }
+
+    /// Equal for copies, and different for any other living number. Even.
+    fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
     }
 
     pub(super) fn set_count(&self, count: u64) {
@@ -69,7 +74,8 @@ pub(super) enum Phase {
 /// The updates of one phase of a parameter's step. The rule itself says which they are: it runs on tensors of the same
 /// shapes, and its updates are collected instead of run.
 pub(super) struct Updates<R> {
-    rule: Arc<R>,
+    /// The rule, which the optimiser holds.
+    rule: Weak<R>,
     phase: Phase,
     rates: Rates,
     /// Shape, dtype and device of the target, the gradient and the state tensors. The tensors themselves are not held:
@@ -96,7 +102,7 @@ impl<R: Rule> Updates<R> {
     ) -> Self {
         let like = |t: &Tensor| (t.shape().to_vec(), t.dtype(), t.device().clone());
         Updates {
-            rule: rule.clone(),
+            rule: Arc::downgrade(rule),
             phase,
             rates: rates.clone(),
             like: tensors.into_iter().map(like).collect(),
@@ -105,6 +111,9 @@ impl<R: Rule> Updates<R> {
     }
 
     fn collect(&self, left: &mut Left) -> Result<()> {
+        let Some(rule) = self.rule.upgrade() else {
+            return Err(Error::argument("replay", "the optimiser of the step is gone"));
+        };
         let hyper = self.rates.next();
         if left.stand_ins.is_empty() {
             let like =
@@ -113,8 +122,8 @@ impl<R: Rule> Updates<R> {
         }
         let [target, gradient, slots @ ..] = &left.stand_ins[..] else { return Ok(()) };
         let (done, updates) = collect_updates(|| match self.phase {
-            Phase::Prepare => self.rule.prepare(hyper, target, gradient, slots).map(drop),
-            Phase::Update => self.rule.update(hyper, target, gradient, slots),
+            Phase::Prepare => rule.prepare(hyper, target, gradient, slots).map(drop),
+            Phase::Update => rule.update(hyper, target, gradient, slots),
         });
         done?;
         if self.phase == Phase::Update {
@@ -126,6 +135,18 @@ impl<R: Rule> Updates<R> {
 }
 
 impl<R: Rule> Source for Updates<R> {
+    fn id(&self) -> usize {
+        self.rates.step.id() ^ usize::from(self.phase == Phase::Update)
+    }
+
+    fn serves(&self, op: &Op) -> bool {
+        matches!(op, Op::Update(_))
+    }
+
+    fn is_alive(&self) -> bool {
+        self.rule.strong_count() > 0
+    }
+
     fn renew(&self, op: &mut Op) -> Result<()> {
         let mut left = self.left.lock().unwrap_or_else(|e| e.into_inner());
         if left.updates.is_empty() {

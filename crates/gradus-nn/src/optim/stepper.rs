@@ -220,8 +220,17 @@ impl<R: Rule> Stepper<R> {
         let groups = self.groups.iter().map(group).collect::<Result<Vec<_>>>().here()?;
         let mut groups = arranged(&*self.rule, groups)?;
         let states = self.carried_over(OP, &groups)?;
-        for (member, state) in groups.iter_mut().flat_map(|g| &mut g.members).zip(states) {
+        for (member, mut state) in groups.iter_mut().flat_map(|g| &mut g.members).zip(states) {
+            // Replays of captured steps go on with the counts and the rates that they share.
+            let old = self.members().find(|m| m.name == member.name).and_then(|m| m.state.as_ref());
+            if let (Some(old), Some(new)) = (old, &mut state) {
+                old.step.set_count(new.step.count());
+                new.step = old.step.clone();
+            }
             member.state = state;
+        }
+        for (new, old) in groups.iter_mut().zip(&self.groups) {
+            (new.lr, new.weight_decay) = (old.lr.clone(), old.weight_decay.clone());
         }
         self.groups = groups;
         Ok(())

@@ -41,8 +41,8 @@ pub use mode::{
     no_autocast, no_autocast_guard, no_grad, no_grad_guard, strict, strict_guard, strict_inplace, strict_inplace_guard,
 };
 pub(crate) use mode::{
-    beside, checks_access, guards_saved, holding, is_observed, is_traced, is_watched, notes_access, refuses_host_reads,
-    refuses_reads, refusing_host_reads, tracing,
+    beside, checks_access, guards_saved, holding, is_observed, is_traced, is_watched, notes_access, packs_saved,
+    refuses_host_reads, refuses_reads, refusing_host_reads, tracing,
 };
 pub use nesting::MAX_NESTING;
 pub(crate) use nesting::Nested;

@@ -130,6 +130,12 @@ pub(crate) fn guards_saved() -> bool {
     is_set(GUARDS | PACK)
 }
 
+/// Whether saved values pass through hooks.
+#[inline]
+pub(crate) fn packs_saved() -> bool {
+    is_set(PACK)
+}
+
 /// The switches of `mask` that are on.
 pub(super) fn switches(mask: u16) -> u16 {
     MODE.get() & mask

@@ -107,7 +107,7 @@ pub use replay::{Block, Operand as ReplayOperand, ReplayCall, can_replay, over_s
 pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
 pub use source::{Source, SourceGuard, source_guard};
-pub use trace::{Made, StateUse, Traced, Uses, is_captured, note_state, trace, trace_closed};
+pub use trace::{Made, StateUse, Traced, Uses, is_captured, note_state, note_switch, trace, trace_closed};
 pub(crate) use trace::{is_constant, note_made};
 pub use update::{UpdateFn, collect_updates};
 pub use window::{ConvOptions, PoolOptions};

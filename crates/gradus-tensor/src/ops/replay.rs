@@ -10,7 +10,7 @@ use gradus_backend::{
 use smallvec::SmallVec;
 
 use super::Op;
-use crate::autograd::{before_overwrite, checks_access, is_watched};
+use crate::autograd::{before_overwrite, checks_access, is_watched, packs_saved};
 use crate::footprint::Footprint;
 use crate::storage::WriteGuard;
 use crate::{Device, Storage, Tensor};
@@ -69,9 +69,10 @@ pub fn over_storage(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Resu
     Ok(Tensor::from_parts(storage, layout, dtype))
 }
 
-/// Whether operations can be replayed on this thread: not while they are traced, observed or recomputed.
+/// Whether operations can be replayed on this thread: not while they are traced, observed or recomputed, and not while
+/// hooks pack the values that they save.
 pub fn can_replay() -> bool {
-    !(is_watched() || checks_access())
+    !(is_watched() || checks_access() || packs_saved())
 }
 
 /// Locked memory.
@@ -89,7 +90,7 @@ enum Held<'a> {
 #[track_caller]
 pub fn replay(device: &Device, calls: &[ReplayCall], tensors: &[&Tensor], blocks: &mut [Block]) -> Result<()> {
     if !can_replay() {
-        let m = "operations are traced, observed or recomputed here, and those of a replay cannot be";
+        let m = "operations are traced, observed, recomputed or packed here, and those of a replay cannot be";
         return Err(Error::argument(OP, m).help("call the function itself here"));
     }
     let written = writes(calls, tensors)?;

@@ -12,15 +12,40 @@ use crate::{Generator, State};
 /// Host state that determines parameters of an operation: a learning rate, the number of a step, a position in a stream
 /// of random numbers. A replay of traced operations asks it for the parameters of each call.
 pub trait Source: Send + Sync {
+    /// A number that other living sources do not have.
+    fn id(&self) -> usize;
+
+    /// Whether the source determines the parameters of this operation.
+    fn serves(&self, op: &Op) -> bool;
+
     /// Gives `op`, which was traced, the parameters of the next call, and advances the state as the eager call does.
     fn renew(&self, op: &mut Op) -> Result<()>;
 
     /// Returns a function that puts the state back to what it is now.
     fn save(&self) -> Box<dyn FnOnce()>;
+
+    /// Whether the state moved in a trace as [`renew`](Source::renew) moves it. `ops` are the operations of the trace
+    /// that it served, in order, and the trace has just ended.
+    fn follows(&self, _ops: &[&Op]) -> bool {
+        true
+    }
+
+    /// Whether the state still belongs to something that eager calls use.
+    fn is_alive(&self) -> bool {
+        true
+    }
 }
 
 /// The stream of a layer's random numbers. It advances as it did when the numbers were drawn.
 impl Source for State<Generator> {
+    fn id(&self) -> usize {
+        State::id(self)
+    }
+
+    fn serves(&self, op: &Op) -> bool {
+        matches!(op, Op::Random(_))
+    }
+
     fn renew(&self, op: &mut Op) -> Result<()> {
         let Op::Random(random) = op else { return Ok(()) };
         let spec = random.spec;
@@ -31,6 +56,19 @@ impl Source for State<Generator> {
     fn save(&self) -> Box<dyn FnOnce()> {
         let (state, generator) = (self.clone(), self.get());
         Box::new(move || state.set(generator))
+    }
+
+    fn follows(&self, ops: &[&Op]) -> bool {
+        let Some(Op::Random(first)) = ops.first() else { return true };
+        let mut generator = Generator::at(first.seed, first.offset);
+        let continues = ops.iter().all(|op| match op {
+            Op::Random(r) => {
+                let spec = r.spec;
+                generator.advance(r.distribution, spec.dtype, spec.shape.numel()) == (r.seed, r.offset)
+            }
+            _ => false,
+        });
+        continues && generator == self.get()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gradus_backend::Result;
 
@@ -98,6 +99,8 @@ pub struct Uses {
     pub states: Vec<StateUse>,
     /// The tensors made from numbers of the host.
     pub made: Vec<Made>,
+    /// Switches that decide what runs, such as whether a parameter is frozen, and what they said.
+    pub switches: Vec<(Arc<AtomicBool>, bool)>,
 }
 
 thread_local! {
@@ -133,6 +136,19 @@ pub fn note_state(state: &State<Tensor>, before: &Tensor, after: Option<&Tensor>
         USES.with_borrow_mut(|uses| {
             if let Some(uses) = uses {
                 uses.states.push(StateUse { state: state.clone(), before: before.clone(), after: after.cloned() });
+            }
+        });
+    }
+}
+
+/// Tells a [`trace_closed`] on this thread that the step depends on a switch.
+pub fn note_switch(switch: &Arc<AtomicBool>) {
+    if is_captured() {
+        USES.with_borrow_mut(|uses| {
+            if let Some(uses) = uses
+                && !uses.switches.iter().any(|(known, _)| Arc::ptr_eq(known, switch))
+            {
+                uses.switches.push((switch.clone(), switch.load(Ordering::Relaxed)));
             }
         });
     }
