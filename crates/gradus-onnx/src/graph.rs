@@ -1,0 +1,304 @@
+//! A model as it runs: nodes in order, whose inputs and outputs are slots, and [`Call`], what an operator sees.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use gradus_tensor::{Device, Error, ErrorKind, Result, Tensor};
+
+use crate::elem::Elem;
+use crate::value::{Array, OnnxValue, Strings};
+
+/// An operator: one row of the table in `ops`.
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    /// The versions of the opset that changed the operator, the first first.
+    pub(crate) since: &'static [i64],
+    pub(crate) run: fn(&Call<'_>) -> Result<Vec<OnnxValue>>,
+    /// The operator on small integers of the host; `None` if it does not apply to these.
+    pub(crate) host: Option<fn(&Call<'_>) -> Option<Array>>,
+}
+
+/// A row without a function for the host.
+pub(crate) const fn row(name: &'static str, since: &'static [i64], run: fn(&Call<'_>) -> Result<Vec<OnnxValue>>) -> Row {
+    Row { name, since, run, host: None }
+}
+
+impl Row {
+    pub(crate) const fn host(mut self, host: fn(&Call<'_>) -> Option<Array>) -> Row {
+        self.host = Some(host);
+        self
+    }
+}
+
+/// The place of a value while a graph runs.
+pub(crate) type Slot = usize;
+
+/// A graph or sub-graph.
+pub(crate) struct Graph {
+    pub(crate) slots: usize,
+    pub(crate) inputs: Vec<(String, Slot)>,
+    pub(crate) outputs: Vec<(String, Slot)>,
+    /// Initialisers, with the names that they have in the file.
+    pub(crate) constants: Vec<(String, Slot, OnnxValue)>,
+    /// Values of the graph around this one, as `(slot there, slot here)`.
+    pub(crate) captures: Vec<(Slot, Slot)>,
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// A node, in the order in which they run.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) row: &'static Row,
+    /// The version of the opset that the model imports for the operator's domain.
+    pub(crate) opset: i64,
+    pub(crate) inputs: Vec<Option<Slot>>,
+    pub(crate) outputs: Vec<Option<Slot>>,
+    pub(crate) attributes: Vec<(String, Attribute)>,
+    /// The slots that nothing reads after this node.
+    pub(crate) frees: Vec<Slot>,
+}
+
+/// The value of an attribute.
+pub(crate) enum Attribute {
+    Int(i64),
+    Float(f32),
+    Text(String),
+    Value(OnnxValue),
+    Graph(Arc<Graph>),
+    Ints(Vec<i64>),
+    Floats(Vec<f32>),
+    Texts(Vec<String>),
+    Values(Vec<OnnxValue>),
+    /// An attribute of a kind that no operator of the table reads.
+    Other,
+}
+
+/// One run of a node.
+pub(crate) struct Call<'a> {
+    pub(crate) node: &'a Node,
+    pub(crate) inputs: Vec<Option<OnnxValue>>,
+    /// The values of the graph that the node is in, for its sub-graphs.
+    pub(crate) around: &'a [Option<OnnxValue>],
+    pub(crate) device: &'a Device,
+    /// Which attributes were read, as bits.
+    pub(crate) read: Cell<u64>,
+}
+
+pub(crate) fn one(tensor: Tensor) -> Vec<OnnxValue> {
+    vec![tensor.into()]
+}
+
+pub(crate) fn unsupported(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unsupported, "onnx", message)
+}
+
+impl<'a> Call<'a> {
+    /// The version of the opset.
+    pub(crate) fn opset(&self) -> i64 {
+        self.node.opset
+    }
+
+    /// How many outputs the model uses, up to the last.
+    pub(crate) fn wants(&self, output: usize) -> bool {
+        self.node.outputs.get(output).is_some_and(Option::is_some)
+    }
+
+    fn attribute(&self, name: &str) -> Option<&'a Attribute> {
+        let at = self.node.attributes.iter().position(|(known, _)| known == name)?;
+        self.read.set(self.read.get() | 1u64.checked_shl(at as u32).unwrap_or(0));
+        self.node.attributes.get(at).map(|(_, value)| value)
+    }
+
+    /// Says that an attribute changes nothing here.
+    pub(crate) fn skip(&self, names: &[&str]) {
+        for name in names {
+            self.attribute(name);
+        }
+    }
+
+    /// The name of an attribute that the operator did not read.
+    pub(crate) fn unread(&self) -> Option<&'a str> {
+        let read = self.read.get();
+        let unread = self.node.attributes.iter().take(64).enumerate().find(|(i, _)| read >> i & 1 == 0);
+        unread.map(|(_, (name, _))| &**name)
+    }
+
+    #[cold]
+    fn wrong(&self, name: &str, wanted: &str) -> Error {
+        Error::argument("onnx", format!("the attribute `{name}` is not {wanted}"))
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.attribute(name).is_some()
+    }
+
+    pub(crate) fn int(&self, name: &str, default: i64) -> Result<i64> {
+        match self.attribute(name) {
+            None => Ok(default),
+            Some(Attribute::Int(value)) => Ok(*value),
+            Some(_) => Err(self.wrong(name, "an integer")),
+        }
+    }
+
+    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool> {
+        Ok(self.int(name, i64::from(default))? != 0)
+    }
+
+    pub(crate) fn float(&self, name: &str, default: f64) -> Result<f64> {
+        match self.attribute(name) {
+            None => Ok(default),
+            Some(Attribute::Float(value)) => Ok(f64::from(*value)),
+            Some(_) => Err(self.wrong(name, "a float")),
+        }
+    }
+
+    pub(crate) fn text(&self, name: &str, default: &'a str) -> Result<&'a str> {
+        match self.attribute(name) {
+            None => Ok(default),
+            Some(Attribute::Text(value)) => Ok(value),
+            Some(_) => Err(self.wrong(name, "a string")),
+        }
+    }
+
+    /// The integers of an attribute. A single one counts as a list.
+    pub(crate) fn ints(&self, name: &str) -> Result<Option<&'a [i64]>> {
+        match self.attribute(name) {
+            None => Ok(None),
+            Some(Attribute::Ints(values)) => Ok(Some(values)),
+            Some(Attribute::Int(value)) => Ok(Some(std::slice::from_ref(value))),
+            Some(_) => Err(self.wrong(name, "a list of integers")),
+        }
+    }
+
+    pub(crate) fn floats(&self, name: &str) -> Result<Option<&'a [f32]>> {
+        match self.attribute(name) {
+            None => Ok(None),
+            Some(Attribute::Floats(values)) => Ok(Some(values)),
+            // An empty list says nothing of what it would hold.
+            Some(Attribute::Ints(values)) if values.is_empty() => Ok(Some(&[])),
+            Some(_) => Err(self.wrong(name, "a list of floats")),
+        }
+    }
+
+    pub(crate) fn texts(&self, name: &str) -> Result<Option<&'a [String]>> {
+        match self.attribute(name) {
+            None => Ok(None),
+            Some(Attribute::Texts(values)) => Ok(Some(values)),
+            Some(Attribute::Ints(values)) if values.is_empty() => Ok(Some(&[])),
+            Some(_) => Err(self.wrong(name, "a list of strings")),
+        }
+    }
+
+    pub(crate) fn value(&self, name: &str) -> Result<Option<&'a OnnxValue>> {
+        match self.attribute(name) {
+            None => Ok(None),
+            Some(Attribute::Value(value)) => Ok(Some(value)),
+            Some(_) => Err(self.wrong(name, "a tensor")),
+        }
+    }
+
+    pub(crate) fn graph(&self, name: &str) -> Result<&'a Arc<Graph>> {
+        match self.attribute(name) {
+            Some(Attribute::Graph(graph)) => Ok(graph),
+            Some(_) => Err(self.wrong(name, "a graph")),
+            None => Err(Error::argument("onnx", format!("the attribute `{name}` is missing"))),
+        }
+    }
+
+    /// The element type that an attribute names by its number.
+    pub(crate) fn elem_attribute(&self, name: &str) -> Result<Option<Elem>> {
+        match self.int(name, 0)? {
+            0 => Ok(None),
+            number => Elem::of_number(number).map(Some),
+        }
+    }
+
+    pub(crate) fn given(&self, input: usize) -> Option<&OnnxValue> {
+        self.inputs.get(input).and_then(Option::as_ref)
+    }
+
+    pub(crate) fn input(&self, input: usize) -> Result<&OnnxValue> {
+        self.given(input).ok_or_else(|| Error::argument("onnx", format!("input {input} is missing")))
+    }
+
+    pub(crate) fn array(&self, input: usize) -> Result<&Array> {
+        match self.input(input)? {
+            OnnxValue::Tensor(array) => Ok(array),
+            other => Err(Error::argument("onnx", format!("input {input} is {}, where numbers belong", other.describe()))),
+        }
+    }
+
+    pub(crate) fn optional_array(&self, input: usize) -> Result<Option<&Array>> {
+        self.given(input).map(|_| self.array(input)).transpose()
+    }
+
+    /// The tensor of an input.
+    pub(crate) fn tensor(&self, input: usize) -> Result<Tensor> {
+        self.array(input)?.tensor(self.device)
+    }
+
+    pub(crate) fn optional(&self, input: usize) -> Result<Option<Tensor>> {
+        self.given(input).map(|_| self.tensor(input)).transpose()
+    }
+
+    /// The element type of an input and the tensor that stores it, for operators that only move elements.
+    pub(crate) fn stored(&self, input: usize) -> Result<(Elem, Tensor)> {
+        let array = self.array(input)?;
+        Ok((array.elem(), array.raw(self.device)?))
+    }
+
+    /// The integers of an input, on the host.
+    pub(crate) fn host_ints(&self, input: usize) -> Result<Arc<[i64]>> {
+        self.array(input)?.ints()
+    }
+
+    pub(crate) fn optional_ints(&self, input: usize) -> Result<Option<Arc<[i64]>>> {
+        self.given(input).map(|_| self.host_ints(input)).transpose()
+    }
+
+    /// The single number of an input, on the host.
+    pub(crate) fn number(&self, input: usize) -> Result<Option<f64>> {
+        match self.optional_array(input)? {
+            Some(array) => array.number().map(Some),
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) fn strings(&self, input: usize) -> Result<&Strings> {
+        match self.input(input)? {
+            OnnxValue::Strings(strings) => Ok(strings),
+            other => Err(Error::argument("onnx", format!("input {input} is {}, where strings belong", other.describe()))),
+        }
+    }
+
+    pub(crate) fn sequence(&self, input: usize) -> Result<&Arc<Vec<OnnxValue>>> {
+        match self.input(input)? {
+            OnnxValue::Sequence(values) => Ok(values),
+            other => Err(Error::argument("onnx", format!("input {input} is {}, where a sequence belongs", other.describe()))),
+        }
+    }
+
+    /// A tensor of integers or booleans, made on the host.
+    pub(crate) fn upload(&self, elem: Elem, shape: Vec<usize>, values: Vec<i64>) -> OnnxValue {
+        OnnxValue::Tensor(Array::host(elem, shape, values))
+    }
+}
+
+/// An axis from 0; negative ones count from the end.
+pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize> {
+    let at = if axis < 0 { axis.checked_add(rank as i64) } else { Some(axis) };
+    match at.and_then(|a| usize::try_from(a).ok()).filter(|&a| a < rank) {
+        Some(axis) => Ok(axis),
+        None => Err(Error::new(ErrorKind::InvalidAxis, "onnx", format!("axis {axis} of a tensor with {rank} axes"))),
+    }
+}
+
+/// A size that must not be negative.
+pub(crate) fn size(value: i64) -> Result<usize> {
+    usize::try_from(value).map_err(|_| Error::argument("onnx", format!("{value} is not a size")))
+}
+
+/// Sizes that must not be negative.
+pub(crate) fn sizes(values: &[i64]) -> Result<Vec<usize>> {
+    values.iter().map(|&v| size(v)).collect()
+}

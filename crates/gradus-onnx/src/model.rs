@@ -1,0 +1,265 @@
+//! [`OnnxModel`]: a model that runs.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use gradus_tensor::{Device, Error, ErrorKind, Here, Result, Tensor};
+
+use crate::decode::Place;
+use crate::elem::Elem;
+use crate::graph::Graph;
+use crate::inspect::{OnnxPort, OnnxReport, port, report};
+use crate::plan::plan;
+use crate::proto::{self, Proto};
+use crate::run::run;
+use crate::value::{Array, OnnxValue};
+use crate::wire::Message;
+
+/// An ONNX model: a function of tensors, run by the operations of Gradus.
+///
+/// ```no_run
+/// # use gradus_onnx::OnnxModel; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(gradus_cpu::CpuBackend::new()?));
+/// let model = OnnxModel::load("resnet18.onnx", &device)?;
+/// println!("{}", model.inspect());
+/// let x = Tensor::zeros([1, 3, 224, 224], DType::F32, &device)?;
+/// let outputs = model.run(&[("image", x)])?;
+/// println!("{} {:?}", outputs[0].0, outputs[0].1.shape());
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// Each operator means what the opset that the model imports says. Functions of the file are inlined; `If`, `Loop` and
+/// `Scan` run their sub-graphs from the host. What a model does not get to run, [`load`](OnnxModel::load) says, all at
+/// once.
+pub struct OnnxModel {
+    graph: Graph,
+    report: OnnxReport,
+    device: Device,
+    /// The type of each of the graph's inputs.
+    ports: Vec<OnnxPort>,
+}
+
+impl fmt::Debug for OnnxModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnnxModel").field("report", &self.report).finish_non_exhaustive()
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let meta = fs::metadata(path).map_err(|e| Error::io("onnx", path.display(), e))?;
+    if !meta.is_file() {
+        return Err(Error::new(ErrorKind::Io, "onnx", format!("{} is not a file", path.display())));
+    }
+    fs::read(path).map_err(|e| Error::io("onnx", path.display(), e))
+}
+
+impl OnnxModel {
+    /// Reads a model from a file, and its tensors to `device`. Data outside of the file is read from the same folder
+    /// only.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`], [`ErrorKind::Format`] if the file is damaged, and [`ErrorKind::Unsupported`] with the list of
+    /// all operators that do not run.
+    #[track_caller]
+    pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<OnnxModel> {
+        let path = path.as_ref();
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        let model = read(path).and_then(|bytes| Self::parsed(&bytes, Some(folder), device));
+        model.map_err(|e| e.note(format!("in the file {}", path.display()))).here()
+    }
+
+    /// Reads a model from the bytes of a file. It must have all of its data in these bytes.
+    ///
+    /// # Errors
+    /// Those of [`load`](OnnxModel::load).
+    #[track_caller]
+    pub fn from_bytes(bytes: &[u8], device: &Device) -> Result<OnnxModel> {
+        Self::parsed(bytes, None, device).here()
+    }
+
+    fn parsed(bytes: &[u8], folder: Option<&Path>, device: &Device) -> Result<OnnxModel> {
+        let model = proto::Model::read(Message::new(bytes))?;
+        let report = report(&model);
+        report.check()?;
+        let graph = plan(&model, &Place { device, folder })?;
+        let ports = model.graph.iter().flat_map(|g| &g.inputs).map(port).collect();
+        Ok(OnnxModel { graph, report, device: device.clone(), ports })
+    }
+
+    /// Lists what a file holds, also if it would not run.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`], and [`ErrorKind::Format`] if the file is damaged.
+    #[track_caller]
+    pub fn inspect_file(path: impl AsRef<Path>) -> Result<OnnxReport> {
+        let bytes = read(path.as_ref()).here()?;
+        Ok(report(&proto::Model::read(Message::new(&bytes)).here()?))
+    }
+
+    /// What the model holds: operators, inputs, outputs and parameters.
+    pub fn inspect(&self) -> &OnnxReport {
+        &self.report
+    }
+
+    /// The inputs that a run must give.
+    pub fn inputs(&self) -> &[OnnxPort] {
+        &self.report.inputs
+    }
+
+    /// The outputs.
+    pub fn outputs(&self) -> &[OnnxPort] {
+        &self.report.outputs
+    }
+
+    /// Runs the model on tensors, given by the names of the inputs, and returns all outputs with their names. An
+    /// initialiser that is an input too may be given, and otherwise keeps its value.
+    ///
+    /// The operations are recorded for gradients if an input or a parameter requires them.
+    ///
+    /// # Errors
+    /// A missing or unknown input, another dtype or shape than the model says, an output that is not a tensor that
+    /// Gradus computes with (see [`run_values`](OnnxModel::run_values)), and the errors of operations, with the node.
+    #[track_caller]
+    pub fn run(&self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>> {
+        let values: Vec<(&str, OnnxValue)> = inputs.iter().map(|(name, x)| (*name, x.clone().into())).collect();
+        let tensor = |(name, value): (String, OnnxValue)| match value {
+            OnnxValue::Tensor(array) => Ok((name, array.tensor(&self.device)?)),
+            other => {
+                let e = Error::argument("onnx", format!("the output \"{name}\" is {}", other.describe()));
+                Err(e.help("run_values returns values of every kind"))
+            }
+        };
+        self.evaluate(&values).and_then(|outputs| outputs.into_iter().map(tensor).collect()).here()
+    }
+
+    /// [`run`](OnnxModel::run) with values of every kind: also strings, sequences, optionals, and element types that
+    /// Gradus does not compute with.
+    ///
+    /// # Errors
+    /// Those of [`run`](OnnxModel::run).
+    #[track_caller]
+    pub fn run_values(&self, inputs: &[(&str, OnnxValue)]) -> Result<Vec<(String, OnnxValue)>> {
+        self.evaluate(inputs).here()
+    }
+
+    fn evaluate(&self, inputs: &[(&str, OnnxValue)]) -> Result<Vec<(String, OnnxValue)>> {
+        let known = |name: &str| self.graph.inputs.iter().any(|(input, _)| input == name);
+        if let Some((name, _)) = inputs.iter().find(|(name, _)| !known(name)) {
+            let names: Vec<_> = self.report.inputs.iter().map(|i| i.name.as_str()).collect();
+            let e = Error::argument("onnx", format!("the model has no input \"{name}\""));
+            return Err(e.help(format!("its inputs are {}", names.join(", "))));
+        }
+        let mut values = Vec::new();
+        for ((name, slot), port) in self.graph.inputs.iter().zip(&self.ports) {
+            let given = inputs.iter().find(|(given, _)| given == name).map(|(_, value)| value.clone());
+            match &given {
+                Some(value) => check(port, value)?,
+                None if self.graph.constants.iter().any(|(_, constant, _)| constant == slot) => {}
+                None => {
+                    let e = Error::argument("onnx", format!("the input \"{name}\" is missing"));
+                    return Err(e.help(format!("it is {}", port.kind)));
+                }
+            }
+            values.push(given);
+        }
+        let outputs = run(&self.graph, values, &[], &self.device)?;
+        Ok(self.graph.outputs.iter().map(|(name, _)| name.clone()).zip(outputs).collect())
+    }
+
+    /// Reads a value from a file in the layout of ONNX's test data (`input_0.pb`), as the model's input `name` or its
+    /// output of that name is declared.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`], [`ErrorKind::Format`], and an unknown name.
+    #[track_caller]
+    pub fn read_value(&self, path: impl AsRef<Path>, port: &OnnxPort) -> Result<OnnxValue> {
+        let bytes = read(path.as_ref()).here()?;
+        let of = match port.kind.split_whitespace().next() {
+            Some("sequence") => proto::Type { sequence: Some(Box::default()), ..proto::Type::default() },
+            Some("optional") => proto::Type { optional: Some(Box::default()), ..proto::Type::default() },
+            _ => proto::Type { tensor: Some(proto::TensorType::default()), ..proto::Type::default() },
+        };
+        Place { device: &self.device, folder: path.as_ref().parent() }.file(&bytes, &of).here()
+    }
+
+    /// The float initialisers with their names in the file. Those that require gradients came from
+    /// [`trainable`](OnnxModel::trainable).
+    pub fn parameters(&self) -> Vec<(String, Tensor)> {
+        let float = |value: &OnnxValue| match value {
+            OnnxValue::Tensor(a) if a.elem().dtype().is_some_and(|d| d.is_float()) => a.tensor(&self.device).ok(),
+            _ => None,
+        };
+        self.graph.constants.iter().filter_map(|(name, _, value)| Some((name.clone(), float(value)?))).collect()
+    }
+
+    /// Makes the float initialisers whose names match `pattern` leaves that require gradients, and returns them. `*` in
+    /// the pattern stands for any text. What an optimiser does to the tensors, the next run sees.
+    ///
+    /// # Errors
+    /// Fails if no float initialiser matches.
+    #[track_caller]
+    pub fn trainable(&mut self, pattern: &str) -> Result<Vec<(String, Tensor)>> {
+        let mut leaves = Vec::new();
+        for (name, _, value) in &mut self.graph.constants {
+            let OnnxValue::Tensor(array) = &*value else { continue };
+            if !matches(pattern, name) || !array.elem().dtype().is_some_and(|d| d.is_float()) {
+                continue;
+            }
+            let tensor = array.tensor(&self.device).here()?;
+            let leaf = if tensor.requires_grad() { tensor } else { tensor.with_grad().here()? };
+            *value = OnnxValue::Tensor(Array::new(leaf.clone()));
+            leaves.push((name.clone(), leaf));
+        }
+        if leaves.is_empty() {
+            let e = Error::argument("trainable", format!("no float initialiser of the model matches `{pattern}`"));
+            return Err(e.help("parameters() lists them"));
+        }
+        Ok(leaves)
+    }
+}
+
+/// Fails unless a value is what the file says of the input.
+fn check(port: &OnnxPort, value: &OnnxValue) -> Result<()> {
+    let (Some(elem), OnnxValue::Tensor(array)) = (port.elem, value) else { return Ok(()) };
+    let agrees = |(want, have): (&Option<usize>, &usize)| want.is_none_or(|want| want == *have);
+    let fits = |shape: &Vec<Option<usize>>| {
+        shape.len() == array.shape().len() && shape.iter().zip(array.shape()).all(agrees)
+    };
+    if array.elem() == elem && port.shape.as_ref().is_none_or(fits) {
+        return Ok(());
+    }
+    let have: &[usize] = array.shape();
+    let m = format!("the input \"{}\" is {} {have:?}, and the model wants {}", port.name, array.elem().name(), port.kind);
+    let kind = if array.elem() == elem { ErrorKind::ShapeMismatch } else { ErrorKind::DTypeMismatch };
+    Err(Error::new(kind, "onnx", m))
+}
+
+/// Whether a name matches a pattern in which `*` stands for any text.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+/// The element type of a tensor, for tools that compare values.
+impl OnnxValue {
+    /// The element type, if this is a tensor of numbers.
+    pub fn elem(&self) -> Option<Elem> {
+        match self {
+            OnnxValue::Tensor(array) => Some(array.elem()),
+            _ => None,
+        }
+    }
+}

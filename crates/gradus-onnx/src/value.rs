@@ -1,0 +1,188 @@
+//! [`OnnxValue`]: what flows through a model. Tensors are on the device, on the host (small integers), or both.
+
+use std::sync::{Arc, OnceLock};
+
+use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
+
+use crate::elem::Elem;
+use crate::small_float;
+
+/// A value of a model.
+#[derive(Debug, Clone)]
+pub enum OnnxValue {
+    /// A tensor.
+    Tensor(Array),
+    /// A tensor of strings.
+    Strings(Arc<Strings>),
+    /// A sequence of values.
+    Sequence(Arc<Vec<OnnxValue>>),
+    /// An optional value.
+    Optional(Option<Arc<OnnxValue>>),
+}
+
+/// A tensor of strings.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Strings {
+    /// The sizes of the axes.
+    pub shape: Vec<usize>,
+    /// The strings, in row-major order.
+    pub values: Vec<String>,
+}
+
+/// A tensor of a model, with its element type. A copy shares the memory.
+#[derive(Debug, Clone)]
+pub struct Array(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    elem: Elem,
+    shape: Vec<usize>,
+    /// The elements on the host, if this is an integer type or bool. At least one of `ints` and `tensor` is there.
+    ints: OnceLock<Arc<[i64]>>,
+    tensor: OnceLock<Tensor>,
+    number: OnceLock<f64>,
+}
+
+impl Array {
+    /// The tensor of a native dtype.
+    pub fn new(tensor: Tensor) -> Array {
+        let elem = Elem::of_dtype(tensor.dtype());
+        Array::stored(elem, tensor)
+    }
+
+    /// A tensor whose dtype is the one that stores `elem`.
+    pub(crate) fn stored(elem: Elem, tensor: Tensor) -> Array {
+        let shape = tensor.shape().to_vec();
+        Array(Arc::new(Inner { elem, shape, ints: OnceLock::new(), tensor: tensor.into(), number: OnceLock::new() }))
+    }
+
+    /// Integers or booleans on the host, as many as the shape says.
+    pub(crate) fn host(elem: Elem, shape: Vec<usize>, ints: Vec<i64>) -> Array {
+        let ints = OnceLock::from(Arc::from(ints));
+        Array(Arc::new(Inner { elem, shape, ints, tensor: OnceLock::new(), number: OnceLock::new() }))
+    }
+
+    /// The element type.
+    pub fn elem(&self) -> Elem {
+        self.0.elem
+    }
+
+    /// The sizes of the axes.
+    pub fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+
+    /// The number of elements.
+    pub(crate) fn numel(&self) -> usize {
+        self.0.shape.iter().product()
+    }
+
+    /// The elements on the host, if they are there already.
+    pub(crate) fn on_host(&self) -> Option<&[i64]> {
+        self.0.ints.get().map(|ints| &**ints)
+    }
+
+    /// The tensor that stores the elements: the values, or the bits of fp8 and fp4.
+    pub(crate) fn raw(&self, device: &Device) -> Result<Tensor> {
+        if let Some(tensor) = self.0.tensor.get() {
+            return Ok(tensor.clone());
+        }
+        let ints = self.on_host().unwrap_or_default();
+        let tensor = upload(ints, self.shape(), self.0.elem.stored(), device)?;
+        Ok(self.0.tensor.get_or_init(|| tensor).clone())
+    }
+
+    /// The tensor on the device. Fails for the element types that Gradus does not compute with.
+    #[track_caller]
+    pub fn tensor(&self, device: &Device) -> Result<Tensor> {
+        if self.0.elem.is_native() {
+            return self.raw(device);
+        }
+        let m = format!("a tensor of {}, which is stored but not computed with", self.0.elem.name());
+        Err(Error::new(ErrorKind::UnsupportedDType, "onnx", m).help("convert it with Cast or DequantizeLinear"))
+    }
+
+    /// The elements as f64, in row-major order.
+    #[track_caller]
+    pub fn to_f64(&self, device: &Device) -> Result<Vec<f64>> {
+        let raw = self.raw(device)?;
+        let values = if self.0.elem.is_small_float() { small_float::decode(self.0.elem, &raw)? } else { raw };
+        values.to_dtype(DType::F64)?.to_vec::<f64>()
+    }
+
+    /// The integers or booleans, downloaded at most once.
+    pub(crate) fn ints(&self) -> Result<Arc<[i64]>> {
+        if let Some(ints) = self.0.ints.get() {
+            return Ok(ints.clone());
+        }
+        let Some(tensor) = self.0.tensor.get() else { return Ok(Arc::from([])) };
+        let ints: Arc<[i64]> = download(tensor)?.into();
+        Ok(self.0.ints.get_or_init(|| ints).clone())
+    }
+
+    /// The single number in this array, downloaded at most once unless it can be trained.
+    pub(crate) fn number(&self) -> Result<f64> {
+        if let Some(number) = self.0.number.get() {
+            return Ok(*number);
+        }
+        let number = match (self.on_host(), self.0.tensor.get()) {
+            (Some(&[number]), _) => number as f64,
+            (None, Some(tensor)) if tensor.numel() == 1 && self.0.elem.is_native() => {
+                let number = tensor.item()?;
+                if tensor.requires_grad() {
+                    return Ok(number);
+                }
+                number
+            }
+            _ => return Err(Error::shape("onnx", format!("one number belongs here, not shape {:?}", self.shape()))),
+        };
+        Ok(*self.0.number.get_or_init(|| number))
+    }
+}
+
+/// Makes a tensor of integers or booleans.
+pub(crate) fn upload(ints: &[i64], shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+    macro_rules! of {
+        ($($dtype:ident $t:ty),*) => {
+            match dtype {
+                DType::I64 => Tensor::from_vec(ints, shape, device),
+                DType::Bool => Tensor::from_vec(ints.iter().map(|&v| v != 0).collect::<Vec<_>>(), shape, device),
+                $(DType::$dtype => Tensor::from_vec(ints.iter().map(|&v| v as $t).collect::<Vec<_>>(), shape, device),)*
+                other => Tensor::from_vec(ints.iter().map(|&v| v as f64).collect::<Vec<_>>(), shape, device)?.to_dtype(other),
+            }
+        };
+    }
+    of!(I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16, U8 u8)
+}
+
+/// The elements of a tensor of integers or booleans; u64 keeps its bits.
+pub(crate) fn download(tensor: &Tensor) -> Result<Vec<i64>> {
+    macro_rules! of {
+        ($($dtype:ident $t:ty),*) => {
+            match tensor.dtype() {
+                $(DType::$dtype => Ok(tensor.to_vec::<$t>()?.into_iter().map(|v| v as i64).collect()),)*
+                other => Err(Error::dtype("onnx", other, "integers or booleans")),
+            }
+        };
+    }
+    of!(I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16, U8 u8, Bool bool)
+}
+
+impl OnnxValue {
+    /// What kind of value this is, for errors.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            OnnxValue::Tensor(a) => format!("a tensor {:?} of {}", a.shape(), a.elem().name()),
+            OnnxValue::Strings(s) => format!("a tensor {:?} of strings", s.shape),
+            OnnxValue::Sequence(values) => format!("a sequence of {}", values.len()),
+            OnnxValue::Optional(Some(_)) => "an optional with a value".to_owned(),
+            OnnxValue::Optional(None) => "an empty optional".to_owned(),
+        }
+    }
+}
+
+impl From<Tensor> for OnnxValue {
+    fn from(tensor: Tensor) -> Self {
+        OnnxValue::Tensor(Array::new(tensor))
+    }
+}
