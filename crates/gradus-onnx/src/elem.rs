@@ -88,6 +88,11 @@ impl Elem {
         }
     }
 
+    /// The number in `TensorProto.DataType`.
+    pub(crate) fn number(self) -> i64 {
+        TABLE.iter().find(|row| row.0 == self).map_or(0, |row| row.1)
+    }
+
     /// The type of a tensor of this dtype.
     pub(crate) fn of_dtype(dtype: DType) -> Elem {
         TABLE.iter().find(|row| row.2 == dtype && row.0.is_native()).map_or(Elem::F32, |row| row.0)

@@ -1,9 +1,9 @@
 //! A model as it runs: nodes in order, whose inputs and outputs are slots, and [`Call`], what an operator sees.
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use gradus_tensor::{Device, Error, ErrorKind, Result, Tensor};
+use gradus_tensor::{Device, Error, ErrorKind, Generator, Result, Tensor};
 
 use crate::elem::Elem;
 use crate::value::{Array, OnnxValue, Strings};
@@ -68,7 +68,6 @@ pub(crate) enum Attribute {
     Ints(Vec<i64>),
     Floats(Vec<f32>),
     Texts(Vec<String>),
-    Values(Vec<OnnxValue>),
     /// An attribute of a kind that no operator of the table reads.
     Other,
 }
@@ -80,6 +79,8 @@ pub(crate) struct Call<'a> {
     /// The values of the graph that the node is in, for its sub-graphs.
     pub(crate) around: &'a [Option<OnnxValue>],
     pub(crate) device: &'a Device,
+    /// The model's generator of random numbers.
+    pub(crate) random: &'a Mutex<Generator>,
     /// Which attributes were read, as bits.
     pub(crate) read: Cell<u64>,
 }

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use std::sync::Mutex;
 
-use gradus_tensor::{Device, Error, ErrorKind, Here, Result, Tensor};
+use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Result, Tensor};
 
 use crate::decode::Place;
 use crate::elem::Elem;
@@ -36,6 +37,7 @@ pub struct OnnxModel {
     graph: Graph,
     report: OnnxReport,
     device: Device,
+    random: Mutex<Generator>,
     /// The type of each of the graph's inputs.
     ports: Vec<OnnxPort>,
 }
@@ -87,7 +89,13 @@ impl OnnxModel {
         report.check()?;
         let graph = plan(&model, &Place { device, folder })?;
         let ports = model.graph.iter().flat_map(|g| &g.inputs).map(port).collect();
-        Ok(OnnxModel { graph, report, device: device.clone(), ports })
+        Ok(OnnxModel { graph, report, device: device.clone(), random: Mutex::new(Generator::new(0)), ports })
+    }
+
+    /// Sets the seed of the random numbers that nodes without a seed of their own draw. It is 0 at first, and the draws
+    /// go on from run to run.
+    pub fn seed(&mut self, seed: u64) {
+        self.random = Mutex::new(Generator::new(seed));
     }
 
     /// Lists what a file holds, also if it would not run.
@@ -166,7 +174,7 @@ impl OnnxModel {
             }
             values.push(given);
         }
-        let outputs = run(&self.graph, values, &[], &self.device)?;
+        let outputs = run(&self.graph, values, &[], &self.device, &self.random)?;
         Ok(self.graph.outputs.iter().map(|(name, _)| name.clone()).zip(outputs).collect())
     }
 

@@ -10,7 +10,6 @@ use crate::decode::Place;
 use crate::graph::{Attribute, Graph, Node, Slot};
 use crate::ops;
 use crate::proto;
-use crate::value::OnnxValue;
 use crate::wire::malformed;
 
 /// The deepest nesting of functions.
@@ -285,10 +284,6 @@ impl<'p> Planner<'p> {
             }
             7 => Attribute::Ints(a.ints.clone()),
             8 => Attribute::Texts(a.texts.iter().map(|t| text(t)).collect()),
-            9 => {
-                let values: Result<Vec<OnnxValue>> = a.tensors.iter().map(|t| self.place.tensor(t)).collect();
-                Attribute::Values(values?)
-            }
             _ => Attribute::Other,
         })
     }

@@ -1,8 +1,9 @@
 //! Runs a graph: the nodes one after the other, each by its row of the table.
 
 use std::cell::Cell;
+use std::sync::Mutex;
 
-use gradus_tensor::{Device, Error, Result};
+use gradus_tensor::{Device, Error, Generator, Result};
 
 use crate::graph::{Call, Graph, Node};
 use crate::value::OnnxValue;
@@ -14,6 +15,7 @@ pub(crate) fn run(
     inputs: Vec<Option<OnnxValue>>,
     around: &[Option<OnnxValue>],
     device: &Device,
+    random: &Mutex<Generator>,
 ) -> Result<Vec<OnnxValue>> {
     if inputs.len() != graph.inputs.len() {
         let m = format!("{} values for the {} inputs of a graph", inputs.len(), graph.inputs.len());
@@ -34,7 +36,7 @@ pub(crate) fn run(
         values[inner] = around.get(outer).cloned().flatten();
     }
     for node in &graph.nodes {
-        let results = run_node(node, &values, device)
+        let results = run_node(node, &values, device, random)
             .map_err(|e| e.note(format!("in the node \"{}\" ({})", node.name, node.row.name)))?;
         for &slot in &node.frees {
             values[slot] = None;
@@ -51,12 +53,17 @@ pub(crate) fn run(
     graph.outputs.iter().map(output).collect()
 }
 
-fn run_node(node: &Node, values: &[Option<OnnxValue>], device: &Device) -> Result<Vec<OnnxValue>> {
+fn run_node(
+    node: &Node,
+    values: &[Option<OnnxValue>],
+    device: &Device,
+    random: &Mutex<Generator>,
+) -> Result<Vec<OnnxValue>> {
     let mut inputs = Vec::new();
     for slot in &node.inputs {
         inputs.push(slot.and_then(|slot| values[slot].clone()));
     }
-    let call = Call { node, inputs, around: values, device, read: Cell::new(0) };
+    let call = Call { node, inputs, around: values, device, random, read: Cell::new(0) };
     if let Some(host) = node.row.host
         && let Some(array) = host(&call)
     {

@@ -25,7 +25,7 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 fn branch(c: &Call<'_>, name: &str, inputs: Vec<OnnxValue>) -> Values {
-    run(c.graph(name)?, inputs.into_iter().map(Some).collect(), c.around, c.device)
+    run(c.graph(name)?, inputs.into_iter().map(Some).collect(), c.around, c.device, c.random)
 }
 
 fn is_true(value: &OnnxValue) -> Result<bool> {
@@ -78,7 +78,7 @@ fn loop_(c: &Call<'_>) -> Values {
         }
         let mut inputs = vec![c.upload(Elem::I64, vec![], vec![round]), c.upload(Elem::Bool, vec![], vec![1])];
         inputs.append(&mut state);
-        let mut outputs = run(body, inputs.into_iter().map(Some).collect(), c.around, c.device)?;
+        let mut outputs = run(body, inputs.into_iter().map(Some).collect(), c.around, c.device, c.random)?;
         for (to, value) in rounds.iter_mut().zip(outputs.split_off(1 + carried)) {
             to.push(value);
         }
@@ -171,7 +171,7 @@ fn scanned(
         for (elem, slices) in &parts {
             inputs.push(OnnxValue::Tensor(Array::stored(*elem, slices[round].clone())));
         }
-        state = run(body, inputs.into_iter().map(Some).collect(), c.around, c.device)?;
+        state = run(body, inputs.into_iter().map(Some).collect(), c.around, c.device, c.random)?;
         for (to, value) in rounds.iter_mut().zip(state.split_off(carried.min(state.len()))) {
             to.push(value);
         }
@@ -204,7 +204,7 @@ fn sequence_map(c: &Call<'_>) -> Values {
         if inputs.iter().any(Option::is_none) {
             return Err(Error::shape("onnx", "the sequences have different lengths"));
         }
-        let outputs = run(body, inputs, c.around, c.device)?;
+        let outputs = run(body, inputs, c.around, c.device, c.random)?;
         for (to, value) in results.iter_mut().zip(outputs) {
             to.push(value);
         }

@@ -1,20 +1,62 @@
 //! The table of operators: one row each, in files by family.
 
+mod attention;
+mod cast;
 mod control;
+mod conv;
 mod elementwise;
 mod host;
 mod index;
+mod linear;
+mod loss;
+mod ml;
 mod movement;
+mod norm;
+mod pool;
+mod quantise;
+mod random;
+mod recurrent;
 mod reduce;
+mod resize;
+mod sample;
+mod sequence;
+mod signal;
+mod text;
+mod training;
 
 use crate::graph::Row;
 
-const DEFAULT: &[&[Row]] = &[control::ROWS, elementwise::ROWS, index::ROWS, movement::ROWS, reduce::ROWS];
+/// The default domain.
+const DEFAULT: &[&[Row]] = &[
+    attention::ROWS,
+    cast::ROWS,
+    control::ROWS,
+    conv::ROWS,
+    elementwise::ROWS,
+    index::ROWS,
+    linear::ROWS,
+    loss::ROWS,
+    movement::ROWS,
+    norm::ROWS,
+    pool::ROWS,
+    quantise::ROWS,
+    random::ROWS,
+    recurrent::ROWS,
+    reduce::ROWS,
+    resize::ROWS,
+    sample::ROWS,
+    sequence::ROWS,
+    signal::ROWS,
+    text::ROWS,
+];
 
 /// The row of an operator.
 pub(crate) fn find(domain: &str, name: &str) -> Option<&'static Row> {
-    let families = match domain {
+    let families: &[&'static [Row]] = match domain {
         "" => DEFAULT,
+        "ai.onnx.ml" => &[ml::ROWS],
+        "ai.onnx.preview" => &[attention::PREVIEW],
+        "ai.onnx.preview.training" => &[training::ROWS],
         _ => return None,
     };
     families.iter().flat_map(|rows| rows.iter()).find(|row| row.name == name)

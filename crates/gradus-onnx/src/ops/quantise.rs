@@ -1,0 +1,167 @@
+//! Operators on quantised numbers.
+
+use gradus_tensor::{DType, Error, Result, Tensor};
+
+use super::cast::values_of;
+use super::conv::{Window, convolved};
+use crate::elem::Elem;
+use crate::graph::{Call, Row, axis, one, row, size, unsupported};
+use crate::small_float::{Rounding, encode};
+use crate::value::{Array, OnnxValue};
+
+type Values = Result<Vec<OnnxValue>>;
+
+pub(super) const ROWS: &[Row] = &[
+    row("QuantizeLinear", &[10, 13, 19, 21, 23, 24, 25], quantize),
+    row("DequantizeLinear", &[10, 13, 19, 21, 23, 24, 25], dequantize),
+    row("DynamicQuantizeLinear", &[11], dynamic),
+    row("MatMulInteger", &[10], mat_mul_integer),
+    row("QLinearMatMul", &[10, 21], q_linear_mat_mul),
+    row("ConvInteger", &[10], conv_integer),
+    row("QLinearConv", &[10], q_linear_conv),
+];
+
+/// A scale or zero point in the shape of `x`: one number, one for each place along an axis, or one for each block.
+fn spread(c: &Call<'_>, scale: &Tensor, x: &[usize]) -> Result<Tensor> {
+    c.skip(&["axis", "block_size"]);
+    if scale.numel() == 1 {
+        return scale.reshape([1usize; 0]);
+    }
+    let at = axis(c.int("axis", 1)?, x.len())?;
+    let block = size(c.int("block_size", 0)?)?;
+    if scale.rank() == 1 && block == 0 {
+        let mut scale = scale.clone();
+        for _ in at + 1..x.len() {
+            scale = scale.unsqueeze(-1)?;
+        }
+        return Ok(scale);
+    }
+    if scale.rank() != x.len() || block == 0 {
+        return Err(Error::shape("onnx", format!("a scale of shape {:?} for {x:?} in blocks of {block}", scale.shape())));
+    }
+    let wide = scale.repeat_interleave(block, at as isize)?;
+    if wide.shape()[at] < x[at] {
+        return Err(Error::shape("onnx", format!("a scale of shape {:?} for {x:?} in blocks of {block}", scale.shape())));
+    }
+    wide.narrow(at as isize, 0, x[at])
+}
+
+/// Rounds and limits to an integer type, or encodes as a small float.
+fn stored(x: &Tensor, elem: Elem, saturate: bool) -> Result<OnnxValue> {
+    let tensor = match elem.range() {
+        Some((lo, hi)) => x.clamp(lo as f64, hi as f64)?.to_dtype(elem.stored())?,
+        None if elem.is_small_float() => encode(elem, x, saturate, Rounding::Nearest)?,
+        None => return Err(unsupported(format!("quantisation to {}", elem.name()))),
+    };
+    Ok(OnnxValue::Tensor(Array::stored(elem, tensor)))
+}
+
+fn quantize(c: &Call<'_>) -> Values {
+    let x = c.tensor(0)?;
+    let scale = spread(c, &values_of(c, 1)?, x.shape())?;
+    let elem = match (c.optional_array(2)?, c.elem_attribute("output_dtype")?) {
+        (Some(zero), _) => zero.elem(),
+        (None, Some(elem)) => elem,
+        (None, None) => Elem::U8,
+    };
+    let saturate = c.flag("saturate", true)?;
+    let precision = match c.elem_attribute("precision")? {
+        Some(elem) => elem.dtype().ok_or_else(|| unsupported(format!("precision = {}", elem.name())))?,
+        None => DType::F32,
+    };
+    let y = x.to_dtype(precision)?.div(scale.to_dtype(precision)?)?;
+    let y = if elem.range().is_some() { y.round()? } else { y };
+    let y = match c.given(2) {
+        Some(_) => y.add(spread(c, &values_of(c, 2)?, x.shape())?.to_dtype(DType::F32)?)?,
+        None => y,
+    };
+    Ok(vec![stored(&y, elem, saturate)?])
+}
+
+fn dequantize(c: &Call<'_>) -> Values {
+    let scale_elem = c.array(1)?.elem();
+    let to = c.elem_attribute("output_dtype")?.unwrap_or(scale_elem);
+    let dtype = to.dtype().ok_or_else(|| unsupported(format!("values of {}", to.name())))?;
+    let x = values_of(c, 0)?;
+    let scale = spread(c, &values_of(c, 1)?, x.shape())?;
+    let mut y = x.to_dtype(DType::F32)?;
+    if c.given(2).is_some() {
+        y = y.sub(spread(c, &values_of(c, 2)?, x.shape())?.to_dtype(DType::F32)?)?;
+    }
+    Ok(one(y.mul(scale.to_dtype(DType::F32)?)?.to_dtype(dtype)?))
+}
+
+fn dynamic(c: &Call<'_>) -> Values {
+    let x = c.tensor(0)?;
+    let (lo, hi) = (x.min_all()?.minimum(0.0)?, x.max_all()?.maximum(0.0)?);
+    let scale = hi.sub(&lo)?.div(255.0)?;
+    let zero = lo.neg()?.div(&scale)?.round()?.clamp(0.0, 255.0)?;
+    let y = x.div(&scale)?.round()?.add(&zero)?;
+    Ok(vec![stored(&y, Elem::U8, true)?, scale.into(), zero.to_dtype(DType::U8)?.into()])
+}
+
+/// An input less its zero point (one, or one for each place along `along`), exactly, in f64 or i32.
+fn centred(c: &Call<'_>, input: usize, zero: usize, along: Option<isize>, dtype: DType) -> Result<Tensor> {
+    let x = values_of(c, input)?.to_dtype(dtype)?;
+    if c.given(zero).is_none() {
+        return Ok(x);
+    }
+    let mut zero = values_of(c, zero)?.to_dtype(dtype)?;
+    if zero.numel() == 1 {
+        zero = zero.reshape([1usize; 0])?;
+    }
+    if let (1, Some(along)) = (zero.rank(), along) {
+        let after = if along < 0 { -1 - along } else { x.rank() as isize - 1 - along };
+        for _ in 0..after {
+            zero = zero.unsqueeze(-1)?;
+        }
+    }
+    x.sub(zero)
+}
+
+fn mat_mul_integer(c: &Call<'_>) -> Values {
+    let (a, b) = (centred(c, 0, 2, Some(-2), DType::I32)?, centred(c, 1, 3, Some(-1), DType::I32)?);
+    Ok(one(a.matmul(&b)?.to_dtype(DType::I32)?))
+}
+
+/// `value * scale` in a type of the model.
+fn rescaled(c: &Call<'_>, y: &Tensor, factor: &Tensor, zero: usize) -> Values {
+    let elem = c.array(zero)?.elem();
+    let y = y.mul(factor)?;
+    let y = if elem.range().is_some() { y.round()? } else { y };
+    Ok(vec![stored(&y.add(values_of(c, zero)?.to_dtype(DType::F64)?)?, elem, true)?])
+}
+
+fn q_linear_mat_mul(c: &Call<'_>) -> Values {
+    let (a, b) = (centred(c, 0, 2, Some(-2), DType::F64)?, centred(c, 3, 5, Some(-1), DType::F64)?);
+    let wide = |input: usize, along_rows: bool| -> Result<Tensor> {
+        let scale = values_of(c, input)?.to_dtype(DType::F64)?;
+        if scale.rank() == 1 && scale.numel() > 1 && along_rows { scale.unsqueeze(-1) } else { Ok(scale) }
+    };
+    let factor = wide(1, true)?.mul(wide(4, false)?)?.div(wide(6, true)?)?;
+    rescaled(c, &a.matmul(&b)?, &factor, 7)
+}
+
+fn conv_integer(c: &Call<'_>) -> Values {
+    let (x, w) = (centred(c, 0, 2, None, DType::F64)?, centred(c, 1, 3, Some(0), DType::F64)?);
+    let window = Window::of(c, &x, Some(&w.shape()[2..]))?;
+    Ok(one(convolved(&x, &w, None, &window, size(c.int("group", 1)?)?)?.to_dtype(DType::I32)?))
+}
+
+fn q_linear_conv(c: &Call<'_>) -> Values {
+    let (x, w) = (centred(c, 0, 2, None, DType::F64)?, centred(c, 3, 5, Some(0), DType::F64)?);
+    let window = Window::of(c, &x, Some(&w.shape()[2..]))?;
+    let bias = c.optional(8)?.map(|b| b.to_dtype(DType::F64)).transpose()?;
+    let y = convolved(&x, &w, bias.as_ref(), &window, size(c.int("group", 1)?)?)?;
+    let (x_scale, y_scale) = (c.tensor(1)?.to_dtype(DType::F64)?, c.tensor(6)?.to_dtype(DType::F64)?);
+    let mut w_scale = c.tensor(4)?.to_dtype(DType::F64)?;
+    if w_scale.numel() == 1 {
+        w_scale = w_scale.reshape([1usize; 0])?;
+    }
+    if w_scale.rank() == 1 {
+        for _ in 2..w.rank() {
+            w_scale = w_scale.unsqueeze(-1)?;
+        }
+    }
+    rescaled(c, &y, &x_scale.mul(w_scale)?.div(y_scale)?, 7)
+}
