@@ -106,7 +106,7 @@ impl<'p> Planner<'p> {
             let slot = *names.entry(tensor.name).or_insert_with(|| parts.slot());
             constants.push((tensor.name.to_owned(), slot, self.place.tensor(tensor)?));
         }
-        self.nodes(&graph.nodes, &mut names, &mut parts, scope)?;
+        self.nodes(&graph.nodes.iter().collect::<Vec<_>>(), &mut names, &mut parts, scope)?;
         let mut outputs = Vec::new();
         for output in &graph.outputs {
             let Some(&slot) = names.get(output.name) else {
@@ -122,18 +122,18 @@ impl<'p> Planner<'p> {
     /// Adds nodes to the graph in the making, in an order in which each comes after those that it reads.
     fn nodes(
         &mut self,
-        nodes: &'p [proto::Node<'p>],
+        nodes: &[&'p proto::Node<'p>],
         names: &mut Names<'p>,
         parts: &mut Parts,
         scope: &Scope<'p>,
     ) -> Result<()> {
         for at in in_order(nodes)? {
-            let node = &nodes[at];
+            let node = nodes[at];
             self.nodes += 1;
             if self.nodes > MAX_NODES {
                 return Err(malformed(format!("more than {MAX_NODES} nodes, with the functions of the file inlined")));
             }
-            self.node(node, names, parts, scope).map_err(|e| e.note(format!("in {}", called(node))))?;
+            self.node(node, nodes, names, parts, scope).map_err(|e| e.note(format!("in {}", called(node))))?;
         }
         Ok(())
     }
@@ -141,6 +141,7 @@ impl<'p> Planner<'p> {
     fn node(
         &mut self,
         node: &'p proto::Node<'p>,
+        all: &[&'p proto::Node<'p>],
         names: &mut Names<'p>,
         parts: &mut Parts,
         scope: &Scope<'p>,
@@ -175,6 +176,9 @@ impl<'p> Planner<'p> {
                 for (name, attribute) in attributes {
                     planned.push((name.to_owned(), self.attribute(attribute, names, scope)?));
                 }
+                if node.op == ops::GRADIENT {
+                    planned.push(("body".to_owned(), Attribute::Graph(Arc::new(self.function_of(node, all, names, scope)?))));
+                }
                 let outputs: Vec<_> =
                     node.outputs.iter().map(|name| (!name.is_empty()).then(|| parts.slot())).collect();
                 let name = if node.name.is_empty() { node.outputs.first().copied().unwrap_or("") } else { node.name };
@@ -200,6 +204,66 @@ impl<'p> Planner<'p> {
             }
         }
         Ok(())
+    }
+
+    /// The part of a graph that computes the value `y` of a `Gradient` node from the values `xs` and `zs`.
+    fn function_of(
+        &mut self,
+        node: &'p proto::Node<'p>,
+        all: &[&'p proto::Node<'p>],
+        names: &Names<'p>,
+        scope: &Scope<'p>,
+    ) -> Result<Graph> {
+        let texts = |name: &'static str| node.attributes.iter().filter(move |a| a.name == name);
+        let text = |bytes: &'p [u8]| std::str::from_utf8(bytes).map_err(|_| malformed("a name that is not UTF-8"));
+        let inputs: Vec<&str> =
+            texts("xs").chain(texts("zs")).flat_map(|a| &a.texts).map(|t| text(t)).collect::<Result<_>>()?;
+        let y = texts("y").find_map(|a| a.text).map(text).transpose()?.unwrap_or("");
+        let makers: HashMap<&str, usize> =
+            all.iter().enumerate().flat_map(|(i, n)| n.outputs.iter().map(move |&name| (name, i))).collect();
+        let (mut needed, mut free, mut open) = (BTreeSet::new(), BTreeSet::new(), vec![y]);
+        while let Some(name) = open.pop() {
+            match makers.get(name) {
+                _ if inputs.contains(&name) => {}
+                Some(&maker) if needed.insert(maker) => {
+                    let mut read = BTreeSet::new();
+                    reads([all[maker]], &mut read);
+                    open.extend(read);
+                }
+                Some(_) => {}
+                None => {
+                    free.insert(name);
+                }
+            }
+        }
+        let (mut parts, mut inner) = (Parts::default(), Names::new());
+        let mut captures = Vec::new();
+        for name in free {
+            if let Some(&outer) = names.get(name) {
+                let slot = parts.slot();
+                captures.push((outer, slot));
+                inner.insert(name, slot);
+            }
+        }
+        let mut own = Vec::new();
+        for name in inputs {
+            let slot = parts.slot();
+            own.push((name.to_owned(), slot));
+            inner.insert(name, slot);
+        }
+        let nodes: Vec<_> = needed.into_iter().map(|i| all[i]).collect();
+        self.nodes(&nodes, &mut inner, &mut parts, scope)?;
+        let Some(&output) = inner.get(y) else { return Err(malformed(format!("\"{y}\" is made by no node"))) };
+        let mut graph = Graph {
+            slots: parts.slots,
+            inputs: own,
+            outputs: vec![(y.to_owned(), output)],
+            constants: Vec::new(),
+            captures,
+            nodes: parts.nodes,
+        };
+        free_early(&mut graph);
+        Ok(graph)
     }
 
     /// Adds the nodes of a function, and returns the slots of its outputs.
@@ -233,7 +297,7 @@ impl<'p> Planner<'p> {
         }
         let opsets = if function.opsets.is_empty() { scope.opsets } else { &function.opsets };
         let inner = Scope { opsets, attributes, depth: scope.depth + 1 };
-        self.nodes(&function.nodes, &mut names, parts, &inner)?;
+        self.nodes(&function.nodes.iter().collect::<Vec<_>>(), &mut names, parts, &inner)?;
         let output = |name: &&str| match names.get(name) {
             Some(&slot) => Ok(Some(slot)),
             None => Err(malformed(format!("the output \"{name}\" of the function {} is made by no node", function.name))),
@@ -304,7 +368,7 @@ fn free_names<'p>(graph: &'p proto::Graph<'p>, free: &mut BTreeSet<&'p str>) {
 }
 
 /// The names that nodes read, also in their sub-graphs.
-fn reads<'p>(nodes: &'p [proto::Node<'p>], names: &mut BTreeSet<&'p str>) {
+fn reads<'p>(nodes: impl IntoIterator<Item = &'p proto::Node<'p>>, names: &mut BTreeSet<&'p str>) {
     for node in nodes {
         names.extend(node.inputs.iter().filter(|name| !name.is_empty()));
         for graph in node.attributes.iter().filter_map(|a| a.graph.as_ref()) {
@@ -314,7 +378,7 @@ fn reads<'p>(nodes: &'p [proto::Node<'p>], names: &mut BTreeSet<&'p str>) {
 }
 
 /// The order in which the nodes can run: that of the file as far as possible.
-fn in_order(nodes: &[proto::Node<'_>]) -> Result<Vec<usize>> {
+fn in_order<'p>(nodes: &[&'p proto::Node<'p>]) -> Result<Vec<usize>> {
     let mut makers = HashMap::new();
     for (i, node) in nodes.iter().enumerate() {
         for &name in node.outputs.iter().filter(|name| !name.is_empty()) {
@@ -328,7 +392,7 @@ fn in_order(nodes: &[proto::Node<'_>]) -> Result<Vec<usize>> {
     let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
     for (i, node) in nodes.iter().enumerate() {
         let mut names = BTreeSet::new();
-        reads(std::slice::from_ref(node), &mut names);
+        reads([*node], &mut names);
         let before: BTreeSet<usize> = names.iter().filter_map(|name| makers.get(name).copied()).collect();
         waits.push(before.len());
         for maker in before {

@@ -109,7 +109,8 @@ pub(crate) fn encode(elem: Elem, x: &Tensor, saturate: bool, rounding: Rounding)
     } else {
         signed
     };
-    let nan = i64::from(f.nan.unwrap_or(f.most));
+    // A type without NaN has -0 in its place, as in ONNX.
+    let nan = i64::from(f.nan.unwrap_or(f.sign()));
     x.isnan()?.where_(nan, &signed)?.to_dtype(DType::U8)
 }
 

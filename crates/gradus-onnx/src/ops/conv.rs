@@ -2,6 +2,7 @@
 
 use gradus_tensor::{ConvOptions, Error, PadMode, Result, Scalar, Tensor};
 
+use super::sample::pixels;
 use crate::graph::{Call, Row, one, row, size, sizes, unsupported};
 use crate::value::OnnxValue;
 
@@ -204,12 +205,12 @@ fn deform_conv(c: &Call<'_>) -> Values {
     let moves = offset.reshape([n, offset_groups, area, 2, places])?;
     let y = moves.select(3, 0)?.add(base(0, places, ow, area, kw)?)?;
     let sx = moves.select(3, 1)?.add(base(1, places, ow, area, kw)?)?;
-    // Pixels in [n * groups, channels, h, w] at [n * groups, area, places].
-    let per_group = channels / offset_groups;
-    let image = x.reshape([n * offset_groups, per_group, h, width])?;
-    let unit = |t: &Tensor, size: usize| t.mul(2.0)?.add(1.0)?.div(size as f64)?.sub(1.0);
-    let grid = Tensor::stack(&[&unit(&sx, width)?, &unit(&y, h)?], -1)?.reshape([n * offset_groups, area, places, 2])?;
-    let mut sampled = image.grid_sample(&grid, gradus_tensor::GridSample::default())?;
+    // The pixels of each group, moved by the group's offsets.
+    let image = x.reshape([n * offset_groups, channels / offset_groups, h * width])?;
+    let at = [y, sx].map(|t| t.reshape([n * offset_groups, area * places]));
+    let [y, sx] = at;
+    let sampled = pixels(&image, &[h, width], &[y?, sx?], false)?;
+    let mut sampled = sampled.reshape([n * offset_groups, channels / offset_groups, area, places])?;
     if let Some(mask) = c.optional(4)? {
         sampled = sampled.mul(mask.reshape([n * offset_groups, 1, area, places])?)?;
     }

@@ -52,7 +52,12 @@ pub(super) const ROWS: &[Row] = &[
     row("Shrink", &[9], shrink),
     row("Clip", &[1, 6, 11, 12, 13], clip),
     row("PRelu", &[1, 6, 7, 9, 16], |c| {
-        let (x, slope) = (c.tensor(0)?, c.tensor(1)?);
+        c.skip(&["consumed_inputs"]);
+        let (x, mut slope) = (c.tensor(0)?, c.tensor(1)?);
+        // Before opset 7 a vector has one slope a channel.
+        for _ in 2..if c.opset() < 7 && slope.numel() > 1 { x.rank() } else { 0 } {
+            slope = slope.unsqueeze(-1)?;
+        }
         like(&x, x.ge(0.0)?.where_(&x, x.mul(&slope)?))
     }),
     row("Add", &[1, 6, 7, 13, 14], |c| binary(c, |a, b| a.add(b))).host(host::add),

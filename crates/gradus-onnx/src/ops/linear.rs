@@ -26,7 +26,7 @@ fn gemm(c: &Call<'_>) -> Values {
     let (alpha, beta) = (c.float("alpha", 1.0)?, c.float("beta", 1.0)?);
     let dtype = a.dtype();
     let bias = c.optional(2)?;
-    if alpha == 1.0 && beta == 1.0 && bias.as_ref().is_some_and(|bias| bias.rank() == 1 && dtype.is_float()) {
+    if alpha == 1.0 && beta == 1.0 && bias.as_ref().is_some_and(|v| v.shape() == [b.shape()[1]] && dtype.is_float()) {
         return Ok(one(a.linear(&b.t()?, bias.as_ref())?));
     }
     let mut y = a.matmul(&b)?;

@@ -23,6 +23,9 @@ mod sequence;
 mod signal;
 mod text;
 mod training;
+mod trees;
+
+pub(crate) use training::GRADIENT;
 
 use crate::graph::Row;
 
@@ -54,7 +57,7 @@ const DEFAULT: &[&[Row]] = &[
 pub(crate) fn find(domain: &str, name: &str) -> Option<&'static Row> {
     let families: &[&'static [Row]] = match domain {
         "" => DEFAULT,
-        "ai.onnx.ml" => &[ml::ROWS],
+        "ai.onnx.ml" => &[ml::ROWS, trees::ROWS],
         "ai.onnx.preview" => &[attention::PREVIEW],
         "ai.onnx.preview.training" => &[training::ROWS],
         _ => return None,

@@ -66,18 +66,23 @@ fn volume_sample(x: &Tensor, grid: &Tensor, how: GridSample) -> Result<Tensor> {
         return Err(Error::shape("onnx", format!("a grid of shape {:?} for volumes", grid.shape())));
     };
     let points = od * oh * ow;
-    let flat = x.reshape([n, channels, d * h * w])?;
     let dims = [d, h, w];
     let mut at = Vec::new();
     for (i, &size) in dims.iter().enumerate() {
         at.push(positions(&grid.select(-1, 2 - i as isize)?.reshape([n, points])?, size, how)?);
     }
+    let flat = x.reshape([n, channels, d * h * w])?;
+    pixels(&flat, &dims, &at, how.mode == Sampling::Nearest)?.reshape([n, channels, od, oh, ow])
+}
+
+/// The values of images `[n, c, pixels]` of the sizes `dims` at points, whose positions `at` are `[n, points]` for each
+/// axis: between the pixels around a point, or at the nearest. Outside of the image lie zeros.
+pub(super) fn pixels(flat: &Tensor, dims: &[usize], at: &[Tensor], nearest: bool) -> Result<Tensor> {
     let mut sum: Option<Tensor> = None;
-    let corners = if how.mode == Sampling::Nearest { 1 } else { 8 };
-    for corner in 0..corners {
+    for corner in 0..if nearest { 1 } else { 1 << dims.len() } {
         let (mut weight, mut index): (Option<Tensor>, Option<Tensor>) = (None, None);
-        for (i, (at, &size)) in at.iter().zip(&dims).enumerate() {
-            let (pixel, part) = if how.mode == Sampling::Nearest {
+        for (i, (at, &size)) in at.iter().zip(dims).enumerate() {
+            let (pixel, part) = if nearest {
                 (at.round()?, at.ones_like()?)
             } else {
                 let upper = corner >> i & 1 == 1;
@@ -98,15 +103,15 @@ fn volume_sample(x: &Tensor, grid: &Tensor, how: GridSample) -> Result<Tensor> {
             });
         }
         let (Some(weight), Some(index)) = (weight, index) else { continue };
-        let index = index.unsqueeze(1)?.expand([n, channels, points])?.contiguous()?;
+        let &[n, points] = index.shape() else { continue };
+        let index = index.unsqueeze(1)?.expand([n, flat.shape()[1], points])?.contiguous()?;
         let part = flat.gather(2, &index)?.mul(weight.unsqueeze(1)?)?;
         sum = Some(match sum {
             None => part,
             Some(sum) => sum.add(part)?,
         });
     }
-    let sum = sum.ok_or_else(|| Error::argument("onnx", "no corner"))?;
-    sum.to_dtype(x.dtype())?.reshape([n, channels, od, oh, ow])
+    sum.ok_or_else(|| Error::argument("onnx", "an image without axes"))?.to_dtype(flat.dtype())
 }
 
 fn affine_grid(c: &Call<'_>) -> Values {

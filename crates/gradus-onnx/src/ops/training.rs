@@ -1,13 +1,44 @@
 //! The domain `ai.onnx.preview.training`: steps of optimisers as functions of parameters, gradients and state.
 
-use gradus_tensor::{Error, Result, Tensor};
+use gradus_tensor::{BackwardOptions, Error, Result, Tensor, enable_grad_guard, grad};
 
 use crate::graph::{Call, Row, row};
+use crate::run::run;
 use crate::value::OnnxValue;
 
 type Values = Result<Vec<OnnxValue>>;
 
-pub(super) const ROWS: &[Row] = &[row("Adagrad", &[1], adagrad), row("Adam", &[1], adam), row("Momentum", &[1], momentum)];
+/// The operator that differentiates a part of its own graph, which the planner gives it as the attribute `body`.
+pub(crate) const GRADIENT: &str = "Gradient";
+
+pub(super) const ROWS: &[Row] = &[row(GRADIENT, &[1], gradient), row("Adagrad", &[1], adagrad), row("Adam", &[1], adam), row("Momentum", &[1], momentum)];
+
+fn gradient(c: &Call<'_>) -> Values {
+    c.skip(&["zs", "y"]);
+    let count = c.texts("xs")?.unwrap_or_default().len();
+    let further = (0..count).any(|i| c.tensor(i).is_ok_and(|x| x.requires_grad()));
+    let mut xs = Vec::new();
+    let mut inputs = Vec::new();
+    for i in 0..c.inputs.len() {
+        let x = c.tensor(i)?;
+        let x = if i < count && !x.requires_grad() { x.detach().with_grad()? } else { x };
+        inputs.push(Some(OnnxValue::from(x.clone())));
+        if i < count {
+            xs.push(x);
+        }
+    }
+    let _recording = enable_grad_guard();
+    let y = match run(c.graph("body")?, inputs, c.around, c.device, c.random)?.pop() {
+        Some(OnnxValue::Tensor(array)) => array.tensor(c.device)?,
+        _ => return Err(Error::argument("onnx", "a gradient of what is not a tensor")),
+    };
+    let options = if further { BackwardOptions::new().create_graph() } else { BackwardOptions::new() };
+    let ones = y.ones_like()?;
+    let gradients = grad(&[&y], &xs.iter().collect::<Vec<_>>(), Some(&[&ones]), options)?;
+    // What y does not depend on has the gradient 0.
+    let or_zero = |(g, x): (Option<Tensor>, &Tensor)| Ok(g.map_or_else(|| x.zeros_like(), Ok)?.into());
+    gradients.into_iter().zip(&xs).map(or_zero).collect()
+}
 
 /// The inputs in groups: parameters, gradients, and `states` kinds of state.
 fn groups(c: &Call<'_>, kinds: usize) -> Result<(usize, impl Fn(usize, usize) -> Result<Tensor>)> {
