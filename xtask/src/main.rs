@@ -5,7 +5,7 @@
 //! compares gradients of random programs with a reference. `calls` and `files` try the public API with random arguments
 //! and damaged files. `deep` runs many of these tests, and random cases of the conformance suite. `wgpu` runs the
 //! conformance suite on three profiles of an adapter. `op-table`, `kinks`, `higher-order`, `spec`, `sources` and
-//! `gallery` generate or check pages of `docs`. `opinfo` compares Gradus with PyTorch on PyTorch's own samples. `peers`
+//! `gallery` generate or check pages of `docs`. `opinfo` compares Gradus with PyTorch on PyTorch's own samples, and `onnx` runs the tests of ONNX. `peers`
 //! compares the speed with other libraries, and `bench` compares it with an earlier build or, for WebGPU, with
 //! hand-written WGSL. The exit code is 0 if all is well, 1 if a check fails, and 2 if the command line is invalid.
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@ mod ci;
 mod digits;
 mod fuzz;
 mod gallery;
+mod onnx;
 mod opinfo;
 mod outside;
 mod packages;
@@ -73,6 +74,9 @@ commands:
   opinfo [--python PATH] [--samples FILE]
                      the samples of PyTorch's OpInfo database: values, first and second gradients, refusals; writes
                      docs/opinfo.md. Needs a Python with PyTorch, or samples that were drawn before
+  onnx [--python PATH] [DIR..]
+                     the backend tests of ONNX: those in folders, or those of the package onnx 1.22.0 from PyPI, which a
+                     Python with pip downloads to target/; the failures by reason, and a last line `N of M`
   gallery            makes docs/gallery.md and its pictures anew
   peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options
   bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %,
@@ -110,6 +114,7 @@ enum Task {
         python: Option<String>,
     },
     Sources,
+    Onnx(onnx::Options),
     OpInfo(opinfo::Options),
     /// `peers` or `bench`, with its options.
     Speed(Vec<String>),
@@ -148,6 +153,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["bless"] => Ok(Task::Bless { python: None }),
         ["bless", "--python", python] => Ok(Task::Bless { python: Some(python.to_string()) }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
+        ["onnx", rest @ ..] => onnx::parse(rest).map(Task::Onnx),
         ["opinfo", rest @ ..] => opinfo::parse(rest).map(Task::OpInfo),
         ["bench", "--wgpu"] => Ok(Task::BenchWgpu(None)),
         ["bench", "--wgpu", filter] if !filter.starts_with('-') => Ok(Task::BenchWgpu(Some(filter.to_string()))),
@@ -205,6 +211,7 @@ fn main() -> ExitCode {
         Task::Places => places::run(&root()),
         Task::Bless { python } => pages::bless(&root(), python.as_deref()),
         Task::Sources => sources::sources(&root()),
+        Task::Onnx(options) => onnx::run(&root(), &options),
         Task::OpInfo(options) => opinfo::run(&root(), &options),
         // The program has already printed what is wrong.
         Task::Speed(words) => match peers::run(&root(), &words) {
@@ -257,6 +264,8 @@ mod tests {
         assert_eq!(parse(&["bless", "--python", "p"]), Ok(Task::Bless { python: Some("p".into()) }));
         assert_eq!(parse(&["sources", "--check"]), Ok(Task::Sources));
         assert!(matches!(parse(&["opinfo", "--python", "venv/bin/python"]), Ok(Task::OpInfo(_))));
+        assert!(matches!(parse(&["onnx", "--python", "venv/bin/python"]), Ok(Task::Onnx(_))));
+        assert!(matches!(parse(&["onnx", "node", "simple"]), Ok(Task::Onnx(_))));
         assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Speed(vec!["peers".into(), "--quick".into()])));
         assert_eq!(parse(&["bench", "--check"]), Ok(Task::Speed(vec!["bench".into(), "--check".into()])));
         assert_eq!(parse(&["bench", "--wgpu"]), Ok(Task::BenchWgpu(None)));

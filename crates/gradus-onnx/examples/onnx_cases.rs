@@ -79,7 +79,8 @@ fn run(case: &Path, device: &Device) -> Result<(), String> {
         let outputs = model.run_values(&inputs).map_err(|e| reason(&e))?;
         for (i, (port, (name, have))) in model.outputs().iter().zip(&outputs).enumerate() {
             let want = model.read_value(data.join(format!("output_{i}.pb")), port).map_err(|e| reason(&e))?;
-            compare(have, &want, device).map_err(|e| format!("values: {}{e}", if outputs.len() > 1 { name } else { "" }))?;
+            compare(have, &want, device)
+                .map_err(|e| format!("values: {}{e}", if outputs.len() > 1 { name } else { "" }))?;
         }
     }
     Ok(())

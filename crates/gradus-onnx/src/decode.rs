@@ -58,7 +58,9 @@ impl Place<'_> {
         let bytes_in_file = count.saturating_mul(elem.bits()).div_ceil(8);
         let fits = |n: usize| match n == bytes_in_file {
             true => Ok(()),
-            false => Err(malformed(format!("{n} bytes of {}, where the shape {shape:?} takes {bytes_in_file}", elem.name()))),
+            false => {
+                Err(malformed(format!("{n} bytes of {}, where the shape {shape:?} takes {bytes_in_file}", elem.name())))
+            }
         };
         let bytes: Cow<'_, [u8]> = if t.is_external {
             self.external(&t.external, bytes_in_file)?.into()
@@ -70,7 +72,8 @@ impl Place<'_> {
             self.typed(elem, &t.ints).into()
         };
         fits(bytes.len())?;
-        let bytes = if elem.bits() < 8 { unpack(elem, &bytes, count).into() } else { native_order(bytes, elem.bits() / 8) };
+        let bytes =
+            if elem.bits() < 8 { unpack(elem, &bytes, count).into() } else { native_order(bytes, elem.bits() / 8) };
         let dtype = elem.stored();
         let array = if (dtype.is_int() || dtype == DType::Bool) && elem.is_native() && count <= HOST_ELEMENTS {
             Array::host(elem, shape, integers(&bytes, dtype))
@@ -95,7 +98,9 @@ impl Place<'_> {
         let entry = |key: &str| entries.iter().find(|e| e.key == key).map(|e| e.value);
         let number = |key: &str| match entry(key) {
             None => Ok(None),
-            Some(text) => text.parse::<u64>().map(Some).map_err(|_| malformed(format!("{key} = `{text}`, not a number"))),
+            Some(text) => {
+                text.parse::<u64>().map(Some).map_err(|_| malformed(format!("{key} = `{text}`, not a number")))
+            }
         };
         let location = entry("location").ok_or_else(|| malformed("external data without a location"))?;
         let refused = |why: &str| {
@@ -121,10 +126,16 @@ impl Place<'_> {
         }
         let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
         if length.is_some_and(|n| n != want as u64) {
-            return Err(malformed(format!("{} bytes of external data, where the shape takes {want}", length.unwrap_or(0))));
+            return Err(malformed(format!(
+                "{} bytes of external data, where the shape takes {want}",
+                length.unwrap_or(0)
+            )));
         }
         if offset.checked_add(want as u64).is_none_or(|end| end > meta.len()) {
-            return Err(malformed(format!("`{location}` has {} bytes, too few for {want} from byte {offset}", meta.len())));
+            return Err(malformed(format!(
+                "`{location}` has {} bytes, too few for {want} from byte {offset}",
+                meta.len()
+            )));
         }
         let io = |e| Error::io("onnx", path.display(), e);
         let mut file = File::open(&path).map_err(io)?;

@@ -19,7 +19,11 @@ pub(crate) struct Row {
 }
 
 /// A row without a function for the host.
-pub(crate) const fn row(name: &'static str, since: &'static [i64], run: fn(&Call<'_>) -> Result<Vec<OnnxValue>>) -> Row {
+pub(crate) const fn row(
+    name: &'static str,
+    since: &'static [i64],
+    run: fn(&Call<'_>) -> Result<Vec<OnnxValue>>,
+) -> Row {
     Row { name, since, run, host: None }
 }
 
@@ -225,7 +229,9 @@ impl<'a> Call<'a> {
     pub(crate) fn array(&self, input: usize) -> Result<&Array> {
         match self.input(input)? {
             OnnxValue::Tensor(array) => Ok(array),
-            other => Err(Error::argument("onnx", format!("input {input} is {}, where numbers belong", other.describe()))),
+            other => {
+                Err(Error::argument("onnx", format!("input {input} is {}, where numbers belong", other.describe())))
+            }
         }
     }
 
@@ -268,14 +274,18 @@ impl<'a> Call<'a> {
     pub(crate) fn strings(&self, input: usize) -> Result<&Strings> {
         match self.input(input)? {
             OnnxValue::Strings(strings) => Ok(strings),
-            other => Err(Error::argument("onnx", format!("input {input} is {}, where strings belong", other.describe()))),
+            other => {
+                Err(Error::argument("onnx", format!("input {input} is {}, where strings belong", other.describe())))
+            }
         }
     }
 
     pub(crate) fn sequence(&self, input: usize) -> Result<&Arc<Vec<OnnxValue>>> {
         match self.input(input)? {
             OnnxValue::Sequence(values) => Ok(values),
-            other => Err(Error::argument("onnx", format!("input {input} is {}, where a sequence belongs", other.describe()))),
+            other => {
+                Err(Error::argument("onnx", format!("input {input} is {}, where a sequence belongs", other.describe())))
+            }
         }
     }
 

@@ -11,8 +11,7 @@ use crate::plan::{domain, version};
 use crate::proto;
 
 /// The newest opset of each domain that the table knows.
-const NEWEST: [(&str, i64); 4] =
-    [("", 27), ("ai.onnx.ml", 5), ("ai.onnx.preview", 1), ("ai.onnx.preview.training", 1)];
+const NEWEST: [(&str, i64); 4] = [("", 27), ("ai.onnx.ml", 5), ("ai.onnx.preview", 1), ("ai.onnx.preview.training", 1)];
 
 /// An input or output of a model: its name, and its type in words, as in `float32 [batch, 3, 224, 224]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,7 +133,10 @@ impl<'m> Count<'m> {
             });
             entry.count += 1;
             if entry.nodes.len() < NAMED {
-                entry.nodes.push(if node.name.is_empty() { node.outputs.first().copied().unwrap_or("") } else { node.name }.to_owned());
+                entry.nodes.push(
+                    if node.name.is_empty() { node.outputs.first().copied().unwrap_or("") } else { node.name }
+                        .to_owned(),
+                );
             }
             for graph in node.attributes.iter().filter_map(|a| a.graph.as_ref()) {
                 self.nodes(&graph.nodes, opsets);

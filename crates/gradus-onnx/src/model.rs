@@ -234,14 +234,14 @@ impl OnnxModel {
 fn check(port: &OnnxPort, value: &OnnxValue) -> Result<()> {
     let (Some(elem), OnnxValue::Tensor(array)) = (port.elem, value) else { return Ok(()) };
     let agrees = |(want, have): (&Option<usize>, &usize)| want.is_none_or(|want| want == *have);
-    let fits = |shape: &Vec<Option<usize>>| {
-        shape.len() == array.shape().len() && shape.iter().zip(array.shape()).all(agrees)
-    };
+    let fits =
+        |shape: &Vec<Option<usize>>| shape.len() == array.shape().len() && shape.iter().zip(array.shape()).all(agrees);
     if array.elem() == elem && port.shape.as_ref().is_none_or(fits) {
         return Ok(());
     }
     let have: &[usize] = array.shape();
-    let m = format!("the input \"{}\" is {} {have:?}, and the model wants {}", port.name, array.elem().name(), port.kind);
+    let m =
+        format!("the input \"{}\" is {} {have:?}, and the model wants {}", port.name, array.elem().name(), port.kind);
     let kind = if array.elem() == elem { ErrorKind::ShapeMismatch } else { ErrorKind::DTypeMismatch };
     Err(Error::new(kind, "onnx", m))
 }

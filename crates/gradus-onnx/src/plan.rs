@@ -152,7 +152,9 @@ impl<'p> Planner<'p> {
                 ("", _) => None,
                 (_, Some(&slot)) => Some(slot),
                 (_, None) => {
-                    return Err(malformed(format!("the input \"{input}\" is no input, initialiser or output of a node")));
+                    return Err(malformed(format!(
+                        "the input \"{input}\" is no input, initialiser or output of a node"
+                    )));
                 }
             });
         }
@@ -177,7 +179,10 @@ impl<'p> Planner<'p> {
                     planned.push((name.to_owned(), self.attribute(attribute, names, scope)?));
                 }
                 if node.op == ops::GRADIENT {
-                    planned.push(("body".to_owned(), Attribute::Graph(Arc::new(self.function_of(node, all, names, scope)?))));
+                    planned.push((
+                        "body".to_owned(),
+                        Attribute::Graph(Arc::new(self.function_of(node, all, names, scope)?)),
+                    ));
                 }
                 let outputs: Vec<_> =
                     node.outputs.iter().map(|name| (!name.is_empty()).then(|| parts.slot())).collect();
@@ -194,7 +199,11 @@ impl<'p> Planner<'p> {
                 outputs
             }
             (None, _) => {
-                return Err(Error::new(ErrorKind::Unsupported, "onnx", format!("the operator {} is not known", node.op)));
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "onnx",
+                    format!("the operator {} is not known", node.op),
+                ));
             }
         };
         for (&name, slot) in node.outputs.iter().zip(outputs) {
@@ -276,11 +285,13 @@ impl<'p> Planner<'p> {
         scope: &Scope<'p>,
     ) -> Result<Vec<Option<Slot>>> {
         if scope.depth >= MAX_CALLS {
-            let m = format!("functions within functions, more than {MAX_CALLS} deep; does {} call itself?", function.name);
+            let m =
+                format!("functions within functions, more than {MAX_CALLS} deep; does {} call itself?", function.name);
             return Err(malformed(m));
         }
         let mut attributes = given;
-        let known = |name: &str| function.attributes.contains(&name) || function.defaults.iter().any(|d| d.name == name);
+        let known =
+            |name: &str| function.attributes.contains(&name) || function.defaults.iter().any(|d| d.name == name);
         if let Some((name, _)) = attributes.iter().find(|(name, _)| !known(name)) {
             return Err(malformed(format!("the function {} has no attribute `{name}`", function.name)));
         }
@@ -300,17 +311,14 @@ impl<'p> Planner<'p> {
         self.nodes(&function.nodes.iter().collect::<Vec<_>>(), &mut names, parts, &inner)?;
         let output = |name: &&str| match names.get(name) {
             Some(&slot) => Ok(Some(slot)),
-            None => Err(malformed(format!("the output \"{name}\" of the function {} is made by no node", function.name))),
+            None => {
+                Err(malformed(format!("the output \"{name}\" of the function {} is made by no node", function.name)))
+            }
         };
         function.outputs.iter().map(output).collect()
     }
 
-    fn attribute(
-        &mut self,
-        a: &'p proto::Attribute<'p>,
-        names: &Names<'p>,
-        scope: &Scope<'p>,
-    ) -> Result<Attribute> {
+    fn attribute(&mut self, a: &'p proto::Attribute<'p>, names: &Names<'p>, scope: &Scope<'p>) -> Result<Attribute> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         // The kind by its number, or, in older files, by the field that is there.
         let kind = match a.kind {

@@ -49,7 +49,11 @@ impl Format {
     fn value(&self, bits: u8) -> f32 {
         let (sign, rest) = (bits & self.sign() != 0, bits & (self.sign() - 1));
         let value = match () {
-            () if Some(bits) == self.nan || (!self.unsigned_zero && self.nan.is_some() && rest > self.infinity.unwrap_or(self.most)) => f32::NAN,
+            () if Some(bits) == self.nan
+                || (!self.unsigned_zero && self.nan.is_some() && rest > self.infinity.unwrap_or(self.most)) =>
+            {
+                f32::NAN
+            }
             () if Some(rest) == self.infinity => f32::INFINITY,
             () => self.magnitude(rest),
         };
@@ -135,7 +139,13 @@ fn encode_power(x: &Tensor, saturate: bool, rounding: Rounding) -> Result<Tensor
                 Rounding::Nearest => rest >= 0x40_0000,
             };
             match exponent + u32::from(up) {
-                over if over > 254 => if saturate { 254 } else { 255 },
+                over if over > 254 => {
+                    if saturate {
+                        254
+                    } else {
+                        255
+                    }
+                }
                 exponent => exponent as u8,
             }
         })

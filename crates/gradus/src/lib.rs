@@ -38,8 +38,8 @@
 //! The framework consists of these modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers),
 //! [`data`] (datasets, loaders, tables, tokenisers, files of NumPy and PyTorch), [`graph`] (captured steps), [`image`]
 //! (filters, PNG and JPEG files), [`train`] (a trainer, checkpoints, metrics), [`backend`] (the contract that backends
-//! implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time) and, with the feature `wgpu`, `wgpu` (GPUs
-//! through WebGPU). The [`prelude`] exports what most programs use.
+//! implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time) and, with the features
+//! `wgpu` and `onnx`, `wgpu` (GPUs through WebGPU) and `onnx` (ONNX models). The [`prelude`] exports what most programs use.
 //!
 //! Pages: [from PyTorch to Gradus](https://github.com/gradus-rs/gradus/blob/main/docs/from-pytorch.md),
 //! [save and resume](https://github.com/gradus-rs/gradus/blob/main/docs/save-and-resume.md),
@@ -63,6 +63,8 @@ pub use gradus_data as data;
 pub use gradus_graph as graph;
 pub use gradus_image as image;
 pub use gradus_nn as nn;
+#[cfg(feature = "onnx")]
+pub use gradus_onnx as onnx;
 #[cfg(feature = "plugin")]
 pub use gradus_plugin as plugin;
 pub use gradus_tensor as tensor;

@@ -209,7 +209,10 @@ fn linear(c: &Call<'_>) -> Values {
         other => return Err(Error::argument("onnx", format!("update_rule = `{other}`"))),
     };
     if hk == 0 || !hq.is_multiple_of(hk) || gated != c.given(4).is_some() || delta != c.given(5).is_some() {
-        return Err(Error::argument("onnx", format!("{hq} and {hk} heads by the rule `{rule}`, or inputs that it has not")));
+        return Err(Error::argument(
+            "onnx",
+            format!("{hq} and {hk} heads by the rule `{rule}`, or inputs that it has not"),
+        ));
     }
     let wide = DType::F32;
     let split = |x: &Tensor, count: usize| heads(&x.to_dtype(wide)?, count);

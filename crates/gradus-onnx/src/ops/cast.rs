@@ -35,8 +35,23 @@ pub(super) const ROWS: &[Row] = &[
 /// The number of a type by its name, as opset 1 writes it.
 fn number_of(name: &str) -> Result<i64> {
     const NAMES: [&str; 17] = [
-        "UNDEFINED", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING", "BOOL", "FLOAT16", "DOUBLE",
-        "UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16",
+        "UNDEFINED",
+        "FLOAT",
+        "UINT8",
+        "INT8",
+        "UINT16",
+        "INT16",
+        "INT32",
+        "INT64",
+        "STRING",
+        "BOOL",
+        "FLOAT16",
+        "DOUBLE",
+        "UINT32",
+        "UINT64",
+        "COMPLEX64",
+        "COMPLEX128",
+        "BFLOAT16",
     ];
     let at = NAMES.iter().position(|known| *known == name);
     at.map(|at| at as i64).ok_or_else(|| Error::argument("onnx", format!("`{name}` is no element type")))

@@ -68,7 +68,10 @@ fn loop_(c: &Call<'_>) -> Values {
     }
     let carried = state.len();
     let collected = body.outputs.len().checked_sub(1 + carried).ok_or_else(|| {
-        Error::argument("onnx", format!("the body has {} outputs, for a condition and {carried} values", body.outputs.len()))
+        Error::argument(
+            "onnx",
+            format!("the body has {} outputs, for a condition and {carried} values", body.outputs.len()),
+        )
     })?;
     let mut rounds: Vec<Vec<OnnxValue>> = (0..collected).map(|_| Vec::new()).collect();
     let mut round = 0;
@@ -112,7 +115,8 @@ fn scan(c: &Call<'_>) -> Values {
     let reversed = each(c, "scan_input_directions", scans)?;
     let carried = all.len().checked_sub(scans).ok_or_else(|| Error::argument("onnx", "too few inputs"))?;
     let collected = body.outputs.len().saturating_sub(carried);
-    let (out_axes, out_reversed) = (each(c, "scan_output_axes", collected)?, each(c, "scan_output_directions", collected)?);
+    let (out_axes, out_reversed) =
+        (each(c, "scan_output_axes", collected)?, each(c, "scan_output_directions", collected)?);
     scanned(c, all, carried, &axes, &reversed, &out_axes, &out_reversed)
 }
 

@@ -113,7 +113,13 @@ fn options<const N: usize>(w: &Window, groups: usize) -> Result<ConvOptions<N>> 
     Ok(options.padding_sides(fixed(&w.pads)?).groups(groups))
 }
 
-pub(super) fn convolved(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, window: &Window, groups: usize) -> Result<Tensor> {
+pub(super) fn convolved(
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+    window: &Window,
+    groups: usize,
+) -> Result<Tensor> {
     match window.kernel.len() {
         1 => x.conv1d(w, bias, options(window, groups)?),
         2 => x.conv2d(w, bias, options(window, groups)?),
@@ -145,13 +151,15 @@ fn conv_transpose(c: &Call<'_>) -> Values {
         for i in 0..rank {
             let total = (full(i) + extra[i]) as i64 - want[i] as i64;
             let (total, more) = (total.max(0) as usize, (-total).max(0) as usize);
-            cuts[i] = if auto == "SAME_UPPER" { (total / 2, total - total / 2) } else { (total - total / 2, total / 2) };
+            cuts[i] =
+                if auto == "SAME_UPPER" { (total / 2, total - total / 2) } else { (total - total / 2, total / 2) };
             ends[i] = extra[i] + more;
         }
     } else if matches!(auto, "SAME_UPPER" | "SAME_LOWER") {
         for i in 0..rank {
             let total = (full(i) + extra[i]).saturating_sub(x.shape()[2 + i] * window.stride[i]);
-            cuts[i] = if auto == "SAME_UPPER" { (total / 2, total - total / 2) } else { (total - total / 2, total / 2) };
+            cuts[i] =
+                if auto == "SAME_UPPER" { (total / 2, total - total / 2) } else { (total - total / 2, total / 2) };
         }
     }
     window.pads = cuts.iter().map(|_| (0, 0)).collect();
@@ -198,7 +206,8 @@ fn deform_conv(c: &Call<'_>) -> Values {
             (o_at * window.stride[i] + k_at * window.dilation[i]) as f32 - window.pads[i].0 as f32
         };
         // At most the number of elements of the offsets.
-        let values: Vec<f32> = (0..k).flat_map(|t| (0..count).map(move |at| (t, at))).map(|(t, at)| place(t, at)).collect();
+        let values: Vec<f32> =
+            (0..k).flat_map(|t| (0..count).map(move |at| (t, at))).map(|(t, at)| place(t, at)).collect();
         Tensor::from_vec(values, [1, 1, k, count], x.device())?.to_dtype(x.dtype())
     };
     let places = oh * ow;

@@ -63,7 +63,8 @@ pub(super) const ROWS: &[Row] = &[
     row("Add", &[1, 6, 7, 13, 14], |c| binary(c, |a, b| a.add(b))).host(host::add),
     row("Sub", &[1, 6, 7, 13, 14], |c| binary(c, |a, b| a.sub(b))).host(host::sub),
     row("Mul", &[1, 6, 7, 13, 14], |c| binary(c, |a, b| a.mul(b))).host(host::mul),
-    row("Div", &[1, 6, 7, 13, 14], |c| binary(c, |a, b| if a.dtype().is_float() { a.div(b) } else { a.trunc_div(b) })).host(host::div),
+    row("Div", &[1, 6, 7, 13, 14], |c| binary(c, |a, b| if a.dtype().is_float() { a.div(b) } else { a.trunc_div(b) }))
+        .host(host::div),
     row("Pow", &[1, 7, 12, 13, 15], |c| {
         let (x, y) = (c.tensor(0)?, c.tensor(1)?);
         like(&x, x.pow(&y))

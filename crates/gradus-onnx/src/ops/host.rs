@@ -34,7 +34,8 @@ fn pairs(c: &Call<'_>, result: Option<Elem>, f: fn(i64, i64) -> Option<i64>) -> 
         () if a.len() == 1 && shape.len() <= shape_b.len() => shape_b,
         () => return None,
     };
-    let at = |values: &[i64], i: usize| if values.len() == 1 { values.first().copied() } else { values.get(i).copied() };
+    let at =
+        |values: &[i64], i: usize| if values.len() == 1 { values.first().copied() } else { values.get(i).copied() };
     let n: usize = shape.iter().product();
     // At most `MOST`, the number of elements of an input.
     let values: Option<Vec<i64>> = (0..n).map(|i| f(at(a, i)?, at(b, i)?)).collect();

@@ -109,10 +109,13 @@ fn scatter_elements(c: &Call<'_>) -> Values {
     let ((elem, x), index, (_, updates)) = (c.stored(0)?, c.tensor(1)?, c.stored(2)?);
     let at = axis(c.int("axis", 0)?, x.rank())?;
     let index = wrapped(&index, x.shape()[at])?;
-    Ok(moved(elem, match reduction(c)? {
-        None => x.scatter(at as isize, &index, &updates)?,
-        Some(how) => x.scatter_reduce(at as isize, &index, &updates, how, true)?.to_dtype(x.dtype())?,
-    }))
+    Ok(moved(
+        elem,
+        match reduction(c)? {
+            None => x.scatter(at as isize, &index, &updates)?,
+            Some(how) => x.scatter_reduce(at as isize, &index, &updates, how, true)?.to_dtype(x.dtype())?,
+        },
+    ))
 }
 
 fn scatter_nd(c: &Call<'_>) -> Values {
@@ -211,7 +214,9 @@ fn non_max_suppression(c: &Call<'_>) -> Values {
     let (boxes, scores) = (boxes.to_vec::<f32>()?, scores.to_vec::<f32>()?);
     let mut picked = Vec::new();
     for batch in 0..batches {
-        let box_at = |i: usize| corners(boxes.get((batch * spots + i) * 4..).and_then(|b| b.get(..4)).unwrap_or_default(), centred);
+        let box_at = |i: usize| {
+            corners(boxes.get((batch * spots + i) * 4..).and_then(|b| b.get(..4)).unwrap_or_default(), centred)
+        };
         for class in 0..classes {
             let score = |i: usize| scores[(batch * classes + class) * spots + i];
             // At most the number of boxes.

@@ -4,9 +4,6 @@ use gradus_tensor::{Error, Reduction, Result, Tensor};
 
 use crate::graph::{Call, Row, one, row};
 
-
-
-
 pub(super) const ROWS: &[Row] = &[
     row("NegativeLogLikelihoodLoss", &[12, 13, 22], |c| Ok(one(loss(c, &c.tensor(0)?)?))),
     row("SoftmaxCrossEntropyLoss", &[12, 13], |c| {
@@ -27,4 +24,3 @@ fn loss(c: &Call<'_>, log: &Tensor) -> Result<Tensor> {
     let (target, weight) = (c.tensor(1)?, c.optional(2)?);
     log.nll_loss(&target, weight.as_ref(), ignored, reduction)?.to_dtype(log.dtype())
 }
-

@@ -66,7 +66,10 @@ fn target(from: &[usize], to: &[i64], allow_zero: bool) -> Result<Vec<usize>> {
         shape.push(match n {
             -1 => INFER,
             0 if !allow_zero => *from.get(i).ok_or_else(|| {
-                Error::shape("onnx", format!("size 0 of axis {i} keeps that of the input, which has {} axes", from.len()))
+                Error::shape(
+                    "onnx",
+                    format!("size 0 of axis {i} keeps that of the input, which has {} axes", from.len()),
+                )
             })?,
             n => size(n)?,
         });
@@ -257,7 +260,8 @@ fn slice(c: &Call<'_>) -> Values {
         } else {
             let (start, end) = (from_end(starts[i]).clamp(-1, n - 1), from_end(ends[i]).clamp(-1, n - 1));
             // From `start` down to, but not including, `end`: the same range read backwards.
-            let part = y.slice(at as isize, (end + 1) as usize, start.max(end) as usize + usize::from(start.max(end) >= 0), 1);
+            let part =
+                y.slice(at as isize, (end + 1) as usize, start.max(end) as usize + usize::from(start.max(end) >= 0), 1);
             let part = if start <= end { y.narrow(at as isize, 0, 0)? } else { part? };
             let stride = step.unsigned_abs().min(n.max(1) as u64) as usize;
             let len = part.shape()[at];
@@ -289,7 +293,8 @@ fn pad(c: &Call<'_>) -> Values {
     }
     let mode = match c.text("mode", "constant")? {
         "constant" => {
-            let scalar = |value: f64| if x.dtype().is_float() { Scalar::Float(value) } else { Scalar::Int(value as i64) };
+            let scalar =
+                |value: f64| if x.dtype().is_float() { Scalar::Float(value) } else { Scalar::Int(value as i64) };
             if c.opset() < 11 {
                 PadMode::Constant(scalar(c.float("value", 0.0)?))
             } else {
@@ -408,7 +413,10 @@ fn range(c: &Call<'_>) -> Values {
     if !dtype.is_float() {
         let (start, step) = (c.host_ints(0)?, c.host_ints(2)?);
         let y = Tensor::arange(0, n as i64, 1, DType::I64, c.device)?;
-        return Ok(one(y.mul(step.first().copied().unwrap_or(1))?.add(start.first().copied().unwrap_or(0))?.to_dtype(dtype)?));
+        return Ok(one(y
+            .mul(step.first().copied().unwrap_or(1))?
+            .add(start.first().copied().unwrap_or(0))?
+            .to_dtype(dtype)?));
     }
     let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let y = Tensor::arange(0, n as i64, 1, DType::I64, c.device)?.to_dtype(wide)?;

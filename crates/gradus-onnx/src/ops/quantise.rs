@@ -37,11 +37,17 @@ fn spread(c: &Call<'_>, scale: &Tensor, x: &[usize]) -> Result<Tensor> {
         return Ok(scale);
     }
     if scale.rank() != x.len() || block == 0 {
-        return Err(Error::shape("onnx", format!("a scale of shape {:?} for {x:?} in blocks of {block}", scale.shape())));
+        return Err(Error::shape(
+            "onnx",
+            format!("a scale of shape {:?} for {x:?} in blocks of {block}", scale.shape()),
+        ));
     }
     let wide = scale.repeat_interleave(block, at as isize)?;
     if wide.shape()[at] < x[at] {
-        return Err(Error::shape("onnx", format!("a scale of shape {:?} for {x:?} in blocks of {block}", scale.shape())));
+        return Err(Error::shape(
+            "onnx",
+            format!("a scale of shape {:?} for {x:?} in blocks of {block}", scale.shape()),
+        ));
     }
     wide.narrow(at as isize, 0, x[at])
 }

@@ -144,7 +144,8 @@ fn activations(c: &Call<'_>, cell: Cell, directions: usize) -> Result<Vec<Vec<Ac
     let mut all: Vec<Vec<Activation>> = Vec::new();
     for (i, name) in names.into_iter().enumerate() {
         let lower = name.to_ascii_lowercase();
-        let has_alpha = ["affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"].contains(&&*lower);
+        let has_alpha =
+            ["affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"].contains(&&*lower);
         let has_beta = ["affine", "scaledtanh", "hardsigmoid"].contains(&&*lower);
         let alpha = if has_alpha { alphas.next().map(|&v| f64::from(v)) } else { None };
         let beta = if has_beta { betas.next().map(|&v| f64::from(v)) } else { None };
@@ -174,7 +175,10 @@ fn recurrent(c: &Call<'_>, cell: Cell) -> Values {
         return Err(Error::shape("onnx", format!("an input {:?} and weights {:?}", x.shape(), r.shape())));
     };
     if in_w != count || size(c.int("hidden_size", hidden as i64)?)? != hidden || w.shape().first() != Some(&count) {
-        return Err(Error::shape("onnx", format!("weights {:?} and {:?} for {count} directions", w.shape(), r.shape())));
+        return Err(Error::shape(
+            "onnx",
+            format!("weights {:?} and {:?} for {count} directions", w.shape(), r.shape()),
+        ));
     }
     let gates = match cell {
         Cell::Rnn => 1,
@@ -188,7 +192,13 @@ fn recurrent(c: &Call<'_>, cell: Cell) -> Values {
     let lengths = c.optional(4)?;
     let start = |input: usize| -> Result<Tensor> {
         match c.optional(input)? {
-            Some(h) => if batch_first { h.transpose(0, 1) } else { Ok(h) },
+            Some(h) => {
+                if batch_first {
+                    h.transpose(0, 1)
+                } else {
+                    Ok(h)
+                }
+            }
             None => Tensor::zeros([count, batch, hidden], x.dtype(), c.device),
         }
     };

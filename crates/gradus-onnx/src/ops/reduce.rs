@@ -16,7 +16,9 @@ pub(super) const ROWS: &[Row] = &[
     row("ReduceMin", &[1, 11, 12, 13, 18, 20], |c| reduce(c, 18, |x, axes, keep| extreme(x, axes, keep, false))),
     row("ReduceProd", &[1, 11, 13, 18], |c| reduce(c, 18, |x, axes, keep| x.prod(axes, keep))).host(host::reduce_prod),
     row("ReduceL1", &[1, 11, 13, 18], |c| reduce(c, 18, |x, axes, keep| sum(&x.abs()?, axes, keep))),
-    row("ReduceL2", &[1, 11, 13, 18], |c| reduce(c, 18, |x, axes, keep| x.to_dtype(x.dtype().to_float())?.norm(2.0, axes, keep))),
+    row("ReduceL2", &[1, 11, 13, 18], |c| {
+        reduce(c, 18, |x, axes, keep| x.to_dtype(x.dtype().to_float())?.norm(2.0, axes, keep))
+    }),
     row("ReduceLogSum", &[1, 11, 13, 18], |c| reduce(c, 18, |x, axes, keep| sum(x, axes, keep)?.log())),
     row("ReduceLogSumExp", &[1, 11, 13, 18], |c| reduce(c, 18, log_sum_exp)),
     row("ReduceSumSquare", &[1, 11, 13, 18], |c| reduce(c, 18, |x, axes, keep| sum(&x.square()?, axes, keep))),
@@ -136,7 +138,9 @@ fn unique(c: &Call<'_>) -> Values {
         None => x.reshape([x.numel()])?,
     };
     let (count, width) = (rows.shape()[0], rows.shape()[1..].iter().product::<usize>());
-    if matches!(x.dtype(), DType::I64 | DType::U64) && x.detach().abs()?.gt(1i64 << 53)?.any(&all(&x), false)?.item()? != 0.0 {
+    if matches!(x.dtype(), DType::I64 | DType::U64)
+        && x.detach().abs()?.gt(1i64 << 53)?.any(&all(&x), false)?.item()? != 0.0
+    {
         return Err(Error::argument("onnx", "Unique of integers beyond 2^53 is not supported"));
     }
     let values = rows.to_dtype(DType::F64)?.to_vec::<f64>()?;

@@ -160,7 +160,8 @@ fn run(c: &Call<'_>, how: &How<'_>, axes: &[Axis]) -> Values {
         return Err(Error::argument("onnx", format!("mode = `{}`", how.mode)));
     }
     let exact = how.mode == "nearest";
-    let mut y = if exact { x.clone() } else { x.to_dtype(if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 })? };
+    let mut y =
+        if exact { x.clone() } else { x.to_dtype(if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 })? };
     for a in axes {
         if a.from != a.to || a.scale != 1.0 || how.coordinates == "tf_crop_and_resize" {
             y = along(&y, how, a)?;
@@ -211,8 +212,12 @@ fn by_scales(shape: &[usize], axes: &[usize], scales: &[f64]) -> Result<Vec<Axis
     if scales.len() != axes.len() || scales.iter().any(|&s| !(s > 0.0 && s < 1e6)) {
         return Err(Error::argument("onnx", format!("the factors {scales:?} for {} axes", axes.len())));
     }
-    let axis = |(&at, &scale): (&usize, &f64)| {
-        Axis { at, from: shape[at], to: (shape[at] as f64 * scale).floor() as usize, scale, region: (0.0, 1.0) }
+    let axis = |(&at, &scale): (&usize, &f64)| Axis {
+        at,
+        from: shape[at],
+        to: (shape[at] as f64 * scale).floor() as usize,
+        scale,
+        region: (0.0, 1.0),
     };
     Ok(axes.iter().zip(scales).map(axis).collect())
 }
@@ -264,7 +269,10 @@ fn resize(c: &Call<'_>) -> Values {
     if how.coordinates == "tf_crop_and_resize" {
         let region = floats(c, 1)?.unwrap_or_default();
         if region.len() != 2 * planned.len() {
-            return Err(Error::argument("onnx", format!("a region of {} numbers for {} axes", region.len(), planned.len())));
+            return Err(Error::argument(
+                "onnx",
+                format!("a region of {} numbers for {} axes", region.len(), planned.len()),
+            ));
         }
         let n = planned.len();
         for (i, a) in planned.iter_mut().enumerate() {

@@ -7,8 +7,11 @@ use crate::value::OnnxValue;
 
 type Values = Result<Vec<OnnxValue>>;
 
-pub(super) const ROWS: &[Row] =
-    &[row("GridSample", &[16, 20, 22], grid_sample), row("AffineGrid", &[20], affine_grid), row("RoiAlign", &[10, 16, 22], roi_align)];
+pub(super) const ROWS: &[Row] = &[
+    row("GridSample", &[16, 20, 22], grid_sample),
+    row("AffineGrid", &[20], affine_grid),
+    row("RoiAlign", &[10, 16, 22], roi_align),
+];
 
 fn grid_sample(c: &Call<'_>) -> Values {
     let (x, grid) = (c.tensor(0)?, c.tensor(1)?);
@@ -194,7 +197,12 @@ fn roi_align(c: &Call<'_>) -> Values {
                     (low, (low + 1).min(n - 1), v - low as f64)
                 };
                 let ((y0, y1, ly), (x0, x1, lx)) = (along(y, height), along(x, width));
-                let four = [(y0, x0, (1.0 - ly) * (1.0 - lx)), (y0, x1, (1.0 - ly) * lx), (y1, x0, ly * (1.0 - lx)), (y1, x1, ly * lx)];
+                let four = [
+                    (y0, x0, (1.0 - ly) * (1.0 - lx)),
+                    (y0, x1, (1.0 - ly) * lx),
+                    (y1, x0, ly * (1.0 - lx)),
+                    (y1, x1, ly * lx),
+                ];
                 for (i, (y, x, weight)) in four.into_iter().enumerate() {
                     places[i].push((y * width + x) as i64);
                     weights[i].push(if outside { 0.0 } else { weight });
@@ -212,7 +220,8 @@ fn roi_align(c: &Call<'_>) -> Values {
                 Some(all) => all.maximum(part)?,
             });
         }
-        let all = all.ok_or_else(|| Error::argument("onnx", "no sample"))?.reshape([channels, rows, columns, samples])?;
+        let all =
+            all.ok_or_else(|| Error::argument("onnx", "no sample"))?.reshape([channels, rows, columns, samples])?;
         results.push(match (average, samples) {
             (_, 0) => Tensor::zeros([channels, rows, columns], x.dtype(), c.device)?,
             (true, _) => all.mean(&[3], false)?,

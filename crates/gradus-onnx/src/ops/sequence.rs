@@ -15,7 +15,9 @@ pub(super) const ROWS: &[Row] = &[
         c.skip(&["dtype"]);
         sequence(Vec::new())
     }),
-    row("SequenceConstruct", &[11], |c| sequence((0..c.inputs.len()).map(|i| c.input(i).cloned()).collect::<Result<_>>()?)),
+    row("SequenceConstruct", &[11], |c| {
+        sequence((0..c.inputs.len()).map(|i| c.input(i).cloned()).collect::<Result<_>>()?)
+    }),
     row("SequenceLength", &[11], |c| Ok(vec![c.upload(Elem::I64, vec![], vec![c.sequence(0)?.len() as i64])])),
     row("SequenceAt", &[11], |c| {
         let values = c.sequence(0)?;

@@ -73,7 +73,10 @@ fn split(c: &Call<'_>) -> Values {
                         rest = rest[end..].trim_start();
                     }
                     None => {
-                        parts.push(if most.is_some_and(|most| parts.len() >= most) { rest } else { rest.trim_end() }.to_owned());
+                        parts.push(
+                            if most.is_some_and(|most| parts.len() >= most) { rest } else { rest.trim_end() }
+                                .to_owned(),
+                        );
                         rest = "";
                     }
                 }
@@ -159,7 +162,9 @@ fn tf_idf(c: &Call<'_>) -> Values {
         let n = i + 1;
         let end = starts.get(n).map_or(pool.len(), |&end| end.max(0) as usize);
         for gram in pool.get(start.max(0) as usize..end).unwrap_or_default().chunks_exact(n) {
-            let Some(&column) = columns.get(id) else { return Err(Error::argument("onnx", "an n-gram without a column")) };
+            let Some(&column) = columns.get(id) else {
+                return Err(Error::argument("onnx", "an n-gram without a column"));
+            };
             grams.insert(gram, size(column)?);
             id += 1;
         }
@@ -182,7 +187,8 @@ fn tf_idf(c: &Call<'_>) -> Values {
             // Single words are not further apart.
             for step in 1..=if n == 1 { 1 } else { skips.saturating_add(1).min(length.max(1)) } {
                 for start in 0..length {
-                    let gram: Vec<usize> = line.get(start..).unwrap_or_default().iter().step_by(step).take(n).copied().collect();
+                    let gram: Vec<usize> =
+                        line.get(start..).unwrap_or_default().iter().step_by(step).take(n).copied().collect();
                     if gram.len() < n {
                         break;
                     }
@@ -197,7 +203,13 @@ fn tf_idf(c: &Call<'_>) -> Values {
     for (i, count) in counts.iter_mut().enumerate() {
         *count = match mode {
             "TF" => *count,
-            "IDF" => if *count > 0.0 { weight(i) } else { 0.0 },
+            "IDF" => {
+                if *count > 0.0 {
+                    weight(i)
+                } else {
+                    0.0
+                }
+            }
             "TFIDF" => *count * weight(i),
             other => return Err(Error::argument("onnx", format!("mode = `{other}`"))),
         };

@@ -11,7 +11,12 @@ type Values = Result<Vec<OnnxValue>>;
 /// The operator that differentiates a part of its own graph, which the planner gives it as the attribute `body`.
 pub(crate) const GRADIENT: &str = "Gradient";
 
-pub(super) const ROWS: &[Row] = &[row(GRADIENT, &[1], gradient), row("Adagrad", &[1], adagrad), row("Adam", &[1], adam), row("Momentum", &[1], momentum)];
+pub(super) const ROWS: &[Row] = &[
+    row(GRADIENT, &[1], gradient),
+    row("Adagrad", &[1], adagrad),
+    row("Adam", &[1], adam),
+    row("Momentum", &[1], momentum),
+];
 
 fn gradient(c: &Call<'_>) -> Values {
     c.skip(&["zs", "y"]);

@@ -58,7 +58,8 @@ fn trees(c: &Call<'_>) -> Values {
         for _ in 0..=modes.len() {
             let at = |list: &[i64]| list.get(node).copied().ok_or_else(broken);
             let value = usize::try_from(at(feature_of)?).ok().and_then(|f| input.get(f)).copied().ok_or_else(broken)?;
-            let (split, mode) = (splits.get(node).copied().ok_or_else(broken)?, modes.get(node).copied().unwrap_or(-1.0));
+            let (split, mode) =
+                (splits.get(node).copied().ok_or_else(broken)?, modes.get(node).copied().unwrap_or(-1.0));
             let yes = match mode as i64 {
                 0 => value <= split,
                 1 => value < split,
