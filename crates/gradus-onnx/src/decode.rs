@@ -10,6 +10,7 @@ use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
 
 use crate::elem::{Elem, STRING};
 use crate::proto::{self, Proto};
+use crate::run::check_empty;
 use crate::value::{Array, OnnxValue, Strings};
 use crate::wire::{Message, malformed};
 
@@ -80,7 +81,9 @@ impl Place<'_> {
         } else {
             Array::stored(elem, Tensor::from_bytes(&bytes, shape, dtype, self.device)?)
         };
-        Ok(OnnxValue::Tensor(array))
+        let value = OnnxValue::Tensor(array);
+        check_empty(&value)?;
+        Ok(value)
     }
 
     /// The bytes of numbers in `int32_data`, `int64_data` or `uint64_data`.

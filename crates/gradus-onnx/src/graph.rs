@@ -42,7 +42,7 @@ pub(crate) struct Graph {
     pub(crate) slots: usize,
     pub(crate) inputs: Vec<(String, Slot)>,
     pub(crate) outputs: Vec<(String, Slot)>,
-    /// Initialisers, with the names that they have in the file.
+    /// Initialisers and constants, with the names that they have in the file.
     pub(crate) constants: Vec<(String, Slot, OnnxValue)>,
     /// Values of the graph around this one, as `(slot there, slot here)`.
     pub(crate) captures: Vec<(Slot, Slot)>,
@@ -76,6 +76,31 @@ pub(crate) enum Attribute {
     Other,
 }
 
+/// What a run of a model has, whatever the node.
+pub(crate) struct State<'a> {
+    pub(crate) device: &'a Device,
+    /// The model's generator of random numbers.
+    pub(crate) random: &'a Mutex<Generator>,
+    /// How many rounds the loops of this run may still take.
+    pub(crate) rounds: Cell<u64>,
+}
+
+impl State<'_> {
+    /// Takes rounds of a loop from what the run may take.
+    pub(crate) fn take_rounds(&self, n: u64) -> Result<()> {
+        match self.rounds.get().checked_sub(n) {
+            Some(left) => {
+                self.rounds.set(left);
+                Ok(())
+            }
+            None => {
+                Err(unsupported("the loops of the model take too many rounds")
+                    .help("OnnxModel::max_rounds allows more"))
+            }
+        }
+    }
+}
+
 /// One run of a node.
 pub(crate) struct Call<'a> {
     pub(crate) node: &'a Node,
@@ -83,8 +108,7 @@ pub(crate) struct Call<'a> {
     /// The values of the graph that the node is in, for its sub-graphs.
     pub(crate) around: &'a [Option<OnnxValue>],
     pub(crate) device: &'a Device,
-    /// The model's generator of random numbers.
-    pub(crate) random: &'a Mutex<Generator>,
+    pub(crate) state: &'a State<'a>,
     /// Which attributes were read, as bits.
     pub(crate) read: Cell<u64>,
 }

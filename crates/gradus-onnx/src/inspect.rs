@@ -52,7 +52,7 @@ pub struct OnnxReport {
     pub outputs: Vec<OnnxPort>,
     /// The operators by name.
     pub operators: Vec<OnnxOperator>,
-    /// The number of initialisers, and of their elements.
+    /// The number of initialisers and of tensors in `Constant` nodes of the main graph, and of their elements.
     pub parameters: (usize, u64),
     /// The metadata of the file.
     pub metadata: Vec<(String, String)>,
@@ -156,13 +156,15 @@ pub(crate) fn report(model: &proto::Model<'_>) -> OnnxReport {
     }
     let initialisers: HashSet<&str> = graph.initializers.iter().map(|t| t.name).collect();
     let elements = |t: &proto::Tensor<'_>| t.dims.iter().fold(1u64, |n, &d| n.saturating_mul(d.max(0) as u64));
+    let constants = graph.nodes.iter().filter(|n| n.op == "Constant").flat_map(|n| &n.attributes);
+    let tensors = || graph.initializers.iter().chain(constants.clone().filter_map(|a| a.tensor.as_deref()));
     OnnxReport {
         producer: format!("{} {}", model.producer, model.producer_version).trim().to_owned(),
         opsets: model.opsets.iter().map(|o| (o.domain.to_owned(), o.version)).collect(),
         inputs: graph.inputs.iter().filter(|i| !initialisers.contains(i.name)).map(port).collect(),
         outputs: graph.outputs.iter().map(port).collect(),
         operators: count.operators.into_values().collect(),
-        parameters: (graph.initializers.len(), graph.initializers.iter().map(elements).fold(0, u64::saturating_add)),
+        parameters: (tensors().count(), tensors().map(elements).fold(0, u64::saturating_add)),
         metadata: model.metadata.iter().map(|e| (e.key.to_owned(), e.value.to_owned())).collect(),
     }
 }

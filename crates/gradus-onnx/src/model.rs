@@ -1,5 +1,6 @@
 //! [`OnnxModel`]: a model that runs.
 
+use std::cell::Cell;
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -9,11 +10,11 @@ use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Result, Tensor};
 
 use crate::decode::Place;
 use crate::elem::Elem;
-use crate::graph::Graph;
+use crate::graph::{Graph, State};
 use crate::inspect::{OnnxPort, OnnxReport, port, report};
 use crate::plan::plan;
 use crate::proto::{self, Proto};
-use crate::run::run;
+use crate::run::{check_empty, run};
 use crate::value::{Array, OnnxValue};
 use crate::wire::Message;
 
@@ -38,6 +39,7 @@ pub struct OnnxModel {
     report: OnnxReport,
     device: Device,
     random: Mutex<Generator>,
+    max_rounds: u64,
     /// The type of each of the graph's inputs.
     ports: Vec<OnnxPort>,
 }
@@ -47,6 +49,9 @@ impl fmt::Debug for OnnxModel {
         f.debug_struct("OnnxModel").field("report", &self.report).finish_non_exhaustive()
     }
 }
+
+/// How many rounds the loops of a run may take, unless the user says otherwise.
+const MAX_ROUNDS: u64 = 1_000_000;
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     let meta = fs::metadata(path).map_err(|e| Error::io("onnx", path.display(), e))?;
@@ -88,14 +93,21 @@ impl OnnxModel {
         let report = report(&model);
         report.check()?;
         let graph = plan(&model, &Place { device, folder })?;
+        let random = Mutex::new(Generator::new(0));
         let ports = model.graph.iter().flat_map(|g| &g.inputs).map(port).collect();
-        Ok(OnnxModel { graph, report, device: device.clone(), random: Mutex::new(Generator::new(0)), ports })
+        Ok(OnnxModel { graph, report, device: device.clone(), random, max_rounds: MAX_ROUNDS, ports })
     }
 
     /// Sets the seed of the random numbers that nodes without a seed of their own draw. It is 0 at first, and the draws
     /// go on from run to run.
     pub fn seed(&mut self, seed: u64) {
         self.random = Mutex::new(Generator::new(seed));
+    }
+
+    /// Sets how many rounds the loops of a run may take in all. It is a million at first, so that a damaged or hostile
+    /// file ends.
+    pub fn max_rounds(&mut self, rounds: u64) {
+        self.max_rounds = rounds;
     }
 
     /// Lists what a file holds, also if it would not run.
@@ -165,7 +177,10 @@ impl OnnxModel {
         for ((name, slot), port) in self.graph.inputs.iter().zip(&self.ports) {
             let given = inputs.iter().find(|(given, _)| given == name).map(|(_, value)| value.clone());
             match &given {
-                Some(value) => check(port, value)?,
+                Some(value) => {
+                    check(port, value)?;
+                    check_empty(value)?;
+                }
                 None if self.graph.constants.iter().any(|(_, constant, _)| constant == slot) => {}
                 None => {
                     let e = Error::argument("onnx", format!("the input \"{name}\" is missing"));
@@ -174,7 +189,8 @@ impl OnnxModel {
             }
             values.push(given);
         }
-        let outputs = run(&self.graph, values, &[], &self.device, &self.random)?;
+        let state = State { device: &self.device, random: &self.random, rounds: Cell::new(self.max_rounds) };
+        let outputs = run(&self.graph, values, &[], &state)?;
         Ok(self.graph.outputs.iter().map(|(name, _)| name.clone()).zip(outputs).collect())
     }
 
@@ -194,7 +210,8 @@ impl OnnxModel {
         Place { device: &self.device, folder: path.as_ref().parent() }.file(&bytes, &of).here()
     }
 
-    /// The float initialisers with their names in the file. Those that require gradients came from
+    /// The float initialisers and constants with their names in the file. Some exporters write all weights as constants.
+    /// Those that require gradients came from
     /// [`trainable`](OnnxModel::trainable).
     pub fn parameters(&self) -> Vec<(String, Tensor)> {
         let float = |value: &OnnxValue| match value {
@@ -204,11 +221,11 @@ impl OnnxModel {
         self.graph.constants.iter().filter_map(|(name, _, value)| Some((name.clone(), float(value)?))).collect()
     }
 
-    /// Makes the float initialisers whose names match `pattern` leaves that require gradients, and returns them. `*` in
+    /// Makes the float initialisers and constants whose names match `pattern` leaves that require gradients, and returns them. `*` in
     /// the pattern stands for any text. What an optimiser does to the tensors, the next run sees.
     ///
     /// # Errors
-    /// Fails if no float initialiser matches.
+    /// Fails if none matches.
     #[track_caller]
     pub fn trainable(&mut self, pattern: &str) -> Result<Vec<(String, Tensor)>> {
         let mut leaves = Vec::new();
@@ -223,7 +240,10 @@ impl OnnxModel {
             leaves.push((name.clone(), leaf));
         }
         if leaves.is_empty() {
-            let e = Error::argument("trainable", format!("no float initialiser of the model matches `{pattern}`"));
+            let e = Error::argument(
+                "trainable",
+                format!("no float initialiser or constant of the model matches `{pattern}`"),
+            );
             return Err(e.help("parameters() lists them"));
         }
         Ok(leaves)

@@ -10,6 +10,7 @@ use crate::decode::Place;
 use crate::graph::{Attribute, Graph, Node, Slot};
 use crate::ops;
 use crate::proto;
+use crate::value::OnnxValue;
 use crate::wire::malformed;
 
 /// The deepest nesting of functions.
@@ -31,6 +32,8 @@ struct Scope<'p> {
 #[derive(Default)]
 struct Parts {
     slots: usize,
+    /// The tensors of `Constant` nodes, which exporters write in place of initialisers.
+    constants: Vec<(String, Slot, OnnxValue)>,
     nodes: Vec<Node>,
 }
 
@@ -114,6 +117,7 @@ impl<'p> Planner<'p> {
             };
             outputs.push((output.name.to_owned(), slot));
         }
+        constants.append(&mut parts.constants);
         let mut graph = Graph { slots: parts.slots, inputs, outputs, constants, captures, nodes: parts.nodes };
         free_early(&mut graph);
         Ok(graph)
@@ -186,6 +190,13 @@ impl<'p> Planner<'p> {
                 }
                 let outputs: Vec<_> =
                     node.outputs.iter().map(|name| (!name.is_empty()).then(|| parts.slot())).collect();
+                if row.name == "Constant"
+                    && let [(_, Attribute::Value(value))] = &planned[..]
+                    && let ([name], &[Some(slot)]) = (&node.outputs[..], &outputs[..])
+                {
+                    parts.constants.push(((*name).to_owned(), slot, value.clone()));
+                    return self.named(node, outputs, names);
+                }
                 let name = if node.name.is_empty() { node.outputs.first().copied().unwrap_or("") } else { node.name };
                 parts.nodes.push(Node {
                     name: name.to_owned(),
@@ -206,6 +217,11 @@ impl<'p> Planner<'p> {
                 ));
             }
         };
+        self.named(node, outputs, names)
+    }
+
+    /// Gives the outputs of a node their names.
+    fn named(&self, node: &'p proto::Node<'p>, outputs: Vec<Option<Slot>>, names: &mut Names<'p>) -> Result<()> {
         for (&name, slot) in node.outputs.iter().zip(outputs) {
             let Some(slot) = slot.filter(|_| !name.is_empty()) else { continue };
             if names.insert(name, slot).is_some() {
@@ -267,7 +283,7 @@ impl<'p> Planner<'p> {
             slots: parts.slots,
             inputs: own,
             outputs: vec![(y.to_owned(), output)],
-            constants: Vec::new(),
+            constants: parts.constants,
             captures,
             nodes: parts.nodes,
         };

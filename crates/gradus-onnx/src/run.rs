@@ -1,11 +1,10 @@
 //! Runs a graph: the nodes one after the other, each by its row of the table.
 
 use std::cell::Cell;
-use std::sync::Mutex;
 
-use gradus_tensor::{Device, Error, Generator, Result};
+use gradus_tensor::{Error, Result};
 
-use crate::graph::{Call, Graph, Node};
+use crate::graph::{Call, Graph, Node, State, unsupported};
 use crate::value::OnnxValue;
 
 /// Runs a graph on its inputs; `None` leaves an initialiser of that name. `around` holds the values of the graph around
@@ -14,8 +13,7 @@ pub(crate) fn run(
     graph: &Graph,
     inputs: Vec<Option<OnnxValue>>,
     around: &[Option<OnnxValue>],
-    device: &Device,
-    random: &Mutex<Generator>,
+    state: &State<'_>,
 ) -> Result<Vec<OnnxValue>> {
     if inputs.len() != graph.inputs.len() {
         let m = format!("{} values for the {} inputs of a graph", inputs.len(), graph.inputs.len());
@@ -36,7 +34,7 @@ pub(crate) fn run(
         values[inner] = around.get(outer).cloned().flatten();
     }
     for node in &graph.nodes {
-        let results = run_node(node, &values, device, random)
+        let results = run_node(node, &values, state)
             .map_err(|e| e.note(format!("in the node \"{}\" ({})", node.name, node.row.name)))?;
         for &slot in &node.frees {
             values[slot] = None;
@@ -53,23 +51,19 @@ pub(crate) fn run(
     graph.outputs.iter().map(output).collect()
 }
 
-fn run_node(
-    node: &Node,
-    values: &[Option<OnnxValue>],
-    device: &Device,
-    random: &Mutex<Generator>,
-) -> Result<Vec<OnnxValue>> {
+fn run_node(node: &Node, values: &[Option<OnnxValue>], state: &State<'_>) -> Result<Vec<OnnxValue>> {
     let mut inputs = Vec::new();
     for slot in &node.inputs {
         inputs.push(slot.and_then(|slot| values[slot].clone()));
     }
-    let call = Call { node, inputs, around: values, device, random, read: Cell::new(0) };
+    let call = Call { node, inputs, around: values, device: state.device, state, read: Cell::new(0) };
     if let Some(host) = node.row.host
         && let Some(array) = host(&call)
     {
         return Ok(vec![OnnxValue::Tensor(array)]);
     }
     let results = (node.row.run)(&call)?;
+    results.iter().try_for_each(check_empty)?;
     if let Some(name) = call.unread() {
         return Err(Error::argument("onnx", format!("the attribute `{name}` is not known to this operator")));
     }
@@ -79,4 +73,18 @@ fn run_node(
         }
     }
     Ok(results)
+}
+
+/// The most places that a tensor without elements may have along its other axes: what the host lists is as long as
+/// these.
+const MOST_PLACES: usize = 1 << 24;
+
+/// Fails for a tensor without elements but with enormous axes.
+pub(crate) fn check_empty(value: &OnnxValue) -> Result<()> {
+    let OnnxValue::Tensor(array) = value else { return Ok(()) };
+    let places = array.shape().iter().filter(|&&n| n > 0).try_fold(1usize, |all, &n| all.checked_mul(n));
+    if array.shape().contains(&0) && places.is_none_or(|places| places > MOST_PLACES) {
+        return Err(unsupported(format!("a tensor without elements of shape {:?}", array.shape())));
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::panic::Location;
 
 /// The crates of Gradus, whose lines are not shown to users.
-const OURS: [&str; 13] = [
+const OURS: [&str; 14] = [
     "gradus",
     "gradus-backend",
     "gradus-cli",
@@ -13,6 +13,7 @@ const OURS: [&str; 13] = [
     "gradus-image",
     "gradus-nn",
     "gradus-nn-derive",
+    "gradus-onnx",
     "gradus-plugin",
     "gradus-tensor",
     "gradus-train",

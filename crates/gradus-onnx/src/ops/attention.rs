@@ -145,7 +145,7 @@ fn flex(c: &Call<'_>) -> Values {
         if !c.has(name) {
             return Ok(x);
         }
-        match run(c.graph(name)?, vec![Some(x.into())], c.around, c.device, c.random)?.pop() {
+        match run(c.graph(name)?, vec![Some(x.into())], c.around, c.state)?.pop() {
             Some(OnnxValue::Tensor(array)) => array.tensor(c.device)?.to_dtype(dtype),
             _ => Err(unsupported(format!("`{name}` gives no tensor"))),
         }

@@ -11,9 +11,6 @@ use crate::value::{Array, OnnxValue, Strings};
 
 type Values = Result<Vec<OnnxValue>>;
 
-/// The most rounds of a loop that a model may ask for.
-const MAX_ROUNDS: i64 = 10_000_000;
-
 pub(super) const ROWS: &[Row] = &[
     row("If", &[1, 11, 13, 16, 19, 21, 23, 24, 25], if_),
     row("Loop", &[1, 11, 13, 16, 19, 21, 23, 24, 25], loop_),
@@ -25,7 +22,7 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 fn branch(c: &Call<'_>, name: &str, inputs: Vec<OnnxValue>) -> Values {
-    run(c.graph(name)?, inputs.into_iter().map(Some).collect(), c.around, c.device, c.random)
+    run(c.graph(name)?, inputs.into_iter().map(Some).collect(), c.around, c.state)
 }
 
 fn is_true(value: &OnnxValue) -> Result<bool> {
@@ -76,12 +73,10 @@ fn loop_(c: &Call<'_>) -> Values {
     let mut rounds: Vec<Vec<OnnxValue>> = (0..collected).map(|_| Vec::new()).collect();
     let mut round = 0;
     while go && limit.is_none_or(|limit| round < limit) {
-        if round >= MAX_ROUNDS {
-            return Err(unsupported(format!("a loop of more than {MAX_ROUNDS} rounds")));
-        }
+        c.state.take_rounds(1)?;
         let mut inputs = vec![c.upload(Elem::I64, vec![], vec![round]), c.upload(Elem::Bool, vec![], vec![1])];
         inputs.append(&mut state);
-        let mut outputs = run(body, inputs.into_iter().map(Some).collect(), c.around, c.device, c.random)?;
+        let mut outputs = run(body, inputs.into_iter().map(Some).collect(), c.around, c.state)?;
         for (to, value) in rounds.iter_mut().zip(outputs.split_off(1 + carried)) {
             to.push(value);
         }
@@ -157,6 +152,7 @@ fn scanned(
     for (value, (&along, &reversed)) in all.split_off(carried).iter().zip(axes.iter().zip(reversed)) {
         let OnnxValue::Tensor(array) = value else { return Err(unsupported("Scan of other values than tensors")) };
         let tensor = array.raw(c.device)?;
+        c.state.take_rounds(tensor.shape().get(axis(along, tensor.rank())?).copied().unwrap_or(0) as u64)?;
         let mut slices = tensor.unbind(axis(along, tensor.rank())? as isize)?;
         if reversed != 0 {
             slices.reverse();
@@ -175,7 +171,7 @@ fn scanned(
         for (elem, slices) in &parts {
             inputs.push(OnnxValue::Tensor(Array::stored(*elem, slices[round].clone())));
         }
-        state = run(body, inputs.into_iter().map(Some).collect(), c.around, c.device, c.random)?;
+        state = run(body, inputs.into_iter().map(Some).collect(), c.around, c.state)?;
         for (to, value) in rounds.iter_mut().zip(state.split_off(carried.min(state.len()))) {
             to.push(value);
         }
@@ -196,6 +192,7 @@ fn scanned(
 fn sequence_map(c: &Call<'_>) -> Values {
     let body = c.graph("body")?;
     let length = c.sequence(0)?.len();
+    c.state.take_rounds(length as u64)?;
     let mut results: Vec<Vec<OnnxValue>> = body.outputs.iter().map(|_| Vec::new()).collect();
     for round in 0..length {
         let mut inputs = Vec::new();
@@ -208,7 +205,7 @@ fn sequence_map(c: &Call<'_>) -> Values {
         if inputs.iter().any(Option::is_none) {
             return Err(Error::shape("onnx", "the sequences have different lengths"));
         }
-        let outputs = run(body, inputs, c.around, c.device, c.random)?;
+        let outputs = run(body, inputs, c.around, c.state)?;
         for (to, value) in results.iter_mut().zip(outputs) {
             to.push(value);
         }

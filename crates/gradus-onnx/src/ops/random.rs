@@ -42,7 +42,8 @@ pub(super) fn draw(c: &Call<'_>, f: impl FnOnce(&mut Generator) -> Result<Tensor
         };
         return f(&mut Generator::new(seed));
     }
-    let mut generator = c.random.lock().map_err(|_| Error::argument("onnx", "another run of the model failed"))?;
+    let mut generator =
+        c.state.random.lock().map_err(|_| Error::argument("onnx", "another run of the model failed"))?;
     f(&mut generator)
 }
 

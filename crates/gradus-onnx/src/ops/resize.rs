@@ -4,7 +4,7 @@
 use gradus_tensor::{DType, Error, Result, Tensor};
 
 use super::movement::moved;
-use crate::graph::{Call, Row, axis, row, sizes};
+use crate::graph::{Call, Row, axis, row, sizes, unsupported};
 use crate::value::OnnxValue;
 
 type Values = Result<Vec<OnnxValue>>;
@@ -94,10 +94,17 @@ fn weights(how: &How<'_>, scale: f64, ratio: f64) -> (i64, Vec<f64>) {
     (first, w)
 }
 
+/// The most weights that the host computes for an axis.
+const MOST: usize = 1 << 26;
+
 /// Resizes one axis.
 fn along(x: &Tensor, how: &How<'_>, a: &Axis) -> Result<Tensor> {
-    if a.from == 0 || a.to == 0 {
+    if a.from == 0 || a.to == 0 || a.to > MOST {
         return Err(Error::shape("onnx", format!("an axis of {} resized to {}", a.from, a.to)));
+    }
+    let taps = if how.antialias { 4.0 / a.scale.min(1.0) } else { 4.0 };
+    if taps * a.to as f64 > MOST as f64 {
+        return Err(unsupported(format!("an axis of {} resized to {} by the factor {:e}", a.from, a.to, a.scale)));
     }
     let device = x.device();
     let last = a.from as i64 - 1;

@@ -149,7 +149,7 @@ fn affine_grid(c: &Call<'_>) -> Values {
 }
 
 /// The most samples of one region.
-const MOST_SAMPLES: usize = 1 << 24;
+const MOST_SAMPLES: usize = 1 << 22;
 
 fn roi_align(c: &Call<'_>) -> Values {
     let (x, rois, batches) = (c.tensor(0)?, c.tensor(1)?, c.host_ints(2)?);

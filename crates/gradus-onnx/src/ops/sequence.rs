@@ -74,6 +74,7 @@ fn split(c: &Call<'_>) -> Values {
     let (elem, x) = c.stored(0)?;
     let at = axis(c.int("axis", 0)?, x.rank())? as isize;
     let keep = c.flag("keepdims", true)?;
+    c.state.take_rounds(x.shape().get(at as usize).copied().unwrap_or(0) as u64)?;
     let parts = match c.optional_array(1)? {
         None if keep => x.split(1, at)?,
         None => x.unbind(at)?,

@@ -20,7 +20,7 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 /// The longest transform: its matrix has the square of this many elements.
-const LONGEST: usize = 1 << 13;
+const LONGEST: usize = 1 << 12;
 
 /// A transform along the last axis, of real numbers or of real and imaginary parts.
 struct Transform {
@@ -170,7 +170,7 @@ fn mel(c: &Call<'_>) -> Values {
     let elem = c.elem_attribute("output_datatype")?.unwrap_or(Elem::F32);
     let dtype = elem.dtype().ok_or_else(|| unsupported(format!("weights of {}", elem.name())))?;
     let rows = length / 2 + 1;
-    if bins.saturating_mul(rows) > 1 << 28 || rate <= 0.0 {
+    if bins.saturating_mul(rows) > 1 << 24 || rate <= 0.0 {
         return Err(unsupported(format!("a matrix of {rows} x {bins} at a rate of {rate}")));
     }
     let mel = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();
@@ -180,7 +180,7 @@ fn mel(c: &Call<'_>) -> Values {
         ((length as f64 + 1.0) * hertz / rate).floor() as i64
     };
     let mut values: Vec<f64> = Vec::new();
-    // At most 2^28.
+    // At most 2^24.
     values.resize(rows * bins, 0.0);
     for i in 0..bins {
         let (left, centre, right) = (edge(i), edge(i + 1), edge(i + 2));

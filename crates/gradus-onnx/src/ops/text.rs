@@ -175,11 +175,11 @@ fn tf_idf(c: &Call<'_>) -> Values {
         [rows, length] => (rows, length),
         _ => return Err(Error::shape("onnx", format!("words of shape {shape:?}"))),
     };
-    if width.saturating_mul(rows.max(1)) > 1 << 28 {
+    if width.saturating_mul(rows.max(1)) > 1 << 26 {
         return Err(unsupported(format!("{rows} rows of {width} columns")));
     }
     let mut counts: Vec<f32> = Vec::new();
-    // At most 2^28.
+    // At most 2^26.
     counts.resize(rows * width, 0.0);
     for row in 0..rows {
         let line = words.get(row * length..(row + 1) * length).unwrap_or_default();

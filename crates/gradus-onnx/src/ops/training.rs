@@ -33,7 +33,7 @@ fn gradient(c: &Call<'_>) -> Values {
         }
     }
     let _recording = enable_grad_guard();
-    let y = match run(c.graph("body")?, inputs, c.around, c.device, c.random)?.pop() {
+    let y = match run(c.graph("body")?, inputs, c.around, c.state)?.pop() {
         Some(OnnxValue::Tensor(array)) => array.tensor(c.device)?,
         _ => return Err(Error::argument("onnx", "a gradient of what is not a tensor")),
     };

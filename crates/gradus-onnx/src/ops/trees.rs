@@ -40,7 +40,7 @@ fn trees(c: &Call<'_>) -> Values {
     if c.int("post_transform", 0)? != 0 {
         return Err(unsupported("TreeEnsemble with a transform after the trees"));
     }
-    if rows.saturating_mul(outputs) > 1 << 30 || !(0..=3).contains(&how) {
+    if rows.saturating_mul(outputs) > 1 << 24 || !(0..=3).contains(&how) {
         return Err(unsupported(format!("{rows} rows of {outputs} targets, aggregated by function {how}")));
     }
     // The members of each node that asks for one of several values, NaN between them.
@@ -81,7 +81,7 @@ fn trees(c: &Call<'_>) -> Values {
     };
     let values = x.to_dtype(DType::F64)?.to_vec::<f64>()?;
     let mut results: Vec<Option<f64>> = Vec::new();
-    // At most 2^30.
+    // At most 2^24.
     results.resize(rows * outputs, None);
     for row in 0..rows {
         let input = values.get(row * features..(row + 1) * features).unwrap_or_default();

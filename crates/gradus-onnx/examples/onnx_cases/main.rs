@@ -1,5 +1,6 @@
 //! Runs folders in the layout of ONNX's backend tests (`*/model.onnx`, `test_data_set_*/input_*.pb`, `output_*.pb`), and
-//! prints the failures by reason and a last line `N of M`. The tolerances are those of ONNX's own suite.
+//! prints the failures by reason and a last line `N of M`. The tolerances are those of ONNX's own suite; with
+//! `--relative E` each output may differ by E of its largest value, and the errors are printed.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -18,7 +19,12 @@ const ABSOLUTE: f64 = 1e-7;
 
 fn main() -> Result<()> {
     let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-    let folders: Vec<PathBuf> = std::env::args().skip(1).map(PathBuf::from).collect();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (relative, folders) = match &words[..] {
+        [flag, value, rest @ ..] if flag == "--relative" => (value.parse::<f64>().ok(), rest),
+        all => (None, all),
+    };
+    let folders: Vec<PathBuf> = folders.iter().map(PathBuf::from).collect();
     std::panic::set_hook(Box::new(|_| {}));
     let (mut passed, mut all) = (0, 0);
     let mut failures: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -27,7 +33,7 @@ fn main() -> Result<()> {
         for case in cases(folder)? {
             let name = case.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
             all_here += 1;
-            let result = catch_unwind(AssertUnwindSafe(|| run(&case, &device)));
+            let result = catch_unwind(AssertUnwindSafe(|| run(&case, &device, relative)));
             match result {
                 Ok(Ok(())) => passed_here += 1,
                 Ok(Err(reason)) => failures.entry(reason).or_default().push(name),
@@ -61,7 +67,7 @@ fn cases(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Runs a case on all of its data. The error is a line that says what is wrong.
-fn run(case: &Path, device: &Device) -> Result<(), String> {
+fn run(case: &Path, device: &Device, relative: Option<f64>) -> Result<(), String> {
     let model = OnnxModel::load(case.join("model.onnx"), device).map_err(|e| reason(&e))?;
     for set in 0.. {
         let data = case.join(format!("test_data_set_{set}"));
@@ -79,6 +85,14 @@ fn run(case: &Path, device: &Device) -> Result<(), String> {
         let outputs = model.run_values(&inputs).map_err(|e| reason(&e))?;
         for (i, (port, (name, have))) in model.outputs().iter().zip(&outputs).enumerate() {
             let want = model.read_value(data.join(format!("output_{i}.pb")), port).map_err(|e| reason(&e))?;
+            if let Some(limit) = relative {
+                let error = largest(have, &want, device)?;
+                println!("{} {name}: relative error {error:.1e}", case.display());
+                if error.is_nan() || error > limit {
+                    return Err(format!("a relative error above {limit}"));
+                }
+                continue;
+            }
             compare(have, &want, device)
                 .map_err(|e| format!("values: {}{e}", if outputs.len() > 1 { name } else { "" }))?;
         }
@@ -95,6 +109,21 @@ fn reason(error: &Error) -> String {
     let list = lines.iter().find(|line| line.contains(" nodes (")).map_or("", |line| line.trim());
     let list = list.split(" in ").next().unwrap_or("");
     format!("{operator} {} {list}", lines.first().unwrap_or(&""))
+}
+
+/// The largest difference, as a part of the largest value.
+fn largest(have: &OnnxValue, want: &OnnxValue, device: &Device) -> Result<f64, String> {
+    let (OnnxValue::Tensor(a), OnnxValue::Tensor(b)) = (have, want) else { return Err("not a tensor".to_owned()) };
+    if (a.elem(), a.shape()) != (b.elem(), b.shape()) {
+        return Err(format!("{} {:?} instead of {} {:?}", a.elem().name(), a.shape(), b.elem().name(), b.shape()));
+    }
+    let (x, y) = (a.to_f64(device).map_err(|e| reason(&e))?, b.to_f64(device).map_err(|e| reason(&e))?);
+    let most = y.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+    let difference = x
+        .iter()
+        .zip(&y)
+        .fold(0.0f64, |m, (x, y)| if m.is_nan() || (x - y).is_nan() { f64::NAN } else { m.max((x - y).abs()) });
+    Ok(if difference == 0.0 { 0.0 } else { difference / most })
 }
 
 fn compare(have: &OnnxValue, want: &OnnxValue, device: &Device) -> Result<(), String> {
