@@ -29,6 +29,12 @@ pub(crate) enum Command {
         #[command(subcommand)]
         filter: crate::filters::Filter,
     },
+    /// Show what an ONNX model holds
+    #[cfg(feature = "onnx")]
+    Onnx {
+        #[command(subcommand)]
+        what: OnnxCommand,
+    },
     /// List the devices that this machine can compute on
     Devices(DevicesArgs),
     /// Run a command and report where its time went
@@ -117,6 +123,17 @@ const PREDICT_HELP: &str = "\
 A picture becomes the network's input in this way: colours become luminance (Rec. 709); with --invert brightness is
 turned round; transparent parts become background; background is added, at both sides alike, up to the input's ratio of
 width to height; then the picture is resized to the input's size, bilinearly, averaging over areas when it shrinks.";
+
+#[cfg(feature = "onnx")]
+#[derive(Debug, Subcommand)]
+pub(crate) enum OnnxCommand {
+    /// List operators, inputs, outputs and parameters, and what would not run
+    Inspect {
+        /// The model
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DevicesArgs {

@@ -48,6 +48,8 @@ fn run(words: &[OsString]) -> gradus::Result<()> {
         Command::Train { what: TrainCommand::Digits(args) } => commands::train::run(&args),
         Command::Predict(args) => commands::predict::run(&args),
         Command::Image { filter: only } => filter(chain::chain(vec![only])),
+        #[cfg(feature = "onnx")]
+        Command::Onnx { what } => commands::onnx::run(&what),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Profile(args) => commands::profile::run(&args, run),
     }

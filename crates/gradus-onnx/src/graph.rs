@@ -333,6 +333,12 @@ pub(crate) fn size(value: i64) -> Result<usize> {
     usize::try_from(value).map_err(|_| Error::argument("onnx", format!("{value} is not a size")))
 }
 
+/// The number of elements of a shape that a file gives.
+pub(crate) fn volume(shape: &[usize]) -> Result<usize> {
+    let volume = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    volume.ok_or_else(|| Error::new(ErrorKind::Overflow, "onnx", format!("a tensor of shape {shape:?}")))
+}
+
 /// Sizes that must not be negative.
 pub(crate) fn sizes(values: &[i64]) -> Result<Vec<usize>> {
     values.iter().map(|&v| size(v)).collect()

@@ -1,5 +1,7 @@
 //! Small models beside ONNX Runtime, and the gradient of one beside NumPy. `reference/models.py` made the values.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 use std::sync::Arc;
 

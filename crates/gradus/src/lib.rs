@@ -125,6 +125,11 @@ struct WritesInPlace;
 #[doc = include_str!("../../../docs/capture.md")]
 struct Capture;
 
+// The code on the page about ONNX is tested too.
+#[cfg(all(doctest, feature = "cpu", feature = "onnx"))]
+#[doc = include_str!("../../../docs/onnx.md")]
+struct Onnx;
+
 // The code on the page about saving and resuming is tested too.
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../../../docs/save-and-resume.md")]

@@ -2,6 +2,8 @@
 
 pub(crate) mod devices;
 pub(crate) mod image;
+#[cfg(feature = "onnx")]
+pub(crate) mod onnx;
 pub(crate) mod predict;
 pub(crate) mod profile;
 mod report;

@@ -1,6 +1,7 @@
 //! Runs folders in the layout of ONNX's backend tests (`*/model.onnx`, `test_data_set_*/input_*.pb`, `output_*.pb`), and
 //! prints the failures by reason and a last line `N of M`. The tolerances are those of ONNX's own suite; with
-//! `--relative E` each output may differ by E of its largest value, and the errors are printed.
+//! `--relative E` each output may differ by E of its largest value, and the errors are printed. With `--damage N`, N
+//! damaged copies of each model are run, and a panic is a failure.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -20,9 +21,10 @@ const ABSOLUTE: f64 = 1e-7;
 fn main() -> Result<()> {
     let device = Device::from_backend(Arc::new(CpuBackend::new()?));
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let (relative, folders) = match &words[..] {
-        [flag, value, rest @ ..] if flag == "--relative" => (value.parse::<f64>().ok(), rest),
-        all => (None, all),
+    let (relative, damage, folders) = match &words[..] {
+        [flag, value, rest @ ..] if flag == "--relative" => (value.parse::<f64>().ok(), None, rest),
+        [flag, value, rest @ ..] if flag == "--damage" => (None, value.parse::<u64>().ok(), rest),
+        all => (None, None, all),
     };
     let folders: Vec<PathBuf> = folders.iter().map(PathBuf::from).collect();
     std::panic::set_hook(Box::new(|_| {}));
@@ -33,7 +35,10 @@ fn main() -> Result<()> {
         for case in cases(folder)? {
             let name = case.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
             all_here += 1;
-            let result = catch_unwind(AssertUnwindSafe(|| run(&case, &device, relative)));
+            let result = catch_unwind(AssertUnwindSafe(|| match damage {
+                Some(copies) => try_damaged(&case, &device, copies),
+                None => run(&case, &device, relative),
+            }));
             match result {
                 Ok(Ok(())) => passed_here += 1,
                 Ok(Err(reason)) => failures.entry(reason).or_default().push(name),
@@ -95,6 +100,38 @@ fn run(case: &Path, device: &Device, relative: Option<f64>) -> Result<(), String
             }
             compare(have, &want, device)
                 .map_err(|e| format!("values: {}{e}", if outputs.len() > 1 { name } else { "" }))?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs damaged copies of a model on the case's inputs. What comes out does not matter; a panic is a failure.
+fn try_damaged(case: &Path, device: &Device, copies: u64) -> Result<(), String> {
+    let whole = std::fs::read(case.join("model.onnx")).map_err(|e| e.to_string())?;
+    let data = case.join("test_data_set_0");
+    for seed in 0..copies {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(whole.len() as u64);
+        let mut random = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        let mut bytes = whole.clone();
+        for _ in 0..=random(3) {
+            let at = random(bytes.len());
+            bytes[at] = random(256) as u8;
+        }
+        let Ok(mut model) = OnnxModel::from_bytes(&bytes, device) else { continue };
+        model.max_rounds(1000);
+        let mut inputs = Vec::new();
+        for (i, port) in model.inputs().iter().enumerate() {
+            if let Ok(value) = model.read_value(data.join(format!("input_{i}.pb")), port) {
+                inputs.push((port.name.as_str(), value));
+            }
+        }
+        let start = std::time::Instant::now();
+        let _ = model.run_values(&inputs);
+        if start.elapsed().as_secs() > 2 {
+            return Err(format!("copy {seed} took {:.0?}", start.elapsed()));
         }
     }
     Ok(())

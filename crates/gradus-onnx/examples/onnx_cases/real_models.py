@@ -1,6 +1,6 @@
 """Makes folders in the layout of ONNX's backend tests from models of PyPI packages, with what ONNX Runtime gives.
 
-    pip install onnx==1.22.0 onnxruntime==1.32.0 numpy
+    pip install onnx==1.22.0 onnxruntime==1.32.0 numpy pillow
     pip download --no-deps rapidocr-onnxruntime==1.4.4 silero-vad==6.2.3, and unpack the wheels into FOLDER
     python real_models.py FOLDER OUT
 """
@@ -12,15 +12,22 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import numpy_helper
+from PIL import Image, ImageDraw, ImageFont
 
 source, out = sys.argv[1:]
 rng = np.random.default_rng(1)
 
 
 def image(*shape):
-    # Smooth pictures, as the networks expect them: noise in [-1, 1] at a quarter of the size, enlarged.
-    small = rng.uniform(-1, 1, (shape[0], shape[1], shape[2] // 4, shape[3] // 4)).astype(np.float32)
-    return small.repeat(4, 2).repeat(4, 3)
+    """Lines of text, a different one in each picture, from -1 to 1."""
+    pictures = []
+    for i in range(shape[0]):
+        page = Image.new("L", (shape[3], shape[2]), 255)
+        draw = ImageDraw.Draw(page)
+        for top in range(8, shape[2] - 24, 48):
+            draw.text((8, top), f"Gradus {i} reads {top}", fill=0, font=ImageFont.load_default(24))
+        pictures.append(np.asarray(page, np.float32) / 127.5 - 1)
+    return np.stack(pictures)[:, None].repeat(3, 1) + 0.01 * rng.standard_normal(shape).astype(np.float32)
 
 
 def sound(*shape):

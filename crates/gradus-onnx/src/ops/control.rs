@@ -121,7 +121,7 @@ fn scan_of_batches(c: &Call<'_>, scans: usize) -> Values {
         return Err(unsupported("Scan of opset 8 with sequence lengths is not supported"));
     }
     let reversed = each(c, "directions", scans)?;
-    let carried = (c.inputs.len() - 1).checked_sub(scans).ok_or_else(|| Error::argument("onnx", "too few inputs"))?;
+    let carried = c.inputs.len().checked_sub(scans + 1).ok_or_else(|| Error::argument("onnx", "too few inputs"))?;
     let zeros: Vec<i64> = c.graph("body")?.outputs.iter().map(|_| 0).collect();
     let tensors: Vec<Tensor> = (1..c.inputs.len()).map(|i| c.tensor(i)).collect::<Result<_>>()?;
     let batch = tensors.first().and_then(|t| t.shape().first().copied()).unwrap_or(0);

@@ -3,7 +3,7 @@
 use gradus_tensor::{ConvOptions, Error, PadMode, Result, Scalar, Tensor};
 
 use super::sample::pixels;
-use crate::graph::{Call, Row, one, row, size, sizes, unsupported};
+use crate::graph::{Call, Row, one, row, size, sizes, unsupported, volume};
 use crate::value::OnnxValue;
 
 type Values = Result<Vec<OnnxValue>>;
@@ -140,7 +140,8 @@ fn conv_transpose(c: &Call<'_>) -> Values {
     let extra = each(c, "output_padding", rank, 0)?;
     let want = c.ints("output_shape")?.map(sizes).transpose()?;
     // The whole result, of which the pads are then cut off.
-    let full = |i: usize| (x.shape()[2 + i] - 1).saturating_mul(window.stride[i]).saturating_add(window.reach(i));
+    let full =
+        |i: usize| x.shape()[2 + i].saturating_sub(1).saturating_mul(window.stride[i]).saturating_add(window.reach(i));
     let mut cuts = window.pads.clone();
     let mut ends = extra.clone();
     if let Some(want) = &want {
@@ -149,7 +150,7 @@ fn conv_transpose(c: &Call<'_>) -> Values {
             return Err(Error::argument("onnx", format!("output_shape {want:?} for {rank} axes")));
         }
         for i in 0..rank {
-            let total = (full(i) + extra[i]) as i64 - want[i] as i64;
+            let total = full(i).saturating_add(extra[i]) as i64 - want[i] as i64;
             let (total, more) = (total.max(0) as usize, (-total).max(0) as usize);
             cuts[i] =
                 if auto == "SAME_UPPER" { (total / 2, total - total / 2) } else { (total - total / 2, total / 2) };
@@ -157,7 +158,8 @@ fn conv_transpose(c: &Call<'_>) -> Values {
         }
     } else if matches!(auto, "SAME_UPPER" | "SAME_LOWER") {
         for i in 0..rank {
-            let total = (full(i) + extra[i]).saturating_sub(x.shape()[2 + i] * window.stride[i]);
+            let total =
+                full(i).saturating_add(extra[i]).saturating_sub(x.shape()[2 + i].saturating_mul(window.stride[i]));
             cuts[i] =
                 if auto == "SAME_UPPER" { (total / 2, total - total / 2) } else { (total - total / 2, total / 2) };
         }
@@ -196,7 +198,9 @@ fn deform_conv(c: &Call<'_>) -> Values {
     let window = Window::of(c, &x, Some(&[kh, kw]))?;
     let (oh, ow) = (window.places(0, h)?, window.places(1, width)?);
     let area = kh * kw;
-    if offset.shape() != [n, offset_groups * area * 2, oh, ow] || !channels.is_multiple_of(offset_groups) {
+    if offset.shape() != [n, offset_groups.saturating_mul(area).saturating_mul(2), oh, ow]
+        || !channels.is_multiple_of(offset_groups)
+    {
         return Err(Error::shape("onnx", format!("offsets {:?} for {oh} x {ow} places", offset.shape())));
     }
     // Where the window reads without an offset: [k, places].
@@ -241,7 +245,7 @@ fn col2im(c: &Call<'_>) -> Values {
     let (stride, dilation) = (each(c, "strides", rank, 1)?, each(c, "dilations", rank, 1)?);
     let pads = each(c, "pads", 2 * rank, 0)?;
     let &[n, rows, columns] = x.shape() else { return Err(Error::shape("onnx", "columns of three axes belong here")) };
-    let area: usize = block.iter().product();
+    let area = volume(&block)?;
     if block.len() != rank || area == 0 || !rows.is_multiple_of(area) || stride.contains(&0) || dilation.contains(&0) {
         return Err(Error::shape("onnx", format!("{rows} rows for blocks of {block:?}")));
     }
@@ -252,8 +256,9 @@ fn col2im(c: &Call<'_>) -> Values {
         pads: (0..rank).map(|i| (pads[i], pads[rank + i])).collect(),
     };
     let places: Vec<usize> = (0..rank).map(|i| window.places(i, image[i])).collect::<Result<_>>()?;
-    let wide: Vec<usize> = (0..rank).map(|i| image[i] + pads[i] + pads[rank + i]).collect();
-    if places.iter().product::<usize>() != columns {
+    let wide: Vec<usize> = (0..rank).map(|i| image[i].saturating_add(pads[i]).saturating_add(pads[rank + i])).collect();
+    let spread = volume(&wide)?;
+    if volume(&places)? != columns || spread > 1 << 40 {
         return Err(Error::shape("onnx", format!("{columns} columns for {places:?} places")));
     }
     // Where each element of each block goes in the flattened image with its border.
@@ -272,7 +277,7 @@ fn col2im(c: &Call<'_>) -> Values {
     let channels = rows / area;
     let index = Tensor::from_vec(index, [1, 1, area * columns], c.device)?;
     let index = index.expand([n, channels, area * columns])?.contiguous()?;
-    let flat = Tensor::zeros([n, channels, wide.iter().product()], x.dtype(), c.device)?;
+    let flat = Tensor::zeros([n, channels, spread], x.dtype(), c.device)?;
     let summed = flat.scatter_add(2, &index, &x.reshape([n, channels, area * columns])?)?;
     let mut y = summed.reshape([&[n, channels], &wide[..]].concat())?;
     for i in 0..rank {

@@ -88,7 +88,7 @@ pub(super) fn or(c: &Call<'_>) -> Option<Array> {
 
 pub(super) fn not(c: &Call<'_>) -> Option<Array> {
     let (elem, shape, values) = ints(c, 0)?;
-    host(elem, shape.to_vec(), values.iter().map(|v| 1 - v).collect())
+    host(elem, shape.to_vec(), values.iter().map(|&v| i64::from(v == 0)).collect())
 }
 
 /// Between integers; the result of a float type is a tensor.

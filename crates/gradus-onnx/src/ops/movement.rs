@@ -5,7 +5,7 @@ use gradus_tensor::{DType, Error, INFER, PadMode, Result, Scalar, Tensor};
 use super::host;
 use super::reduce::axes_of;
 use crate::elem::Elem;
-use crate::graph::{Call, Row, axis, one, row, size, sizes, unsupported};
+use crate::graph::{Call, Row, axis, one, row, size, sizes, unsupported, volume};
 use crate::value::{Array, OnnxValue, Strings};
 
 type Values = Result<Vec<OnnxValue>>;
@@ -86,7 +86,7 @@ fn reshape(c: &Call<'_>) -> Values {
     };
     if let OnnxValue::Strings(s) = c.input(0)? {
         let mut shape = target(&s.shape, &to, allow_zero)?;
-        let known: usize = shape.iter().filter(|&&n| n != INFER).product();
+        let known = volume(&shape.iter().copied().filter(|&n| n != INFER).collect::<Vec<_>>())?;
         for n in shape.iter_mut().filter(|n| **n == INFER) {
             *n = s.values.len().checked_div(known).unwrap_or(0);
         }
@@ -97,7 +97,7 @@ fn reshape(c: &Call<'_>) -> Values {
 }
 
 fn strings(shape: Vec<usize>, values: Vec<String>) -> Values {
-    if shape.iter().product::<usize>() != values.len() {
+    if volume(&shape)? != values.len() {
         return Err(Error::shape("onnx", format!("{} strings do not fill the shape {shape:?}", values.len())));
     }
     Ok(vec![OnnxValue::Strings(Strings { shape, values }.into())])
@@ -260,9 +260,10 @@ fn slice(c: &Call<'_>) -> Values {
         } else {
             let (start, end) = (from_end(starts[i]).clamp(-1, n - 1), from_end(ends[i]).clamp(-1, n - 1));
             // From `start` down to, but not including, `end`: the same range read backwards.
-            let part =
-                y.slice(at as isize, (end + 1) as usize, start.max(end) as usize + usize::from(start.max(end) >= 0), 1);
-            let part = if start <= end { y.narrow(at as isize, 0, 0)? } else { part? };
+            let part = match start > end {
+                true => y.narrow(at as isize, (end + 1) as usize, (start - end) as usize)?,
+                false => y.narrow(at as isize, 0, 0)?,
+            };
             let stride = step.unsigned_abs().min(n.max(1) as u64) as usize;
             let len = part.shape()[at];
             y = part.flip(at as isize)?.slice(at as isize, 0, len, stride)?;
@@ -354,7 +355,7 @@ fn block(c: &Call<'_>) -> Result<(Tensor, [usize; 5])> {
     let x = c.tensor(0)?;
     let b = size(c.int("blocksize", 0)?)?;
     match x.shape() {
-        _ if b == 0 => Err(Error::argument("onnx", "a block of size 0")),
+        _ if b == 0 || b > 1 << 16 => Err(Error::argument("onnx", format!("a block of size {b}"))),
         &[n, ch, h, w] => Ok((x, [n, ch, h, w, b])),
         _ => Err(Error::shape("onnx", "an image of four axes belongs here")),
     }

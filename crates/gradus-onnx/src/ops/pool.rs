@@ -3,7 +3,7 @@
 use gradus_tensor::{DType, Error, PadMode, PoolOptions, Result, Scalar, Tensor};
 
 use super::conv::Window;
-use crate::graph::{Call, Row, one, row, sizes, unsupported};
+use crate::graph::{Call, Row, one, row, sizes, unsupported, volume};
 use crate::value::OnnxValue;
 
 type Values = Result<Vec<OnnxValue>>;
@@ -37,7 +37,11 @@ fn window(c: &Call<'_>, x: &Tensor) -> Result<(Window, Vec<usize>)> {
         let left = whole.saturating_sub(w.reach(i)) % w.stride[i];
         let next = (whole.saturating_sub(w.reach(i)) / w.stride[i] + 1).saturating_mul(w.stride[i]);
         // One more window, unless it would begin in the padding after the end.
-        if ceil && left > 0 && next < n.saturating_add(w.pads[i].0) { next + w.reach(i) - whole } else { 0 }
+        if ceil && left > 0 && next < n.saturating_add(w.pads[i].0) {
+            next.saturating_add(w.reach(i)).saturating_sub(whole)
+        } else {
+            0
+        }
     });
     let more = more.collect();
     Ok((w, more))
@@ -180,7 +184,7 @@ fn max_unpool(c: &Call<'_>) -> Values {
         return Err(Error::shape("onnx", format!("output_shape {shape:?} for {} axes", x.rank())));
     }
     // The places count through the result without `output_shape`, which lies in the corner of the one with it.
-    let flat = Tensor::zeros([small.iter().product::<usize>()], x.dtype(), c.device)?;
+    let flat = Tensor::zeros([volume(&small)?], x.dtype(), c.device)?;
     let y = flat.scatter(0, &index.reshape([index.numel()])?, &x.reshape([x.numel()])?)?.reshape(&small)?;
     let room = |(&want, &have): (&usize, &usize)| (0, want as isize - have as isize);
     let sides: Vec<(isize, isize)> = shape.iter().zip(&small).map(room).collect();

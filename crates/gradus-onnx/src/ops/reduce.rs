@@ -160,9 +160,8 @@ fn unique(c: &Call<'_>) -> Values {
         groups.sort_by_key(|group| group[0]);
     }
     let firsts: Vec<i64> = groups.iter().map(|g| g[0] as i64).collect();
-    let mut inverse: Vec<i64> = Vec::new();
     // At most the number of elements of an input.
-    inverse.resize(count, 0);
+    let mut inverse = vec![0i64; count];
     for (i, group) in groups.iter().enumerate() {
         for &at in group {
             inverse[at] = i as i64;

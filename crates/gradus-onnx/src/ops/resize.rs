@@ -95,7 +95,7 @@ fn weights(how: &How<'_>, scale: f64, ratio: f64) -> (i64, Vec<f64>) {
 }
 
 /// The most weights that the host computes for an axis.
-const MOST: usize = 1 << 26;
+const MOST: usize = 1 << 22;
 
 /// Resizes one axis.
 fn along(x: &Tensor, how: &How<'_>, a: &Axis) -> Result<Tensor> {

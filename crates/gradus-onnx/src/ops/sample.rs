@@ -2,7 +2,7 @@
 
 use gradus_tensor::{DType, Error, GridPadding, GridSample, Result, Sampling, Tensor};
 
-use crate::graph::{Call, Row, axis, one, row, size, sizes, unsupported};
+use crate::graph::{Call, Row, axis, one, row, size, sizes, unsupported, volume};
 use crate::value::OnnxValue;
 
 type Values = Result<Vec<OnnxValue>>;
@@ -124,7 +124,7 @@ fn affine_grid(c: &Call<'_>) -> Values {
         return Err(Error::argument("onnx", "an empty size"));
     };
     let rank = dims.len();
-    let points: usize = dims.iter().product();
+    let points = volume(dims)?;
     let line = |n: usize| -> Result<Tensor> {
         let at = Tensor::arange(0, n as i64, 1, DType::I64, c.device)?.to_dtype(theta.dtype())?;
         match aligned {

@@ -170,8 +170,13 @@ fn mel(c: &Call<'_>) -> Values {
     let elem = c.elem_attribute("output_datatype")?.unwrap_or(Elem::F32);
     let dtype = elem.dtype().ok_or_else(|| unsupported(format!("weights of {}", elem.name())))?;
     let rows = length / 2 + 1;
-    if bins.saturating_mul(rows) > 1 << 24 || rate <= 0.0 {
-        return Err(unsupported(format!("a matrix of {rows} x {bins} at a rate of {rate}")));
+    if bins.saturating_mul(rows) > 1 << 24
+        || rate.is_nan()
+        || rate < 1.0
+        || !(0.0..1e9).contains(&lower)
+        || !(0.0..1e9).contains(&upper)
+    {
+        return Err(unsupported(format!("a matrix of {rows} x {bins} from {lower} to {upper} Hz at a rate of {rate}")));
     }
     let mel = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();
     let step = (mel(upper) - mel(lower)) / (bins as f64 + 2.0);
