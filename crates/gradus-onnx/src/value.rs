@@ -107,7 +107,7 @@ impl Array {
     pub fn to_f64(&self, device: &Device) -> Result<Vec<f64>> {
         let raw = self.raw(device)?;
         let values = if self.0.elem.is_small_float() { small_float::decode(self.0.elem, &raw)? } else { raw };
-        values.to_dtype(DType::F64)?.to_vec::<f64>()
+        host_floats(&values)
     }
 
     /// The integers or booleans, downloaded at most once.
@@ -138,6 +138,24 @@ impl Array {
         };
         Ok(*self.0.number.get_or_init(|| number))
     }
+}
+
+/// The elements as f64, on devices without f64 too.
+pub(crate) fn host_floats(tensor: &Tensor) -> Result<Vec<f64>> {
+    match tensor.dtype() {
+        DType::F64 => tensor.to_vec::<f64>(),
+        d if d.is_float() => Ok(tensor.to_dtype(DType::F32)?.to_vec::<f32>()?.into_iter().map(f64::from).collect()),
+        DType::U64 => Ok(tensor.to_vec::<u64>()?.into_iter().map(|v| v as f64).collect()),
+        _ => Ok(download(tensor)?.into_iter().map(|v| v as f64).collect()),
+    }
+}
+
+/// A tensor of numbers that the host computed, on devices without f64 too.
+pub(crate) fn device_floats(values: &[f64], shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+    if dtype == DType::F64 {
+        return Tensor::from_vec(values, shape, device);
+    }
+    Tensor::from_vec(values.iter().map(|&v| v as f32).collect::<Vec<_>>(), shape, device)?.to_dtype(dtype)
 }
 
 /// Makes a tensor of integers or booleans.

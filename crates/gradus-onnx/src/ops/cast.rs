@@ -8,7 +8,7 @@ use super::host;
 use crate::elem::{Elem, STRING};
 use crate::graph::{Call, Row, row, unsupported};
 use crate::small_float::{decode, encode, rounding};
-use crate::value::{Array, OnnxValue, Strings, download};
+use crate::value::{Array, OnnxValue, Strings, device_floats, download};
 
 type Values = Result<Vec<OnnxValue>>;
 
@@ -104,7 +104,7 @@ fn parsed(c: &Call<'_>, s: &Strings, to: Elem) -> Values {
         let value = text.trim().parse::<f64>();
         values.push(value.map_err(|_| Error::argument("onnx", format!("`{text}` is not a number")))?);
     }
-    Ok(vec![Tensor::from_vec(values, &s.shape, c.device)?.to_dtype(dtype)?.into()])
+    Ok(vec![device_floats(&values, &s.shape, dtype, c.device)?.into()])
 }
 
 /// Numbers as strings, floats with a point.

@@ -1,9 +1,9 @@
 //! Matrix products.
 
-use gradus_tensor::{DType, Error, Result, Tensor};
+use gradus_tensor::{Error, Result, Tensor};
 
 use crate::graph::{Call, Row, one, row};
-use crate::value::OnnxValue;
+use crate::value::{OnnxValue, device_floats, host_floats};
 
 type Values = Result<Vec<OnnxValue>>;
 
@@ -49,7 +49,7 @@ fn det(c: &Call<'_>) -> Values {
     if x.requires_grad() {
         return Err(crate::graph::unsupported("the gradient of Det is not supported"));
     }
-    let values = x.to_dtype(DType::F64)?.to_vec::<f64>()?;
+    let values = host_floats(&x)?;
     let lead = &x.shape()[..x.rank() - 2];
     let one_of = |matrix: &[f64]| {
         let mut m = matrix.to_vec();
@@ -80,5 +80,5 @@ fn det(c: &Call<'_>) -> Values {
         0 => (0..lead.iter().product::<usize>()).map(|_| 1.0).collect(),
         _ => values.chunks_exact(n * n).map(one_of).collect(),
     };
-    Ok(one(Tensor::from_vec(results, lead, c.device)?.to_dtype(x.dtype())?))
+    Ok(one(device_floats(&results, lead, x.dtype(), c.device)?))
 }

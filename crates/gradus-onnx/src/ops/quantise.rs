@@ -52,6 +52,11 @@ fn spread(c: &Call<'_>, scale: &Tensor, x: &[usize]) -> Result<Tensor> {
     wide.narrow(at as isize, 0, x[at])
 }
 
+/// The dtype in which sums of products of integers are exact: f64, or on a device without it f32, up to 2^24.
+fn exact(c: &Call<'_>) -> DType {
+    if c.device.backend().supports(DType::F64) { DType::F64 } else { DType::F32 }
+}
+
 /// Rounds and limits to an integer type, or encodes as a small float.
 fn stored(x: &Tensor, elem: Elem, saturate: bool) -> Result<OnnxValue> {
     let tensor = match elem.range() {
@@ -135,13 +140,13 @@ fn rescaled(c: &Call<'_>, y: &Tensor, factor: &Tensor, zero: usize) -> Values {
     let elem = c.array(zero)?.elem();
     let y = y.mul(factor)?;
     let y = if elem.range().is_some() { y.round()? } else { y };
-    Ok(vec![stored(&y.add(values_of(c, zero)?.to_dtype(DType::F64)?)?, elem, true)?])
+    Ok(vec![stored(&y.add(values_of(c, zero)?.to_dtype(exact(c))?)?, elem, true)?])
 }
 
 fn q_linear_mat_mul(c: &Call<'_>) -> Values {
-    let (a, b) = (centred(c, 0, 2, Some(-2), DType::F64)?, centred(c, 3, 5, Some(-1), DType::F64)?);
+    let (a, b) = (centred(c, 0, 2, Some(-2), exact(c))?, centred(c, 3, 5, Some(-1), exact(c))?);
     let wide = |input: usize, along_rows: bool| -> Result<Tensor> {
-        let scale = values_of(c, input)?.to_dtype(DType::F64)?;
+        let scale = values_of(c, input)?.to_dtype(exact(c))?;
         if scale.rank() == 1 && scale.numel() > 1 && along_rows { scale.unsqueeze(-1) } else { Ok(scale) }
     };
     let factor = wide(1, true)?.mul(wide(4, false)?)?.div(wide(6, true)?)?;
@@ -149,18 +154,18 @@ fn q_linear_mat_mul(c: &Call<'_>) -> Values {
 }
 
 fn conv_integer(c: &Call<'_>) -> Values {
-    let (x, w) = (centred(c, 0, 2, None, DType::F64)?, centred(c, 1, 3, Some(0), DType::F64)?);
+    let (x, w) = (centred(c, 0, 2, None, exact(c))?, centred(c, 1, 3, Some(0), exact(c))?);
     let window = Window::of(c, &x, Some(&w.shape()[2..]))?;
     Ok(one(convolved(&x, &w, None, &window, size(c.int("group", 1)?)?)?.to_dtype(DType::I32)?))
 }
 
 fn q_linear_conv(c: &Call<'_>) -> Values {
-    let (x, w) = (centred(c, 0, 2, None, DType::F64)?, centred(c, 3, 5, Some(0), DType::F64)?);
+    let (x, w) = (centred(c, 0, 2, None, exact(c))?, centred(c, 3, 5, Some(0), exact(c))?);
     let window = Window::of(c, &x, Some(&w.shape()[2..]))?;
-    let bias = c.optional(8)?.map(|b| b.to_dtype(DType::F64)).transpose()?;
+    let bias = c.optional(8)?.map(|b| b.to_dtype(exact(c))).transpose()?;
     let y = convolved(&x, &w, bias.as_ref(), &window, size(c.int("group", 1)?)?)?;
-    let (x_scale, y_scale) = (c.tensor(1)?.to_dtype(DType::F64)?, c.tensor(6)?.to_dtype(DType::F64)?);
-    let mut w_scale = c.tensor(4)?.to_dtype(DType::F64)?;
+    let (x_scale, y_scale) = (c.tensor(1)?.to_dtype(exact(c))?, c.tensor(6)?.to_dtype(exact(c))?);
+    let mut w_scale = c.tensor(4)?.to_dtype(exact(c))?;
     if w_scale.numel() == 1 {
         w_scale = w_scale.reshape([1usize; 0])?;
     }

@@ -5,7 +5,7 @@ use gradus_tensor::{DType, Error, Result, Tensor};
 use super::host;
 use crate::elem::Elem;
 use crate::graph::{Call, Row, axis, one, row, size};
-use crate::value::{Array, OnnxValue};
+use crate::value::{Array, OnnxValue, host_floats};
 
 type Values = Result<Vec<OnnxValue>>;
 
@@ -143,7 +143,7 @@ fn unique(c: &Call<'_>) -> Values {
     {
         return Err(Error::argument("onnx", "Unique of integers beyond 2^53 is not supported"));
     }
-    let values = rows.to_dtype(DType::F64)?.to_vec::<f64>()?;
+    let values = host_floats(&rows)?;
     let row = |i: usize| values.get(i * width..(i + 1) * width).unwrap_or_default();
     // At most the number of elements of an input.
     let mut order: Vec<usize> = (0..count).collect();

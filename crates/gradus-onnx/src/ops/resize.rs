@@ -5,7 +5,7 @@ use gradus_tensor::{DType, Error, Result, Tensor};
 
 use super::movement::moved;
 use crate::graph::{Call, Row, axis, row, sizes, unsupported};
-use crate::value::OnnxValue;
+use crate::value::{OnnxValue, device_floats, host_floats};
 
 type Values = Result<Vec<OnnxValue>>;
 
@@ -146,7 +146,7 @@ fn along(x: &Tensor, how: &How<'_>, a: &Axis) -> Result<Tensor> {
         let picked = x.index_select(a.at as isize, &Tensor::from_vec(places, [places.len()], device)?)?;
         let part = match how.mode {
             "nearest" => picked,
-            _ => picked.mul(shaped(Tensor::from_vec(parts, [parts.len()], device)?.to_dtype(x.dtype())?)?)?,
+            _ => picked.mul(shaped(device_floats(parts, &[parts.len()], x.dtype(), device)?)?)?,
         };
         sum = Some(match sum {
             None => part,
@@ -184,7 +184,7 @@ fn run(c: &Call<'_>, how: &How<'_>, axes: &[Axis]) -> Values {
 /// The floats of an input; an empty one counts as missing.
 fn floats(c: &Call<'_>, input: usize) -> Result<Option<Vec<f64>>> {
     match c.optional(input)? {
-        Some(values) if values.numel() > 0 => Ok(Some(values.to_dtype(DType::F64)?.to_vec::<f64>()?)),
+        Some(values) if values.numel() > 0 => Ok(Some(host_floats(&values)?)),
         _ => Ok(None),
     }
 }

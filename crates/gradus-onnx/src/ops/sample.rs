@@ -3,7 +3,7 @@
 use gradus_tensor::{DType, Error, GridPadding, GridSample, Result, Sampling, Tensor};
 
 use crate::graph::{Call, Row, axis, one, row, size, sizes, unsupported, volume};
-use crate::value::OnnxValue;
+use crate::value::{OnnxValue, device_floats, host_floats};
 
 type Values = Result<Vec<OnnxValue>>;
 
@@ -163,7 +163,7 @@ fn roi_align(c: &Call<'_>) -> Values {
     let (rows, columns) = (size(c.int("output_height", 1)?)?, size(c.int("output_width", 1)?)?);
     let (ratio, scale) = (size(c.int("sampling_ratio", 0)?)?, c.float("spatial_scale", 1.0)?);
     let &[n, channels, height, width] = x.shape() else { return Err(Error::shape("onnx", "images belong here")) };
-    let corners = rois.to_dtype(DType::F64)?.to_vec::<f64>()?;
+    let corners = host_floats(&rois)?;
     if height == 0 || width == 0 || corners.len() != 4 * batches.len() {
         return Err(Error::shape("onnx", format!("regions {:?} for {} places", rois.shape(), batches.len())));
     }
@@ -212,7 +212,7 @@ fn roi_align(c: &Call<'_>) -> Values {
         let image = x.select(0, batch as isize)?.reshape([channels, height * width])?;
         let mut all: Option<Tensor> = None;
         for (places, weights) in places.iter().zip(&weights) {
-            let weight = Tensor::from_vec(weights, [weights.len()], c.device)?.to_dtype(x.dtype())?;
+            let weight = device_floats(weights, &[weights.len()], x.dtype(), c.device)?;
             let part = image.index_select(1, &Tensor::from_vec(places, [places.len()], c.device)?)?.mul(weight)?;
             all = Some(match all {
                 None => part,

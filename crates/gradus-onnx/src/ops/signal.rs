@@ -2,11 +2,11 @@
 
 use std::f64::consts::PI;
 
-use gradus_tensor::{DType, Error, PadMode, Result, Scalar, Tensor};
+use gradus_tensor::{Error, PadMode, Result, Scalar, Tensor};
 
 use crate::elem::Elem;
 use crate::graph::{Call, Row, axis, one, row, size, unsupported};
-use crate::value::OnnxValue;
+use crate::value::{OnnxValue, device_floats};
 
 type Values = Result<Vec<OnnxValue>>;
 
@@ -40,7 +40,7 @@ impl Transform {
             let entry = |(i, j): (usize, usize)| f(2.0 * PI * ((i * j) % n) as f64 / n as f64);
             // At most the square of `LONGEST`.
             let values: Vec<f64> = (0..from).flat_map(|i| (0..to).map(move |j| (i, j))).map(entry).collect();
-            Tensor::from_vec(values, [from, to], like.device())?.to_dtype(like.dtype())
+            device_floats(&values, &[from, to], like.dtype(), like.device())
         };
         Ok((table(f64::cos)?, table(f64::sin)?))
     }
@@ -74,7 +74,7 @@ impl Transform {
             let weight = |k: usize| if k == 0 || 2 * k == n { 1.0 } else { 2.0 } / n as f64;
             // At most half of `LONGEST`.
             let weights: Vec<f64> = (0..half).map(weight).collect();
-            let weights = Tensor::from_vec(weights, [half], real.device())?.to_dtype(real.dtype())?;
+            let weights = device_floats(&weights, &[half], real.dtype(), real.device())?;
             let mut y = re.mul(&weights)?.matmul(&cos)?;
             if let Some(im) = im {
                 y = y.sub(im.mul(&weights)?.matmul(&sin)?)?;
@@ -158,9 +158,16 @@ fn window(c: &Call<'_>, [a, b, d]: [f64; 3]) -> Values {
     let elem = c.elem_attribute("output_datatype")?.unwrap_or(Elem::F32);
     let dtype = elem.dtype().ok_or_else(|| unsupported(format!("a window of {}", elem.name())))?;
     let span = if periodic { n as f64 } else { n as f64 - 1.0 };
-    let angle = Tensor::arange(0, n as i64, 1, DType::I64, c.device)?.to_dtype(DType::F64)?.mul(2.0 * PI / span)?;
-    let y = angle.cos()?.mul(-b)?.add(a)?.add(angle.mul(2.0)?.cos()?.mul(d)?)?;
-    Ok(one(y.to_dtype(dtype)?))
+    if n > 1 << 24 {
+        return Err(unsupported(format!("a window of {n} points")));
+    }
+    let value = |i: usize| {
+        let angle = 2.0 * PI * i as f64 / span;
+        a - b * angle.cos() + d * (2.0 * angle).cos()
+    };
+    // At most 2^24.
+    let values: Vec<f64> = (0..n).map(value).collect();
+    Ok(one(device_floats(&values, &[n], dtype, c.device)?))
 }
 
 fn mel(c: &Call<'_>) -> Values {
@@ -201,5 +208,5 @@ fn mel(c: &Call<'_>) -> Values {
         }
         (centre..right.min(rows as i64)).for_each(|j| put(j, (right - j) as f64 / (right - centre) as f64));
     }
-    Ok(one(Tensor::from_vec(values, [rows, bins], c.device)?.to_dtype(dtype)?))
+    Ok(one(device_floats(&values, &[rows, bins], dtype, c.device)?))
 }

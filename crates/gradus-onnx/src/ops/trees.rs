@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use gradus_tensor::{DType, Error, Result, Tensor};
+use gradus_tensor::{Error, Result};
 
 use crate::graph::{Call, Row, one, row, size, unsupported};
-use crate::value::OnnxValue;
+use crate::value::{OnnxValue, device_floats, host_floats};
 
 type Values = Result<Vec<OnnxValue>>;
 
@@ -79,7 +79,7 @@ fn trees(c: &Call<'_>) -> Values {
         }
         Err(broken())
     };
-    let values = x.to_dtype(DType::F64)?.to_vec::<f64>()?;
+    let values = host_floats(&x)?;
     let mut results: Vec<Option<f64>> = Vec::new();
     // At most 2^24.
     results.resize(rows * outputs, None);
@@ -103,5 +103,5 @@ fn trees(c: &Call<'_>) -> Values {
     }
     let n = if how == 0 { roots.len().max(1) as f64 } else { 1.0 };
     let results: Vec<f64> = results.into_iter().map(|r| r.unwrap_or(0.0) / n).collect();
-    Ok(one(Tensor::from_vec(results, [rows, outputs], c.device)?.to_dtype(x.dtype())?))
+    Ok(one(device_floats(&results, &[rows, outputs], x.dtype(), c.device)?))
 }
