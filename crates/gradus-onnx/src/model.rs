@@ -1,20 +1,22 @@
 //! [`OnnxModel`]: a model that runs.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
+use gradus_nn::{Module, Parameter, Visitor, VisitorMut};
 use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Result, Tensor};
 
 use crate::decode::Place;
 use crate::elem::Elem;
-use crate::graph::{Graph, State};
+use crate::graph::{Graph, Slot, State};
 use crate::inspect::{OnnxPort, OnnxReport, port, report};
 use crate::plan::plan;
 use crate::proto::{self, Proto};
-use crate::run::{check_empty, run};
+use crate::run::{check_empty, run_with};
 use crate::value::{Array, OnnxValue};
 use crate::wire::Message;
 
@@ -40,6 +42,8 @@ pub struct OnnxModel {
     device: Device,
     random: Mutex<Generator>,
     max_rounds: u64,
+    /// The parameters, by the names of the constants whose place they take.
+    trained: BTreeMap<String, Parameter>,
     /// The type of each of the graph's inputs.
     ports: Vec<OnnxPort>,
 }
@@ -95,7 +99,15 @@ impl OnnxModel {
         let graph = plan(&model, &Place { device, folder })?;
         let random = Mutex::new(Generator::new(0));
         let ports = model.graph.iter().flat_map(|g| &g.inputs).map(port).collect();
-        Ok(OnnxModel { graph, report, device: device.clone(), random, max_rounds: MAX_ROUNDS, ports })
+        Ok(OnnxModel {
+            graph,
+            report,
+            device: device.clone(),
+            random,
+            max_rounds: MAX_ROUNDS,
+            trained: BTreeMap::new(),
+            ports,
+        })
     }
 
     /// Sets the seed of the random numbers that nodes without a seed of their own draw. It is 0 at first, and the draws
@@ -190,7 +202,14 @@ impl OnnxModel {
             values.push(given);
         }
         let state = State { device: &self.device, random: &self.random, rounds: Cell::new(self.max_rounds) };
-        let outputs = run(&self.graph, values, &[], &state)?;
+        let trained = |(name, slot, _): &(String, Slot, OnnxValue)| {
+            self.trained.get(name).map(|parameter| (*slot, parameter.tensor().clone().into()))
+        };
+        let trained = match self.trained.is_empty() {
+            true => Vec::new(),
+            false => self.graph.constants.iter().filter_map(trained).collect(),
+        };
+        let outputs = run_with(&self.graph, trained, values, &[], &state)?;
         Ok(self.graph.outputs.iter().map(|(name, _)| name.clone()).zip(outputs).collect())
     }
 
@@ -211,43 +230,62 @@ impl OnnxModel {
     }
 
     /// The float initialisers and constants with their names in the file. Some exporters write all weights as constants.
-    /// Those that require gradients came from
-    /// [`trainable`](OnnxModel::trainable).
     pub fn parameters(&self) -> Vec<(String, Tensor)> {
-        let float = |value: &OnnxValue| match value {
-            OnnxValue::Tensor(a) if a.elem().dtype().is_some_and(|d| d.is_float()) => a.tensor(&self.device).ok(),
+        let float = |name: &str, value: &OnnxValue| match (self.trained.get(name), value) {
+            (Some(parameter), _) => Some(parameter.tensor().clone()),
+            (None, OnnxValue::Tensor(a)) if is_float(a) => a.tensor(&self.device).ok(),
             _ => None,
         };
-        self.graph.constants.iter().filter_map(|(name, _, value)| Some((name.clone(), float(value)?))).collect()
+        self.graph.constants.iter().filter_map(|(name, _, value)| Some((name.clone(), float(name, value)?))).collect()
     }
 
-    /// Makes the float initialisers and constants whose names match `pattern` leaves that require gradients, and returns them. `*` in
-    /// the pattern stands for any text. What an optimiser does to the tensors, the next run sees.
+    /// Makes the float initialisers and constants whose names match `pattern` parameters, and returns them. `*` in the
+    /// pattern stands for any text. The model is a [`Module`] of its parameters: `named_parameters` gives them to an
+    /// optimiser, and `state_dict` saves them.
     ///
     /// # Errors
     /// Fails if none matches.
     #[track_caller]
-    pub fn trainable(&mut self, pattern: &str) -> Result<Vec<(String, Tensor)>> {
-        let mut leaves = Vec::new();
-        for (name, _, value) in &mut self.graph.constants {
-            let OnnxValue::Tensor(array) = &*value else { continue };
-            if !matches(pattern, name) || !array.elem().dtype().is_some_and(|d| d.is_float()) {
+    pub fn trainable(&mut self, pattern: &str) -> Result<Vec<(String, Parameter)>> {
+        let mut parameters = Vec::new();
+        for (name, _, value) in &self.graph.constants {
+            let OnnxValue::Tensor(array) = value else { continue };
+            if !matches(pattern, name) || !is_float(array) {
                 continue;
             }
-            let tensor = array.tensor(&self.device).here()?;
-            let leaf = if tensor.requires_grad() { tensor } else { tensor.with_grad().here()? };
-            *value = OnnxValue::Tensor(Array::new(leaf.clone()));
-            leaves.push((name.clone(), leaf));
+            let parameter = match self.trained.get(name) {
+                Some(parameter) => parameter.clone(),
+                None => {
+                    // Its own memory: what is trained must not change other constants.
+                    let parameter = Parameter::new(array.tensor(&self.device).here()?.copy().here()?).here()?;
+                    self.trained.insert(name.clone(), parameter.clone());
+                    parameter
+                }
+            };
+            parameters.push((name.clone(), parameter));
         }
-        if leaves.is_empty() {
-            let e = Error::argument(
-                "trainable",
-                format!("no float initialiser or constant of the model matches `{pattern}`"),
-            );
-            return Err(e.help("parameters() lists them"));
+        if parameters.is_empty() {
+            let m = format!("no float initialiser or constant of the model matches `{pattern}`");
+            return Err(Error::argument("trainable", m).help("parameters() lists them"));
         }
-        Ok(leaves)
+        Ok(parameters)
     }
+}
+
+/// The parameters are those that [`OnnxModel::trainable`] has made, under their names in the file.
+impl Module for OnnxModel {
+    fn visit<'m>(&'m self, visitor: &mut Visitor<'m>) {
+        visitor.kind("OnnxModel");
+        self.trained.visit(visitor);
+    }
+
+    fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
+        self.trained.visit_mut(visitor);
+    }
+}
+
+fn is_float(array: &Array) -> bool {
+    array.elem().dtype().is_some_and(|d| d.is_float())
 }
 
 /// Fails unless a value is what the file says of the input.

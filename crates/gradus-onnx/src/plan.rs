@@ -190,7 +190,9 @@ impl<'p> Planner<'p> {
                 }
                 let outputs: Vec<_> =
                     node.outputs.iter().map(|name| (!name.is_empty()).then(|| parts.slot())).collect();
+                // Constants of functions stay nodes: their names are not unique.
                 if row.name == "Constant"
+                    && scope.depth == 0
                     && let [(_, Attribute::Value(value))] = &planned[..]
                     && let ([name], &[Some(slot)]) = (&node.outputs[..], &outputs[..])
                 {

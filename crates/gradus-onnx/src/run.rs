@@ -4,13 +4,24 @@ use std::cell::Cell;
 
 use gradus_tensor::{Error, Result};
 
-use crate::graph::{Call, Graph, Node, State, unsupported};
+use crate::graph::{Call, Graph, Node, Slot, State, unsupported};
 use crate::value::OnnxValue;
 
 /// Runs a graph on its inputs; `None` leaves an initialiser of that name. `around` holds the values of the graph around
 /// it.
 pub(crate) fn run(
     graph: &Graph,
+    inputs: Vec<Option<OnnxValue>>,
+    around: &[Option<OnnxValue>],
+    state: &State<'_>,
+) -> Result<Vec<OnnxValue>> {
+    run_with(graph, Vec::new(), inputs, around, state)
+}
+
+/// [`run`] with other values in place of some constants.
+pub(crate) fn run_with(
+    graph: &Graph,
+    replaced: Vec<(Slot, OnnxValue)>,
     inputs: Vec<Option<OnnxValue>>,
     around: &[Option<OnnxValue>],
     state: &State<'_>,
@@ -24,6 +35,9 @@ pub(crate) fn run(
     values.resize(graph.slots, None);
     for (_, slot, value) in &graph.constants {
         values[*slot] = Some(value.clone());
+    }
+    for (slot, value) in replaced {
+        values[slot] = Some(value);
     }
     for (value, (_, slot)) in inputs.into_iter().zip(&graph.inputs) {
         if value.is_some() {
