@@ -3,13 +3,14 @@
 use std::panic::Location;
 
 /// The crates of Gradus, whose lines are not shown to users.
-const OURS: [&str; 14] = [
+const OURS: [&str; 15] = [
     "gradus",
     "gradus-backend",
     "gradus-cli",
     "gradus-cpu",
     "gradus-data",
     "gradus-file",
+    "gradus-graph",
     "gradus-image",
     "gradus-nn",
     "gradus-nn-derive",
