@@ -29,7 +29,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         filter: crate::filters::Filter,
     },
-    /// Show what an ONNX model holds
+    /// Show what an ONNX model holds, or run it
     #[cfg(feature = "onnx")]
     Onnx {
         #[command(subcommand)]
@@ -133,6 +133,27 @@ pub(crate) enum OnnxCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+    /// Run a model on arrays of NumPy
+    Run(OnnxRunArgs),
+}
+
+#[cfg(feature = "onnx")]
+#[derive(Debug, clap::Args)]
+pub(crate) struct OnnxRunArgs {
+    /// The model
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// An input of the model, and a .npy file of its dtype and shape; repeated for each input
+    #[arg(long = "input", value_name = "NAME=FILE.npy")]
+    pub(crate) inputs: Vec<String>,
+
+    /// File for the outputs, under their names; an existing file is replaced
+    #[arg(long, value_name = "FILE.npz")]
+    pub(crate) out: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) common: Common,
 }
 
 #[derive(Debug, clap::Args)]

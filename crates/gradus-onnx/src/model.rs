@@ -11,7 +11,6 @@ use gradus_nn::{Module, Parameter, Visitor, VisitorMut};
 use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Result, Tensor};
 
 use crate::decode::Place;
-use crate::elem::Elem;
 use crate::graph::{Graph, Slot, State};
 use crate::inspect::{OnnxPort, OnnxReport, port, report};
 use crate::plan::plan;
@@ -317,15 +316,4 @@ fn matches(pattern: &str, name: &str) -> bool {
         }
     }
     rest.ends_with(last)
-}
-
-/// The element type of a tensor, for tools that compare values.
-impl OnnxValue {
-    /// The element type, if this is a tensor of numbers.
-    pub fn elem(&self) -> Option<Elem> {
-        match self {
-            OnnxValue::Tensor(array) => Some(array.elem()),
-            _ => None,
-        }
-    }
 }

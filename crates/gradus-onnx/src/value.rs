@@ -187,6 +187,14 @@ pub(crate) fn download(tensor: &Tensor) -> Result<Vec<i64>> {
 }
 
 impl OnnxValue {
+    /// The element type, if this is a tensor of numbers.
+    pub fn elem(&self) -> Option<Elem> {
+        match self {
+            OnnxValue::Tensor(array) => Some(array.elem()),
+            _ => None,
+        }
+    }
+
     /// What kind of value this is, for errors.
     pub(crate) fn describe(&self) -> String {
         match self {

@@ -110,17 +110,13 @@ fn parsed(c: &Call<'_>, s: &Strings, to: Elem) -> Values {
 /// Numbers as strings, floats with a point.
 fn written(values: &[f64], elem: Elem) -> Vec<String> {
     let text = |&v: &f64| match elem {
+        _ if v.is_nan() => "nan".to_owned(),
         Elem::F64 => format!("{v:?}"),
-        e if e.range().is_some() => format!("{v}"),
         Elem::Bool => if v == 0.0 { "False" } else { "True" }.to_owned(),
+        e if e.range().is_some() => format!("{v}"),
         _ => format!("{:?}", v as f32),
     };
-    let numpy = |text: String| match text.as_str() {
-        "NaN" => "nan".to_owned(),
-        "inf" | "-inf" => text,
-        _ => text,
-    };
-    values.iter().map(text).map(numpy).collect()
+    values.iter().map(text).collect()
 }
 
 /// The same bits as another element type of the same size.
