@@ -261,7 +261,11 @@ fn attention_of_other_sizes_has_weights_of_its_own() {
         let layer = MultiheadAttention::new(4, 2, config, init).unwrap();
         assert_eq!(parameters(&layer), named(&[("in_proj_weight", &[12, 4]), ("out_proj.weight", &[4, 4])]));
         assert!(layer.attend(&q, &q.narrow(1, 0, 2).unwrap(), &q, None, Causal::No).is_err());
-        assert!(layer.forward(&values(&[3, 4], &d)).is_err());
+        // Without a batch axis, as in PyTorch.
+        let single = values(&[3, 4], &d);
+        let batched = layer.forward(&single.unsqueeze(0).unwrap()).unwrap();
+        assert_eq!(numbers(&layer.forward(&single).unwrap()), numbers(&batched));
+        assert!(layer.forward(&values(&[4], &d)).is_err());
     });
 }
 

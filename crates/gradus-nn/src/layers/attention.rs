@@ -155,6 +155,23 @@ impl Default for MultiheadAttentionConfig {
 /// A result with the heads `[n, heads, lq, ..]`, and the attention weights if they were asked for.
 type Heads = (Tensor, Option<Tensor>);
 
+/// `[n, length, features]` as `[n, heads, length, features per head]`.
+#[track_caller]
+fn split_heads(t: &Tensor, heads: usize) -> Result<Tensor> {
+    let [n, l, features] = [t.shape()[0], t.shape()[1], t.shape()[2]];
+    t.reshape([n, l, heads, features / heads])?.transpose(1, 2)
+}
+
+/// `[n, key heads, length, size]` with each head repeated, so that there are `heads`.
+#[track_caller]
+fn repeat_heads(t: &Tensor, heads: usize) -> Result<Tensor> {
+    let [n, own, l, size] = [t.shape()[0], t.shape()[1], t.shape()[2], t.shape()[3]];
+    if own == heads {
+        return Ok(t.clone());
+    }
+    t.unsqueeze(2)?.expand([n, own, heads / own, l, size])?.reshape([n, heads, l, size])
+}
+
 impl MultiheadAttention {
     /// Creates a layer with new parameters.
     ///
@@ -318,12 +335,9 @@ impl MultiheadAttention {
                 return Err(e.operand(name, t.shape(), t.dtype(), t.device()));
             }
         }
-        let batch = |t: &Tensor| match () {
-            () if single => t.unsqueeze(0),
-            () if self.batch_first => Ok(t.clone()),
-            () => t.transpose(0, 1),
-        };
-        let (query, key, value) = (batch(inputs[0])?, batch(inputs[1])?, batch(inputs[2])?);
+        let [query, key, value] = inputs;
+        let (query, key, value) =
+            (self.batched(query, single)?, self.batched(key, single)?, self.batched(value, single)?);
         let (n, lq) = (query.shape()[0], query.shape()[1]);
         let (h, hk, size) = (self.num_heads, self.num_kv_heads, self.embed_dim / self.num_heads);
         let (e, kv) = (self.embed_dim, hk * size);
@@ -337,8 +351,7 @@ impl MultiheadAttention {
             v = Tensor::cat(&[&v, &bias_v.expand(one)?], 1)?;
             added += 1;
         }
-        let heads = |t: &Tensor, heads: usize| t.reshape([t.shape()[0], t.shape()[1], heads, size])?.transpose(1, 2);
-        (q, k, v) = (heads(&q, h)?, heads(&k, hk)?, heads(&v, hk)?);
+        (q, k, v) = (split_heads(&q, h)?, split_heads(&k, hk)?, split_heads(&v, hk)?);
         if self.add_zero_attn {
             let zero = Tensor::zeros([k.shape()[0], hk, 1, size], k.dtype(), k.device())?;
             (k, v) = (Tensor::cat(&[&k, &zero], 2)?, Tensor::cat(&[&v, &zero], 2)?);
@@ -376,6 +389,16 @@ impl MultiheadAttention {
         })
     }
 
+    /// An input as `[n, length, features]`.
+    #[track_caller]
+    fn batched(&self, t: &Tensor, single: bool) -> Result<Tensor> {
+        match () {
+            () if single => t.unsqueeze(0),
+            () if self.batch_first => Ok(t.clone()),
+            () => t.transpose(0, 1),
+        }
+    }
+
     /// The attention of the heads, with dropout while the layer trains.
     #[track_caller]
     fn heads(&self, [q, k, v]: [&Tensor; 3], mask: Option<&Tensor>, causal: Causal, weights: bool) -> Result<Heads> {
@@ -383,16 +406,9 @@ impl MultiheadAttention {
         let (mut generator, _source) = (self.random.get(), self.random.as_source());
         let drops = self.mode.is_training() && self.dropout > 0.0;
         let found = if weights {
-            let (h, hk, size) = (q.shape()[1], k.shape()[1], q.shape()[3]);
-            let shared = |t: &Tensor| -> Result<Tensor> {
-                if h == hk {
-                    return Ok(t.clone());
-                }
-                let (n, l) = (t.shape()[0], t.shape()[2]);
-                t.unsqueeze(2)?.expand([n, hk, h / hk, l, size])?.reshape([n, h, l, size])
-            };
+            let (h, size) = (q.shape()[1], q.shape()[3]);
             let scale = if size > 0 { 1.0 / (size as f64).sqrt() } else { 1.0 };
-            let mut scores = q.mul(scale)?.matmul(&shared(k)?.transpose(-2, -1)?)?;
+            let mut scores = q.mul(scale)?.matmul(&repeat_heads(k, h)?.transpose(-2, -1)?)?;
             let mut keep = None;
             match mask {
                 Some(m) if m.dtype() == DType::Bool => keep = Some(m.clone()),
@@ -408,7 +424,7 @@ impl MultiheadAttention {
             if drops {
                 p = p.dropout(self.dropout, &mut generator)?;
             }
-            (p.matmul(&shared(v)?)?, Some(p))
+            (p.matmul(&repeat_heads(v, h)?)?, Some(p))
         } else {
             let mut options = AttentionOptions::new().causal(causal);
             if let Some(mask) = mask {
