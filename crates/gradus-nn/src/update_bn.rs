@@ -2,7 +2,7 @@
 
 use gradus_tensor::{Error, Result, Tensor, no_grad_guard};
 
-use crate::{Buffer, Item, Mode, Module, Visitor};
+use crate::{Buffer, Item, ItemMut, Mode, Module, Visitor, VisitorMut};
 
 const OP: &str = "update_bn";
 
@@ -18,7 +18,8 @@ struct Layer {
 
 /// Computes the running statistics of all batch normalisations anew: as the mean over `batches`, which `forward` passes
 /// through the model. The weights of an [`AveragedModel`](crate::AveragedModel) need this, since no batch was ever
-/// normalised with them. The model is in training mode meanwhile, and afterwards in the mode that it was in.
+/// normalised with them. The model is in training mode meanwhile, and afterwards each module is in the mode that it was
+/// in. Other layers, such as [`InstanceNorm`](crate::InstanceNorm), update their statistics as in training.
 ///
 /// ```
 /// # use gradus_nn::{AveragedModel, BatchNorm2d, BatchNormConfig, Forward, Init, Module, update_bn};
@@ -30,7 +31,7 @@ struct Layer {
 /// let batches = [1.0f32, 5.0].map(|v| Tensor::from_vec([v, v + 2.0], [2, 1], &device));
 /// average.within(&mut model, |model| {
 ///     update_bn(model, batches, |model, batch| model.forward(batch).map(|_| ()))?;
-///     assert_eq!(model.running_mean.tensor().item()?, 4.0);
+///     assert_eq!(model.running_mean.as_ref().unwrap().tensor().item()?, 4.0);
 ///     Ok(())
 /// })?;
 /// # assert_eq!(average.state_dict()?.get("running_mean").unwrap().item()?, 4.0);
@@ -49,13 +50,22 @@ pub fn update_bn<M: Module + ?Sized, B>(
     let _guard = no_grad_guard();
     let layers = layers(model)?;
     let before: Vec<[Tensor; 3]> = layers.iter().map(|l| [&l.mean, &l.var, &l.count].map(Buffer::tensor)).collect();
-    let mut training = false;
-    Visitor::walk(model, &mut |_, item| training |= matches!(item, Item::Mode(Mode::Train)));
+    let mut modes: Vec<Mode> = Vec::new();
+    Visitor::walk(model, &mut |_, item| {
+        if let Item::Mode(mode) = item {
+            modes.push(mode);
+        }
+    });
     model.train();
     let done = collect(model, &layers, batches, &mut forward);
-    if !training {
-        model.eval();
-    }
+    let mut modes = modes.into_iter();
+    VisitorMut::walk(model, &mut |_, item| {
+        if let ItemMut::Mode(mode) = item
+            && let Some(before) = modes.next()
+        {
+            *mode = before;
+        }
+    });
     if done.is_err() {
         for (layer, [mean, var, count]) in layers.iter().zip(&before) {
             layer.mean.set(mean)?;
@@ -66,28 +76,36 @@ pub fn update_bn<M: Module + ?Sized, B>(
     done
 }
 
-/// The layers of a model that have running statistics: those with these buffers beside a setting called `momentum`. A
-/// walk shows a setting as text, from which an f64 is read back exactly.
+/// The batch normalisations of a model that have running statistics. A walk shows the setting `momentum` as text, from
+/// which an f64 is read back exactly.
 #[track_caller]
 fn layers<M: Module + ?Sized>(model: &M) -> Result<Vec<Layer>> {
     let buffers = model.named_buffers();
     let buffer = |name: &str| buffers.iter().find(|(n, _)| n == name).map(|(_, buffer)| buffer.clone());
-    let mut settings: Vec<(String, String)> = Vec::new();
-    Visitor::walk(model, &mut |name, item| {
-        if let (Item::Setting(value), true) = (item, name.ends_with("momentum")) {
-            settings.push((name.to_owned(), format!("{value:?}")));
+    // The path of each batch normalisation with a dot, and its momentum.
+    let mut norms: Vec<(String, String)> = Vec::new();
+    Visitor::walk(model, &mut |path, item| match item {
+        Item::Kind("BatchNorm") => {
+            let dot = if path.is_empty() { "" } else { "." };
+            norms.push((format!("{path}{dot}"), "None".to_owned()));
         }
+        Item::Setting(value) => {
+            if let Some((stem, text)) = norms.last_mut()
+                && path.strip_prefix(&**stem) == Some("momentum")
+            {
+                *text = format!("{value:?}");
+            }
+        }
+        _ => {}
     });
     let mut layers = Vec::new();
-    for (setting, text) in settings {
-        let stem = setting.strip_suffix("momentum").unwrap_or_default();
+    for (stem, text) in norms {
         let of = |what: &str| buffer(&format!("{stem}{what}"));
         let (Some(mean), Some(var), Some(count)) = (of("running_mean"), of("running_var"), of("num_batches_tracked"))
         else {
             continue;
         };
         let name = stem.trim_end_matches('.').to_owned();
-        let text = text.trim_start_matches("Some(").trim_end_matches(')');
         let momentum = match text.parse::<f64>() {
             Ok(m) if m > 0.0 => Some(m),
             Err(_) if text == "None" => None,

@@ -5,8 +5,8 @@ mod common;
 
 use common::{assert_close, device, gradients, parameter, with_init};
 use gradus_nn::{
-    AveragedModel, BatchNorm2d, BatchNormConfig, Forward, Init, Linear, Module, Sequential, StateDict, Strict,
-    clip_grad_norm_with, grad_norm, update_bn,
+    AveragedModel, BatchNorm2d, BatchNormConfig, Forward, Init, InstanceNorm, InstanceNormConfig, Linear, Module,
+    Sequential, StateDict, Strict, clip_grad_norm_with, grad_norm, update_bn,
 };
 use gradus_tensor::{DType, Device, Generator, Result, Tensor};
 use serde_json::Value;
@@ -143,6 +143,38 @@ fn statistics_are_as_before_after_an_error() -> Result<()> {
     let none: [Result<Tensor>; 0] = [];
     assert!(update_bn(&mut model, none, once).is_err());
     assert_eq!(bytes(&model), before);
+    Ok(())
+}
+
+#[test]
+fn only_batch_norms_are_computed_anew_and_each_mode_is_restored() -> Result<()> {
+    #[derive(Module)]
+    struct Both {
+        batch: BatchNorm2d,
+        instance: InstanceNorm,
+    }
+    let device = device();
+    let config = InstanceNormConfig { track_running_stats: true, ..InstanceNormConfig::default() };
+    let instance = with_init(&device, |init| InstanceNorm::new(3, config, init))?;
+    let mut both = Both { batch: model(&device).norm, instance };
+    both.batch.eval();
+    let x = values(&[4, 3, 5], 1.0, &device);
+    let modules = |both: &Both, x: &Tensor| both.instance.forward(x).and_then(|y| both.batch.forward(&y)).map(|_| ());
+    // One batch in training gives the instance norm the statistics that it has afterwards.
+    let twin = with_init(&device, |init| InstanceNorm::new(3, config, init))?;
+    let _ = twin.forward(&x)?;
+    update_bn(&mut both, [Ok(x.clone())], modules)?;
+    for (name, values) in twin.state_dict()?.iter() {
+        let found = both.instance.state_dict()?;
+        assert_eq!(found.get(name).unwrap().to_bytes()?, values.to_bytes()?, "{name}");
+    }
+    assert_ne!(both.batch.state_dict()?.get("running_var").unwrap().to_vec::<f64>()?, [1.0; 3]);
+    // The batch norm is in evaluation still, and the instance norm in training.
+    let before = both.state_dict()?;
+    modules(&both, &x.mul(3.0)?)?;
+    let after = both.state_dict()?;
+    let same = |name: &str| Ok(before.get(name).unwrap().to_bytes()? == after.get(name).unwrap().to_bytes()?);
+    assert!(same("batch.running_mean")? && !same("instance.running_var")?);
     Ok(())
 }
 
