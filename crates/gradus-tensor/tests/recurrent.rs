@@ -4,7 +4,7 @@
 mod common;
 
 use common::cpu;
-use gradus_tensor::autograd::{gradcheck, gradgradcheck};
+use gradus_tensor::autograd::{BackwardOptions, grad, gradcheck, gradgradcheck};
 use gradus_tensor::ops::{RecurrentCell, RecurrentOptions};
 use gradus_tensor::{DType, Generator, Result, Tensor};
 
@@ -92,6 +92,48 @@ fn a_sequence_among_longer_ones_equals_the_sequence_alone() {
             for (final_state, of_one) in together[1..].iter().zip(&alone[1..]) {
                 let of_row = final_state.narrow(0, i, 1).unwrap();
                 assert_eq!(of_row.to_vec::<f64>().unwrap(), of_one.to_vec::<f64>().unwrap());
+            }
+        }
+    });
+}
+
+#[test]
+fn what_stands_in_the_padding_changes_nothing() {
+    each(|cell, reverse, lengths| {
+        let Some(lengths) = lengths else { return };
+        let [t, b, features, _] = SIZES;
+        let found = |padding: f64, create_graph: bool| {
+            let mut x = inputs(cell);
+            let mut numbers = x[0].to_vec::<f64>().unwrap();
+            for (i, v) in numbers.iter_mut().enumerate() {
+                let (step, sequence) = (i / features / b, i / features % b);
+                if step >= lengths[sequence] {
+                    *v = padding;
+                }
+            }
+            x[0] = Tensor::from_vec(numbers, [t, b, features], &cpu()).unwrap();
+            let x: Vec<Tensor> = x.iter().map(|t| t.with_grad().unwrap()).collect();
+            let y = run(cell, reverse, Some(lengths), &x).unwrap();
+            let loss = y.square().unwrap().sum_all().unwrap();
+            let mut all = vec![y.to_vec::<f64>().unwrap()];
+            let gradients = if create_graph {
+                let wanted: Vec<&Tensor> = x.iter().collect();
+                let options = BackwardOptions::new().create_graph();
+                let first = grad(&[&loss], &wanted, None, options).unwrap();
+                let norms = first.iter().flatten().map(|g| g.square().unwrap().sum_all().unwrap());
+                let sum = norms.reduce(|a, b| a.add(&b).unwrap()).unwrap();
+                sum.backward().unwrap()
+            } else {
+                loss.backward().unwrap()
+            };
+            all.extend(x.iter().map(|x| gradients.get(x).unwrap().to_vec::<f64>().unwrap()));
+            all
+        };
+        for twice in [false, true] {
+            let wanted = found(0.0, twice);
+            assert!(wanted.iter().flatten().all(|v| v.is_finite()));
+            for padding in [f64::NAN, f64::INFINITY] {
+                assert_eq!(found(padding, twice), wanted, "{cell:?} {reverse} {twice}");
             }
         }
     });

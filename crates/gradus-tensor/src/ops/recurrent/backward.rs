@@ -182,7 +182,7 @@ impl Recurrent {
         if g.iter().all(Option::is_none) {
             return Ok(out);
         }
-        let (x, h0) = (ctx.input(0)?, ctx.input(1)?);
+        let (x, h0) = (self.without_padding(ctx.input(0)?)?, ctx.input(1)?);
         let (w_ih, w_hh) = (ctx.input(1 + states)?, ctx.input(2 + states)?);
         let steps = self.steps(x.shape(), h0.shape()[1]);
         let (shape, rows) = (steps.states()?, steps.t * steps.b);
@@ -266,6 +266,17 @@ impl Recurrent {
             });
         }
         Ok(out)
+    }
+
+    /// The input with zeros where no sequence has a step: a product of the NaN that may be there with 0 would be NaN.
+    #[track_caller]
+    fn without_padding(&self, x: Tensor) -> Result<Tensor> {
+        let Some(sizes) = &self.batch_sizes else { return Ok(x) };
+        let (t, b, device) = (x.shape()[0], x.shape()[1], x.device());
+        // At most as many as the input has steps.
+        let sizes: Vec<i64> = sizes.iter().map(|&n| n as i64).collect();
+        let sizes = Tensor::from_vec(sizes, [t, 1, 1], device)?;
+        Tensor::arange(0, b as i64, 1, DType::I64, device)?.unsqueeze(1)?.lt(&sizes)?.where_(&x, 0)
     }
 
     /// The states `[t, b, hidden]` that the steps begin with, from those that they end with and the initial ones.
