@@ -21,7 +21,8 @@ use smallvec::SmallVec;
 use super::autocast;
 use crate::Tensor;
 
-/// The dtype that operands share, or in which [`autocast`](crate::autocast) computes the operation. Errors show the operands by `names`, or by number if they have no name.
+/// The dtype that operands share, or in which [`autocast`](crate::autocast) computes the operation. Errors show the
+/// operands by `names`, or by number if they have no name.
 #[track_caller]
 pub(super) fn common_dtype(op: &str, operands: &[&Tensor], names: &[&str]) -> Result<DType> {
     let mut common = operands[0].dtype();

@@ -248,12 +248,12 @@ impl Tensor {
     ///
     /// `states` are the initial states `[b, hidden]`: the hidden state and, for an LSTM, the cell state. `weights` are
     /// `w_ih [gates * hidden, in]` and `w_hh [gates * hidden, hidden]`, and `biases` two vectors `[gates * hidden]`.
-    /// The formulas stand at [`RecurrentCell`]; they and the order of the gates are PyTorch's. Where `relu` is at its corner, its slope is 0. Half precision is
-    /// computed in f32, and the results are rounded once.
+    /// The formulas stand at [`RecurrentCell`]; they and the order of the gates are PyTorch's. The slope of ReLU at 0 is
+    /// 0. Half precision is computed in f32, and the results are rounded once.
     ///
     /// # Errors
-    /// Fails if an operand has another shape; if there are no time steps or no hidden features; and if lengths are not in
-    /// descending order, are 0 or exceed `t`, or are not as many as there are sequences.
+    /// Fails if an operand has another shape; if there are no time steps or no hidden features; and if lengths are not
+    /// in descending order, are 0 or exceed `t`, or are not as many as there are sequences.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

@@ -522,7 +522,7 @@ const NOTHING: &[Row] = kinks! {
     {
         of: "recurrent", at: "relu of 0", inputs: [[0.0]], call: |x| relu_step(&x[0]),
         torch: "torch.rnn_relu_cell(a[None], torch.zeros(1, 1), torch.ones(1, 1), torch.ones(1, 1))",
-        slopes: "0", says: "Where `relu` is at its corner, its slope is 0.", why: "as relu",
+        slopes: "0", says: "The slope of ReLU at 0 is 0.", why: "as relu",
     }
     {
         of: "prod", at: "one zero, two zeros", inputs: [[0.0, 2.0, 3.0], [0.0, 0.0, 3.0]],

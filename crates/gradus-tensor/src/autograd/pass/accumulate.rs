@@ -13,8 +13,8 @@ fn wide(gradient: &Tensor) -> Result<Tensor> {
 
 impl Gradients {
     /// Adds the gradients of another pass: those of the same tensor are summed, and those of other tensors are taken
-    /// over. Sums are in at least f32, also those of gradients in half precision. So several small batches give the gradients of a large one; see [`scale`](Gradients::scale). If it fails,
-    /// nothing is changed.
+    /// over. Sums are in at least f32, also those of gradients in half precision. So several small batches give the
+    /// gradients of a large one; see [`scale`](Gradients::scale). If it fails, nothing is changed.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
