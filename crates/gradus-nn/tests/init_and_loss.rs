@@ -4,10 +4,10 @@
 mod common;
 
 use common::{assert_close, device, values, with_init};
+use gradus_nn::Init;
 use gradus_nn::init::{Fan, Gain};
-use gradus_nn::{Init, loss};
 use gradus_tensor::autograd::gradcheck;
-use gradus_tensor::ops::Reduction;
+use gradus_tensor::ops::{Reduction, Target};
 use gradus_tensor::{DType, ErrorKind, Generator, Tensor};
 
 /// Mean, standard deviation and largest magnitude.
@@ -118,15 +118,15 @@ fn losses_have_their_formulas_and_gradients() {
     let (xs, ts) = (x.to_vec::<f64>().unwrap(), t.to_vec::<f64>().unwrap());
     let each = |f: &dyn Fn(f64, f64) -> f64| xs.iter().zip(&ts).map(|(x, t)| f(*x, *t)).collect::<Vec<f64>>();
     let none = Reduction::None;
-    assert_close(&loss::bce_with_logits(&x, &t, none).unwrap(), &each(&|x, t| x.exp().ln_1p() - x * t));
-    assert_close(&loss::l1(&x, &t, none).unwrap(), &each(&|x, t| (x - t).abs()));
+    assert_close(&x.bce_with_logits(&t, None, None, none).unwrap(), &each(&|x, t| x.exp().ln_1p() - x * t));
+    assert_close(&x.l1_loss(&t, none).unwrap(), &each(&|x, t| (x - t).abs()));
     let huber = |x: f64, t: f64| {
         let d = (x - t).abs();
         if d <= 0.5 { d * d / 2.0 } else { 0.5 * (d - 0.25) }
     };
-    assert_close(&loss::huber(&x, &t, 0.5, none).unwrap(), &each(&huber));
+    assert_close(&x.huber_loss(&t, 0.5, none).unwrap(), &each(&huber));
     let mean = each(&huber).iter().sum::<f64>() / 12.0;
-    assert_close(&loss::huber(&x, &t, 0.5, Reduction::Mean).unwrap(), &[mean]);
+    assert_close(&x.huber_loss(&t, 0.5, Reduction::Mean).unwrap(), &[mean]);
     let soft: Vec<f64> = xs
         .chunks(4)
         .zip(ts.chunks(4))
@@ -135,23 +135,23 @@ fn losses_have_their_formulas_and_gradients() {
             x.iter().zip(t).map(|(x, t)| t * (lse - x)).sum()
         })
         .collect();
-    assert_close(&loss::soft_cross_entropy(&x, &t, none).unwrap(), &soft);
+    assert_close(&x.cross_entropy_with(Target::Probabilities(&t), None, None, 0.0, none).unwrap(), &soft);
     let both = [x.clone(), t.clone()];
-    gradcheck(|v| loss::bce_with_logits(&v[0], &v[1], none), &both).unwrap();
-    gradcheck(|v| loss::huber(&v[0], &v[1], 0.5, none), &both).unwrap();
-    gradcheck(|v| loss::soft_cross_entropy(&v[0], &v[1], none), &both).unwrap();
+    gradcheck(|v| v[0].bce_with_logits(&v[1], None, None, none), &both).unwrap();
+    gradcheck(|v| v[0].huber_loss(&v[1], 0.5, none), &both).unwrap();
+    gradcheck(|v| v[0].cross_entropy_with(Target::Probabilities(&v[1]), None, None, 0.0, none), &both).unwrap();
 }
 
 #[test]
 fn losses_broadcast_nothing_and_do_not_overflow() {
     let device = device();
     let (x, t) = (values(&[3], &device), values(&[1], &device));
-    assert!(loss::l1(&x, &t, Reduction::Mean).is_err());
-    assert!(loss::bce_with_logits(&x, &t, Reduction::Mean).is_err());
-    assert!(loss::huber(&x, &x, 0.0, Reduction::Mean).is_err());
+    assert!(x.l1_loss(&t, Reduction::Mean).is_err());
+    assert!(x.bce_with_logits(&t, None, None, Reduction::Mean).is_err());
+    assert!(x.huber_loss(&x, 0.0, Reduction::Mean).is_err());
     let logits = Tensor::from_vec([1000.0f32, -1000.0, 30.0, -30.0], [4], &device).unwrap();
     let target = Tensor::from_vec([1.0f32, 1.0, 1.0, 0.0], [4], &device).unwrap();
-    let got = loss::bce_with_logits(&logits, &target, Reduction::None).unwrap().to_vec::<f32>().unwrap();
+    let got = logits.bce_with_logits(&target, None, None, Reduction::None).unwrap().to_vec::<f32>().unwrap();
     let small = (-30f32).exp();
     assert_eq!(got[..2], [0.0, 1000.0]);
     assert!(got[2..].iter().all(|v| (v / small - 1.0).abs() < 1e-5), "{got:?}");

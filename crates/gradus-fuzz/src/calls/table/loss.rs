@@ -83,17 +83,6 @@ const CLASSES: &[Row] = rows! { SHORT;
             }
         }
     };
-    nn::loss |d| {
-        use gradus::nn::loss;
-        let (x, how) = (d.float()?, reduction(d));
-        let y = d.like(&x)?;
-        match d.below(4) {
-            0 => loss::bce_with_logits(&x, &y, how),
-            1 => loss::l1(&x, &y, how),
-            2 => loss::huber(&x, &y, d.number(), how),
-            _ => loss::soft_cross_entropy(&x, &y, how),
-        }
-    };
 };
 
 pub(super) const ROWS: &[&[Row]] = &[TABLE, CLASSES];
