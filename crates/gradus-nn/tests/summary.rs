@@ -6,8 +6,8 @@ mod common;
 use common::device;
 use gradus_nn::{
     BatchNorm2d, BatchNormConfig, Conv2d, Conv2dConfig, ConvTranspose2d, ConvTransposeConfig, Dropout, Embedding,
-    Flatten, Forward, Gelu, Init, LayerNorm, LayerNormConfig, Linear, MaxPool2d, Module, MultiheadAttention,
-    MultiheadAttentionConfig, Relu, Sequential, StepMemory, Summary, step_memory, summary,
+    Flatten, Forward, Gelu, Gru, Init, LayerNorm, LayerNormConfig, Linear, Lstm, MaxPool2d, Module, MultiheadAttention,
+    MultiheadAttentionConfig, RecurrentConfig, Relu, Sequential, StepMemory, Summary, step_memory, summary,
 };
 use gradus_tensor::{DType, Device, Generator, Result, Tensor};
 
@@ -86,6 +86,12 @@ fn work_is_counted_from_the_operations_that_run() {
         let attention = MultiheadAttention::new(8, 2, MultiheadAttentionConfig::default(), init)?;
         let (rows, scores) = (5 * 7, 5 * 2 * 7 * 7 * 4);
         assert_eq!(work(summary(&attention, [5, 7, 8])), 4 * rows * 8 * 8 + 2 * scores);
+        // Two directions, each with four gates of 3 features, from 5 features and from 3.
+        let config = RecurrentConfig { bidirectional: true, ..Default::default() };
+        let lstm = Lstm::new(5, 3, config, init)?;
+        assert_eq!(work(summary(&lstm, [2, 7, 5])), 2 * 2 * 7 * 12 * (5 + 3));
+        let gru = Gru::new(5, 3, RecurrentConfig::default(), init)?;
+        assert_eq!(work(summary(&gru, [2, 7, 5])), 2 * 7 * 9 * (5 + 3));
         let table = Embedding::new(10, 3, None, init)?;
         let index = Tensor::zeros([2, 4], DType::I64, &d)?;
         let found = Summary::of(&table, &index)?;
@@ -188,4 +194,10 @@ fn the_prediction_is_what_lives_after_each_operation() {
     assert_eq!(predicted.gradients, predicted.parameters);
     assert_eq!(predicted.peak(2) - peak, 2 * predicted.gradients);
     assert!(predicted.to_string().contains("peak with Adam"), "{predicted}");
+    // In half precision an optimiser keeps an f32 copy, and its states are f32.
+    let mut half = with_f32(&d, perceptron);
+    half.cast_parameters(DType::BF16).unwrap();
+    let half = step_memory(&half, [2, 256]).unwrap();
+    assert_eq!((half.parameters, half.state, half.master), (half.state / 2, predicted.parameters, half.state));
+    assert_eq!(half.peak(2), half.parameters + half.input + half.passes + 3 * half.state);
 }

@@ -274,6 +274,13 @@ fn multiply_adds(ran: &Traced<'_>) -> u64 {
             let scores = product(shape(0)).saturating_mul(keys);
             scores.saturating_add(output.saturating_mul(keys))
         }
+        // Each step of each sequence goes through both weights, [gates * hidden, in] and [gates * hidden, hidden]. The
+        // rows of padding count.
+        "rnn_tanh" | "rnn_relu" | "gru" | "lstm" => {
+            let first = if ran.op.name() == "lstm" { 3 } else { 2 };
+            let weights = product(shape(first)).saturating_add(product(shape(first + 1)));
+            product(shape(0).get(..2).unwrap_or(&[])).saturating_mul(weights)
+        }
         _ => 0,
     }
 }

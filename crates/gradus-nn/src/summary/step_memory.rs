@@ -25,14 +25,21 @@ pub struct StepMemory {
     pub passes: usize,
     /// The gradients of the parameters, which are among `passes`.
     pub gradients: usize,
+    /// One number for each parameter that is not frozen, in the dtype in which optimisers compute: f32 for half
+    /// precision.
+    pub state: usize,
+    /// The f32 copies that optimisers keep of parameters in half precision that are not frozen.
+    pub master: usize,
 }
 
 impl StepMemory {
     /// The most that lives at any time of the step, with an optimiser that keeps this many numbers for each parameter
-    /// that is not frozen: 0 for SGD, 1 with momentum, 2 for Adam.
+    /// that is not frozen: 0 for SGD, 1 with momentum, 2 for Adam. It keeps them in at least f32, beside an f32 copy of
+    /// each parameter in half precision.
     pub fn peak(&self, optimizer_states: usize) -> usize {
-        let states = self.gradients.saturating_mul(optimizer_states);
-        [self.buffers, self.input, self.passes, states].iter().fold(self.parameters, |all, &n| all.saturating_add(n))
+        let states = self.state.saturating_mul(optimizer_states);
+        let parts = [self.buffers, self.input, self.passes, states, self.master];
+        parts.iter().fold(self.parameters, |all, &n| all.saturating_add(n))
     }
 
     /// What a training step with this input takes, measured while it runs a forward and a backward pass of the mean
@@ -53,13 +60,17 @@ impl StepMemory {
     fn with<M: Module + ?Sized>(model: &M, input: usize, passes: i64) -> StepMemory {
         let bytes = |t: &Tensor| t.numel() * t.dtype().size();
         let (parameters, mut seen) = (model.parameters(), HashSet::new());
+        let wide = |t: &Tensor| t.numel() * t.dtype().compute().size();
+        let trained = || parameters.iter().filter(|p| !p.is_frozen());
         let buffers = model.named_buffers();
         StepMemory {
             parameters: parameters.iter().map(|p| bytes(p)).sum(),
             buffers: buffers.iter().filter(|(_, b)| seen.insert(b.id())).map(|(_, b)| bytes(&b.tensor())).sum(),
             input,
             passes: usize::try_from(passes).unwrap_or(0),
-            gradients: parameters.iter().filter(|p| !p.is_frozen()).map(|p| bytes(p)).sum(),
+            gradients: trained().map(|p| bytes(p)).sum(),
+            state: trained().map(|p| wide(p)).sum(),
+            master: trained().filter(|p| p.dtype() != p.dtype().compute()).map(|p| wide(p)).sum(),
         }
     }
 }
