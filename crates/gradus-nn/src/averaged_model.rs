@@ -177,7 +177,7 @@ impl AveragedModel {
                 None => MEAN.apply(&[average], &[average, &new], &[1.0 / (self.n_averaged as f64 + 1.0)])?,
             }
         }
-        self.n_averaged += 1;
+        self.n_averaged = self.n_averaged.saturating_add(1);
         Ok(())
     }
 

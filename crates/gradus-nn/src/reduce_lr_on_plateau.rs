@@ -51,7 +51,8 @@ pub struct PlateauConfig {
     pub cooldown: u64,
     /// The lowest factor. Default 0. To reach a given lowest learning rate, divide it by the optimiser's learning rate.
     pub min_factor: f64,
-    /// A change of the factor that is not larger is left out. Default 1e-8.
+    /// A change of the factor that is not larger is left out. Default 1e-8. PyTorch compares learning rates: divide its
+    /// value by the optimiser's learning rate.
     pub eps: f64,
 }
 
@@ -128,7 +129,7 @@ impl ReduceLrOnPlateau {
             self.best = metric;
             self.num_bad_epochs = 0;
         } else {
-            self.num_bad_epochs += 1;
+            self.num_bad_epochs = self.num_bad_epochs.saturating_add(1);
         }
         if self.cooldown_counter > 0 {
             self.cooldown_counter -= 1;
@@ -155,12 +156,17 @@ impl ReduceLrOnPlateau {
         state
     }
 
-    /// Replaces the state by a saved one. Fails, and changes nothing, if a part is missing or no number.
+    /// Replaces the state by a saved one. Fails, and changes nothing, if a part is missing, no number, or a factor that
+    /// is not finite or below 0.
     #[track_caller]
     pub fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
+        let factor: f64 = state.required_number("factor")?;
+        if !(factor.is_finite() && factor >= 0.0) {
+            return Err(Error::argument(OP, format!("the saved factor is {factor}; it is finite and at least 0")));
+        }
         *self = ReduceLrOnPlateau {
             config: self.config,
-            factor: state.required_number("factor")?,
+            factor,
             best: state.required_number("best")?,
             num_bad_epochs: state.required_number("num_bad_epochs")?,
             cooldown_counter: state.required_number("cooldown_counter")?,

@@ -4,7 +4,10 @@
 mod common;
 
 use common::{assert_close, device, gradients, named, parameter, values};
-use gradus_nn::{Adam, AdamConfig, AdamW, Group, LoadReport, Optimizer, Parameter, Sgd, SgdConfig, StateDict, Strict};
+use gradus_nn::{
+    Adam, AdamConfig, AdamW, Group, LoadReport, NAdam, NAdamConfig, Optimizer, Parameter, Sgd, SgdConfig, StateDict,
+    Strict,
+};
 use gradus_tensor::{DType, Device, ErrorKind, Tensor};
 
 #[test]
@@ -191,6 +194,22 @@ fn groups_that_a_state_lacks_keep_their_numbers() {
     let report = two.load_state_dict(&one, Strict::No).unwrap();
     assert_eq!(report.kept, ["group.1.lr", "group.1.weight_decay"]);
     assert_eq!(two.lr(), [0.5, 0.2]);
+}
+
+#[test]
+fn nadam_goes_on_from_any_number_of_steps_at_once() {
+    let device = device();
+    let p = parameter(&[1.0], &device);
+    // The product of the momenta is above 0 for more steps than can be multiplied one by one.
+    let config = NAdamConfig { beta1: 1.0 - 1e-15, momentum_decay: 1.0, ..Default::default() };
+    let mut nadam = NAdam::new(named(&[("p", &p)]), config).unwrap();
+    let g = gradients(&[(&p, &[1.0])], &device);
+    nadam.step(&g).unwrap();
+    let mut state = nadam.state_dict().unwrap();
+    state.set_metadata("steps.p", (u64::MAX / 2).to_string());
+    nadam.load_state_dict(&state, Strict::Yes).unwrap();
+    nadam.step(&g).unwrap();
+    assert!(p.item().unwrap().is_finite());
 }
 
 #[test]

@@ -184,6 +184,19 @@ fn plateaus_follow_pytorch_also_through_a_saved_state() -> Result<()> {
     let mut plateau = ReduceLrOnPlateau::new(d)?;
     let e = plateau.load_state_dict(&StateDict::new()).unwrap_err().to_string();
     assert!(e.contains("metadata factor is missing"), "{e}");
+    let (mut state, before) = (plateau.state_dict(), plateau.clone());
+    for bad in ["NaN", "inf", "-1.0"] {
+        state.set_metadata("factor", bad);
+        let e = plateau.load_state_dict(&state).unwrap_err().to_string();
+        assert!(e.contains("the saved factor is"), "{e}");
+    }
+    assert_eq!(plateau, before);
+    // The largest count of bad epochs is no overflow.
+    state.set_metadata("factor", "0.5");
+    state.set_metadata("best", "1.0");
+    state.set_metadata("num_bad_epochs", u64::MAX.to_string());
+    plateau.load_state_dict(&state)?;
+    assert_eq!(plateau.step(2.0), 0.05);
     Ok(())
 }
 

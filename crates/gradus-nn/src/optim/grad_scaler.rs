@@ -115,7 +115,7 @@ impl GradScaler {
         let finite = gradients.all_finite()?;
         self.finite = Some(finite && self.finite.unwrap_or(true));
         if !finite {
-            self.skipped += 1;
+            self.skipped = self.skipped.saturating_add(1);
             return Ok(None);
         }
         Ok(Some(gradients))
@@ -149,7 +149,7 @@ impl GradScaler {
             self.growth_tracker = 0;
             return Ok(());
         }
-        self.growth_tracker += 1;
+        self.growth_tracker = self.growth_tracker.saturating_add(1);
         if self.growth_tracker >= self.config.growth_interval {
             let larger = self.scale * self.config.growth_factor;
             // The scaled loss may be f32.

@@ -204,7 +204,7 @@ impl Lbfgs {
     /// The loss and its flat gradient. Both change their sign if a maximum is looked for.
     #[track_caller]
     fn evaluate(&mut self, loss: &mut dyn FnMut() -> Result<Tensor>) -> Result<(f64, Tensor)> {
-        self.state.func_evals += 1;
+        self.state.func_evals = self.state.func_evals.saturating_add(1);
         let loss = enable_grad(loss)?;
         let gradients = loss.backward()?;
         let mut parts = Vec::with_capacity(self.parameters.len());
@@ -282,7 +282,7 @@ impl Lbfgs {
         }
         let mut evals = 1;
         for iteration in 1..=max_iter {
-            self.state.n_iter += 1;
+            self.state.n_iter = self.state.n_iter.saturating_add(1);
             let d = self.direction(&gradient)?;
             let mut t = match self.state.last {
                 None => (1.0 / gradient.abs()?.sum_all()?.item()?).min(1.0) * lr,

@@ -72,7 +72,13 @@ impl NAdamRule {
         }
         while at < step && product != 0.0 {
             at += 1;
-            product *= self.momentum(at);
+            let momentum = self.momentum(at);
+            product *= momentum;
+            if momentum == self.config.beta1 {
+                // So are those of all later steps.
+                product *= libm::pow(momentum, (step - at) as f64);
+                at = step;
+            }
         }
         *known = (step, product);
         product
