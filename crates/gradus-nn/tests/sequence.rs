@@ -224,10 +224,28 @@ fn a_low_rank_update_begins_as_its_base_and_trains_alone() {
         assert_ne!(numbers(&layer.update().unwrap()), [0.0; 12]);
         layer.eval();
         let trained = layer.forward(&x).unwrap();
-        layer.merge().unwrap();
-        close(&layer.forward(&x).unwrap(), &trained);
-        layer.unmerge().unwrap();
+        let plain = layer.merge_and_unload().unwrap();
+        close(&plain.forward(&x).unwrap(), &trained);
+        assert!(plain.weight.is_frozen());
         close(layer.base_layer.weight.values(), &weight);
         close(&layer.forward(&x).unwrap(), &trained);
+    });
+}
+
+#[test]
+fn the_base_layer_determines_the_dtype_of_a_low_rank_update() {
+    let d = device();
+    with_init(&d, |init| {
+        let mut base = Linear::new(4, 3, init).unwrap();
+        base.cast_parameters(DType::BF16).unwrap();
+        let layer = LoraLinear::new(base, 2, LoraConfig::default(), init).unwrap();
+        layer.lora_b.weight.set(&values(&[3, 2], &d)).unwrap();
+        let x = values(&[5, 4], &d).to_dtype(DType::BF16).unwrap();
+        let y = layer.forward(&x).unwrap();
+        assert_eq!((y.dtype(), layer.lora_a.weight.dtype()), (DType::BF16, DType::F64));
+        let plain = layer.merge_and_unload().unwrap();
+        assert_eq!(plain.weight.dtype(), DType::BF16);
+        let difference = plain.forward(&x).unwrap().sub(&y).unwrap().to_dtype(DType::F64).unwrap();
+        assert!(numbers(&difference).iter().all(|v| v.abs() < 0.2), "{difference:?}");
     });
 }

@@ -1,15 +1,16 @@
 //! The [`LoraLinear`] layer.
 
-use gradus_tensor::{Error, Result, Tensor, no_grad};
+use gradus_tensor::{Error, Result, Tensor, no_grad_guard};
 
 use super::{Dropout, Linear};
-use crate::{Forward, Init, Module};
+use crate::{Forward, Init, Module, Parameter};
 
 /// A [`Linear`] layer with a low-rank update (LoRA; Hu et al., 2021): `y = W x + b + alpha / rank * B A dropout(x)`. The
 /// base layer is frozen; `A [rank, in]` and `B [out, rank]` are trained.
 ///
 /// `A` is initialised as the weight of a [`Linear`], and `B` is 0, so that the layer begins as its base. Parameters have
-/// the names of PEFT: `base_layer.weight`, `base_layer.bias`, `lora_A.weight` and `lora_B.weight`.
+/// the names of PEFT: `base_layer.weight`, `base_layer.bias`, `lora_A.weight` and `lora_B.weight`. The output has the
+/// dtype of the base layer's, whatever the dtype of `A` and `B`.
 ///
 /// ```
 /// # use gradus_nn::{Forward, Init, Linear, LoraConfig, LoraLinear, Module}; use gradus_tensor::*;
@@ -17,14 +18,13 @@ use crate::{Forward, Init, Module};
 /// # let mut generator = Generator::new(0);
 /// # let mut init = Init::new(DType::F32, &device, &mut generator);
 /// let base = Linear::new(4, 3, &mut init)?;
-/// let mut layer = LoraLinear::new(base, 2, LoraConfig::default(), &mut init)?;
+/// let layer = LoraLinear::new(base, 2, LoraConfig::default(), &mut init)?;
 /// let names: Vec<String> = layer.named_parameters().into_iter().map(|p| p.0).collect();
 /// assert_eq!(names, ["base_layer.weight", "base_layer.bias", "lora_A.weight", "lora_B.weight"]);
 /// let x = Tensor::ones([1, 4], DType::F32, &device)?;
 /// let gradients = layer.forward(&x)?.sum_all()?.backward()?;
 /// assert_eq!(gradients.len(), 2);
-/// layer.merge()?;
-/// assert!(layer.is_merged());
+/// let plain: Linear = layer.merge_and_unload()?;
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Module)]
@@ -40,8 +40,6 @@ pub struct LoraLinear {
     #[module(rename = "lora_B")]
     pub lora_b: Linear,
     dropout: Dropout,
-    #[module(skip)]
-    merged: bool,
 }
 
 /// Options of [`LoraLinear`].
@@ -79,7 +77,7 @@ impl LoraLinear {
         let lora_b = Linear::without_bias(rank, out_features, init)?;
         lora_b.weight.set(&lora_b.weight.values().zeros_like()?)?;
         base.freeze();
-        Ok(LoraLinear { rank, alpha, base_layer: base, lora_a, lora_b, dropout, merged: false })
+        Ok(LoraLinear { rank, alpha, base_layer: base, lora_a, lora_b, dropout })
     }
 
     /// `alpha / rank * B A`, of the shape of the base weight.
@@ -88,33 +86,18 @@ impl LoraLinear {
         self.lora_b.weight.matmul(&self.lora_a.weight)?.mul(self.alpha / self.rank as f64)
     }
 
-    /// Whether the update is part of the base weight.
-    pub fn is_merged(&self) -> bool {
-        self.merged
-    }
-
-    /// Adds the update to the base weight, in place. The layer then costs as much as its base, and dropout has no
-    /// effect. Does nothing if it is merged already.
+    /// A plain layer that computes what this one does in evaluation, at the cost of its base: its weight is the sum of
+    /// base weight and update, in the dtype of the base weight. The weight is new and frozen like that of the base, and
+    /// the bias is the base's. This layer and its base stay as they are.
     #[track_caller]
-    pub fn merge(&mut self) -> Result<()> {
-        if !self.merged {
-            let weight = no_grad(|| self.base_layer.weight.values().add(&self.update()?))?;
-            self.base_layer.weight.set(&weight)?;
-            self.merged = true;
+    pub fn merge_and_unload(&self) -> Result<Linear> {
+        let _guard = no_grad_guard();
+        let base = self.base_layer.weight.values();
+        let weight = Parameter::new(base.add(&self.update()?)?.to_dtype(base.dtype())?)?;
+        if self.base_layer.weight.is_frozen() {
+            weight.freeze();
         }
-        Ok(())
-    }
-
-    /// Takes the update out of the base weight again, which restores it up to rounding. Does nothing if it is not
-    /// merged.
-    #[track_caller]
-    pub fn unmerge(&mut self) -> Result<()> {
-        if self.merged {
-            let weight = no_grad(|| self.base_layer.weight.values().sub(&self.update()?))?;
-            self.base_layer.weight.set(&weight)?;
-            self.merged = false;
-        }
-        Ok(())
+        Linear::from_parameters(weight, self.base_layer.bias.clone())
     }
 }
 
@@ -122,10 +105,8 @@ impl Forward for LoraLinear {
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
         let y = self.base_layer.forward(input)?;
-        if self.merged {
-            return Ok(y);
-        }
         let low = self.lora_a.forward(&self.dropout.forward(input)?)?;
-        y.add(&self.lora_b.forward(&low)?.mul(self.alpha / self.rank as f64)?)
+        let update = self.lora_b.forward(&low)?.mul(self.alpha / self.rank as f64)?;
+        y.add(&update)?.to_dtype(y.dtype())
     }
 }

@@ -42,6 +42,7 @@ fn sequences() -> Result<()> {
     let lora = LoraConfig { alpha: 4.0, ..Default::default() };
     let layer = LoraLinear::new(Linear::new(8, 6, &mut init)?, 2, lora, &mut init)?;
     assert_eq!(layer.forward(&tokens)?.shape(), [2, 5, 6]);
+    assert_eq!(layer.merge_and_unload()?.forward(&tokens)?.shape(), [2, 5, 6]);
     Ok(())
 }
 

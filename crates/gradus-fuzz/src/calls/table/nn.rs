@@ -151,8 +151,8 @@ const LAYERS: &[Row] = rows! { SHORT;
     nn::LoraLinear |d| {
         let (n, config) = (d.below(4), LoraConfig { alpha: d.number(), dropout: d.fraction() });
         run(d, |d, init| {
-            let mut layer = LoraLinear::new(Linear::new(n, d.below(4), init)?, d.below(3), config, init)?;
-            if d.flag() { layer.merge()?; }
+            let layer = LoraLinear::new(Linear::new(n, d.below(4), init)?, d.below(3), config, init)?;
+            if d.flag() { let _ = layer.merge_and_unload()?; }
             Ok(layer)
         }, |d| features(d, n))
     };
