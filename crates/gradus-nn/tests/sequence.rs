@@ -155,6 +155,64 @@ fn layers_print_their_sizes() {
     });
 }
 
+#[test]
+fn a_table_of_positions_is_made_again_for_other_features_and_more_positions() {
+    let d = device();
+    let (layer, rotary) = (SinusoidalPositions::new(), RotaryEmbedding::new(4, 100.0).unwrap());
+    for (length, dim, dtype) in [(3, 4, DType::F64), (9, 4, DType::F64), (2, 8, DType::F64), (2, 8, DType::F32)] {
+        let zeros = Tensor::zeros([2, length, dim], dtype, &d).unwrap();
+        let table = SinusoidalPositions::table(0, length, dim, dtype, &d).unwrap();
+        for _ in 0..2 {
+            let y = layer.forward(&zeros).unwrap().select(0, 1).unwrap();
+            assert_eq!(y.to_bytes().unwrap(), table.to_bytes().unwrap());
+        }
+        let x = values(&[length, dim], &d).to_dtype(dtype).unwrap();
+        let fresh = RotaryEmbedding::new(4, 100.0).unwrap();
+        assert_eq!(rotary.apply(&x, 5).unwrap().to_bytes().unwrap(), fresh.apply(&x, 5).unwrap().to_bytes().unwrap());
+    }
+}
+
+#[test]
+fn a_cache_without_tokens_takes_another_batch() {
+    let d = device();
+    let mut cache = KvCache::new();
+    let (two, three) = (values(&[2, 1, 4, 3], &d), values(&[3, 1, 4, 3], &d));
+    let _ = cache.append(&two, &two).unwrap();
+    assert!(cache.append(&three, &three).is_err());
+    cache.truncate(0).unwrap();
+    close(&cache.append(&three, &three).unwrap().0, &three);
+}
+
+#[test]
+fn a_mask_of_integers_is_refused_on_every_path() {
+    let d = device();
+    with_init(&d, |init| {
+        let x = values(&[2, 3, 4], &d);
+        for add_zero_attn in [false, true] {
+            let config = MultiheadAttentionConfig { add_zero_attn, ..Default::default() };
+            let layer = MultiheadAttention::new(4, 2, config, init).unwrap();
+            let (whole, keys) = (Tensor::ones([3, 3], DType::I64, &d).unwrap(), Tensor::ones([2, 3], DType::I64, &d));
+            let keys = keys.unwrap();
+            let bools = keys.to_dtype(DType::Bool).unwrap();
+            for (mask, key_mask, name) in [
+                (Some(&whole), None, "mask "),
+                (Some(&whole), Some(&bools), "mask "),
+                (None, Some(&keys), "key_mask "),
+                (Some(&bools), Some(&keys), "key_mask "),
+            ] {
+                let masks = Masks { mask, key_mask, causal: Causal::TopLeft };
+                for e in [
+                    layer.attend_with(&x, &x, &x, masks).err().unwrap(),
+                    layer.attend_with_weights(&x, &x, &x, masks).err().unwrap(),
+                ] {
+                    assert_eq!(e.kind(), &ErrorKind::UnsupportedDType, "{e}");
+                    assert!(e.to_string().contains(name) && e.to_string().contains("true to keep"), "{e}");
+                }
+            }
+        }
+    });
+}
+
 #[track_caller]
 fn says<T>(found: Result<T>, text: &str) {
     let e: Error = found.err().unwrap();
@@ -191,7 +249,7 @@ fn what_does_not_fit_is_an_error() {
         says(RotaryEmbedding::new(3, 100.0), "3 features are no pairs");
         says(RotaryEmbedding::new(2, 0.0), "the base is 0");
         says(RotaryEmbedding::new(4, 100.0).unwrap().apply(&h.narrow(1, 0, 2).unwrap(), 0), "at least 4");
-        says(SinusoidalPositions.forward(&values(&[2, 3], &d)), "3 features are no pairs");
+        says(SinusoidalPositions::new().forward(&values(&[2, 3], &d)), "3 features are no pairs");
         let learned = LearnedPositions::new(3, 4, init).unwrap();
         close(&learned.forward(&h.zeros_like().unwrap()).unwrap(), &learned.weight.narrow(0, 0, 2).unwrap());
         says(learned.forward(&values(&[4, 4], &d)), "at most 3");

@@ -31,11 +31,19 @@ impl<'a> Masks<'a> {
         Masks { causal, ..Self::default() }
     }
 
-    /// The two masks as one that broadcasts with the scores.
+    /// The two masks as one that broadcasts with the scores. Errors if one is neither bool nor float.
     #[track_caller]
     fn merged(&self) -> Result<Option<Tensor>> {
         let Some(keys) = self.key_mask else { return Ok(self.mask.cloned()) };
         if keys.rank() != 2 {
+        for (name, mask) in [("mask", self.mask), ("key_mask", self.key_mask)] {
+            let Some(mask) = mask else { continue };
+            if mask.dtype() != DType::Bool && !mask.dtype().is_float() {
+                let e = Error::dtype(OP, mask.dtype(), "bool, true to keep, or floats, which are added to the scores");
+                let e = e.operand(name, mask.shape(), mask.dtype(), mask.device());
+                return Err(e.help("convert it: mask.to_dtype(DType::Bool)?"));
+            }
+        }
             let e = Error::shape(OP, "a mask of the keys is [n, lk]");
             return Err(e.operand("key_mask", keys.shape(), keys.dtype(), keys.device()));
         }

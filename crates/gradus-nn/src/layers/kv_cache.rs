@@ -53,7 +53,7 @@ impl KvCache {
         *self = Self::default();
     }
 
-    /// Keeps only the first `length` tokens. Errors if there are fewer.
+    /// Keeps only the first `length` tokens. Errors if there are fewer. With 0, the cache may be used for another batch.
     #[track_caller]
     pub fn truncate(&mut self, length: usize) -> Result<()> {
         if length > self.length {
@@ -61,6 +61,9 @@ impl KvCache {
             return Err(Error::argument("kv_cache", m));
         }
         self.length = length;
+        if length == 0 {
+            self.memory = None;
+        }
         Ok(())
     }
 

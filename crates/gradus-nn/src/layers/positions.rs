@@ -1,6 +1,5 @@
 //! Positions of tokens: [`RotaryEmbedding`], [`SinusoidalPositions`], [`LearnedPositions`] and [`alibi_bias`].
 
-use std::f64::consts::FRAC_PI_2;
 use std::sync::{Arc, Mutex};
 
 use gradus_tensor::{DType, Device, Error, Here, Result, Tensor};
@@ -11,21 +10,91 @@ use crate::{Forward, Init, Module, Parameter};
 /// The most sines that are computed for one table, since the host computes them.
 const MOST_SINES: usize = 1 << 26;
 
-/// `sin(p * base^(-i / pairs) + shift)` for the positions `p` from `first` on and the pairs `i`, as `[length, pairs]`.
-/// Computed in f64 and rounded once.
-#[track_caller]
-fn waves([first, length, pairs]: [usize; 3], base: f64, shift: f64, dtype: DType, device: &Device) -> Result<Tensor> {
-    let last = first.checked_add(length);
-    if length.checked_mul(pairs).is_none_or(|count| count > MOST_SINES) || last.is_none() {
-        return Err(Error::argument("positions", format!("{length} positions of {pairs} pairs are too many")));
+/// The base of [`SinusoidalPositions`].
+const SINUSOIDAL_BASE: f64 = 10_000.0;
+
+/// The positions from `first` on whose waves are asked for, and the number of pairs of features.
+#[derive(Clone, Copy)]
+struct Waves {
+    first: usize,
+    length: usize,
+    pairs: usize,
+    base: f64,
+}
+
+impl Waves {
+    /// A table with a row for each position. Its columns are `sin(p * base^(-i / pairs))` or the cosine, for the pair `i`
+    /// and the choice that `column` gives: whether it is the sine. Computed in f64 and rounded once.
+    #[track_caller]
+    fn table(
+        self,
+        columns: usize,
+        column: impl Fn(usize) -> (usize, bool),
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let Waves { first, length, pairs, base } = self;
+        let last = first.checked_add(length);
+        if length.checked_mul(pairs).is_none_or(|count| count > MOST_SINES) || last.is_none() {
+            return Err(Error::argument("positions", format!("{length} positions of {pairs} pairs are too many")));
+        }
+        let needed = if length == 0 { 0 } else { pairs };
+        // At most `MOST_SINES`.
+        let frequencies: Vec<f64> = (0..needed).map(|i| libm::pow(base, -(i as f64) / pairs as f64)).collect();
+        let mut at = 0;
+        place("positions", &[length, columns], dtype, device, || {
+            let (position, (pair, is_sine)) = (first + at / columns.max(1), column(at % columns.max(1)));
+            at += 1;
+            let angle = position as f64 * frequencies.get(pair).copied().unwrap_or(0.0);
+            if is_sine { libm::sin(angle) } else { libm::cos(angle) }
+        })
     }
-    let mut at = 0;
-    place("positions", &[length, pairs], dtype, device, || {
-        let (position, pair) = (first + at / pairs.max(1), at % pairs.max(1));
-        at += 1;
-        let angle = position as f64 * libm::pow(base, -(pair as f64) / pairs as f64);
-        if shift == 0.0 { libm::sin(angle) } else { libm::cos(angle) }
-    })
+}
+
+/// Tables with a row for each position from 0 on, made when they are first needed. A clone is the same cache.
+#[derive(Debug, Clone)]
+struct Cache<const N: usize>(Arc<Mutex<Option<[Tensor; N]>>>);
+
+impl<const N: usize> Default for Cache<N> {
+    fn default() -> Self {
+        Cache(Arc::default())
+    }
+}
+
+impl<const N: usize> Cache<N> {
+    /// The rows of the positions of `waves`. `make` gives the tables `[length, columns]` of other positions.
+    #[track_caller]
+    fn rows(
+        &self,
+        waves: Waves,
+        columns: usize,
+        dtype: DType,
+        device: &Device,
+        make: impl FnOnce(Waves) -> Result<[Tensor; N]>,
+    ) -> Result<[Tensor; N]> {
+        let Waves { first, length, pairs, .. } = waves;
+        let end = first.checked_add(length);
+        let end = end.ok_or_else(|| Error::argument("positions", "the positions overflow")).here()?;
+        let cache = || self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let wanted =
+            |t: &Tensor| t.dtype() == dtype && t.device() == device && t.shape()[0] >= end && t.shape()[1] == columns;
+        // Taken in a statement of its own, so that no lock is held while the device works.
+        let known = cache().clone().filter(|tables| tables.iter().all(wanted));
+        let mut rows = match known {
+            Some(known) => known,
+            None => {
+                // Room for later positions, as far as the limit allows.
+                let room = end.checked_next_power_of_two().unwrap_or(end).min(MOST_SINES / pairs.max(1)).max(end);
+                let made = make(Waves { first: 0, length: room, ..waves }).here()?;
+                *cache() = Some(made.clone());
+                made
+            }
+        };
+        for table in &mut rows {
+            *table = table.narrow(0, first, length)?;
+        }
+        Ok(rows)
+    }
 }
 
 /// Checks the number of features that positions turn or fill, and the base of their angles.
@@ -62,8 +131,8 @@ pub struct RotaryEmbedding {
     dim: usize,
     base: f64,
     half_split: bool,
-    /// Sines and cosines of the positions from 0 on, made when they are first needed.
-    table: Arc<Mutex<Option<[Tensor; 2]>>>,
+    /// The sines and the cosines.
+    table: Cache<2>,
 }
 
 impl RotaryEmbedding {
@@ -72,7 +141,7 @@ impl RotaryEmbedding {
     #[track_caller]
     pub fn new(dim: usize, base: f64) -> Result<Self> {
         check("rotary", dim, base)?;
-        Ok(RotaryEmbedding { dim, base, half_split: false, table: Arc::default() })
+        Ok(RotaryEmbedding { dim, base, half_split: false, table: Cache::default() })
     }
 
     /// Pairs feature `i` with feature `i + dim / 2`.
@@ -115,24 +184,11 @@ impl RotaryEmbedding {
     /// The sines and cosines `[length, dim / 2]` of the positions from `first` on, of the compute dtype and device of `like`.
     #[track_caller]
     fn sines(&self, first: usize, length: usize, like: &Tensor) -> Result<[Tensor; 2]> {
-        let (dtype, device) = (like.dtype().to_float().compute(), like.device());
-        let end =
-            first.checked_add(length).ok_or_else(|| Error::argument("rotary", "the positions overflow")).here()?;
-        let table = || self.table.lock().unwrap_or_else(|e| e.into_inner());
-        let fits = |t: &[Tensor; 2]| t[0].dtype() == dtype && t[0].device() == device && t[0].shape()[0] >= end;
-        // Taken in a statement of its own, so that no lock is held while the device works.
-        let known = table().clone().filter(fits);
-        let [sin, cos] = match known {
-            Some(known) => known,
-            None => {
-                let sizes = [0, end.checked_next_power_of_two().unwrap_or(end), self.dim / 2];
-                let [sin, cos] = [0.0, FRAC_PI_2].map(|shift| waves(sizes, self.base, shift, dtype, device));
-                let made = [sin.here()?, cos.here()?];
-                *table() = Some(made.clone());
-                made
-            }
-        };
-        Ok([sin.narrow(0, first, length)?, cos.narrow(0, first, length)?])
+        let (dtype, device, pairs) = (like.dtype().to_float().compute(), like.device(), self.dim / 2);
+        self.table.rows(Waves { first, length, pairs, base: self.base }, pairs, dtype, device, |waves| {
+            let [sin, cos] = [true, false].map(|is_sine| waves.table(pairs, |i| (i, is_sine), dtype, device));
+            Ok([sin.here()?, cos.here()?])
+        })
     }
 }
 
@@ -143,22 +199,29 @@ impl RotaryEmbedding {
 /// # use gradus_nn::{Forward, SinusoidalPositions}; use gradus_tensor::*;
 /// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
 /// let x = Tensor::zeros([2, 3, 4], DType::F32, &device)?;
-/// let y = SinusoidalPositions.forward(&x)?;
+/// let y = SinusoidalPositions::new().forward(&x)?;
 /// assert_eq!(y.select(1, 0)?.to_vec::<f32>()?, [0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0]);
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, Module)]
-pub struct SinusoidalPositions;
+#[derive(Debug, Clone, Default, Module)]
+pub struct SinusoidalPositions {
+    #[module(skip)]
+    table: Cache<1>,
+}
 
 impl SinusoidalPositions {
+    /// Creates a layer for any length and even number of features. It computes its table when it first needs one of this
+    /// size.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// The positions from `first` on as `[length, dim]`. Errors if `dim` is 0 or odd, or if `dtype` is no float.
     #[track_caller]
     pub fn table(first: usize, length: usize, dim: usize, dtype: DType, device: &Device) -> Result<Tensor> {
-        check("sinusoidal_positions", dim, 10_000.0)?;
-        let sizes = [first, length, dim / 2];
-        let sin = waves(sizes, 10_000.0, 0.0, dtype, device)?;
-        let cos = waves(sizes, 10_000.0, FRAC_PI_2, dtype, device)?;
-        Tensor::stack(&[&sin, &cos], -1)?.flatten(-2, -1)
+        check("sinusoidal_positions", dim, SINUSOIDAL_BASE)?;
+        let waves = Waves { first, length, pairs: dim / 2, base: SINUSOIDAL_BASE };
+        waves.table(dim, |i| (i / 2, i % 2 == 0), dtype, device)
     }
 }
 
@@ -166,7 +229,11 @@ impl Forward for SinusoidalPositions {
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
         let &[.., length, dim] = input.shape() else { return Err(no_sequence("sinusoidal_positions", input)) };
-        let table = SinusoidalPositions::table(0, length, dim, input.dtype().to_float(), input.device())?;
+        let (dtype, device) = (input.dtype().to_float(), input.device());
+        let waves = Waves { first: 0, length, pairs: dim / 2, base: SINUSOIDAL_BASE };
+        let [table] = self.table.rows(waves, dim, dtype, device, |waves| {
+            Ok([SinusoidalPositions::table(0, waves.length, dim, dtype, device)?])
+        })?;
         input.add(&table)
     }
 }

@@ -162,7 +162,7 @@ const LAYERS: &[Row] = rows! { SHORT;
             let rotary = if d.flag() { rotary.half_split() } else { rotary };
             rotary.apply(&d.float()?, d.size())
         }
-        1 => run(d, |_, _| Ok(SinusoidalPositions), Draw::float),
+        1 => run(d, |_, _| Ok(SinusoidalPositions::new()), Draw::float),
         _ => { let device = d.device.clone(); alibi_bias(d.below(9), d.size(), d.below(5), d.dtype(), &device) }
     };
     nn::activations |d| match d.below(8) {
