@@ -172,7 +172,7 @@ fn layers_of_a_sequential_are_reached_and_moved_by_number_and_name() {
 
     assert!(model.insert(4, Relu).unwrap_err().to_string().contains("layer 4 of 3"));
     assert!(model.remove(3).unwrap_err().to_string().contains("layer 3 of 3"));
-    for bad in ["", "a.b", "0"] {
+    for bad in ["", "a.b", "0", "1", "7"] {
         assert!(Sequential::new().add(Relu).add_named(bad, Relu).is_err(), "{bad:?}");
     }
     // The names of an error are those of the layers.

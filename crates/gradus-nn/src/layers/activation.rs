@@ -243,7 +243,7 @@ impl Forward for RRelu {
         if !self.mode.is_training() || self.lower == self.upper {
             return input.leaky_relu((self.lower + self.upper) / 2.0);
         }
-        let mut generator = self.random.get();
+        let (mut generator, _source) = (self.random.get(), self.random.as_source());
         let slopes = Distribution::Uniform { lo: self.lower, hi: self.upper };
         let dtype = input.dtype().to_float();
         let slopes = Tensor::random(slopes, input.shape(), dtype, input.device(), &mut generator)?;

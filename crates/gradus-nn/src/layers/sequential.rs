@@ -50,12 +50,18 @@ impl Sequential {
         self
     }
 
-    /// Appends a layer under a name. Errors if the name is empty, contains a dot, or is that of another layer.
+    /// Appends a layer under a name. Errors if the name is empty, contains a dot, is a number, or is that of another
+    /// layer.
     #[track_caller]
     pub fn add_named(mut self, name: &str, layer: impl Forward + 'static) -> Result<Self> {
         if name.is_empty() || name.contains('.') {
             let e = Error::argument("sequential", format!("{name:?} is no name of a layer"));
             return Err(e.help("a name is not empty and contains no dot"));
+        }
+        // Layers without a name are called by their numbers, and get others as layers are inserted or removed.
+        if name.bytes().all(|b| b.is_ascii_digit()) {
+            let e = Error::argument("sequential", format!("{name:?} is a number, not a name"));
+            return Err(e.help("append it with `add`, which numbers it"));
         }
         if self.get_named(name).is_some() {
             return Err(Error::argument("sequential", format!("there is a layer called {name:?} already")));

@@ -79,9 +79,11 @@ impl Forward for PixelShuffle {
         let Some(square) = r.checked_mul(r).filter(|&s| s > 0 && c.is_multiple_of(s)) else {
             return Err(wrong(op, format!("{c} channels are no multiple of the square of {r}"), input));
         };
+        let overflow = || wrong(op, "the output has too many elements along an axis".into(), input);
+        let (height, width) = h.checked_mul(r).zip(w.checked_mul(r)).ok_or_else(overflow).here()?;
         let n = lead.iter().product::<usize>();
         let split = input.reshape([n, c / square, r, r, *h, *w])?.permute(&[0, 1, 4, 2, 5, 3])?;
-        split.reshape([lead, &[c / square, h * r, w * r]].concat())
+        split.reshape([lead, &[c / square, height, width]].concat())
     }
 }
 
@@ -102,9 +104,11 @@ impl Forward for PixelUnshuffle {
         if r == 0 || !h.is_multiple_of(r) || !w.is_multiple_of(r) {
             return Err(wrong(op, format!("height {h} and width {w} are no multiples of {r}"), input));
         }
+        let overflow = || wrong(op, "the output has too many channels".into(), input);
+        let channels = r.checked_mul(r).and_then(|s| s.checked_mul(*c)).ok_or_else(overflow).here()?;
         let n = lead.iter().product::<usize>();
         let split = input.reshape([n, *c, h / r, r, w / r, r])?.permute(&[0, 1, 3, 5, 2, 4])?;
-        split.reshape([lead, &[c * r * r, h / r, w / r]].concat())
+        split.reshape([lead, &[channels, h / r, w / r]].concat())
     }
 }
 

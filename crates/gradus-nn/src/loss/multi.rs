@@ -60,7 +60,9 @@ pub fn multi_margin(
     }
     let classes = input.shape()[rank - 1];
     if let Some(weight) = weight.filter(|w| w.shape() != [classes]) {
-        return Err(wrong(OP, "the weight is [c], one number for each class", input, weight));
+        let e = Error::shape(OP, "the weight is [c], one number for each class");
+        let e = e.operand("input", input.shape(), input.dtype(), input.device());
+        return Err(e.operand("weight", weight.shape(), weight.dtype(), weight.device()));
     }
     let target = target.unsqueeze(-1)?;
     let right = input.gather(-1, &target)?;
