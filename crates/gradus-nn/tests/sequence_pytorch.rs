@@ -8,6 +8,7 @@ use std::path::Path;
 
 use common::{device, with_init};
 use gradus_nn::*;
+use gradus_tensor::ops::causal_mask;
 use gradus_tensor::{Causal, DType, Device, Result, Tensor, no_grad};
 
 /// The values of the reference file.
@@ -175,7 +176,7 @@ fn attention() {
     let causal = Masks::causal(Causal::TopLeft);
     check("attention/causal", plain, &|l, x| Ok(vec![l.attend_with(&x[0], &x[0], &x[0], causal)?]));
     check("attention/causal_weights", plain, &|l, x| weights(l, &x[0], &x[0], &x[0], causal));
-    let square = causal_mask(3, &reference.device).unwrap();
+    let square = causal_mask(3, 3, Causal::TopLeft, &reference.device).unwrap();
     let by_mask = Masks { mask: Some(&square), ..Default::default() };
     check("attention/causal", plain, &|l, x| Ok(vec![l.attend_with(&x[0], &x[0], &x[0], by_mask)?]));
     let sizes = MultiheadAttentionConfig { bias: false, kdim: Some(3), vdim: Some(5), ..plain };

@@ -1,7 +1,9 @@
 //! The [`MultiheadAttention`] layer.
 
-use gradus_tensor::{Attempt, AttentionOptions, Causal, DType, Device, Error, Generator, Here, Result, Tensor};
+use gradus_tensor::ops::causal_mask;
+use gradus_tensor::{Attempt, AttentionOptions, Causal, DType, Error, Generator, Here, Result, Tensor};
 
+use super::dropout::check_probability;
 use super::kv_cache::KvCache;
 use super::positions::RotaryEmbedding;
 use super::{Linear, linear};
@@ -34,8 +36,6 @@ impl<'a> Masks<'a> {
     /// The two masks as one that broadcasts with the scores. Errors if one is neither bool nor float.
     #[track_caller]
     fn merged(&self) -> Result<Option<Tensor>> {
-        let Some(keys) = self.key_mask else { return Ok(self.mask.cloned()) };
-        if keys.rank() != 2 {
         for (name, mask) in [("mask", self.mask), ("key_mask", self.key_mask)] {
             let Some(mask) = mask else { continue };
             if mask.dtype() != DType::Bool && !mask.dtype().is_float() {
@@ -44,6 +44,8 @@ impl<'a> Masks<'a> {
                 return Err(e.help("convert it: mask.to_dtype(DType::Bool)?"));
             }
         }
+        let Some(keys) = self.key_mask else { return Ok(self.mask.cloned()) };
+        if keys.rank() != 2 {
             let e = Error::shape(OP, "a mask of the keys is [n, lk]");
             return Err(e.operand("key_mask", keys.shape(), keys.dtype(), keys.device()));
         }
@@ -201,9 +203,7 @@ impl MultiheadAttention {
         if num_kv_heads == 0 || !num_heads.is_multiple_of(num_kv_heads) {
             return Err(Error::argument(OP, format!("{num_kv_heads} key heads do not divide {num_heads} query heads")));
         }
-        if !(0.0..=1.0).contains(&dropout) {
-            return Err(Error::argument(OP, format!("dropout is {dropout}; it is a probability, 0 to 1")));
-        }
+        check_probability(OP, "dropout", dropout)?;
         let kv_dim = embed_dim / num_heads * num_kv_heads;
         let all = kv_dim.checked_mul(2).and_then(|kv| kv.checked_add(embed_dim));
         let all = all.ok_or_else(|| Error::argument(OP, "too many features")).here()?;
@@ -378,7 +378,7 @@ impl MultiheadAttention {
             // Masks are over the keys that were passed; those that were added are seen by every query.
             let lk = k.shape()[2] - added;
             if causal != Causal::No {
-                let rule = causal_keep(lq, lk, causal, q.device())?;
+                let rule = causal_mask(lq, lk, causal, q.device())?;
                 mask = Some(if let Some(mask) = mask { both(&mask, &rule)? } else { rule });
                 causal = Causal::No;
             }
@@ -424,7 +424,7 @@ impl MultiheadAttention {
                 None => {}
             }
             if causal != Causal::No {
-                let rule = causal_keep(q.shape()[2], k.shape()[2], causal, q.device())?;
+                let rule = causal_mask(q.shape()[2], k.shape()[2], causal, q.device())?;
                 keep = Some(if let Some(keep) = keep { keep.logical_and(&rule)? } else { rule });
             }
             let keep = if let Some(keep) = keep { keep } else { scores.ne(f64::NEG_INFINITY)? };
@@ -464,14 +464,6 @@ impl MultiheadAttention {
         };
         x.linear(&weight, bias.as_ref())
     }
-}
-
-/// The causal rule as a mask `[lq, lk]`: true where query `i` may see key `j`.
-#[track_caller]
-pub(super) fn causal_keep(lq: usize, lk: usize, causal: Causal, device: &Device) -> Result<Tensor> {
-    let offset = if causal == Causal::BottomRight { lk as i64 - lq as i64 } else { 0 };
-    let last = Tensor::arange(offset, offset + lq as i64, 1, DType::I64, device)?.unsqueeze(1)?;
-    Tensor::arange(0, lk as i64, 1, DType::I64, device)?.le(&last)
 }
 
 /// A mask over `lk` keys, with `added` more that it does not hide.

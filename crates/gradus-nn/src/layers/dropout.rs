@@ -6,6 +6,15 @@ use gradus_tensor::{DType, Elementwise, Error, Generator, Operand, Result, Tenso
 
 use crate::{Forward, Mode, Module, RandomState};
 
+/// Refuses a number called `name` that is no probability.
+#[track_caller]
+pub(super) fn check_probability(op: &str, name: &str, p: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&p) {
+        return Ok(());
+    }
+    Err(Error::argument(op, format!("{name} is {p}; it is a probability, 0 to 1")))
+}
+
 macro_rules! dropouts {
     ($($(#[doc = $doc:literal])* $layer:ident $op:literal |$x:ident, $p:ident, $generator:ident| $value:expr;)*) => {$(
         $(#[doc = $doc])*
@@ -20,9 +29,7 @@ macro_rules! dropouts {
             /// Creates a layer with drop probability `p`, 0 to 1. Its seed is drawn from `generator`.
             #[track_caller]
             pub fn new(p: f64, generator: &mut Generator) -> Result<Self> {
-                if !(0.0..=1.0).contains(&p) {
-                    return Err(Error::argument($op, format!("p is {p}; it is a probability, 0 to 1")));
-                }
+                check_probability($op, "p", p)?;
                 Ok($layer { p, random: RandomState::new(Generator::new(generator.next_u64())), mode: Mode::Train })
             }
         }

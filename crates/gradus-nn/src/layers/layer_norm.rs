@@ -2,6 +2,7 @@
 
 use gradus_tensor::{Error, Result, Tensor};
 
+use super::norm::check_eps;
 use crate::{Forward, Init, Module, Parameter};
 
 /// Layer normalisation (Ba et al., 2016): normalises the trailing axes of each sample to mean 0 and (biased) variance
@@ -41,9 +42,7 @@ impl LayerNorm {
         if shape.is_empty() {
             return Err(Error::argument("layer_norm", "the normalised shape has no axes"));
         }
-        if !(config.eps > 0.0 && config.eps.is_finite()) {
-            return Err(Error::argument("layer_norm", format!("eps is {}; it is above 0", config.eps)));
-        }
+        check_eps("layer_norm", config.eps)?;
         let weight = if config.weight { Some(Parameter::new(init.ones(shape)?)?) } else { None };
         let bias = if config.bias { Some(Parameter::new(init.zeros(shape)?)?) } else { None };
         Ok(LayerNorm { normalized_shape: shape.to_vec(), eps: config.eps, weight, bias })

@@ -68,7 +68,7 @@ pub use shape::{ChannelShuffle, Flatten, Fold, Identity, PixelShuffle, PixelUnsh
 pub use spectral_norm::SpectralNorm;
 pub use transformer::{
     Transformer, TransformerActivation, TransformerConfig, TransformerDecoder, TransformerDecoderLayer,
-    TransformerEncoder, TransformerEncoderLayer, TransformerMasks, causal_mask,
+    TransformerEncoder, TransformerEncoderLayer, TransformerMasks,
 };
 pub use upsample::Upsample;
 pub use weight_norm::WeightNorm;

@@ -5,6 +5,7 @@ use gradus_tensor::{Error, Result, Tensor, autograd, no_grad_guard};
 use super::running::{Buffers, shift};
 use crate::{Buffer, Forward, Init, Mode, Module, Parameter};
 
+/// Refuses an `eps` that is not above 0 and finite.
 #[track_caller]
 pub(super) fn check_eps(op: &str, eps: f64) -> Result<()> {
     if eps > 0.0 && eps.is_finite() {

@@ -3,6 +3,7 @@
 use gradus_tensor::ops::{RecurrentCell, RecurrentOptions};
 use gradus_tensor::{Attempt, Error, Generator, Here, Result, Tensor};
 
+use super::dropout::check_probability;
 use crate::module::out_of_forward;
 use crate::{Forward, Init, Mode, Module, Parameter, RandomState, Visitor, VisitorMut};
 
@@ -111,10 +112,7 @@ impl Stack {
         if num_layers == 0 {
             return Err(Error::argument(cell.name(), "the number of layers is 0"));
         }
-        if !(0.0..=1.0).contains(&dropout) {
-            let m = format!("dropout is {dropout}; it is a probability, 0 to 1");
-            return Err(Error::argument(cell.name(), m));
-        }
+        check_probability(cell.name(), "dropout", dropout)?;
         let directions = 1 + usize::from(config.bidirectional);
         let product =
             |a: usize| a.checked_mul(directions).ok_or_else(|| Error::argument(cell.name(), "too many features"));

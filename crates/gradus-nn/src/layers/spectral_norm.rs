@@ -2,6 +2,7 @@
 
 use gradus_tensor::{Error, Here, Result, Tensor, autograd, no_grad_guard};
 
+use super::norm::check_eps;
 use super::weighted::Weighted;
 use crate::{Buffer, Forward, Init, Mode, Module, Visitor, VisitorMut};
 
@@ -37,9 +38,7 @@ impl<L: Weighted> SpectralNorm<L> {
         if n_power_iterations == 0 {
             return Err(Error::argument(op, "n_power_iterations is 0; it is at least 1"));
         }
-        if !(eps > 0.0 && eps.is_finite()) {
-            return Err(Error::argument(op, format!("eps is {eps}; it is above 0")));
-        }
+        check_eps(op, eps)?;
         if weight.rank() < 2 || weight.numel() == 0 {
             let e = Error::shape(op, "the weight has two axes or more, and elements");
             return Err(e.operand("weight", weight.shape(), weight.dtype(), weight.device()));

@@ -1,9 +1,8 @@
 //! Transformers: [`TransformerEncoderLayer`], [`TransformerEncoder`], [`TransformerDecoderLayer`],
 //! [`TransformerDecoder`] and [`Transformer`].
 
-use gradus_tensor::{Attempt, Causal, Device, Here, Result, Tensor};
+use gradus_tensor::{Attempt, Here, Result, Tensor};
 
-use super::attention::causal_keep;
 use super::{Dropout, LayerNorm, LayerNormConfig, Linear, Masks, MultiheadAttention, MultiheadAttentionConfig};
 use crate::init::Gain;
 use crate::module::out_of_forward;
@@ -401,13 +400,6 @@ impl Transformer {
             self.decoder.run(tgt, &memory, masks.tgt, masks.memory)
         })
     }
-}
-
-/// The causal mask `[length, length]`: true where a token may see another, which is itself or an earlier one. PyTorch's
-/// `generate_square_subsequent_mask` is its float form. [`Causal::TopLeft`] has the same effect without a matrix.
-#[track_caller]
-pub fn causal_mask(length: usize, device: &Device) -> Result<Tensor> {
-    causal_keep(length, length, Causal::TopLeft, device)
 }
 
 impl Forward for TransformerEncoderLayer {

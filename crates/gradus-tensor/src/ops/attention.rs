@@ -9,6 +9,7 @@
 use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Here, Result, Shape, View, ViewMut};
 use smallvec::smallvec;
 
+use super::causal::{Causal, causal_mask};
 use super::operand_rules::{axis_of, cast, common_dtype};
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply};
 use crate::{Generator, Tensor};
@@ -22,19 +23,6 @@ use crate::{Generator, Tensor};
 pub struct Attention {
     /// The scale, and whether query `i` sees only the keys up to `i + lk - lq`.
     pub params: AttentionParams,
-}
-
-/// The causal rule: which keys a query may see.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Causal {
-    /// All keys.
-    #[default]
-    No,
-    /// Query `i` of `lq` sees keys up to `i + lk - lq`. The last query sees all `lk` keys, as it should when earlier
-    /// keys are cached.
-    BottomRight,
-    /// Query `i` sees keys up to `i`.
-    TopLeft,
 }
 
 /// Options of [`Tensor::scaled_dot_product_attention`]. By default there is no mask, no causal rule and no dropout, and
@@ -117,7 +105,7 @@ impl Attention {
             None => {}
         }
         if self.params.causal {
-            scores = causal_mask(lq, lk, lk as i64 - lq as i64, &scores)?.where_(&scores, f64::NEG_INFINITY)?;
+            scores = causal_mask(lq, lk, Causal::BottomRight, q.device())?.where_(&scores, f64::NEG_INFINITY)?;
         }
         let keep = scores.ne(f64::NEG_INFINITY)?;
         let (safe, any) = without_empty_rows(&scores, &keep, 3)?;
@@ -190,15 +178,6 @@ impl Attention {
         }
         Ok(out)
     }
-}
-
-/// A bool mask `[lq, lk]` on the device of `like`: true where query `i` may see key `j`, that is, where
-/// `j <= i + offset`.
-#[track_caller]
-fn causal_mask(lq: usize, lk: usize, offset: i64, like: &Tensor) -> Result<Tensor> {
-    let device = like.device();
-    let last = Tensor::arange(offset, offset + lq as i64, 1, DType::I64, device)?.unsqueeze(1)?;
-    Tensor::arange(0, lk as i64, 1, DType::I64, device)?.le(&last)
 }
 
 /// `x` with -inf where `keep` is false, but with zeros in each row along `axis` that keeps no element. Also returns
@@ -364,7 +343,7 @@ impl Tensor {
         // The two alignments are the same if there are as many queries as keys.
         let top_left = options.causal == Causal::TopLeft && lq != lk;
         if top_left {
-            let visible = causal_mask(lq, lk, 0, &q)?.reshape([1, 1, lq, lk])?;
+            let visible = causal_mask(lq, lk, Causal::TopLeft, q.device())?.reshape([1, 1, lq, lk])?;
             mask = Some(match mask {
                 None => visible,
                 Some(m) if m.dtype() == DType::Bool => m.logical_and(&visible)?,

@@ -11,6 +11,7 @@ mod autocast;
 mod bind;
 mod cast;
 mod cat;
+mod causal;
 mod conv;
 mod conv_transpose;
 mod copy;
@@ -88,7 +89,8 @@ pub(crate) use bind::{To, apply, apply_one, bind, same_device};
 use bind::{apply_view, apply_views, infer};
 
 pub use crate::autograd::Keep;
-pub use attention::{AttentionOptions, Causal};
+pub use attention::AttentionOptions;
+pub use causal::{Causal, causal_mask};
 pub use elementwise::{Class, Elementwise, Numbers};
 pub use grid::Indexing;
 pub use grid_sample::{GridPadding, GridSample, Sampling};
