@@ -24,6 +24,7 @@ mod global;
 mod legacy;
 mod pickle;
 mod storages;
+mod value;
 mod view;
 
 use std::collections::BTreeMap;
@@ -71,6 +72,11 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<TorchFile> {
     let folder = pickle.name.strip_suffix("data.pkl").unwrap_or_default().to_owned();
     if zip.entries().iter().any(|e| e.name == format!("{folder}constants.pkl")) {
         return Err(bad("this is a TorchScript file".into()).help("save the state_dict of the model with torch.save"));
+    }
+    // A small file could expand to a vast one. PyTorch compresses nothing.
+    if let Some(entry) = zip.entries().iter().find(|e| e.deflated) {
+        return Err(bad(format!("{:?} is compressed, which torch.save never does", entry.name))
+            .help("load the file in PyTorch and save it again"));
     }
     let bytes = zip.read(&pickle, MOST_PICKLE)?;
     let pickled = pickle::run(&bytes).map_err(|e| bad(e).help(HELP)).here()?;

@@ -25,7 +25,7 @@ const LOCATOR64: usize = 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    deflated: bool,
+    pub(crate) deflated: bool,
     /// The checksum of its contents.
     crc: u32,
     stored_size: u64,

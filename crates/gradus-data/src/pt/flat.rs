@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use gradus_tensor::{Error, ErrorKind, Here, Result, Tensor};
 
 use super::contents::{Plain, TorchFile};
-use super::pickle::{Object, Pickled, Value};
+
 use super::storages::{HELP, OP};
+use super::value::{Object, Pickled, Value};
 use super::view::View;
 
 /// How deep dicts and lists may be nested.
@@ -107,8 +108,11 @@ impl Walk<'_> {
                         (_, Some(Object::Text(text))) => text.clone(),
                         _ => return Err(bad(format!("{:?} is a dict whose keys are no texts", shown(&name)))),
                     };
-                    self.names =
-                        self.names.checked_sub(key.len()).ok_or_else(|| bad("its keys are too long")).here()?;
+                    self.names = self
+                        .names
+                        .checked_sub(key.len() + 16)
+                        .ok_or_else(|| bad("its keys are far too many or too long"))
+                        .here()?;
                     last.insert(key, value);
                 }
                 last.into_iter().try_for_each(|(key, value)| self.visit(value, join(&key), depth + 1)).here()

@@ -9,8 +9,9 @@ use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
 
 use super::contents::TorchFile;
 use super::flat::flatten;
-use super::pickle::{Object, Pickled, Value, run};
+use super::pickle::run;
 use super::storages::{HELP, MOST_PICKLE, OP, elements, storages_of};
+use super::value::{Object, Pickled, Value};
 
 /// The pickle of the magic number.
 pub(super) const MAGIC: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";

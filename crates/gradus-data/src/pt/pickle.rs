@@ -10,45 +10,7 @@
 use std::collections::HashMap;
 
 use super::global::{Global, Storage};
-
-/// A value. Everything that has parts is an object.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Value {
-    None,
-    Bool(bool),
-    Int(i64),
-    Float(f64),
-    Object(usize),
-}
-
-/// A value with parts, or one that is large.
-#[derive(Debug, Clone)]
-pub(super) enum Object {
-    Text(String),
-    Bytes(usize),
-    /// A whole number beyond 64 bits.
-    Big,
-    Tuple(Vec<Value>),
-    List(Vec<Value>),
-    Dict(Vec<(Value, Value)>),
-    Global(Global),
-    Storage(Storage),
-    Tensor {
-        storage: usize,
-        offset: usize,
-        shape: Vec<usize>,
-        strides: Vec<usize>,
-    },
-}
-
-/// What a pickle made.
-#[derive(Debug)]
-pub(super) struct Pickled {
-    pub(super) objects: Vec<Object>,
-    pub(super) result: Value,
-    /// The number of bytes that were read.
-    pub(super) length: usize,
-}
+use super::value::{MOST_VALUES, NO_ROOM, Object, Pickled, Value, add, too_many};
 
 /// Runs the pickle that `bytes` begin with. The error says what is wrong, and at which byte.
 pub(super) fn run(bytes: &[u8]) -> Result<Pickled, String> {
@@ -129,15 +91,28 @@ impl<'a> Machine<'a> {
         Ok(self.stack.split_off(mark))
     }
 
-    fn put(&mut self, object: Object) {
-        self.objects.push(object);
-        self.stack.push(Value::Object(self.objects.len() - 1));
+    fn push(&mut self, value: Value) -> Done {
+        add(&mut self.stack, value)
+    }
+
+    fn put(&mut self, object: Object) -> Done {
+        add(&mut self.objects, object)?;
+        self.push(Value::Object(self.objects.len() - 1))
+    }
+
+    fn keep(&mut self, key: u64) -> Done {
+        let value = self.top()?;
+        if self.memo.len() >= MOST_VALUES {
+            return Err(too_many());
+        }
+        self.memo.try_reserve(1).map_err(|_| NO_ROOM)?;
+        self.memo.insert(key, value);
+        Ok(())
     }
 
     fn text(&mut self, bytes: &[u8]) -> Done {
         let text = std::str::from_utf8(bytes).map_err(|_| "a text is not UTF-8")?.to_owned();
-        self.put(Object::Text(text));
-        Ok(())
+        self.put(Object::Text(text))
     }
 
     fn object(&self, value: Value) -> Option<&Object> {
@@ -190,14 +165,14 @@ impl<'a> Machine<'a> {
     }
 
     /// Adds a whole number in little-endian bytes with a sign.
-    fn long(&mut self, bytes: &[u8]) {
+    fn long(&mut self, bytes: &[u8]) -> Done {
         let fill = if bytes.last().is_some_and(|b| b & 0x80 != 0) { 0xff } else { 0 };
         let mut wide = [fill; 8];
         if bytes.len() <= 8 {
             wide[..bytes.len()].copy_from_slice(bytes);
-            self.stack.push(Value::Int(i64::from_le_bytes(wide)));
+            self.push(Value::Int(i64::from_le_bytes(wide)))
         } else {
-            self.put(Object::Big);
+            self.put(Object::Big)
         }
     }
 
@@ -207,14 +182,16 @@ impl<'a> Machine<'a> {
             values.push(self.pop()?);
         }
         values.reverse();
-        self.put(Object::Tuple(values));
-        Ok(())
+        self.put(Object::Tuple(values))
     }
 
     fn append(&mut self, new: Vec<Value>) -> Done {
         match self.top()? {
             Value::Object(at) => match self.objects.get_mut(at) {
-                Some(Object::List(values)) => values.extend(new),
+                Some(Object::List(values)) => {
+                    values.try_reserve(new.len()).map_err(|_| NO_ROOM)?;
+                    values.extend(new);
+                }
                 _ => return Err("values are added to what is no list".into()),
             },
             _ => return Err("values are added to what is no list".into()),
@@ -229,7 +206,10 @@ impl<'a> Machine<'a> {
         let pairs = new.chunks_exact(2).map(|pair| (pair[0], pair[1]));
         match self.top()? {
             Value::Object(at) => match self.objects.get_mut(at) {
-                Some(Object::Dict(values)) => values.extend(pairs),
+                Some(Object::Dict(values)) => {
+                    values.try_reserve(pairs.len()).map_err(|_| NO_ROOM)?;
+                    values.extend(pairs);
+                }
                 _ => return Err("keys are set in what is no dict".into()),
             },
             _ => return Err("keys are set in what is no dict".into()),
@@ -241,8 +221,7 @@ impl<'a> Machine<'a> {
         let known = Global::find(module, name);
         let short = |text: &str| text.chars().take(100).collect::<String>();
         let refused = || format!("it names {}.{}, which is not called nor read", short(module), short(name));
-        self.put(Object::Global(known.ok_or_else(refused)?));
-        Ok(())
+        self.put(Object::Global(known.ok_or_else(refused)?))
     }
 
     /// Does what PyTorch's function would do with these arguments.
@@ -256,7 +235,7 @@ impl<'a> Machine<'a> {
         }
         let arguments = arguments.to_vec();
         match (global, &arguments[..]) {
-            (Global::Dict, []) => self.put(Object::Dict(Vec::new())),
+            (Global::Dict, []) => self.put(Object::Dict(Vec::new()))?,
             (Global::Dict, [Value::Object(at)]) => {
                 let pairs = match &self.objects[*at] {
                     Object::Dict(pairs) => pairs.clone(),
@@ -270,33 +249,35 @@ impl<'a> Machine<'a> {
                     _ => return Err("a dict is made of what is no list".into()),
                 };
                 self.copies(pairs.len())?;
-                self.put(Object::Dict(pairs));
+                self.put(Object::Dict(pairs))?;
             }
             (Global::Size, [sizes]) => {
                 let sizes = self.as_tuple(*sizes).ok().or(self.as_list(*sizes)).ok_or("a size is no tuple")?.to_vec();
                 self.copies(sizes.len())?;
-                self.put(Object::Tuple(sizes));
+                self.put(Object::Tuple(sizes))?;
             }
             (Global::Device, [kind]) => {
                 let text = self.as_key(*kind)?.to_owned();
-                self.put(Object::Text(text));
+                self.put(Object::Text(text))?;
             }
             (Global::Device, [kind, Value::Int(index)]) => {
                 let text = format!("{}:{index}", self.as_key(*kind)?);
-                self.put(Object::Text(text));
+                self.put(Object::Text(text))?;
             }
             (Global::Parameter, [tensor, ..]) => match self.object(*tensor) {
                 Some(Object::Tensor { .. }) => self.stack.push(*tensor),
                 _ => return Err("a parameter is made of what is no tensor".into()),
             },
-            (Global::Tensor, [storage @ Value::Object(at), offset, shape, strides, ..]) => {
+            (Global::Tensor, [storage @ Value::Object(at), offset, shape, strides, rest @ ..]) => {
+                self.plain_view(rest.get(2))?;
                 let Some(Object::Storage(_)) = self.object(*storage) else {
                     return Err("a tensor is made of what is no storage".into());
                 };
                 self.tensor(*at, *offset, *shape, *strides)?;
             }
             // torch._utils._rebuild_tensor_v3 names the dtype, because the storage has none.
-            (Global::Tensor3, [storage, offset, shape, strides, _, _, Value::Object(dtype), ..]) => {
+            (Global::Tensor3, [storage, offset, shape, strides, _, _, Value::Object(dtype), rest @ ..]) => {
+                self.plain_view(rest.first())?;
                 let Some(&Object::Global(Global::DType(_, dtype))) = self.objects.get(*dtype) else {
                     return Err("a tensor has what is no dtype".into());
                 };
@@ -304,7 +285,7 @@ impl<'a> Machine<'a> {
                     return Err("a tensor is made of what is no storage".into());
                 };
                 let storage = storage.seen_as(dtype)?;
-                self.objects.push(Object::Storage(storage));
+                add(&mut self.objects, Object::Storage(storage))?;
                 self.tensor(self.objects.len() - 1, *offset, *shape, *strides)?;
             }
             _ => return Err(format!("it calls {} with unusual arguments", global.name())),
@@ -319,13 +300,24 @@ impl<'a> Machine<'a> {
         }
     }
 
+    /// Errors if a tensor has metadata: `{"neg": True}` and `{"conj": True}` say that its elements are not those of its
+    /// storage.
+    fn plain_view(&self, metadata: Option<&Value>) -> Done {
+        match metadata.map(|&value| (value, self.object(value))) {
+            None | Some((Value::None, _)) => Ok(()),
+            Some((_, Some(Object::Dict(pairs)))) if pairs.is_empty() => Ok(()),
+            _ => Err("a tensor is a negative or conjugate view, which is not read: call `.resolve_neg()` or \
+                      `.resolve_conj()` on it first, then save it"
+                .into()),
+        }
+    }
+
     fn tensor(&mut self, storage: usize, offset: Value, shape: Value, strides: Value) -> Done {
         let (offset, shape, strides) = (self.as_count(offset)?, self.as_counts(shape)?, self.as_counts(strides)?);
         if shape.len() != strides.len() {
             return Err(format!("a tensor of {} sizes and {} strides", shape.len(), strides.len()));
         }
-        self.put(Object::Tensor { storage, offset, shape, strides });
-        Ok(())
+        self.put(Object::Tensor { storage, offset, shape, strides })
     }
 
     /// The storage that a persistent identifier stands for: `("storage", type, key, device, size)`.
@@ -347,8 +339,7 @@ impl<'a> Machine<'a> {
         }
         let key = self.as_key(*key)?.to_owned();
         let size = self.as_count(*size)?;
-        self.put(Object::Storage(Storage { key, dtype, size }));
-        Ok(())
+        self.put(Object::Storage(Storage { key, dtype, size }))
     }
 
     /// Makes one instruction. Returns the result at the last one.
@@ -359,36 +350,36 @@ impl<'a> Machine<'a> {
             0x80 => drop(self.take(1)?),
             0x95 => drop(self.take(8)?),
             b'.' => return self.pop().map(Some),
-            b'(' => self.marks.push(self.stack.len()),
+            b'(' => add(&mut self.marks, self.stack.len())?,
             b'0' => drop(self.pop()?),
             b'1' => drop(self.marked()?),
-            b'2' => self.stack.push(self.top()?),
-            b'N' => self.stack.push(Value::None),
-            0x88 => self.stack.push(Value::Bool(true)),
-            0x89 => self.stack.push(Value::Bool(false)),
+            b'2' => self.push(self.top()?)?,
+            b'N' => self.push(Value::None)?,
+            0x88 => self.push(Value::Bool(true))?,
+            0x89 => self.push(Value::Bool(false))?,
             b'J' => {
                 let number = self.number(4)? as u32;
-                self.stack.push(Value::Int(i64::from(number.cast_signed())));
+                self.push(Value::Int(i64::from(number.cast_signed())))?;
             }
             b'K' => {
                 let number = self.number(1)?;
-                self.stack.push(Value::Int(number as i64));
+                self.push(Value::Int(number as i64))?;
             }
             b'M' => {
                 let number = self.number(2)?;
-                self.stack.push(Value::Int(number as i64));
+                self.push(Value::Int(number as i64))?;
             }
             0x8a => {
                 let bytes = self.counted(1)?;
-                self.long(bytes);
+                self.long(bytes)?;
             }
             0x8b => {
                 let bytes = self.counted(4)?;
-                self.long(bytes);
+                self.long(bytes)?;
             }
             b'G' => {
                 let bits = self.number(8)?.swap_bytes();
-                self.stack.push(Value::Float(f64::from_bits(bits)));
+                self.push(Value::Float(f64::from_bits(bits)))?;
             }
             // BINUNICODE and BINSTRING, short, usual and long
             b'X' | b'T' => {
@@ -410,18 +401,18 @@ impl<'a> Machine<'a> {
                     _ => 8,
                 };
                 let length = self.counted(size)?.len();
-                self.put(Object::Bytes(length));
+                self.put(Object::Bytes(length))?;
             }
-            b')' => self.put(Object::Tuple(Vec::new())),
+            b')' => self.put(Object::Tuple(Vec::new()))?,
             0x85..=0x87 => self.tuple(usize::from(op - 0x84))?,
             b't' => {
                 let values = self.marked()?;
-                self.put(Object::Tuple(values));
+                self.put(Object::Tuple(values))?;
             }
-            b']' => self.put(Object::List(Vec::new())),
+            b']' => self.put(Object::List(Vec::new()))?,
             b'l' => {
                 let values = self.marked()?;
-                self.put(Object::List(values));
+                self.put(Object::List(values))?;
             }
             b'a' => {
                 let value = self.pop()?;
@@ -431,10 +422,10 @@ impl<'a> Machine<'a> {
                 let values = self.marked()?;
                 self.append(values)?;
             }
-            b'}' => self.put(Object::Dict(Vec::new())),
+            b'}' => self.put(Object::Dict(Vec::new()))?,
             b'd' => {
                 let values = self.marked()?;
-                self.put(Object::Dict(Vec::new()));
+                self.put(Object::Dict(Vec::new()))?;
                 self.set(values)?;
             }
             b's' => {
@@ -448,15 +439,13 @@ impl<'a> Machine<'a> {
             // Memoizing and recalling
             b'q' | b'r' => {
                 let key = self.number(if op == b'q' { 1 } else { 4 })?;
-                self.memo.insert(key, self.top()?);
+                self.keep(key)?;
             }
-            0x94 => {
-                self.memo.insert(self.memo.len() as u64, self.top()?);
-            }
+            0x94 => self.keep(self.memo.len() as u64)?,
             b'h' | b'j' => {
                 let key = self.number(if op == b'h' { 1 } else { 4 })?;
                 let value = *self.memo.get(&key).ok_or("a value is recalled that was not kept")?;
-                self.stack.push(value);
+                self.push(value)?;
             }
             b'c' => {
                 let (module, name) = (self.line()?, self.line()?);
@@ -490,5 +479,19 @@ impl<'a> Machine<'a> {
             other => return Err(format!("the instruction 0x{other:02x} is not read")),
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pickle_makes_no_more_values_than_fit() {
+        for start in ["N", "(", "]"] {
+            let bytes = start.repeat(MOST_VALUES + 1);
+            let e = run(bytes.as_bytes()).unwrap_err();
+            assert!(e.ends_with("it makes more than 4194304 values at once"), "{start}: {e}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gradus_tensor::{DType, Device, Error, ErrorKind, Here, Result, Tensor};
 
 use super::global::Storage;
-use super::pickle::{Object, Pickled};
+use super::value::{Object, Pickled};
 
 pub(super) const OP: &str = "load_pt";
 

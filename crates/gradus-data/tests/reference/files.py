@@ -139,9 +139,9 @@ class Call:
         return self.call
 
 
-def evil(name, payload, protocol=2):
+def evil(name, payload, protocol=2, compression=zipfile.ZIP_STORED):
     data = payload if isinstance(payload, bytes) else pickle.dumps(payload, protocol)
-    with zipfile.ZipFile(folder / f"evil_{name}.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(folder / f"evil_{name}.pt", "w", compression) as archive:
         archive.writestr("archive/data.pkl", data)
         archive.writestr("archive/byteorder", "little")
         archive.writestr("archive/data/0", b"\0" * 16)
@@ -175,10 +175,14 @@ evil("laughs", value)
 # A list that holds itself, and a dict.
 evil("self", b"\x80\x02]q\x00h\x00a.")
 evil("self_dict", b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s.")
-evil("deep", b"\x80\x02" + b"]" * 300_000 + b"a" * 299_999 + b".")
-evil("tuples", b"\x80\x02)" + b"\x85" * 300_000 + b".")
-evil("marks", b"\x80\x02" + b"(" * 300_000 + b".")
-evil("copies", b"\x80\x02ccollections\nOrderedDict\nq\x00}q\x01(" + b"K\x01N" * 20_000 + b"u" + b"h\x00h\x01\x85R" * 20_000 + b".")
+evil("deep", b"\x80\x02" + b"]" * 60_000 + b"a" * 59_999 + b".")
+evil("tuples", b"\x80\x02)" + b"\x85" * 60_000 + b".")
+evil("marks", b"\x80\x02" + b"(" * 60_000 + b".")
+evil("copies", b"\x80\x02ccollections\nOrderedDict\nq\x00}q\x01(" + b"K\x01N" * 4_000 + b"u" + b"h\x00h\x01\x85R" * 4_000 + b".")
+# A dict whose thousands of keys are empty, held in thousands of places.
+evil("empty_keys", b"\x80\x02X\x00\x00\x00\x00q\x00(" + b"h\x00N" * 4_000 + b"dq\x01(" + b"h\x01" * 4_000 + b"l.")
+evil("compressed", b"\x80\x02" + b"N" * 1_000_000 + b".", compression=zipfile.ZIP_DEFLATED)
+torch.save(torch._neg_view(torch.arange(3.0)), folder / "evil_negative_view.pt")
 evil("long_text", b"\x80\x02X\xff\xff\xff\x7fabc.")
 evil("bytes_8", b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7fabc.")
 evil("frame", b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\xffN.")
