@@ -54,7 +54,10 @@ impl Disk for Os {
     /// Systems and folders that cannot be flushed do not fail.
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
         use io::ErrorKind as Io;
-        let Ok(folder) = File::open(path) else { return Ok(()) };
+        let folder = match File::open(path) {
+            Err(e) if matches!(e.kind(), Io::Unsupported | Io::PermissionDenied) => return Ok(()),
+            folder => folder?,
+        };
         match folder.sync_all() {
             Err(e) if matches!(e.kind(), Io::InvalidInput | Io::Unsupported | Io::PermissionDenied) => Ok(()),
             done => done,

@@ -1,5 +1,5 @@
-//! Files that appear whole or not at all. [`write()`] is the only function with which Gradus writes a file to a path
-//! that the user gave.
+//! Files that appear whole or not at all. [`write()`] is the function with which Gradus writes a file to a path that the
+//! user gave. Loggers then append to their files.
 //!
 //! This crate is part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable
 //! between releases.
@@ -124,7 +124,7 @@ pub fn failed(op: &str, path: &Path, e: std::io::Error) -> Error {
     }
 }
 
-/// Flushes a folder, so that a rename in it survives a crash. Systems that cannot flush a folder do not need it.
+/// Flushes a folder, so that a rename in it survives a crash, as far as the system can.
 pub fn sync_folder(folder: &Path) {
     let _ = Os.sync_folder(folder);
 }
@@ -165,7 +165,8 @@ fn taken(op: &str, path: &Path) -> Error {
     Error::new(ErrorKind::Io, op, format!("{} is there already", path.display())).help("allow it to be replaced")
 }
 
-fn folder_of(path: &Path) -> &Path {
+/// The folder of a file, which is `.` for a path that is only a name.
+pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

@@ -249,21 +249,123 @@ fn if_all_are_damaged_the_error_lists_them_and_a_later_format_is_refused() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_removed_and_other_files_stay() {
+fn what_a_killed_run_left_is_removed_before_the_next_checkpoint_and_other_files_stay() {
     let (dir, device) = (tempfile::tempdir().unwrap(), device());
     drop(filled(dir.path(), [1], &device));
-    for name in ["checkpoint-000002.safetensors", ".gradus-77-0.tmp", "notes.txt", "checkpoint-2.safetensors"] {
+    let data = |number: u64| dir.path().join(format!("checkpoint-{number:06}.safetensors"));
+    fs::copy(data(1), data(2)).unwrap();
+    at_step(1, &device).model.save_safetensors(data(3)).unwrap();
+    for name in [".gradus-77-0.tmp", "notes.txt", "checkpoint-2.safetensors", "checkpoint-000004.safetensors"] {
         fs::write(dir.path().join(name), "half").unwrap();
     }
+    let before = names(dir.path());
     let checkpoints = Checkpoints::open(dir.path()).unwrap();
     assert!(Checkpoints::open(dir.path()).unwrap_err().to_string().contains("another run saves its checkpoints"));
     assert_eq!(checkpoints.newest(&device).unwrap().unwrap().step, 1);
+    let now = names(dir.path());
+    assert!(before.iter().all(|name| now.contains(name)), "{now:?}");
+    checkpoints.save(at_step(2, &device)).unwrap();
+    checkpoints.wait().unwrap();
     drop(checkpoints);
-    let want = ["checkpoint-000001.json", "checkpoint-000001.safetensors", "checkpoint-2.safetensors", "notes.txt"];
+    let want = [
+        "checkpoint-000001.json",
+        "checkpoint-000001.safetensors",
+        "checkpoint-000003.safetensors",
+        "checkpoint-000004.safetensors",
+        "checkpoint-000005.json",
+        "checkpoint-000005.safetensors",
+        "checkpoint-2.safetensors",
+        "notes.txt",
+    ];
     assert_eq!(names(dir.path()), want);
     let empty = tempfile::tempdir().unwrap();
     assert!(Checkpoints::open(empty.path()).unwrap().newest(&device).unwrap().is_none());
     assert!(Checkpoints::open(dir.path().join("notes.txt")).is_err());
+}
+
+#[test]
+fn a_file_that_has_the_name_of_the_next_checkpoint_stays() {
+    let (dir, device) = (tempfile::tempdir().unwrap(), device());
+    for name in ["checkpoint-000001.json", "checkpoint-000002.safetensors"] {
+        let checkpoints = Checkpoints::open(dir.path()).unwrap();
+        fs::write(dir.path().join(name), "mine").unwrap();
+        checkpoints.save(at_step(1, &device)).unwrap();
+        assert!(checkpoints.wait().unwrap_err().to_string().contains("is there already"));
+        assert_eq!(fs::read(dir.path().join(name)).unwrap(), b"mine");
+    }
+}
+
+#[test]
+fn after_the_largest_number_there_is_no_checkpoint() {
+    let (dir, device) = (tempfile::tempdir().unwrap(), device());
+    fs::write(dir.path().join(format!("checkpoint-{}.safetensors", u64::MAX - 1)), "mine").unwrap();
+    let checkpoints = Checkpoints::open(dir.path()).unwrap();
+    checkpoints.save(at_step(1, &device)).unwrap();
+    assert!(checkpoints.wait().unwrap_err().to_string().contains("the largest there is"));
+    drop(checkpoints);
+    fs::write(dir.path().join(format!("checkpoint-{}.safetensors", u64::MAX)), "mine").unwrap();
+    assert!(Checkpoints::open(dir.path()).unwrap_err().to_string().contains("the largest there is"));
+}
+
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_read_now_is_an_error_and_is_not_removed() {
+    use std::os::unix::fs::symlink;
+    let (dir, device) = (tempfile::tempdir().unwrap(), device());
+    drop(filled(dir.path(), 1..=2, &device));
+    // A circle of links stands for an error that passes.
+    let (data, aside) = (dir.path().join("checkpoint-000002.safetensors"), dir.path().join("aside"));
+    fs::rename(&data, &aside).unwrap();
+    symlink("checkpoint-000002.safetensors", &data).unwrap();
+    let checkpoints = Checkpoints::open(dir.path()).unwrap();
+    assert_eq!(checkpoints.newest(&device).unwrap_err().kind(), &ErrorKind::Io);
+    fs::rename(&aside, &data).unwrap();
+    checkpoints.save(at_step(3, &device)).unwrap();
+    checkpoints.wait().unwrap();
+    assert!(names(dir.path()).iter().any(|name| name.contains("-000002.json")), "{:?}", names(dir.path()));
+    drop(checkpoints);
+    let pipe = dir.path().join("checkpoint-000009.json");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(Checkpoints::open(dir.path()).unwrap_err().to_string().contains("is not a regular file"));
+}
+
+#[test]
+fn the_folders_that_are_made_are_flushed() {
+    #[derive(Debug, Default)]
+    struct Watched(std::sync::Mutex<Vec<std::path::PathBuf>>);
+    impl gradus_file::Disk for Watched {
+        fn create(&self, path: &Path) -> std::io::Result<Box<dyn gradus_file::DiskFile>> {
+            gradus_file::Os.create(path)
+        }
+        fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+            gradus_file::Os.rename(from, to)
+        }
+        fn hard_link(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+            gradus_file::Os.hard_link(from, to)
+        }
+        /// Old checkpoints cannot be removed.
+        fn remove(&self, path: &Path) -> std::io::Result<()> {
+            match path.extension().is_some_and(|kind| kind == "json") {
+                true => Err(std::io::ErrorKind::PermissionDenied.into()),
+                false => gradus_file::Os.remove(path),
+            }
+        }
+        fn sync_folder(&self, path: &Path) -> std::io::Result<()> {
+            self.0.lock().unwrap().push(path.to_owned());
+            gradus_file::Os.sync_folder(path)
+        }
+    }
+    let (dir, device) = (tempfile::tempdir().unwrap(), device());
+    let disk = Arc::new(Watched::default());
+    let checkpoints = Checkpoints::open_on(disk.clone(), dir.path().join("a/b")).unwrap();
+    assert_eq!(*disk.0.lock().unwrap(), [dir.path().to_owned(), dir.path().join("a")]);
+    // What cannot be removed is no error: the new checkpoint is safe.
+    for step in 1..=4 {
+        checkpoints.save(at_step(step, &device)).unwrap();
+        checkpoints.wait().unwrap();
+    }
+    assert_eq!(checkpoints.newest(&device).unwrap().unwrap().step, 4);
+    assert_eq!(names(checkpoints.path()).len(), 8 + 1, "{:?}", names(checkpoints.path()));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! whose keys have a colon where those of tensors have a point, so that no text has the name of a tensor.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind as IoKind, Read, Write};
 use std::path::Path;
 
 use gradus_file::Disk;
@@ -24,6 +24,9 @@ const FORMAT: u32 = 1;
 
 /// The largest length of a manifest, in bytes.
 const MOST_MANIFEST: u64 = 1 << 16;
+
+/// The largest header of a safetensors file, in bytes.
+const MOST_HEADER: u64 = 100_000_000;
 
 /// The contents of a manifest. The position stands in the safetensors file too, where it is protected by the checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +84,7 @@ pub(super) fn write(disk: &dyn Disk, folder: &Path, number: u64, checkpoint: &Ch
     let path = folder.join(&data);
     let state = packed(checkpoint);
     let (mut bytes, mut crc32) = (0, String::new());
-    gradus_file::write_on(disk, SAVE, &path, true, |out| {
+    gradus_file::write_on(disk, SAVE, &path, false, |out| {
         let mut out = Summed { out, failed: None, bytes: 0, sum: crc32fast::Hasher::new() };
         if let Err(e) = state.write_safetensors(&mut out) {
             // The error knows no path.
@@ -105,20 +108,24 @@ pub(super) fn write(disk: &dyn Disk, folder: &Path, number: u64, checkpoint: &Ch
     let text = serde_json::to_string_pretty(&contents)
         .map_err(|e| Error::new(ErrorKind::Format, SAVE, e.to_string()).with_source(e))
         .here()?;
-    gradus_file::write_on(disk, SAVE, &path, true, |out| {
+    gradus_file::write_on(disk, SAVE, &path, false, |out| {
         writeln!(out, "{text}").map_err(|e| gradus_file::failed(SAVE, &path, e))
     })
 }
 
-/// Reads the manifest of a checkpoint. Errors of kind `Format` and `Io` say that it is damaged.
+/// Reads the manifest of a checkpoint. An error of kind `Format` says that it is damaged.
 #[track_caller]
 pub(super) fn read_manifest(folder: &Path, number: u64) -> Result<Manifest> {
     let [data, manifest] = names(number);
     let path = folder.join(manifest);
     let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display()));
-    let mut text = String::new();
-    let read = File::open(&path).and_then(|file| file.take(MOST_MANIFEST).read_to_string(&mut text));
-    read.map_err(|e| Error::io(LOAD, path.display(), e)).here()?;
+    let failed = |e| Error::io(LOAD, path.display(), e);
+    // Opening a pipe would wait for its writer.
+    gradus_file::check_regular(LOAD, &path, &fs::metadata(&path).map_err(failed).here()?)?;
+    let mut text = Vec::new();
+    let read = File::open(&path).and_then(|file| file.take(MOST_MANIFEST).read_to_end(&mut text));
+    read.map_err(failed).here()?;
+    let text = String::from_utf8(text).map_err(|_| wrong("the manifest is not UTF-8".into())).here()?;
     // The version first: later ones may have other fields.
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string())).here()?;
     match value.get("format").and_then(serde_json::Value::as_u64) {
@@ -139,16 +146,19 @@ pub(super) fn read_manifest(folder: &Path, number: u64) -> Result<Manifest> {
     Ok(found)
 }
 
-/// Reads a checkpoint, and compares length, checksum and position. Errors of kind `Format` and `Io` say that it is
-/// damaged.
+/// Reads a checkpoint, and compares length, checksum and position. An error of kind `Format` says that it is damaged.
+/// One of kind `Io` may pass, such as that about too many open files.
 #[track_caller]
 pub(super) fn read(folder: &Path, number: u64, device: &Device) -> Result<Checkpoint> {
     let manifest = read_manifest(folder, number)?;
     let path = folder.join(&manifest.file);
     let failed = |e| Error::io(LOAD, path.display(), e);
     let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display()));
-    let found = fs::metadata(&path).map_err(failed).here()?;
-    gradus_file::check_regular(LOAD, &path, &found)?;
+    let found = match fs::metadata(&path) {
+        Err(e) if e.kind() == IoKind::NotFound => return Err(wrong(e.to_string())),
+        found => found.map_err(failed).here()?,
+    };
+    gradus_file::check_regular(LOAD, &path, &found).map_err(|e| Error::new(ErrorKind::Format, LOAD, e.message()))?;
     if found.len() != manifest.bytes {
         return Err(wrong(format!("the file has {} bytes, and its manifest says {}", found.len(), manifest.bytes)));
     }
@@ -179,6 +189,19 @@ fn checksum(path: &Path) -> std::io::Result<String> {
             n => sum.update(&piece[..n.min(piece.len())]),
         }
     }
+}
+
+/// Whether the file is the tensors' file of a checkpoint, as far as its metadata says.
+pub(super) fn is_ours(path: &Path) -> bool {
+    let read = || {
+        gradus_file::check_regular(LOAD, path, &fs::metadata(path).ok()?).ok()?;
+        let (mut file, mut length, mut header) = (File::open(path).ok()?, [0; 8], Vec::new());
+        file.read_exact(&mut length).ok()?;
+        file.take(u64::from_le_bytes(length).min(MOST_HEADER)).read_to_end(&mut header).ok()?;
+        let header: serde_json::Value = serde_json::from_slice(&header).ok()?;
+        header.get("__metadata__").map(|texts| texts.get("at:step").is_some() && texts.get("at:history").is_some())
+    };
+    read().unwrap_or(false)
 }
 
 /// Everything in one list of tensors and texts.

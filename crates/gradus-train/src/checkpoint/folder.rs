@@ -10,7 +10,7 @@ use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
 
 use super::file;
 use super::state::Checkpoint;
-use super::writer::{Place, Writer, numbers};
+use super::writer::{Place, Writer, after, manifests, numbers};
 use crate::claim::{Attempt, Claim};
 
 const OP: &str = "checkpoints";
@@ -23,7 +23,7 @@ const OP: &str = "checkpoints";
 /// newest ones are kept, 2 unless [`keep`](Checkpoints::keep) says otherwise, and the best one.
 ///
 /// Opening the folder claims it for this process, until the value is dropped or the process ends, however it ends. What
-/// a killed process left half written is removed.
+/// a killed process left half written is removed before the first checkpoint is written.
 ///
 /// Checkpoints are written by a thread. If steps are faster than the disk, a checkpoint that still waits is replaced by
 /// a newer one, so the run never waits. Dropping the value waits for the thread; call [`wait`](Checkpoints::wait)
@@ -41,7 +41,8 @@ impl Checkpoints {
     /// Opens the folder at `path`, which is created if it does not exist.
     ///
     /// # Errors
-    /// Fails if the folder cannot be created or read, or if another process uses it.
+    /// Fails if the folder or a manifest in it cannot be read, if the folder cannot be created, or if another process
+    /// uses it.
     #[track_caller]
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Checkpoints::open_on(Arc::new(Os), path)
@@ -53,7 +54,7 @@ impl Checkpoints {
     pub fn open_on(disk: Arc<dyn Disk>, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let failed = |e| Error::io(OP, path.display(), e).help("name a folder that can be made and written to");
-        fs::create_dir_all(path).map_err(failed).here()?;
+        make_folder(&*disk, path).map_err(failed).here()?;
         let claim = match Claim::take(path, true, File::try_lock).map_err(failed).here()? {
             Attempt::Claimed(claim) => claim,
             Attempt::Held(process) => {
@@ -65,17 +66,17 @@ impl Checkpoints {
         };
         let all = numbers(path).map_err(failed).here()?;
         let mut saved = BTreeMap::new();
-        for &number in &all {
+        for number in manifests(path).map_err(failed).here()? {
             match file::read_manifest(path, number) {
                 Ok(manifest) => drop(saved.insert(number, manifest.best)),
                 // Of a later version: it counts, so that it stays until newer ones are there.
                 Err(e) if *e.kind() == ErrorKind::Unsupported => drop(saved.insert(number, false)),
-                Err(_) => {}
+                Err(e) if *e.kind() == ErrorKind::Format => {}
+                Err(e) => return Err(e),
             }
         }
-        remove_leftovers(&*disk, path).map_err(failed).here()?;
-        let next = all.last().map_or(1, |last| last + 1);
-        let place = Place { disk, folder: path.to_owned(), keep: 2, saved, next };
+        let next = all.last().map_or(Ok(1), |&last| after(last))?;
+        let place = Place { disk, folder: path.to_owned(), keep: 2, saved, next, is_clean: false };
         let place = Arc::new(Mutex::new(place));
         Ok(Checkpoints { writer: Writer::start(place.clone())?, place, path: path.to_owned(), _claim: claim })
     }
@@ -125,8 +126,8 @@ impl Checkpoints {
     /// Those that are damaged are listed in [`Checkpoint::passed_over`].
     ///
     /// # Errors
-    /// Fails if all checkpoints are damaged, if one was written in a later version of the format, or if memory does not
-    /// suffice. An error of a checkpoint that was to be written is returned as well.
+    /// Fails if all checkpoints are damaged, if one was written in a later version of the format or cannot be read now,
+    /// or if memory does not suffice. An error of a checkpoint that was to be written is returned as well.
     #[track_caller]
     pub fn newest(&self, device: &Device) -> Result<Option<Checkpoint>> {
         self.find(device, |_| true)
@@ -144,7 +145,7 @@ impl Checkpoints {
         let mut place = self.place();
         let mut passed_over = Vec::new();
         // A manifest that cannot be read may be that of any checkpoint.
-        let all = numbers(&self.path).map_err(|e| Error::io(OP, self.path.display(), e)).here()?;
+        let all = manifests(&self.path).map_err(|e| Error::io(OP, self.path.display(), e)).here()?;
         for number in all.into_iter().rev() {
             if place.saved.get(&number).is_some_and(|&is_best| !wanted(is_best)) {
                 continue;
@@ -152,7 +153,7 @@ impl Checkpoints {
             match file::read(&self.path, number, device) {
                 Ok(found) if wanted(found.best) => return Ok(Some(Checkpoint { passed_over, ..found })),
                 Ok(_) => {}
-                Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Format) => {
+                Err(e) if *e.kind() == ErrorKind::Format => {
                     // A damaged one does not count among those that are kept.
                     place.saved.remove(&number);
                     passed_over.push(e);
@@ -171,19 +172,11 @@ impl Checkpoints {
     }
 }
 
-/// Removes what a killed process has not completed: temporary files, and tensors without a manifest.
+/// Makes a folder and those around it, so that they survive a power cut.
 #[track_caller]
-fn remove_leftovers(disk: &dyn Disk, folder: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let alone = matches!(file::number(name), Some((number, false))
-            if fs::symlink_metadata(folder.join(&file::names(number)[1])).is_err());
-        if alone || gradus_file::is_temporary(name) {
-            // A file that stays takes room, no more.
-            let _ = disk.remove(&entry.path());
-        }
-    }
-    Ok(())
+fn make_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
+    let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    fs::create_dir_all(path)?;
+    missing.into_iter().rev().try_for_each(|folder| disk.sync_folder(gradus_file::folder_of(folder)))
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind as IoKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -55,6 +55,8 @@ pub(super) struct Place {
     pub(super) saved: BTreeMap<u64, bool>,
     /// The number of the next checkpoint.
     pub(super) next: u64,
+    /// Whether that which a killed process has not completed is removed.
+    pub(super) is_clean: bool,
 }
 
 impl Writer {
@@ -147,20 +149,31 @@ impl Place {
     fn write(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         // The number is used up even if this fails, so that no file is ever written twice.
         let number = self.next;
-        self.next += 1;
+        self.next = after(number)?;
+        if !self.is_clean {
+            remove_leftovers(&*self.disk, &self.folder).map_err(|e| gradus_file::failed(OP, &self.folder, e)).here()?;
+            self.is_clean = true;
+        }
+        let is_taken = file::names(number).iter().any(|name| fs::symlink_metadata(self.folder.join(name)).is_ok());
         if let Err(e) = file::write(&*self.disk, &self.folder, number, checkpoint) {
-            // The manifest may be there, although the folder could not be flushed.
-            let _ = self.remove(number);
+            // The manifest may be there, although the folder could not be flushed. Files that were there before stay.
+            if !is_taken {
+                let _ = self.remove(number);
+            }
             return Err(e);
         }
         self.saved.insert(number, checkpoint.best);
         let newest = self.saved.keys().rev().take(self.keep);
         let best = self.saved.iter().rev().find(|(_, best)| **best);
         let kept: BTreeSet<u64> = newest.copied().chain(best.map(|(number, _)| *number)).collect();
-        let mut all: Vec<u64> = numbers(&self.folder).map_err(|e| gradus_file::failed(OP, &self.folder, e)).here()?;
-        all.retain(|number| !kept.contains(number));
         self.saved.retain(|number, _| kept.contains(number));
-        all.into_iter().try_for_each(|number| self.remove(number))
+        // The new checkpoint is safe. What cannot be removed takes room, no more, and the next checkpoint tries again.
+        for number in manifests(&self.folder).unwrap_or_default() {
+            if !kept.contains(&number) {
+                let _ = self.remove(number);
+            }
+        }
+        Ok(())
     }
 
     /// Removes a checkpoint, its manifest first: without it, the rest is not one.
@@ -177,12 +190,48 @@ impl Place {
     }
 }
 
+/// The number of the checkpoint after this one.
+#[track_caller]
+pub(super) fn after(number: u64) -> Result<u64> {
+    let m = || Error::argument(OP, format!("the checkpoint before has the number {number}, the largest there is"));
+    number.checked_add(1).ok_or_else(|| m().help("name another folder, or rename the files of that checkpoint"))
+}
+
 /// The numbers of the files of checkpoints in a folder, in ascending order.
 #[track_caller]
-pub(super) fn numbers(folder: &std::path::Path) -> std::io::Result<Vec<u64>> {
+pub(super) fn numbers(folder: &Path) -> std::io::Result<Vec<u64>> {
+    found(folder, |_| true)
+}
+
+/// The numbers of the manifests in a folder, in ascending order.
+#[track_caller]
+pub(super) fn manifests(folder: &Path) -> std::io::Result<Vec<u64>> {
+    found(folder, |is_manifest| is_manifest)
+}
+
+#[track_caller]
+fn found(folder: &Path, wanted: impl Fn(bool) -> bool) -> std::io::Result<Vec<u64>> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(folder)? {
-        found.extend(entry?.file_name().to_str().and_then(file::number).map(|(number, _)| number));
+        let known = entry?.file_name().to_str().and_then(file::number);
+        found.extend(known.filter(|(_, is_manifest)| wanted(*is_manifest)).map(|(number, _)| number));
     }
     Ok(found.into_iter().collect())
+}
+
+/// Removes what a killed process has not completed: temporary files, and tensors of checkpoints without a manifest.
+#[track_caller]
+fn remove_leftovers(disk: &dyn Disk, folder: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let alone = matches!(file::number(name), Some((number, false))
+            if fs::symlink_metadata(folder.join(&file::names(number)[1])).is_err() && file::is_ours(&entry.path()));
+        if alone || gradus_file::is_temporary(name) {
+            // A file that stays takes room, no more.
+            let _ = disk.remove(&entry.path());
+        }
+    }
+    Ok(())
 }
