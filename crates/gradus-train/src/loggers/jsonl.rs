@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use gradus_tensor::{Here, Result};
+use gradus_tensor::{Error, Here, Result};
 use serde_json::{Value, json};
 
 use super::event::{Event, Logger};
@@ -46,9 +46,14 @@ impl JsonlLogger {
     fn begin(&mut self, step: u64) -> Result<()> {
         let failed = |e| gradus_file::failed(OP, &self.path, e);
         let before = match step {
-            0 => String::new(),
-            _ => fs::read_to_string(&self.path).unwrap_or_default(),
+            0 => Vec::new(),
+            _ => match fs::read(&self.path) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+                before => before.map_err(|e| Error::io(OP, self.path.display(), e)).here()?,
+            },
         };
+        // A damaged line is no reason to lose the others.
+        let before = String::from_utf8_lossy(&before);
         let is_kept = |line: &&str| {
             let line: Option<Value> = serde_json::from_str(line).ok();
             line.and_then(|line| line.get("run_step")?.as_u64()).is_some_and(|of| of <= step)
@@ -149,7 +154,7 @@ mod tests {
         drop(logger);
 
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
-        file.write_all(b"{\"event\":\"ste").unwrap();
+        file.write_all(b"\xff\n{\"event\":\"ste").unwrap();
         let mut logger = JsonlLogger::new(&path);
         logger.log(Event::Start { epochs: 1, steps: 3, samples: 6 }).unwrap();
         logger.log(Event::Resumed { epoch: 1, step: 1, run: &Run::default(), damaged: &[] }).unwrap();

@@ -55,6 +55,11 @@ pub(crate) fn floats(tensor: &Tensor) -> Result<Vec<f64>> {
     let tensor = tensor.detach();
     match tensor.dtype() {
         DType::F64 => tensor.to_vec::<f64>(),
+        DType::U64 => Ok(tensor.to_vec::<u64>()?.into_iter().map(|n| n as f64).collect()),
+        // f32 holds whole numbers only up to 2^24.
+        dtype if !dtype.is_float() => {
+            Ok(tensor.to_dtype(DType::I64)?.to_vec::<i64>()?.into_iter().map(|n| n as f64).collect())
+        }
         _ => Ok(tensor.to_dtype(DType::F32)?.to_vec::<f32>()?.into_iter().map(f64::from).collect()),
     }
 }

@@ -122,7 +122,8 @@ impl Chart {
         let (left, right, top, bottom) = MARGINS;
         let (width, height) = SIZE;
         let (y_low, y_high, lines) = axis(ys.0, ys.1);
-        let (x_low, x_high) = if xs.0 < xs.1 { xs } else { (xs.0 - 0.5, xs.1 + 0.5) };
+        let around = (xs.0 * 1e-9).max(0.5);
+        let (x_low, x_high) = if xs.0 < xs.1 { xs } else { (xs.0 - around, xs.1 + around) };
         let x_of = |x: f64| left + (x - x_low) / (x_high - x_low) * (width - left - right);
         let y_of = |y: f64| height - bottom - (y - y_low) / (y_high - y_low) * (height - top - bottom);
         put!(
@@ -149,15 +150,16 @@ impl Chart {
             );
         }
         let step = grid_step(x_high - x_low).max(1.0);
-        let mut x = (x_low / step).ceil() * step;
-        while x <= x_high {
+        let (first, last) = ((x_low / step).ceil(), (x_high / step).floor());
+        // Beyond 2^53 a number may not change when the step is added.
+        for i in 0..=(last - first).clamp(-1.0, 2.0 * STEPS) as i64 {
+            let x = (first + i as f64) * step;
             put!(
                 out,
                 "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{x}</text>",
                 x_of(x),
                 height - bottom + 18.0
             );
-            x += step;
         }
         put!(
             out,
@@ -236,6 +238,11 @@ mod tests {
         }
         let one = chart(&[(3, 0.5)]);
         assert!(one.contains("<circle") && one.contains("a &lt;b&gt;") && !one.contains("NaN"), "{one}");
+        for base in [1 << 53, 1 << 60, u64::MAX - 4096] {
+            let far = chart(&[(base, 0.5), (base + 1, 0.5), (base + 4096, 0.5)]);
+            assert!(far.contains("<svg") && !far.contains("NaN"), "{far}");
+            assert!(!chart(&[(base, 0.5), (base + 1, 0.5)]).contains("NaN"));
+        }
         let gap = chart(&[(1, 0.5), (2, f64::INFINITY), (3, 0.25), (4, 0.25)]);
         assert_eq!(gap.matches('M').count() - gap.matches("class=\"grid\" d=\"M").count(), 2, "{gap}");
         assert!(gap.contains("data-values=\"[0.5,null,0.25,0.25]\"") && gap.contains("<b>25\u{202f}%</b>"), "{gap}");
