@@ -104,6 +104,21 @@ where
         self.plan.batch_size
     }
 
+    /// The sampler.
+    pub fn sampler(&self) -> &Sampler {
+        &self.sampler
+    }
+
+    /// The seed of the sampler and of augmentations.
+    pub fn seed(&self) -> u64 {
+        self.plan.seed
+    }
+
+    /// Whether a last batch that is not full is dropped.
+    pub fn drop_last(&self) -> bool {
+        self.drop_last
+    }
+
     /// The number of batches in an epoch.
     pub fn len(&self) -> usize {
         let n = self.order_len();

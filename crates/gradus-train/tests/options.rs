@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use gradus_cpu::CpuBackend;
 use gradus_data::{DataLoader, TensorDataset};
-use gradus_nn::{Forward, Init, Linear, Module, Optimizer, Sgd, SgdConfig};
+use gradus_nn::{Forward, Init, Linear, Module, Optimizer, Sgd, SgdConfig, StateDict};
 use gradus_tensor::{DType, Device, Generator, Reduction, Result, Tensor};
-use gradus_train::{Event, LrRange, Outcome, Run, Task, Trainer};
+use gradus_train::{Event, LrRange, Monitor, OnNonFinite, Outcome, Run, Task, Trainer};
 
 type Batch = (Tensor, Tensor);
 
@@ -59,6 +59,13 @@ fn accumulated_batches_are_one_large_batch() {
     for (a, b) in weights(&large.0).iter().zip(weights(&small.0)) {
         assert!((a - b).abs() < 1e-12, "{a} {b}");
     }
+    // Batches of 5, 5 and 2 samples weigh as their samples do.
+    let (mut large, mut small) = (line(0.1, 12), line(0.1, 5));
+    fit(&Trainer::new(3).unwrap(), &mut large);
+    fit(&Trainer::new(3).unwrap().accumulate(3).unwrap(), &mut small);
+    for (a, b) in weights(&large.0).iter().zip(weights(&small.0)) {
+        assert!((a - b).abs() < 1e-12, "{a} {b}");
+    }
     // What is left at the end of an epoch is a step too.
     let (run, _) = fit(&Trainer::new(1).unwrap().accumulate(4).unwrap(), &mut line(0.1, 2));
     assert_eq!((run.steps, run.samples), (2, 12));
@@ -83,9 +90,51 @@ fn gradients_are_clipped_and_their_norm_before_that_is_reported() {
     let mut clamped = line(0.1, 12);
     fit(&Trainer::new(1).unwrap().clip_value(1e-3).unwrap(), &mut clamped);
     assert!(weights(&clamped.0).iter().zip(&start).all(|(a, b)| (a - b).abs() <= 1e-4 + 1e-12));
+    let both = Trainer::new(1).unwrap().clip_value(1e-3).unwrap().clip_norm(1e-4).unwrap();
+    let mut small = line(0.1, 12);
+    assert_eq!(fit(&both, &mut small).1, norms);
+    assert!(weights(&small.0).iter().zip(&start).all(|(a, b)| (a - b).abs() <= 1e-5 + 1e-12));
     for bad in [0.0, -1.0, f64::NAN] {
         assert!(Trainer::new(1).unwrap().clip_norm(bad).is_err() && Trainer::new(1).unwrap().clip_value(bad).is_err());
     }
+}
+
+#[test]
+fn a_gradient_that_is_infinite_is_skipped_also_if_its_elements_are_clamped() {
+    let (model, optimizer, loader) = &mut line(0.1, 12);
+    let start = weights(model);
+    // The loss is 0, and its derivative is infinite.
+    let root = |model: &Linear, (x, _): &Batch| {
+        let loss = (model.weight.sum_all()? - model.weight.sum_all()?)?.sqrt()?;
+        Ok(Outcome { loss, samples: x.shape()[0], correct: None })
+    };
+    let trainer = Trainer::new(1).unwrap().clip_value(1.0).unwrap().on_non_finite(OnNonFinite::Skip);
+    let e = trainer.fit(model, optimizer, loader, None, &root, &mut []).unwrap_err().to_string();
+    assert!(e.contains("no step of epoch 1 could be done"), "{e}");
+    assert_eq!(weights(model), start);
+}
+
+#[test]
+fn a_monitored_number_that_there_is_not_is_an_error() {
+    let (model, optimizer, loader) = &mut line(0.1, 12);
+    for monitor in [Monitor::ValidationLoss, Monitor::ValidationAccuracy, Monitor::Accuracy] {
+        let trainer = Trainer::new(1).unwrap().monitor(monitor);
+        let e = trainer.fit(model, optimizer, loader, None, &squared, &mut []).unwrap_err().to_string();
+        assert!(e.contains(&format!("the monitored number is {monitor:?}")), "{e}");
+    }
+}
+
+#[test]
+fn bad_and_repeated_names_of_states_are_errors_before_the_first_step() {
+    let (model, optimizer, loader) = &mut line(0.1, 12);
+    let start = weights(model);
+    for (names, text) in [(["a", "a"], "two states are called \"a\""), (["a", "b.c"], "a state is called \"b.c\"")] {
+        let with = |trainer: Trainer, name: &str| trainer.state(name, || Ok(StateDict::new()), |_| Ok(()));
+        let trainer = names.into_iter().fold(Trainer::new(1).unwrap(), with);
+        let e = trainer.fit(model, optimizer, loader, None, &squared, &mut []).unwrap_err().to_string();
+        assert!(e.contains(text), "{e}");
+    }
+    assert_eq!(weights(model), start);
 }
 
 #[test]

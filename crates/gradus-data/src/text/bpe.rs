@@ -24,8 +24,9 @@ const MERGES: &str = "merges.txt";
 ///
 /// The files `vocab.json` and `merges.txt` are those of GPT-2 and of Hugging Face's `tokenizers`.
 ///
-/// Special tokens, such as `<|endoftext|>`, are never made of text: add them by their number, which
-/// [`token`](Bpe::token) gives.
+/// Special tokens, such as `<|endoftext|>`, are not looked for in texts: add them by their number, which
+/// [`token`](Bpe::token) gives. Give them names that are no words. A special token named `the` would be the token of
+/// that word too.
 #[derive(Clone)]
 pub struct Bpe {
     /// The token of each text of the vocabulary, in which a character stands for a byte.

@@ -7,3 +7,4 @@ mod writer;
 
 pub use folder::Checkpoints;
 pub use state::Checkpoint;
+pub(crate) use state::check_state_name;

@@ -149,11 +149,7 @@ impl Checkpoint {
     #[track_caller]
     pub(super) fn detached(mut self) -> Result<Checkpoint> {
         let _guard = no_grad_guard();
-        let plain = |name: &str| name.chars().all(|c| c.is_alphanumeric() || "_-".contains(c));
-        if let Some(name) = self.states.keys().find(|name| !plain(name)) {
-            let e = Error::argument(OP, format!("a state is called {name:?}"));
-            return Err(e.help("the name of a state has letters, digits, _ and -"));
-        }
+        self.states.keys().try_for_each(|name| check_state_name(OP, name)).here()?;
         for state in self.states.values_mut() {
             let mut copy = StateDict::new();
             for (name, tensor) in state.iter() {
@@ -166,6 +162,16 @@ impl Checkpoint {
         }
         Ok(self)
     }
+}
+
+/// Errors if a state with this name could not be told from others in a file.
+#[track_caller]
+pub(crate) fn check_state_name(op: &'static str, name: &str) -> Result<()> {
+    if !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_-".contains(c)) {
+        return Ok(());
+    }
+    let e = Error::argument(op, format!("a state is called {name:?}"));
+    Err(e.help("the name of a state has letters, digits, _ and -"))
 }
 
 /// The items, separated by semicolons; `None` if there are none.

@@ -22,7 +22,7 @@ impl Trainer {
     ///
     /// # Errors
     /// Returns the errors of the dataset, the model, the loggers and the checkpoints. An empty dataset is an error too,
-    /// and so is a loss that is not finite, with the epoch, the step and the operation, unless
+    /// and so are a monitored number that there is not, a bad name of a [`state`](Trainer::state), and a loss that is not finite, with the epoch, the step and the operation, unless
     /// [`on_non_finite`](Trainer::on_non_finite) says otherwise.
     ///
     /// A step that fails changes nothing: parameters, running statistics, the random numbers of layers and the
@@ -52,11 +52,24 @@ impl Trainer {
             let e = Error::argument("trainer", "rolling back needs checkpoints to go back to");
             return Err(e.help("name a folder with `checkpoints`"));
         }
+        if let (Some(monitor @ (Monitor::ValidationLoss | Monitor::ValidationAccuracy)), None) =
+            (self.monitor, validation)
+        {
+            let m = format!("the monitored number is {monitor:?}, and there is no validation set");
+            return Err(Error::argument("trainer", m).help("give a validation set, or monitor another number"));
+        }
+        self.check_states()?;
         let quick = self.fast_dev_run;
         let (epochs, batches) = if quick { (1, self.accumulate.min(train.len())) } else { (self.epochs, train.len()) };
         let mut tell = |event: Event<'_>| loggers.iter_mut().try_for_each(|logger| logger.log(event));
-        let settings =
-            [("batch_size", train.batch_size()), ("samples", train.dataset().len()), ("batches", train.len())];
+        let settings = [
+            ("batch_size", train.batch_size().to_string()),
+            ("samples", train.dataset().len().to_string()),
+            ("batches", train.len().to_string()),
+            ("sampler", format!("{:?}", train.sampler())),
+            ("shuffle_seed", train.seed().to_string()),
+            ("drop_last", train.drop_last().to_string()),
+        ];
         let mut saving = self.open(model, optimizer, train.device(), &settings)?;
         let resumed = saving.as_mut().and_then(|saving| saving.resumed.take());
         tell(Event::Start { epochs, steps: batches.div_ceil(self.accumulate), samples: train.samples() }).here()?;
@@ -152,7 +165,7 @@ impl Trainer {
             let report = self.report(&progress, &run, validation);
             (run.samples, run.seconds) = (run.samples + report.samples, run.seconds + report.seconds);
             tell(Event::EpochEnd(&report)).here()?;
-            let is_best = self.judge(&report, &mut progress);
+            let is_best = self.judge(&report, &mut progress)?;
             run.epochs.push(report);
             progress = Progress {
                 epoch: epoch + 1,
@@ -186,11 +199,17 @@ impl Trainer {
         }
     }
 
-    /// Whether the epoch is the best so far. Counts the epochs without an improvement.
-    fn judge(&self, report: &EpochReport, progress: &mut Progress) -> bool {
+    /// Whether the epoch is the best so far. Counts the epochs without an improvement. Errors if the task does not give
+    /// the number.
+    #[track_caller]
+    fn judge(&self, report: &EpochReport, progress: &mut Progress) -> Result<bool> {
         let without = if report.validation.is_some() { Monitor::ValidationLoss } else { Monitor::Loss };
         let monitor = self.monitor.unwrap_or(without);
-        let Some(value) = monitor.of(report) else { return false };
+        let Some(value) = monitor.of(report) else {
+            let m = format!("the monitored number is {monitor:?}, and epoch {} has none", report.epoch);
+            let e = Error::argument("trainer", m);
+            return Err(e.help("monitor a loss, or let the task count correct answers in `Outcome::correct`"));
+        };
         if let Some(rule) = self.early_stopping {
             if monitor.is_better(value, progress.best_by_delta, rule.min_delta) {
                 (progress.best_by_delta, progress.waited) = (Some(value), 0);
@@ -203,6 +222,6 @@ impl Trainer {
         if is_best {
             progress.best = Some(value);
         }
-        is_best
+        Ok(is_best)
     }
 }

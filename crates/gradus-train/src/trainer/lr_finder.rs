@@ -59,8 +59,9 @@ pub struct LrFinder {
 }
 
 impl Trainer {
-    /// Raises the learning rate step by step, and records the loss. The model, the optimiser and the random numbers are
-    /// restored afterwards.
+    /// Raises the learning rate step by step, and records the loss. The parameters and buffers of the model, the random
+    /// numbers of its layers and the state of the optimiser are restored afterwards. The model stays in training mode.
+    /// What the task itself has changed is not restored, nor is a [`state`](Trainer::state).
     ///
     /// ```no_run
     /// # use gradus_train::*; use gradus_tensor::*; use gradus_data::*; use gradus_nn::*;

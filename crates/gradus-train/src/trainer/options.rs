@@ -119,8 +119,8 @@ impl Trainer {
         self
     }
 
-    /// Makes one step of the optimiser from the mean gradient of `batches` batches, so that they count as one large
-    /// batch. The last step of an epoch takes what is left. Errors if it is 0.
+    /// Makes one step of the optimiser from the mean gradient over all samples of `batches` batches, so that they count as
+    /// one large batch. The last step of an epoch takes what is left. Errors if it is 0.
     #[track_caller]
     pub fn accumulate(mut self, batches: usize) -> Result<Self> {
         if batches == 0 {
@@ -152,7 +152,7 @@ impl Trainer {
         Ok(self)
     }
 
-    /// Reports the norm of the gradients in each [`StepReport`](crate::StepReport).
+    /// Reports the norm of the gradients, before they are clipped, in each [`StepReport`](crate::StepReport).
     pub fn log_grad_norm(mut self) -> Self {
         self.log_grad_norm = true;
         self
@@ -164,7 +164,8 @@ impl Trainer {
         self
     }
 
-    /// Sets the number that says which epoch is the best. Without this, it is the validation loss if there is a
+    /// Sets the number that says which epoch is the best. [`fit`](Trainer::fit) errors if it does not exist: without a
+    /// validation set, or for an accuracy that the task does not count. Without this option, it is the validation loss if there is a
     /// validation set, and the training loss otherwise.
     pub fn monitor(mut self, monitor: Monitor) -> Self {
         self.monitor = Some(monitor);
@@ -219,7 +220,8 @@ impl Trainer {
     }
 
     /// Saves a state of yours with each checkpoint, such as that of a loss scaler or of running averages. `read` copies
-    /// it, and `put` puts it back when the run resumes. A name has letters, digits, `_` and `-`.
+    /// it, and `put` puts it back when the run resumes. A name has letters, digits, `_` and `-`,
+    /// and is given once; [`fit`](Trainer::fit) errors otherwise.
     pub fn state(
         mut self,
         name: impl Into<String>,

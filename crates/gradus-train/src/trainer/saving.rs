@@ -1,10 +1,13 @@
 //! The checkpoints of a run.
 
+use std::collections::BTreeSet;
+
 use gradus_nn::{Module, Optimizer};
 use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
 
 use super::options::Trainer;
 use super::progress::Progress;
+use crate::checkpoint::check_state_name;
 use crate::{Checkpoint, Checkpoints, Run};
 
 /// The checkpoints of a run, and the last good state.
@@ -25,12 +28,12 @@ impl Trainer {
         model: &mut M,
         optimizer: &mut dyn Optimizer,
         device: &Device,
-        settings: &[(&str, usize)],
+        settings: &[(&str, String)],
     ) -> Result<Option<Saving>> {
         let Some(path) = self.folder.as_ref().filter(|_| !self.fast_dev_run) else { return Ok(None) };
         let mut first = Checkpoint::default();
         first.config.extend(self.config.clone());
-        first.config.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())));
+        first.config.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
         first.config.insert("accumulate".into(), self.accumulate.to_string());
         first.config.insert("schedule".into(), format!("{:?}", self.schedule));
         first.config.insert("clip_norm".into(), format!("{:?}", self.clip_norm));
@@ -62,6 +65,17 @@ impl Trainer {
             }
         }
         Ok(Some(Saving { folder, last: found, resumed: Some(progress) }))
+    }
+
+    /// Errors if two states of the user have the same name, or one has a name that a checkpoint cannot have.
+    #[track_caller]
+    pub(super) fn check_states(&self) -> Result<()> {
+        let mut seen = BTreeSet::new();
+        self.states.iter().try_for_each(|own| match seen.insert(&own.name) {
+            true => check_state_name("trainer", &own.name),
+            false => Err(Error::argument("trainer", format!("two states are called {:?}", own.name))
+                .help("give each state a name of its own")),
+        })
     }
 
     /// The state as it is now.

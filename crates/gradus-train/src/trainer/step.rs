@@ -1,6 +1,6 @@
 //! One step: forward and backward passes, clipping, and the update of the parameters.
 
-use gradus_nn::{Module, Optimizer, clip_grad_norm, clip_grad_value};
+use gradus_nn::{Module, Optimizer, clip_grad_norm, clip_grad_value, grad_norm};
 use gradus_tensor::{
     Error, ErrorKind, Gradients, Here, Result, all_or_nothing, autograd::NonFiniteReport, find_nonfinite,
 };
@@ -58,7 +58,8 @@ impl Trainer {
         let done = all_or_nothing(|| {
             let refuse = |e: &'static str| Err(Error::argument("trainer", e));
             let (mut tally, mut total): (Tally, Option<Gradients>) = (Tally::default(), None);
-            let mut last = 0.0;
+            // The samples of the first batch, and those of all.
+            let (mut last, mut first, mut samples) = (0.0, 0.0, 0.0);
             for (i, batch) in batches.iter().enumerate() {
                 let outcome = task.run(model, batch)?;
                 let value = outcome.loss.item()?;
@@ -66,9 +67,14 @@ impl Trainer {
                     trouble = Some(NonFinite { value, batch: Some(i) });
                     return refuse("the loss is not finite");
                 }
+                let own = outcome.samples.max(1) as f64;
+                (first, samples) = (if i == 0 { own } else { first }, samples + own);
+                // Each batch weighs as its samples do. How many there are in all is known after the last batch; until
+                // then all count as large as the first, which most often they are.
                 let loss = match batches.len() {
                     1 => outcome.loss.clone(),
-                    n => outcome.loss.div(n as f64)?,
+                    n if own == first => outcome.loss.div(n as f64)?,
+                    n => outcome.loss.mul(own / first / n as f64)?,
                 };
                 let gradients = loss.backward()?;
                 match &mut total {
@@ -79,6 +85,10 @@ impl Trainer {
                 last = value;
             }
             let Some(mut gradients) = total else { return refuse("a step has no batches") };
+            let as_counted = first * batches.len() as f64;
+            if as_counted != samples {
+                gradients.scale(as_counted / samples)?;
+            }
             let grad_norm = match self.clip(&mut gradients, optimizer)? {
                 Some(value) if !value.is_finite() => {
                     trouble = Some(NonFinite { value, batch: None });
@@ -98,26 +108,31 @@ impl Trainer {
         }
     }
 
-    /// Clips the gradients. Returns their norm before [`clip_norm`](Trainer::clip_norm), if it is wanted.
+    /// Clips the gradients. Returns their norm before that, if it is wanted. If the norm is not finite, nothing is
+    /// clipped.
     #[track_caller]
     fn clip(&self, gradients: &mut Gradients, optimizer: &dyn Optimizer) -> Result<Option<f64>> {
         let wants_norm = self.log_grad_norm || self.clip_norm.is_some() || self.on_non_finite != OnNonFinite::Error;
-        if self.clip_value.is_none() && !wants_norm {
-            return Ok(None);
-        }
         let parameters = optimizer.parameters();
-        if let Some(max) = self.clip_value {
-            clip_grad_value(gradients, &parameters, max)?;
-        }
-        if !wants_norm {
-            return Ok(None);
-        }
-        match clip_grad_norm(gradients, &parameters, self.clip_norm.unwrap_or(f64::INFINITY)) {
-            Ok(norm) => Ok(Some(norm)),
+        let clipped = |gradients: &mut Gradients, max: f64| match clip_grad_norm(gradients, &parameters, max) {
+            Ok(norm) => Ok(norm),
             // The bound has been checked, so this is a norm that is not finite.
-            Err(e) if *e.kind() == ErrorKind::InvalidArgument => Ok(Some(f64::NAN)),
+            Err(e) if *e.kind() == ErrorKind::InvalidArgument => Ok(f64::NAN),
             Err(e) => Err(e),
+        };
+        let max_norm = self.clip_norm.unwrap_or(f64::INFINITY);
+        let Some(max) = self.clip_value else {
+            return wants_norm.then(|| clipped(gradients, max_norm)).transpose();
+        };
+        // Measured before the clamp, which makes infinities finite.
+        let norm = wants_norm.then(|| grad_norm(gradients, &parameters, 2.0)).transpose()?;
+        if norm.is_none_or(f64::is_finite) {
+            clip_grad_value(gradients, &parameters, max)?;
+            if self.clip_norm.is_some() {
+                clipped(gradients, max_norm)?;
+            }
         }
+        Ok(norm)
     }
 }
 
