@@ -12,12 +12,20 @@ const PROGRAMS: u64 = 20_000;
 pub(crate) enum Which {
     /// Random programs.
     Many { seed: u64, programs: u64 },
+    /// Random programs as captured steps.
+    Captured { seed: u64, programs: u64 },
     /// One program, given as a line of text.
     One(String),
 }
 
 /// Parses the arguments of the command. The error says which one is invalid.
 pub(crate) fn parse(arguments: &[&str]) -> Result<Which, String> {
+    if let ["--captured", rest @ ..] = arguments {
+        return match parse(rest)? {
+            Which::Many { seed, programs } => Ok(Which::Captured { seed, programs }),
+            _ => Err("`--captured` takes --programs and --seed".to_owned()),
+        };
+    }
     let (mut seed, mut programs) = (1, PROGRAMS);
     for pair in arguments.chunks(2) {
         let [key, value] = *pair else { return Err(format!("`{}` needs a value", pair.concat())) };
@@ -40,6 +48,9 @@ pub(crate) fn run(root: &Path, which: &Which) -> Result<(), String> {
         Which::Many { seed, programs } => {
             command.args(["--programs", &programs.to_string(), "--seed", &seed.to_string()])
         }
+        Which::Captured { seed, programs } => {
+            command.args(["--captured", "--programs", &programs.to_string(), "--seed", &seed.to_string()])
+        }
         Which::One(line) => command.args(["--program", line]),
     };
     match command.current_dir(root).status() {
@@ -51,5 +62,6 @@ pub(crate) fn run(root: &Path, which: &Which) -> Result<(), String> {
 
 /// The run of `ci`.
 pub(crate) fn default_run(root: &Path) -> Result<(), String> {
-    run(root, &Which::Many { seed: 1, programs: PROGRAMS })
+    run(root, &Which::Many { seed: 1, programs: PROGRAMS })?;
+    run(root, &Which::Captured { seed: 1, programs: PROGRAMS / 5 })
 }

@@ -43,6 +43,7 @@ commands:
   fuzz-grad [--programs N] [--seed S]
                      gradients of N random programs against a functional reference (20,000 of seed 1)
   fuzz-grad --program 'LINE'
+  fuzz-grad --captured [--programs N] [--seed S]
                      one program, as a failure prints it, with both sides of every statement
   calls [--release] [--calls N] [--seed S]
                      N random calls of everything public (5,000 of seed 1): none panics, aborts, hangs or takes more memory
@@ -177,6 +178,7 @@ fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     cargo_run(root, &["--release", "-p", "gradus-cpu", "--example", "deep", "--", &seed_text, &rounds])?;
     outside::deep(root, seed, many)?;
     fuzz::run(root, &fuzz::Which::Many { seed, programs: many })?;
+    fuzz::run(root, &fuzz::Which::Captured { seed, programs: many / 5 })?;
     places::run(root)
 }
 
@@ -255,6 +257,8 @@ mod tests {
         assert_eq!(parse(&["fuzz-grad", "--programs", "5", "--seed", "7"]), many(7, 5));
         let one = fuzz::Which::One("%1=leaf(7)".into());
         assert_eq!(parse(&["fuzz-grad", "--program", "%1=leaf(7)"]), Ok(Task::FuzzGrad(one)));
+        let captured = fuzz::Which::Captured { seed: 1, programs: 9 };
+        assert_eq!(parse(&["fuzz-grad", "--captured", "--programs", "9"]), Ok(Task::FuzzGrad(captured)));
         assert_eq!(
             parse(&["calls", "--seed", "3"]),
             Ok(Task::Outside(vec!["calls".into(), "--seed".into(), "3".into()]))
@@ -306,6 +310,7 @@ mod tests {
                     all.flatten().any(|c| c.path().join("examples").join(name).with_extension("rs").is_file())
                 })
             }
+            ["cargo", "run", "--release", "-p", _, "--example", name] => target("examples", name),
             _ => false,
         }
     }
@@ -318,6 +323,7 @@ mod tests {
         assert!(commands.len() >= 8, "{commands:?}");
         assert!(!exists("cargo test -p gradus --test nothing") && !exists("cargo xtask nothing"));
         assert!(!exists("cargo run --release --example nothing") && !exists("cargo bench -p nothing"));
+        assert!(!exists("cargo run --release -p gradus --example nothing"));
         for command in commands {
             assert!(exists(command), "{command}");
         }
