@@ -182,6 +182,9 @@ fn bad_inputs_are_refused() {
     refused(FeatureAlphaDropout::new(0.5, random).unwrap().forward(&x(&[4])), "[n, c, ..]");
     refused(PixelShuffle { upscale_factor: 2 }.forward(&x(&[1, 6, 2, 2])), "6 channels");
     refused(PixelShuffle { upscale_factor: 0 }.forward(&x(&[1, 4, 2, 2])), "square of 0");
+    let empty = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &device()).unwrap();
+    let unshuffle = PixelUnshuffle { downscale_factor: 1 << 40 };
+    refused(unshuffle.forward(&empty(&[1, 1, 0, 1 << 40])), "too many channels");
     refused(PixelUnshuffle { downscale_factor: 2 }.forward(&x(&[1, 1, 4, 3])), "width 3");
     refused(ChannelShuffle { groups: 2 }.forward(&x(&[1, 3, 2])), "2 groups");
     refused(Unflatten { axis: 1, sizes: vec![2, 2] }.forward(&x(&[1, 3])), "unflatten");
@@ -235,6 +238,7 @@ fn bad_losses_are_refused() {
     refused(MultiMarginLoss { margin: f64::NAN, ..Default::default() }.forward(&x, &classes), "margin is NaN");
     refused(loss::multi_margin(&x, &beyond, 1, 1.0, None, none), "4");
     refused(loss::multi_margin(&x, &classes, 1, 1.0, Some(&values(&[3], &d)), none), "[c]");
+    refused(loss::multi_margin(&x, &classes, 1, 1.0, Some(&values(&[3], &d)), none), "weight  [3]");
     refused(loss::multi_margin(&x, &x, 1, 1.0, None, none), "integers");
     refused(loss::multilabel_margin(&x, &classes, none), "one shape");
     let labels = Tensor::full([3, 4], 4, DType::I64, &d).unwrap();
