@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::sampler::{Shard, sharded};
+use crate::sampler::{Shard, draws, sharded};
 use crate::workers::Workers;
 use crate::{Dataset, Sample, Sampler};
 
@@ -165,8 +165,13 @@ where
         let generator = Generator::new(plan.seed).fork(SHUFFLE).fork(epoch);
         let together = plan.batch_size.saturating_mul(self.shard.world);
         let order = self.sampler.order(plan.dataset.len(), together, epoch, generator)?;
-        let order = if self.shard.world > 1 { sharded(&order, self.shard, self.drop_last)? } else { order };
-        let make = move |batch: usize, stopped: &dyn Fn() -> bool| plan.make(epoch, &order, skip + batch, stopped);
+        let draws = if self.sampler.repeats() { draws(&order, plan.dataset.len())? } else { Vec::new() };
+        let [order, draws] = match self.shard {
+            Shard { world: 1, .. } => [order, draws],
+            shard => [sharded(&order, shard, self.drop_last)?, sharded(&draws, shard, self.drop_last)?],
+        };
+        let make =
+            move |batch: usize, stopped: &dyn Fn() -> bool| plan.make(epoch, (&order, &draws), skip + batch, stopped);
         let source = if self.workers == 0 {
             Source::Inline(Box::new(make))
         } else {
@@ -181,12 +186,12 @@ where
     D: Dataset + 'static,
     D::Item: Sample,
 {
-    /// Makes batch number `batch` of the epoch whose samples are in this order. Returns `None` if `stopped` returns
-    /// true before the batch is done.
+    /// Makes batch number `batch` of the epoch whose samples are in this order, with the numbers of their draws. Returns
+    /// `None` if `stopped` returns true before the batch is done.
     fn make(
         &self,
         epoch: u64,
-        order: &[usize],
+        (order, draws): (&[usize], &[usize]),
         batch: usize,
         stopped: &dyn Fn() -> bool,
     ) -> Option<Result<<D::Item as Sample>::Batch>> {
@@ -194,11 +199,11 @@ where
         let end = start.saturating_add(self.batch_size).min(order.len());
         // The capacity is at most the length of `order`.
         let mut samples = Vec::with_capacity(end - start);
-        for &index in &order[start..end] {
+        for (place, &index) in order.iter().enumerate().take(end).skip(start) {
             if stopped() {
                 return None;
             }
-            match guard(&format!("sample {index}"), || self.sample(epoch, index)) {
+            match guard(&format!("sample {index}"), || self.sample(epoch, index, draws.get(place))) {
                 Ok(sample) => samples.push(sample),
                 Err(e) => return Some(Err(e.note(format!("while reading sample {index} of the dataset")))),
             }
@@ -208,11 +213,15 @@ where
     }
 
     #[track_caller]
-    fn sample(&self, epoch: u64, index: usize) -> Result<D::Item> {
+    fn sample(&self, epoch: u64, index: usize, draw: Option<&usize>) -> Result<D::Item> {
         let sample = self.dataset.get(index)?;
         match &self.augment {
             Some(augment) => {
                 let mut generator = Generator::new(self.seed).fork(AUGMENT).fork(epoch).fork(index as u64);
+                // A sample that is drawn again is not altered in the same way again.
+                if let Some(&again) = draw.filter(|&&draw| draw > 0) {
+                    generator = generator.fork(again as u64);
+                }
                 augment(sample, &mut generator)
             }
             None => Ok(sample),
@@ -285,7 +294,8 @@ where
         self
     }
 
-    /// Applies `f` to every sample. Its random numbers depend only on the seed, the epoch and the sample.
+    /// Applies `f` to every sample. Its random numbers depend only on the seed, the epoch and the sample, and on how many
+    /// times a sampler has drawn the sample before in this epoch.
     pub fn augment(self, f: impl Fn(D::Item, &mut Generator) -> Result<D::Item> + Send + Sync + 'static) -> Self {
         self.plan(|p| p.augment = Some(Box::new(f)))
     }

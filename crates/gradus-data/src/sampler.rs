@@ -97,6 +97,11 @@ impl Sampler {
         }
     }
 
+    /// Whether it may draw a sample more than once in an epoch.
+    pub(crate) fn repeats(&self) -> bool {
+        matches!(self, Sampler::Weighted { .. } | Sampler::Custom { .. })
+    }
+
     /// Errors if the settings do not fit a dataset of `n` samples.
     #[track_caller]
     pub(crate) fn check(&self, n: usize) -> Result<()> {
@@ -147,6 +152,14 @@ impl Sampler {
             }
         }
     }
+}
+
+/// For each place of an order over `n` samples, how many times its sample came before.
+#[track_caller]
+pub(crate) fn draws(order: &[usize], n: usize) -> Result<Vec<usize>> {
+    let mut counts: Vec<usize> = collect("epoch", std::iter::repeat_n(0, n))?;
+    let next = |&index: &usize| counts.get_mut(index).map_or(0, |count| std::mem::replace(count, *count + 1));
+    collect("epoch", order.iter().map(next))
 }
 
 /// The part of `order` that a shard reads: every `world`-th index, from `rank` on. If the indices do not divide evenly,

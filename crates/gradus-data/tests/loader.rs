@@ -80,6 +80,26 @@ fn the_number_of_workers_changes_nothing() {
 }
 
 #[test]
+fn a_sample_that_is_drawn_again_is_altered_in_another_way() {
+    let d = device();
+    let augment = |x: i64, g: &mut Generator| Ok(x * 1_000_000 + g.below(1_000_000) as i64);
+    let run = |sampler: Sampler, shard: (usize, usize)| {
+        let loader = DataLoader::new(numbers(4), &d).batch_size(7).sampler(sampler, 5).augment(augment);
+        batches(loader.shard(shard.0, shard.1), 3).concat()
+    };
+    let weighted = || Sampler::Weighted { weights: vec![1.0; 4], samples: 100 };
+    let drawn = run(weighted(), (0, 1));
+    assert_eq!(drawn.iter().collect::<HashSet<_>>().len(), 100);
+    // The first draw is altered as without draws, and shards have the samples of the whole.
+    let plain = run(Sampler::Sequential, (0, 1));
+    assert!(plain.iter().all(|x| drawn.contains(x)), "{plain:?} {drawn:?}");
+    for rank in 0..2 {
+        let want: Vec<i64> = drawn.iter().copied().skip(rank).step_by(2).collect();
+        assert_eq!(run(weighted(), (rank, 2)), want);
+    }
+}
+
+#[test]
 fn a_failing_sample_is_named_and_ends_the_epoch() {
     let d = device();
     for workers in [0, 2] {

@@ -103,9 +103,9 @@ fn gradients_are_clipped_and_their_norm_before_that_is_reported() {
 fn a_gradient_that_is_infinite_is_skipped_also_if_its_elements_are_clamped() {
     let (model, optimizer, loader) = &mut line(0.1, 12);
     let start = weights(model);
-    // The loss is 0, and its derivative is infinite.
+    // The loss is 0, and its derivatives are infinite.
     let root = |model: &Linear, (x, _): &Batch| {
-        let loss = (model.weight.sum_all()? - model.weight.sum_all()?)?.sqrt()?;
+        let loss = model.weight.sub(&model.weight.detach())?.sqrt()?.sum_all()?;
         Ok(Outcome { loss, samples: x.shape()[0], correct: None })
     };
     let trainer = Trainer::new(1).unwrap().clip_value(1.0).unwrap().on_non_finite(OnNonFinite::Skip);

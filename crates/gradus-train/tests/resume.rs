@@ -159,6 +159,20 @@ fn other_settings_are_an_error_that_names_them() {
     for text in ["batch_size was 7 and is 8 now", "batches was 6 and is 5 now", "seed was 5 and is 6 now"] {
         assert!(e.contains(text), "{e}");
     }
+    let mut other = training(5, 7);
+    let device = other.loader.device().clone();
+    let data = TensorDataset::new(
+        Tensor::zeros([40, 3], DType::F32, &device).unwrap(),
+        Tensor::zeros([40], DType::I64, &device).unwrap(),
+    );
+    other.loader = DataLoader::new(data.unwrap(), &device).batch_size(7).shuffle(4).drop_last(true).build().unwrap();
+    let e = other.fit(&trainer().resume(dir.path()).config("seed", 5), &mut []).unwrap_err().to_string();
+    for text in ["shuffle_seed was 3 and is 4 now", "drop_last was false and is true now"] {
+        assert!(e.contains(text), "{e}");
+    }
+    other.loader = DataLoader::new(other.loader.dataset().clone(), &device).batch_size(7).build().unwrap();
+    let e = other.fit(&trainer().resume(dir.path()).config("seed", 5), &mut []).unwrap_err().to_string();
+    assert!(e.contains("sampler was Shuffled and is Sequential now"), "{e}");
     let other = Trainer::new(4).unwrap().accumulate(2).unwrap().resume(dir.path());
     let e = fails(&other, 7);
     for text in ["accumulate was 1 and is 2 now", "schedule was", "seed was 5 and is not set now"] {

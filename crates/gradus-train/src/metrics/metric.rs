@@ -135,3 +135,26 @@ pub(super) fn mean(name: &str, part: f64, whole: u64) -> Result<f64> {
 pub(super) fn nothing(name: &str) -> Error {
     Error::argument(name, "there are no samples yet").help("call `update` before `value`")
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use gradus_cpu::CpuBackend;
+    use gradus_tensor::Device;
+
+    use super::*;
+
+    #[test]
+    fn whole_numbers_are_not_rounded() {
+        let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
+        let big = Tensor::from_vec([16_777_217i64, -16_777_219], [2], &device).unwrap();
+        assert_eq!(floats(&big).unwrap(), [16_777_217.0, -16_777_219.0]);
+        let big = Tensor::from_vec([(1u64 << 63) + 4096], [1], &device).unwrap();
+        assert_eq!(floats(&big).unwrap(), [((1u64 << 63) + 4096) as f64]);
+        let bools = Tensor::from_vec([true, false], [2], &device).unwrap();
+        assert_eq!(floats(&bools).unwrap(), [1.0, 0.0]);
+    }
+}
