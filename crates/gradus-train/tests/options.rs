@@ -105,7 +105,7 @@ fn a_gradient_that_is_infinite_is_skipped_also_if_its_elements_are_clamped() {
     let start = weights(model);
     // The loss is 0, and its derivatives are infinite.
     let root = |model: &Linear, (x, _): &Batch| {
-        let loss = model.weight.sub(&model.weight.detach())?.sqrt()?.sum_all()?;
+        let loss = model.weight.sub(model.weight.detach())?.sqrt()?.sum_all()?;
         Ok(Outcome { loss, samples: x.shape()[0], correct: None })
     };
     let trainer = Trainer::new(1).unwrap().clip_value(1.0).unwrap().on_non_finite(OnNonFinite::Skip);
