@@ -22,8 +22,9 @@ impl Trainer {
     ///
     /// # Errors
     /// Returns the errors of the dataset, the model, the loggers and the checkpoints. An empty dataset is an error too,
-    /// and so are a monitored number that there is not, a bad name of a [`state`](Trainer::state), and a loss that is not finite, with the epoch, the step and the operation, unless
-    /// [`on_non_finite`](Trainer::on_non_finite) says otherwise.
+    /// and so are a monitored number that there is not, a bad name of a [`state`](Trainer::state), and a loss that is
+    /// not finite, with the epoch, the step and the operation, unless [`on_non_finite`](Trainer::on_non_finite) says
+    /// otherwise.
     ///
     /// A step that fails changes nothing: parameters, running statistics, the random numbers of layers and the
     /// optimiser keep the state of the previous step ([`all_or_nothing`](gradus_tensor::all_or_nothing)). The exception

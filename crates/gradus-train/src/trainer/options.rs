@@ -119,8 +119,8 @@ impl Trainer {
         self
     }
 
-    /// Makes one step of the optimiser from the mean gradient over all samples of `batches` batches, so that they count as
-    /// one large batch. The last step of an epoch takes what is left. Errors if it is 0.
+    /// Makes one step of the optimiser from the mean gradient over all samples of `batches` batches, so that they count
+    /// as one large batch. The last step of an epoch takes what is left. Errors if it is 0.
     #[track_caller]
     pub fn accumulate(mut self, batches: usize) -> Result<Self> {
         if batches == 0 {
@@ -165,8 +165,8 @@ impl Trainer {
     }
 
     /// Sets the number that says which epoch is the best. [`fit`](Trainer::fit) errors if it does not exist: without a
-    /// validation set, or for an accuracy that the task does not count. Without this option, it is the validation loss if there is a
-    /// validation set, and the training loss otherwise.
+    /// validation set, or for an accuracy that the task does not count. Without this option, it is the validation loss
+    /// if there is a validation set, and the training loss otherwise.
     pub fn monitor(mut self, monitor: Monitor) -> Self {
         self.monitor = Some(monitor);
         self
@@ -178,8 +178,8 @@ impl Trainer {
         self
     }
 
-    /// Saves a checkpoint in the folder `path` after each epoch. The newest two and the best one are kept. A folder that
-    /// has checkpoints already is an error; [`resume`](Trainer::resume) goes on from them.
+    /// Saves a checkpoint in the folder `path` after each epoch. The newest two and the best one are kept. A folder
+    /// that has checkpoints already is an error; [`resume`](Trainer::resume) goes on from them.
     pub fn checkpoints(mut self, path: impl Into<PathBuf>) -> Self {
         self.folder = Some(path.into());
         self.resumes = false;
@@ -196,8 +196,8 @@ impl Trainer {
     }
 
     /// Saves a checkpoint after every `steps` steps as well. One that would slow the run down is left out, see
-    /// [`Checkpoints::is_busy`](crate::Checkpoints::is_busy), unless the run is to [roll back](OnNonFinite::RollBack) to
-    /// it. Errors if it is 0.
+    /// [`Checkpoints::is_busy`](crate::Checkpoints::is_busy), unless the run is to [roll back](OnNonFinite::RollBack)
+    /// to it. Errors if it is 0.
     #[track_caller]
     pub fn save_every(mut self, steps: u64) -> Result<Self> {
         if steps == 0 {
@@ -220,8 +220,8 @@ impl Trainer {
     }
 
     /// Saves a state of yours with each checkpoint, such as that of a loss scaler or of running averages. `read` copies
-    /// it, and `put` puts it back when the run resumes. A name has letters, digits, `_` and `-`,
-    /// and is given once; [`fit`](Trainer::fit) errors otherwise.
+    /// it, and `put` puts it back when the run resumes. A name has letters, digits, `_` and `-`, and is given
+    /// once. [`fit`](Trainer::fit) errors otherwise.
     pub fn state(
         mut self,
         name: impl Into<String>,
