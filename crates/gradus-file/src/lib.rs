@@ -317,6 +317,14 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_is_gone_cannot_be_flushed() {
+        let dir = tempfile::tempdir().unwrap();
+        Os.sync_folder(dir.path()).unwrap();
+        assert!(Os.sync_folder(&dir.path().join("none")).is_err());
+        assert_eq!([folder_of(Path::new("a")), folder_of(Path::new("a/b"))], [Path::new("."), Path::new("a")]);
+    }
+
+    #[test]
     fn errors_have_the_line_of_the_caller() {
         let dir = tempfile::tempdir().unwrap();
         // The tests of this crate count as code of Gradus, so the error records no line of the user.
