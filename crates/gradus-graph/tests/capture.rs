@@ -439,7 +439,7 @@ fn parameters_that_are_frozen_in_between_are_noticed() {
             b.parameters()[0].freeze();
         }
         let x = random(&[2, 3], i, &device);
-        assert_eq!(bits(&step.call(&[&x]).unwrap()[0]), bits(&eager(&[x.clone()]).unwrap()[0]), "call {i}");
+        assert_eq!(bits(&step.call(&[&x]).unwrap()[0]), bits(&eager(std::slice::from_ref(&x)).unwrap()[0]), "call {i}");
         let state = |m: &Linear| m.state_dict().unwrap().iter().map(|(_, t)| bits(t)).collect::<Vec<_>>();
         assert_eq!(state(&a), state(&b), "call {i}");
     }
