@@ -60,7 +60,7 @@ pub(crate) fn run(root: &Path, which: &Which) -> Result<(), String> {
     }
 }
 
-/// The run of `ci`.
+/// Runs the random programs of `xtask ci`.
 pub(crate) fn default_run(root: &Path) -> Result<(), String> {
     run(root, &Which::Many { seed: 1, programs: PROGRAMS })?;
     run(root, &Which::Captured { seed: 1, programs: PROGRAMS / 5 })

@@ -15,13 +15,13 @@ pub(crate) fn run(root: &Path, program: &str, options: &[&str]) -> Result<(), St
     crate::workspace::cargo_run(root, &[build, &["-p", "gradus-fuzz", "--bin", program, "--"], options].concat())
 }
 
-/// The run of `ci`: a few seconds of calls with debug assertions.
+/// Runs the part of `xtask ci`: a few seconds of calls with debug assertions.
 pub(crate) fn default_run(root: &Path) -> Result<(), String> {
     run(root, "calls", &[])
 }
 
-/// The runs of `deep`: `many` files of each format, as many calls in a release build, and a tenth as many calls with
-/// debug assertions.
+/// Runs the part of `xtask deep`: `many` files of each format, as many calls in a release build, and a tenth as many
+/// calls with debug assertions.
 pub(crate) fn deep(root: &Path, seed: u64, many: u64) -> Result<(), String> {
     let (seed, many, tenth) = (&*seed.to_string(), &*many.to_string(), &*(many / 10).to_string());
     run(root, "files", &["--release", "--files", many, "--seed", seed])?;

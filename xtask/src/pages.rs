@@ -35,7 +35,7 @@ pub(crate) fn one(root: &Path, name: &str, check: bool) -> Result<(), String> {
 /// Writes everything that is generated. PyTorch's results are included only if a Python with PyTorch is given.
 pub(crate) fn bless(root: &Path, python: Option<&str>) -> Result<(), String> {
     for (script, target, test) in FROM_PYTORCH.iter().filter(|_| python.is_some()) {
-        // The test fails as long as PyTorch's results are stale, but it writes the input all the same.
+        // The test fails as long as PyTorch's results are stale, but it still writes the input.
         let _ = crate::workspace::cargo()
             .args(["test", "-q", "-p", "gradus", "--test", target, test])
             .current_dir(root)

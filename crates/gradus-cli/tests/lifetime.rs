@@ -184,7 +184,7 @@ fn what_cannot_be_written_at_the_end_is_put_in_the_temporary_folder_and_named() 
     running.signal("-TERM");
     let (code, stdout, stderr) = running.end();
     assert_eq!(code, Some(1), "{stdout}\n{stderr}");
-    // The test result is printed all the same.
+    // The test result is still printed.
     assert!(stdout.contains("test accuracy"), "{stdout}");
     let saved = fs::read_dir(&temporary).unwrap().next().expect("nothing was saved").unwrap().path();
     assert!(stderr.contains(&saved.display().to_string()), "{stderr}");

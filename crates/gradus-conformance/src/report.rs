@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Failure {
     /// The case's name: operation, dtype, shapes and layout number, separated by `/`.
     pub name: String,
-    /// What is wrong.
+    /// A description of the failure.
     pub detail: String,
 }
 

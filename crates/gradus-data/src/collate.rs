@@ -8,7 +8,7 @@ use crate::Image;
 /// A type that a [`DataLoader`](crate::DataLoader) can stack into batches.
 ///
 /// Tensors, images, numbers, lists of numbers, texts and [sequences](crate::Sequence) are samples, and so are tuples of
-/// up to four samples. A struct of samples derives the trait; its batch is a struct with the same fields:
+/// up to four samples. A struct of samples can derive the trait; its batch is then a struct with the same fields:
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::{Device, Error}; use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::Image;
 /// # Ok::<(), Error>(())
 /// ```
 pub trait Sample: Send + Sized + 'static {
-    /// The type of a batch: tensors whose first axis counts the samples.
+    /// The type of a batch: tensors whose first axis runs over the samples.
     type Batch: Send + 'static;
 
-    /// Stacks `samples`, of which there is at least one, into a batch on `device`. Errors if their shapes differ.
+    /// Stacks at least one sample into a batch on `device`. Errors if their shapes differ.
     fn collate(samples: Vec<Self>, device: &Device) -> Result<Self::Batch>;
 }
 

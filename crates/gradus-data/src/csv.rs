@@ -16,7 +16,7 @@ use crate::table::{Column, Kind, Source, Table};
 /// The largest number of columns.
 const MOST_COLUMNS: usize = 1 << 16;
 
-/// The rows from which the kinds are guessed. If a later value disagrees, the file is read once more.
+/// The number of rows from which the kinds are guessed. If a later value disagrees, the file is read again.
 const GUESSED: usize = 100;
 
 const OP: &str = "csv";
@@ -26,12 +26,13 @@ const OP: &str = "csv";
 pub struct CsvOptions {
     /// The character between two values: `,` by default. Tables are often written with `;` or a tab.
     pub delimiter: u8,
-    /// Whether the first row holds the names of the columns; true by default. Without, they are `column_1`, `column_2`, ..
+    /// Whether the first row holds the names of the columns; true by default. If false, the names are `column_1`,
+    /// `column_2`, ..
     pub header: bool,
-    /// What a missing value is written as. By default: nothing, `NA`, `N/A`, `n/a`, `NaN`, `nan`, `NULL`, `null`,
-    /// `None`, `<NA>` and `#N/A`.
+    /// The texts that stand for a missing value. By default: the empty text, `NA`, `N/A`, `n/a`, `NaN`, `nan`, `NULL`,
+    /// `null`, `None`, `<NA>` and `#N/A`.
     pub missing: Vec<String>,
-    /// Kinds that are not inferred, by the name of the column.
+    /// The kinds of columns that are not to be inferred, by the name of the column.
     pub kinds: Vec<(String, Kind)>,
 }
 
@@ -46,14 +47,15 @@ impl Table {
     /// Reads a CSV file. Values may be in double quotes and then contain delimiters, line breaks and, doubled, quotes.
     /// Empty lines are skipped.
     ///
-    /// A column is of numbers if all of its values are, of booleans if all are `true` or `false`, and otherwise of
-    /// categories, or of texts if it has more than 20 different values and these are more than half of its values.
+    /// A column holds numbers if all of its values are numbers, and booleans if all are `true` or `false`. Otherwise it
+    /// holds texts if it has more than 20 different values and these are more than half of its values, and categories
+    /// if not.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the file cannot be read. [`ErrorKind::Format`] if it is not text in UTF-8 (the error has the
-    /// offset of the byte), if it holds no rows, if a quote is not closed, if a row has more or fewer values than the
-    /// first row, if two columns have one name, or if a value is not of the kind that the options give its column. The
-    /// errors have the file, the line and the column.
+    /// [`ErrorKind::Io`] if the file cannot be read. [`ErrorKind::Format`] if it is not text in UTF-8 (the error states
+    /// the offset of the byte), if it holds no rows, if a quote is not closed, if a row has more or fewer values than
+    /// the first row, if two columns have the same name, or if a value is not of the kind that the options set for its
+    /// column. The errors state the file, the line and the column.
     #[track_caller]
     pub fn read_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Table> {
         let path = path.as_ref();
@@ -61,7 +63,7 @@ impl Table {
         Table::from_csv(&bytes, &path.display().to_string(), options)
     }
 
-    /// [`read_csv`](Table::read_csv) for the bytes of a file, which errors call `name`.
+    /// Like [`read_csv`](Table::read_csv), for the bytes of a file. Errors refer to it as `name`.
     #[track_caller]
     pub fn from_csv(bytes: &[u8], name: &str, options: &CsvOptions) -> Result<Table> {
         let text = decoded(bytes, name)?;
@@ -84,14 +86,14 @@ impl Table {
             if most > GUESSED && !columns.iter().any(Building::failed) {
                 return reader.finish(names, columns, lines);
             }
-            // A kind that fails is followed by one that takes more, at last by text. So this ends.
+            // A kind that fails is followed by one that accepts more, and finally by text, so the loop ends.
             guesses = columns.iter().map(Building::guess).collect();
             most = usize::MAX;
         }
     }
 }
 
-/// The bytes as text, without a byte order mark.
+/// Decodes the bytes as text, without a byte order mark.
 #[track_caller]
 fn decoded<'a>(bytes: &'a [u8], name: &str) -> Result<&'a str> {
     let bad = |what: String| Error::new(ErrorKind::Format, OP, format!("{name} {what}"));
@@ -127,7 +129,7 @@ struct Reader<'a> {
     missing: Missing<'a>,
 }
 
-/// What missing values are written as, with a table of their first bytes: most values are told apart by these.
+/// The texts that stand for missing values, and a table of their first bytes, by which most values are ruled out.
 struct Missing<'a> {
     words: &'a [String],
     first: [bool; 256],
@@ -152,7 +154,7 @@ impl<'a> Reader<'a> {
         Error::new(ErrorKind::Format, OP, format!("{}: {what}", self.name))
     }
 
-    /// The names of the columns, and the rows behind them.
+    /// The names of the columns, and the rows after them.
     #[track_caller]
     fn names(&self) -> Result<(Vec<String>, Fields<'a>)> {
         let start = Fields::new(self.text, self.options.delimiter);

@@ -1,4 +1,4 @@
-//! [`Dataset`] and the datasets made from others.
+//! [`Dataset`], and datasets that wrap others.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub trait Dataset: Send + Sync {
     /// The number of samples.
     fn len(&self) -> usize;
 
-    /// Sample `index`. Errors unless `index` is below [`len`](Dataset::len).
+    /// Returns sample `index`. Errors unless `index` is below [`len`](Dataset::len).
     fn get(&self, index: usize) -> Result<Self::Item>;
 
     /// Whether there are no samples.
@@ -129,7 +129,7 @@ where
     }
 }
 
-/// Inputs and targets in memory: two tensors whose first axis counts the samples.
+/// Inputs and targets in memory: two tensors whose first axis runs over the samples.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

@@ -20,7 +20,7 @@ use crate::split::Split;
 /// folds have one sample more than the others.
 ///
 /// # Errors
-/// `k` is less than 2 or greater than `n`.
+/// Fails if `k` is less than 2 or greater than `n`.
 #[track_caller]
 pub fn k_fold(n: usize, k: usize, seed: Option<u64>) -> Result<Vec<Split>> {
     check(n, k, "samples")?;
@@ -35,15 +35,15 @@ pub fn k_fold(n: usize, k: usize, seed: Option<u64>) -> Result<Vec<Split>> {
     splits(&fold_of, k)
 }
 
-/// Divides samples into `k` folds, each with the same share of every label as nearly as possible. With a seed, the
-/// samples of a label are assigned at random, and otherwise in their order.
+/// Divides samples into `k` folds, each with as nearly as possible the same share of every label. With a seed, the
+/// samples of a label are assigned at random, and without one in order.
 ///
 /// # Errors
-/// `k` is less than 2, or a label has fewer than `k` samples; the error names the label.
+/// Fails if `k` is less than 2, or if a label has fewer than `k` samples; the error names the label.
 #[track_caller]
 pub fn stratified_k_fold(labels: &[i64], k: usize, seed: Option<u64>) -> Result<Vec<Split>> {
     check(labels.len(), k, "samples")?;
-    // Labels in the order in which they appear first, with their samples.
+    // The labels in the order of their first appearance, with their samples.
     let (mut places, mut classes): (BTreeMap<i64, usize>, Vec<Vec<usize>>) = Default::default();
     for (sample, &label) in labels.iter().enumerate() {
         let class = *places.entry(label).or_insert(classes.len());
@@ -59,8 +59,8 @@ pub fn stratified_k_fold(labels: &[i64], k: usize, seed: Option<u64>) -> Result<
     let mut fold_of = collect("k_fold", labels.iter().map(|_| 0))?;
     let mut start = 0;
     for (class, samples) in classes.iter().enumerate() {
-        // If all samples were sorted by label and dealt to the folds in turn, those of this label would be dealt from
-        // `start` on. So the folds differ by at most one sample, in all and for each label.
+        // The sizes are those of dealing all samples, sorted by label, to the folds in turn; the samples of this label
+        // are dealt from `start` on. So the folds differ by at most one sample, both in total and for each label.
         let dealt = |fold: usize| (samples.len() + (k - 1) - (fold + k - start % k) % k) / k;
         let order = order(samples.len(), seed, class as u64 + 1)?;
         let mut rest = &order[..];
@@ -74,11 +74,11 @@ pub fn stratified_k_fold(labels: &[i64], k: usize, seed: Option<u64>) -> Result<
     splits(&fold_of, k)
 }
 
-/// Divides samples into `k` folds so that all samples of a group are in one fold. The largest group that is left goes
-/// to the fold that has the fewest samples.
+/// Divides samples into `k` folds so that all samples of a group are in one fold. The largest remaining group goes to
+/// the fold that has the fewest samples so far.
 ///
 /// # Errors
-/// `k` is less than 2 or greater than the number of groups.
+/// Fails if `k` is less than 2 or greater than the number of groups.
 #[track_caller]
 pub fn group_k_fold(groups: &[i64], k: usize) -> Result<Vec<Split>> {
     let mut sizes: BTreeMap<i64, usize> = BTreeMap::new();

@@ -37,7 +37,7 @@ impl Part {
         }
     }
 
-    /// The path of the file `what` in `folder`, if it exists. The name has `-` or `.` before `idx`, and may end in
+    /// The path of the file `what` in `folder`, if it exists. The file name has `-` or `.` before `idx`, and may end in
     /// `.gz`.
     fn find(self, folder: &Path, what: &str, rank: usize) -> Option<PathBuf> {
         let names = ["-", "."]
@@ -123,7 +123,7 @@ pub fn read_labels(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     Ok(read_values(path.as_ref(), 1, "labels")?.1)
 }
 
-/// The sizes of the axes and the values of a file.
+/// Reads the sizes of the axes and the values of a file.
 #[track_caller]
 fn read_values(path: &Path, rank: usize, what: &str) -> Result<(Vec<usize>, Vec<u8>)> {
     let failed = |e| Error::io("idx", path.display(), e).help("check that the file is there and can be read");

@@ -11,7 +11,7 @@ use crate::dataset::check_index;
 
 const OP: &str = "image_folder";
 
-/// The channels that all images of a folder get.
+/// The channels to which all images of a folder are converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channels {
     /// 1 channel. Colours become their [luma](gradus_image::grayscale), and transparency is dropped.
@@ -20,12 +20,12 @@ pub enum Channels {
     Rgb,
     /// 4 channels. An image without transparency is opaque.
     Rgba,
-    /// Those of the file: 1, 3 or 4. Images with others than the first of a batch cannot be joined with it.
+    /// The channels of the file: 1, 3 or 4. Images with different numbers of channels cannot be in one batch.
     OfFile,
 }
 
 impl Channels {
-    /// Converts an image `[c, h, w]` of u8.
+    /// Converts an image, u8 `[c, h, w]`.
     #[track_caller]
     fn of(self, x: Tensor) -> Result<Tensor> {
         let colours = |x: &Tensor| if x.shape()[0] == 4 { x.narrow(0, 0, 3) } else { Ok(x.clone()) };
@@ -55,9 +55,9 @@ impl Channels {
 /// photos/dog/young/1.jpeg
 /// ```
 ///
-/// The classes are the names of the folders, sorted; here `cat` is 0 and `dog` is 1. A sample is an image, u8
-/// `[c, h, w]` of 0 to 255 in the size of its file, and its label. Give them one size to batch them, for example in
-/// [`augment`](crate::DataLoaderBuilder::augment) or [`map`](Dataset::map):
+/// The classes are the names of the folders, sorted; here `cat` is 0 and `dog` is 1. A sample is an image, u8 `[c, h,
+/// w]` with values from 0 to 255 and the size of its file, and its label. To batch images, resize them to one size, for
+/// example in [`augment`](crate::DataLoaderBuilder::augment) or [`map`](Dataset::map):
 ///
 /// ```no_run
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -85,12 +85,12 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Lists the files of `folder` whose names end in `.png`, `.jpg` or `.jpeg`, in sorted order. They are read when
-    /// their samples are asked for.
+    /// Lists the files of `folder` whose names end in `.png`, `.jpg` or `.jpeg`, in sorted order. A file is read when
+    /// its sample is requested.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the folder cannot be read. [`ErrorKind::Format`] if it has no folders, or if one of these
-    /// has no image; the error has its path.
+    /// [`ErrorKind::Io`] if the folder cannot be read. [`ErrorKind::Format`] if it has no subfolders, or if a subfolder
+    /// has no image; the error states its path.
     #[track_caller]
     pub fn open(folder: impl AsRef<Path>, channels: Channels, device: &Device) -> Result<Self> {
         let folder = folder.as_ref();
@@ -146,7 +146,7 @@ impl Dataset for ImageFolder {
         self.files.len()
     }
 
-    /// Image `index` and its label. A file that is damaged, or no image, is an error with its path.
+    /// Image `index` and its label. Fails if the file is damaged or not an image; the error states its path.
     #[track_caller]
     fn get(&self, index: usize) -> Result<(Tensor, i64)> {
         check_index(OP, index, self.len())?;
@@ -167,8 +167,8 @@ fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Adds the images in a folder, and in those below it. `seen` holds the folders that were searched: a link to one of them
-/// could be followed without an end.
+/// Adds the images in a folder and its subfolders. `seen` holds the folders that were already searched, so that links
+/// between folders cannot lead to an endless search.
 #[track_caller]
 fn images(folder: &Path, files: &mut Vec<PathBuf>, seen: &mut BTreeSet<PathBuf>) -> Result<()> {
     let real = std::fs::canonicalize(folder).map_err(|e| Error::io(OP, folder.display(), e)).here()?;

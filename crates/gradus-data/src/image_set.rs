@@ -35,7 +35,7 @@ impl Image {
         &self.pixels
     }
 
-    /// The image moved `dy` rows down and `dx` columns to the right; pixels from outside are 0.
+    /// The image shifted `dy` rows down and `dx` columns to the right; pixels from outside the image are 0.
     ///
     /// ```
     /// use gradus_data::Image;

@@ -25,7 +25,7 @@ type Augment<T> = dyn Fn(T, &mut Generator) -> Result<T> + Send + Sync;
 ///
 /// The dataset, the sampler, the seed and the epoch's number determine the batches; workers change only the speed.
 ///
-/// To continue an epoch after a restart, save the [`position`](Batches::position) and give it to
+/// To continue an epoch after a restart, save the [`position`](Batches::position) and pass it to
 /// [`resume`](DataLoader::resume):
 ///
 /// ```
@@ -50,12 +50,12 @@ pub struct DataLoader<D: Dataset> {
     shard: Shard,
 }
 
-/// A place within an epoch: the next batch of an epoch that has not been made.
+/// A position within an epoch: the first batch that has not been returned yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The number of the epoch.
     pub epoch: u64,
-    /// The number of batches of it that came before.
+    /// The number of batches of the epoch that come before.
     pub batch: usize,
 }
 
@@ -135,7 +135,7 @@ where
         self.order_len().min(self.len().saturating_mul(self.plan.batch_size))
     }
 
-    /// The number of samples that this loader's shard has before a batch that is not full is dropped.
+    /// The number of samples in this loader's shard, including those of an incomplete batch that is dropped later.
     fn order_len(&self) -> usize {
         self.shard.samples(self.sampler.samples(self.plan.dataset.len()), self.drop_last)
     }
@@ -146,14 +146,14 @@ where
         self.epoch_from(epoch, 0)
     }
 
-    /// The batches that come from `position` on: [`epoch_from`](DataLoader::epoch_from) with its numbers.
+    /// The batches from `position` on; see [`epoch_from`](DataLoader::epoch_from).
     #[track_caller]
     pub fn resume(&self, position: Position) -> Result<Batches<<D::Item as Sample>::Batch>> {
         self.epoch_from(position.epoch, position.batch)
     }
 
-    /// The batches of epoch `epoch` without the first `skip`. No sample is read for these, and the rest are the same
-    /// as without the skip. Errors if the epoch has fewer batches.
+    /// The batches of epoch `epoch` without the first `skip`. The samples of the skipped batches are not read, and the
+    /// remaining batches are the same as without skipping. Errors if the epoch has fewer batches.
     #[track_caller]
     pub fn epoch_from(&self, epoch: u64, skip: usize) -> Result<Batches<<D::Item as Sample>::Batch>> {
         let (count, plan) = (self.len(), self.plan.clone());
@@ -186,7 +186,7 @@ where
     D: Dataset + 'static,
     D::Item: Sample,
 {
-    /// Makes batch number `batch` of the epoch whose samples are in this order, with the numbers of their draws. Returns
+    /// Makes batch number `batch` of an epoch with this order of samples and these numbers of their draws. Returns
     /// `None` if `stopped` returns true before the batch is done.
     fn make(
         &self,
@@ -218,7 +218,7 @@ where
         match &self.augment {
             Some(augment) => {
                 let mut generator = Generator::new(self.seed).fork(AUGMENT).fork(epoch).fork(index as u64);
-                // A sample that is drawn again is not altered in the same way again.
+                // A sample that is drawn again gets other random numbers.
                 if let Some(&again) = draw.filter(|&&draw| draw > 0) {
                     generator = generator.fork(again as u64);
                 }
@@ -262,7 +262,8 @@ where
         self.sampler(Sampler::Shuffled, seed)
     }
 
-    /// Lets a sampler choose the samples of every epoch. `seed` determines its draws, and those of augmentations.
+    /// Lets a sampler choose the samples of every epoch. `seed` determines the random numbers of the sampler and of
+    /// augmentations.
     pub fn sampler(mut self, sampler: Sampler, seed: u64) -> Self {
         self.loader.sampler = sampler;
         self.plan(|p| p.seed = seed)
@@ -270,7 +271,7 @@ where
 
     /// Reads the part of every epoch that belongs to process `rank` of `world` processes: every `world`-th sample of
     /// the order, from `rank` on. All processes need the same sampler and seed. All get the same number of samples: if
-    /// they do not divide evenly, a few samples come twice, or with [`drop_last`](Self::drop_last) a few are left out.
+    /// the samples do not divide evenly, a few are repeated or, with [`drop_last`](Self::drop_last), left out.
     pub fn shard(mut self, rank: usize, world: usize) -> Self {
         self.loader.shard = Shard { rank, world };
         self
@@ -288,7 +289,7 @@ where
         self
     }
 
-    /// How many finished batches each worker may hold ready; 2 by default.
+    /// The number of finished batches that each worker may hold ready; 2 by default.
     pub fn prefetch(mut self, batches: usize) -> Self {
         self.loader.prefetch = batches;
         self
@@ -365,8 +366,8 @@ pub struct Batches<B> {
 }
 
 impl<B> Batches<B> {
-    /// The place of the next batch: give it to [`resume`](DataLoader::resume) to get the batches that have not come
-    /// yet. After an error, this is the batch that failed.
+    /// The position of the next batch. Pass it to [`resume`](DataLoader::resume) to get the remaining batches. After an
+    /// error, this is the batch that failed.
     pub fn position(&self) -> Position {
         Position { epoch: self.epoch, batch: self.skipped + self.next }
     }

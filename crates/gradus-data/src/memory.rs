@@ -12,7 +12,7 @@ pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize, op: &str, name: &str) -
     list.try_reserve(more).map_err(|e| no_memory::<T>(list.len().saturating_add(more), op, name, e))
 }
 
-/// Makes room for one more element, with as much spare capacity as there are elements.
+/// Reserves memory for one more element. If the list must grow, its capacity at least doubles.
 #[track_caller]
 pub(crate) fn room<T>(list: &mut Vec<T>, op: &str, name: &str) -> Result<()> {
     let more = list.len().max(16);
@@ -25,7 +25,7 @@ pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize, op: &str, name: &
     list.try_reserve_exact(more).map_err(|e| no_memory::<T>(list.len().saturating_add(more), op, name, e))
 }
 
-/// Reads a regular file whole. Errors name `op`, and say what file to give: `a CSV file` for example.
+/// Reads a regular file whole. Errors name `op` and the expected kind of file, for example `a CSV file`.
 #[track_caller]
 pub(crate) fn read_file(path: &Path, op: &str, what: &str) -> Result<Vec<u8>> {
     let name = path.display().to_string();

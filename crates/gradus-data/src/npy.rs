@@ -1,4 +1,4 @@
-//! NumPy's files: `.npy`, which holds an array, and `.npz`, a zip archive of arrays with names.
+//! NumPy's files: `.npy` holds one array, and `.npz` is a zip archive of named arrays.
 //!
 //! All dtypes are read that NumPy and Gradus have in common, in either byte order, in row-major or Fortran order.
 //! Structured arrays, texts, complex numbers and Python objects are errors. Files are written in row-major order and
@@ -84,7 +84,7 @@ pub fn save(path: impl AsRef<Path>, tensor: &Tensor) -> Result<()> {
 /// Reads all arrays of an `.npz` file, stored or compressed, by name.
 ///
 /// # Errors
-/// As [`load`], with the name of the array.
+/// The errors of [`load`], with the name of the array.
 #[track_caller]
 pub fn load_npz(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, Tensor>> {
     let path = path.as_ref();
@@ -107,8 +107,8 @@ pub fn load_npz(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<Stri
 /// Writes arrays with names to an `.npz` file, not compressed. It appears whole or not at all.
 ///
 /// # Errors
-/// As [`save`]. [`ErrorKind::InvalidArgument`] if a name is there twice or is longer than 65,000 bytes, if there are
-/// 65,535 arrays or more, or if they have 4 GiB or more together: use a safetensors file for these.
+/// The errors of [`save`]. [`ErrorKind::InvalidArgument`] if a name occurs twice or is longer than 65,000 bytes, if
+/// there are 65,535 arrays or more, or if their total size is 4 GiB or more; use a safetensors file for those.
 #[track_caller]
 pub fn save_npz<'a>(
     path: impl AsRef<Path>,

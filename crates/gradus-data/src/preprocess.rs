@@ -1,4 +1,5 @@
-//! [`Preprocessor`]: makes the columns of tables into the inputs of a model, as learned from a training table.
+//! [`Preprocessor`]: turns the columns of tables into the inputs of a model, with statistics learned from a training
+//! table.
 
 use std::fmt;
 
@@ -43,11 +44,11 @@ pub enum MissingCategory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownCategory {
-    /// It is an error, which has its file, line and column.
+    /// It is an error, which states the file, line and column.
     #[default]
     Refuse,
-    /// It is none of the categories: all of its one-hot features are 0, and its index is one above those of the
-    /// others.
+    /// It counts as none of the categories: all of its one-hot features are 0, and its index is one above those of the
+    /// known categories.
     None,
 }
 
@@ -60,8 +61,8 @@ pub struct PreprocessOptions {
     pub standardize: bool,
     /// What takes the place of a missing number.
     pub impute: Impute,
-    /// Whether categories are among the features, one of 0 or 1 for each. If false, they are given by
-    /// [`indices`](Preprocessor::indices) only, for an embedding.
+    /// Whether each category becomes a feature of 0 or 1. If false, categories are available only from
+    /// [`indices`](Preprocessor::indices), for an embedding.
     pub one_hot: bool,
     /// What a missing category counts as.
     pub missing_category: MissingCategory,
@@ -81,7 +82,7 @@ impl Default for PreprocessOptions {
     }
 }
 
-/// What is known of a column of the training table.
+/// What was learned about a column of the training table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum Fitted {
@@ -93,9 +94,9 @@ enum Fitted {
     Category { name: String, categories: Vec<String>, most_frequent: usize },
 }
 
-/// Makes the columns of tables into the inputs of a model. It learns from the training table which columns and
-/// categories there are, and the means and standard deviations of the numbers. Save it with the model, so that other
-/// tables are treated in the same way:
+/// Turns the columns of tables into the inputs of a model. It learns the columns, the categories, and the means and
+/// standard deviations of the numbers from the training table. Save it with the model, so that other tables are
+/// processed in the same way:
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::{Device, Error}; use std::sync::Arc;
@@ -135,7 +136,7 @@ impl Fitted {
         }
     }
 
-    /// The categories, and the place of the most frequent.
+    /// The categories, and the index of the most frequent one.
     fn categories(&self) -> Option<(&[String], usize)> {
         match self {
             Fitted::Number { .. } => None,
@@ -204,7 +205,7 @@ impl Fitted {
             present.extend(fill.iter().cycle().take(values.len() - present.len()));
             shift = self::mean(&present);
             let variance = present.iter().map(|v| (v - shift) * (v - shift)).sum::<f64>() / present.len() as f64;
-            // What is left of a constant column are rounding errors of its mean.
+            // For a constant column, the variance consists only of rounding errors of the mean.
             let constant = variance.sqrt() <= 10.0 * f64::EPSILON * shift.abs();
             scale = if constant { 1.0 } else { variance.sqrt() };
         }
@@ -218,15 +219,15 @@ impl Fitted {
 fn mean(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
-    // The second step removes the rounding error of the first.
+    // The second sum removes the rounding error of the first.
     mean + values.iter().map(|v| v - mean).sum::<f64>() / n
 }
 
 impl Preprocessor {
-    /// Learns from the columns of a training table. Leave out the target with [`Table::split_target`] before.
+    /// Learns from the columns of a training table. Split off the target first, with [`Table::split_target`].
     ///
     /// # Errors
-    /// A column is of texts, has no value, or has an infinite number. The table has no columns.
+    /// Fails if the table has no columns, or if a column holds texts, has no values, or contains an infinite number.
     #[track_caller]
     pub fn fit(table: &Table, options: PreprocessOptions) -> Result<Self> {
         if table.columns().is_empty() {
@@ -236,13 +237,13 @@ impl Preprocessor {
         Ok(Preprocessor { options, columns })
     }
 
-    /// The names and kinds of the columns. Give them as [`kinds`](crate::CsvOptions::kinds) to read a table that is too
-    /// small to infer them.
+    /// The names and kinds of the columns. Pass them as [`kinds`](crate::CsvOptions::kinds) when reading a table that
+    /// is too small for inferring them.
     pub fn kinds(&self) -> Vec<(String, Kind)> {
         self.columns.iter().map(|c| (c.name().to_owned(), c.kind())).collect()
     }
 
-    /// The names of the features that [`transform`](Self::transform) gives: that of a column of numbers, or
+    /// The names of the features that [`transform`](Self::transform) returns: the name of a column of numbers, or
     /// `column=category`.
     pub fn feature_names(&self) -> Vec<String> {
         let names = |column: &Fitted| match column.categories() {
@@ -255,8 +256,8 @@ impl Preprocessor {
         self.columns.iter().flat_map(names).collect()
     }
 
-    /// For every column that [`indices`](Self::indices) gives, its name and how many indices there are: the number of
-    /// its categories, and one for unknown ones if the options allow any. It is the size of an embedding.
+    /// For every column of [`indices`](Self::indices), its name and the number of its indices, which is the size of an
+    /// embedding: one for each category, and one more for unknown categories if the options allow them.
     pub fn cardinalities(&self) -> Vec<(String, usize)> {
         let PreprocessOptions { missing_category, unknown_category, .. } = self.options;
         let unknown =
@@ -268,8 +269,9 @@ impl Preprocessor {
     /// The features of a table, f32 `[rows, features]`, in the order of [`feature_names`](Self::feature_names).
     ///
     /// # Errors
-    /// The columns are not those of the training table, in any order: the error lists what changed. A value is infinite,
-    /// missing or unknown where the options refuse it: the error has the file, the line and the column.
+    /// Fails if the columns are not those of the training table (in any order); the error lists the differences. Also
+    /// fails if a value is infinite, or is missing or unknown and the options refuse that; the error states the file,
+    /// the line and the column.
     #[track_caller]
     pub fn transform(&self, table: &Table, device: &Device) -> Result<Tensor> {
         let columns = self.matched(table)?;
@@ -306,7 +308,7 @@ impl Preprocessor {
     }
 
     /// The categories of a table as indices, i64 `[rows, columns of categories]`, in the order of
-    /// [`cardinalities`](Self::cardinalities). Errors as [`transform`](Self::transform).
+    /// [`cardinalities`](Self::cardinalities). The errors are those of [`transform`](Self::transform).
     #[track_caller]
     pub fn indices(&self, table: &Table, device: &Device) -> Result<Tensor> {
         let columns = self.matched(table)?;
@@ -320,7 +322,8 @@ impl Preprocessor {
         Tensor::from_vec(values, [table.len(), count], device)
     }
 
-    /// Calls `put` with each row and the place of its category; one above the last if it is unknown.
+    /// Calls `put` with each row and the index of its category; for an unknown category, the index is one above the
+    /// last.
     #[track_caller]
     fn places(
         &self,

@@ -1,8 +1,8 @@
 //! PyTorch's files: what `torch.save` writes to `.pt` and `.pth`, read without executing any of it.
 //!
-//! Such a file holds a pickle, which is a program that may call any Python function. This reader knows the few names
-//! with which tensors, dicts and parameters are saved. A file that names anything else, such as the class of a whole
-//! model, is an error that says which name.
+//! Such a file holds a pickle, which is a program that may call any Python function. This reader accepts only the few
+//! names with which tensors, dicts and parameters are saved. Any other name in a file, such as the class of a whole
+//! model, is an error that states the name.
 //!
 //! To read weights into a model, save `model.state_dict()` in PyTorch, and collect the tensors into a `StateDict`:
 //!
@@ -41,8 +41,8 @@ pub use self::contents::{Plain, TorchFile};
 /// Reads a file of `torch.save`, in the zip format (since PyTorch 1.6) or the older one.
 ///
 /// # Errors
-/// [`ErrorKind::Io`] if the file cannot be read. [`ErrorKind::Format`] if it is cut off, damaged or of another format, or
-/// if its pickle names a Python function or class that does not belong to tensors; the error says which.
+/// [`ErrorKind::Io`] if the file cannot be read. [`ErrorKind::Format`] if it is cut off, damaged or of another format,
+/// or if its pickle names a Python function or class that does not belong to tensors; the error names it.
 /// [`ErrorKind::OutOfMemory`] if the tensors do not fit into memory.
 #[track_caller]
 pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<TorchFile> {
@@ -73,7 +73,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<TorchFile> {
     if zip.entries().iter().any(|e| e.name == format!("{folder}constants.pkl")) {
         return Err(bad("this is a TorchScript file".into()).help("save the state_dict of the model with torch.save"));
     }
-    // A small file could expand to a vast one. PyTorch compresses nothing.
+    // A small compressed file could expand to a vast one, and PyTorch never compresses.
     if let Some(entry) = zip.entries().iter().find(|e| e.deflated) {
         return Err(bad(format!("{:?} is compressed, which torch.save never does", entry.name))
             .help("load the file in PyTorch and save it again"));

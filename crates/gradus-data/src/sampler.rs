@@ -6,12 +6,13 @@ use std::sync::Arc;
 use gradus_tensor::backend::host_vec::{collect, vec_of};
 use gradus_tensor::{Error, Generator, Here, Result};
 
-/// A function that gives the order of an epoch: see [`Sampler::Custom`].
+/// A function that returns the order of an epoch: see [`Sampler::Custom`].
 pub type Order = dyn Fn(u64, &mut Generator) -> Result<Vec<usize>> + Send + Sync;
 
 /// Decides which samples an epoch reads, and in which order. Consecutive samples of the order form a batch.
 ///
-/// The order depends on the sampler, the loader's seed and the epoch's number. So it is the same after a restart.
+/// The order depends on the sampler, the loader's seed and the epoch's number. It is therefore the same after a
+/// restart.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::{Device, Error}; use std::sync::Arc;
@@ -35,7 +36,7 @@ pub enum Sampler {
     Sequential,
     /// All samples in an order that is drawn for each epoch.
     Shuffled,
-    /// `samples` samples an epoch, each drawn with a probability in proportion to its weight. A sample may be drawn
+    /// `samples` samples per epoch, each drawn with a probability proportional to its weight. A sample may be drawn
     /// more than once. Weights are finite and at least 0, one for each sample, and not all of them are 0.
     Weighted {
         /// The weight of each sample.
@@ -43,17 +44,17 @@ pub enum Sampler {
         /// The number of samples in an epoch.
         samples: usize,
     },
-    /// All samples, batched with others of similar length, so that padding is short. The samples are shuffled and
-    /// divided into pools of `pool` batches. Each pool is sorted by length, and the batches of all pools are shuffled.
-    /// A batch that is not full comes last.
+    /// All samples, batched with samples of similar length, so that little padding is needed. The samples are shuffled
+    /// and divided into pools of `pool` batches. Each pool is sorted by length, and the batches of all pools are
+    /// shuffled. A batch that is not full comes last.
     Bucketed {
         /// The length of each sample.
         lengths: Vec<usize>,
-        /// The number of batches that are sorted together, at least 1. A larger pool gives batches of more equal
-        /// lengths, but more similar batches in every epoch. 100 is usual.
+        /// The number of batches that are sorted together, at least 1. With a larger pool, the lengths in a batch are
+        /// more equal, but the batches of different epochs are more alike. 100 is usual.
         pool: usize,
     },
-    /// The order that a function returns for an epoch, given by its number and a generator for this epoch.
+    /// The order that a function returns. Its arguments are the number of the epoch and a generator for the epoch.
     Custom {
         /// The number of samples in an epoch. The function returns that many indices.
         samples: usize,
@@ -82,7 +83,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// The number of samples of this process, of `n` in all. All processes have the same number.
+    /// The number of samples of this process, out of `n` in total. It is the same for all processes.
     pub(crate) fn samples(self, n: usize, drop_last: bool) -> usize {
         if drop_last { n / self.world } else { n.div_ceil(self.world) }
     }
@@ -154,7 +155,7 @@ impl Sampler {
     }
 }
 
-/// For each place of an order over `n` samples, how many times its sample came before.
+/// For each position of an order over `n` samples, how many times its sample occurs before it.
 #[track_caller]
 pub(crate) fn draws(order: &[usize], n: usize) -> Result<Vec<usize>> {
     let mut counts: Vec<usize> = collect("epoch", std::iter::repeat_n(0, n))?;

@@ -1,4 +1,4 @@
-//! [`Sequence`]: samples of different lengths, which are padded to those of a batch.
+//! [`Sequence`]: samples of different lengths, which are padded to the longest of their batch.
 
 use gradus_tensor::backend::{Element, HostVec};
 use gradus_tensor::{Device, Error, Result, Tensor};
@@ -22,7 +22,7 @@ use crate::Sample;
 pub struct Sequence<T> {
     /// The values.
     pub values: Vec<T>,
-    /// What fills the places behind the values, the same for all sequences of a batch.
+    /// The value of the padding, which must be the same for all sequences of a batch.
     pub padding: T,
 }
 
@@ -40,7 +40,7 @@ pub struct Padded {
     pub values: Tensor,
     /// The length of each sequence, i64 `[n]`.
     pub lengths: Tensor,
-    /// Whether a place holds a value and not padding, bool `[n, longest]`. Attention takes it as its mask of keys.
+    /// Whether an element is a value rather than padding, bool `[n, longest]`. Attention accepts it as its key mask.
     pub mask: Tensor,
 }
 

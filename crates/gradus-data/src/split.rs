@@ -1,4 +1,4 @@
-//! Splits a dataset into a training set and a test set, and perhaps a validation set. A split depends only on the
+//! Splits a dataset into a training set, a test set and optionally a validation set. A split depends only on the
 //! arguments. For cross-validation, see [`folds`](crate::folds).
 
 use std::collections::BTreeMap;
@@ -42,8 +42,8 @@ impl Split {
     }
 }
 
-/// Puts a share `test` (0 to 1) of the samples into the test set, with the same share of every label as nearly as
-/// possible.
+/// Puts a share `test` (0 to 1) of the samples into the test set, with as nearly as possible the same share of every
+/// label.
 ///
 /// ```
 /// let labels = [0, 0, 0, 0, 0, 0, 1, 1, 1, 1];
@@ -60,7 +60,7 @@ pub fn stratified(labels: &[i64], test: f64, seed: u64) -> Result<Split> {
         by_label.entry(label).or_default().push(index);
     }
     // The largest-remainder method: each label's share is rounded down, and the labels with the largest remainders get
-    // one sample more.
+    // one more sample.
     let wanted = (labels.len() as f64 * test).round() as usize;
     let mut counts: Vec<usize> = by_label.values().map(|c| (c.len() as f64 * test).floor() as usize).collect();
     let mut by_loss: Vec<(usize, f64)> =
@@ -87,7 +87,7 @@ pub fn stratified(labels: &[i64], test: f64, seed: u64) -> Result<Split> {
 pub struct ThreeWay {
     /// The training set.
     pub train: Vec<usize>,
-    /// The validation set, with which settings are chosen.
+    /// The validation set, for choosing settings.
     pub validation: Vec<usize>,
     /// The test set.
     pub test: Vec<usize>,
@@ -109,7 +109,7 @@ pub fn three_way(n: usize, validation: f64, test: f64, seed: u64) -> Result<Thre
     Ok(nested(outer, &inner))
 }
 
-/// [`three_way`] with the same share of every label in each set, as nearly as possible.
+/// Like [`three_way`], with as nearly as possible the same share of every label in each set.
 #[track_caller]
 pub fn stratified_three_way(labels: &[i64], validation: f64, test: f64, seed: u64) -> Result<ThreeWay> {
     let outer = stratified(labels, test, seed)?;
@@ -122,7 +122,7 @@ pub fn stratified_three_way(labels: &[i64], validation: f64, test: f64, seed: u6
 /// Changes the seed of the second of two splits.
 const INNER: u64 = 1 << 63;
 
-/// The share of the validation set in the samples that are not in the test set.
+/// The validation set as a share of the samples that are not in the test set.
 #[track_caller]
 fn share_of_rest(validation: f64, test: f64) -> Result<f64> {
     check_share(validation)?;
@@ -134,7 +134,7 @@ fn share_of_rest(validation: f64, test: f64) -> Result<f64> {
     Ok(if test < 1.0 { (validation / (1.0 - test)).min(1.0) } else { 0.0 })
 }
 
-/// Divides the training set of `outer` as `inner` does with its places.
+/// Divides the training set of `outer`. `inner` holds indices into it.
 fn nested(outer: Split, inner: &Split) -> ThreeWay {
     let at = |places: &[usize]| places.iter().map(|&i| outer.train[i]).collect();
     let (train, validation) = (at(&inner.train), at(&inner.test));

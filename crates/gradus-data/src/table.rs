@@ -6,7 +6,7 @@ use gradus_tensor::backend::HostVec;
 use gradus_tensor::{Device, Error, ErrorKind, Here, Result, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// What a column holds.
+/// The kind of values in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -14,7 +14,7 @@ pub enum Kind {
     Number,
     /// `true` and `false`, in lower, upper or title case.
     Bool,
-    /// Texts of which there are few different ones.
+    /// Texts that take few different values.
     Category,
     /// Texts.
     Text,
@@ -40,7 +40,7 @@ pub(crate) enum Values {
     /// NaN is missing.
     Number(Vec<f64>),
     Bool(Vec<Option<bool>>),
-    /// The place of each value in `names`; [`NO_CODE`] is missing.
+    /// The index of each value in `names`; [`NO_CODE`] means missing.
     Category {
         codes: Vec<u32>,
         names: Vec<String>,
@@ -70,7 +70,7 @@ impl Column {
         &self.name
     }
 
-    /// What the column holds.
+    /// The kind of values in the column.
     pub fn kind(&self) -> Kind {
         match &self.values {
             Values::Number(_) => Kind::Number,
@@ -119,7 +119,7 @@ impl Column {
         }
     }
 
-    /// The different values as text, sorted; missing ones do not count. They are the classes of [`labels`](Self::labels).
+    /// The distinct values as text, sorted, without missing ones. They are the classes of [`labels`](Self::labels).
     pub fn classes(&self) -> Vec<String> {
         if let Values::Number(values) = &self.values {
             let mut values: Vec<f64> = values.iter().copied().filter(|v| !v.is_nan()).collect();
@@ -128,7 +128,7 @@ impl Column {
             return values.iter().map(f64::to_string).collect();
         }
         let mut texts: Vec<String> = match &self.values {
-            // After rows were selected, a name may have no row left.
+            // After rows have been selected, some names may have no rows left.
             Values::Category { codes, names } => {
                 let mut used: Vec<bool> = names.iter().map(|_| false).collect();
                 codes.iter().filter(|&&c| c != NO_CODE).for_each(|&c| used[c as usize] = true);
@@ -141,8 +141,8 @@ impl Column {
         texts
     }
 
-    /// The place of each value in `classes`: labels for a classifier. To encode another file with the classes of the
-    /// training file, save these with the model.
+    /// The index of each value in `classes`, as labels for a classifier. Save the classes of the training file with the
+    /// model, to encode other files with them.
     ///
     /// ```
     /// use gradus_data::{CsvOptions, Table};
@@ -155,8 +155,8 @@ impl Column {
     /// ```
     ///
     /// # Errors
-    /// A value is missing, or is not among the classes: the error has its file, line and column. Fewer than two
-    /// classes, which leave nothing to tell apart.
+    /// Fails if a value is missing or is not among the classes; the error states its file, line and column. Also fails
+    /// if there are fewer than two classes.
     #[track_caller]
     pub fn labels(&self, classes: &[String]) -> Result<Vec<i64>> {
         if classes.len() < 2 {
@@ -213,7 +213,7 @@ impl Column {
     }
 }
 
-/// Columns of equal length, each with a name and a [`Kind`], as a CSV file holds them.
+/// Columns of equal length, each with a name and a [`Kind`], as in a CSV file.
 ///
 /// ```
 /// use gradus_data::{CsvOptions, Kind, Table};
@@ -261,14 +261,14 @@ impl Table {
         Error::argument("table", m).help(format!("it has: {}", known.join(", ")))
     }
 
-    /// A table of these columns, in this order. Errors if one is not there.
+    /// A table of these columns, in this order. Errors if one does not exist.
     #[track_caller]
     pub fn select(&self, names: &[&str]) -> Result<Table> {
         let columns = names.iter().map(|name| self.column(name).cloned()).collect::<Result<_>>().here()?;
         Ok(Table { columns, source: self.source.clone() })
     }
 
-    /// A table of the other columns. Errors if one of `names` is not there.
+    /// A table of all columns except `names`. Errors if one of these does not exist.
     #[track_caller]
     pub fn without(&self, names: &[&str]) -> Result<Table> {
         names.iter().try_for_each(|name| self.column(name).map(|_| ())).here()?;
@@ -276,7 +276,7 @@ impl Table {
         Ok(Table { columns, source: self.source.clone() })
     }
 
-    /// The other columns, and the column `name`. Errors if it is not there.
+    /// Splits off the column `name`, and returns the other columns and this one. Errors if it does not exist.
     #[track_caller]
     pub fn split_target(mut self, name: &str) -> Result<(Table, Column)> {
         let at = self.columns.iter().position(|c| c.name == name).ok_or_else(|| self.lacks(name)).here()?;
@@ -298,7 +298,8 @@ impl Table {
     /// [`Preprocessor`](crate::Preprocessor).
     ///
     /// # Errors
-    /// A column holds no numbers, or a value is missing: the error has the file, the line and the column.
+    /// Fails if a column does not hold numbers, or if a value is missing; the error states the file, the line and the
+    /// column.
     #[track_caller]
     pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
         let columns = self.columns.iter().map(Column::numbers).collect::<Result<Vec<_>>>().here()?;

@@ -1,4 +1,5 @@
-//! [`Zip`]: reads the entries of a zip archive, as NumPy and PyTorch write them: stored or deflated, also beyond 4 GiB.
+//! [`Zip`]: reads the entries of a zip archive, as NumPy and PyTorch write them: stored or deflated, including archives
+//! beyond 4 GiB.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Take};
@@ -10,13 +11,13 @@ use gradus_tensor::{Error, ErrorKind, Here, Result};
 
 use crate::memory::reserve_exact;
 
-/// The largest size of the directory of an archive. It takes less than 100 bytes an entry.
+/// The largest size of the directory of an archive, in bytes. An entry takes less than 100 bytes.
 const MOST_DIRECTORY: u64 = 1 << 28;
 
 /// Deflate expands one byte to at most this many.
 const MOST_EXPANSION: u64 = 1032;
 
-/// The length of the record at the end of an archive, and of those before it in archives beyond 4 GiB.
+/// The length of the record at the end of an archive, and of the two records before it in archives beyond 4 GiB.
 const END: usize = 22;
 const END64: usize = 56;
 const LOCATOR64: usize = 20;
@@ -43,7 +44,7 @@ pub(crate) struct Zip {
     entries: Vec<Entry>,
 }
 
-/// A number of little-endian bytes.
+/// A number of `size` little-endian bytes.
 pub(crate) fn number(bytes: &[u8], at: usize, size: usize) -> Option<u64> {
     let bytes = bytes.get(at..at.checked_add(size)?)?;
     Some(bytes.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b)))
@@ -88,7 +89,7 @@ impl Zip {
 
     #[track_caller]
     fn read_directory(&mut self) -> Result<()> {
-        // The last record may have a comment of up to 65,535 bytes behind it.
+        // The last record may be followed by a comment of up to 65,535 bytes.
         let tail_size = self.length.min((END + LOCATOR64 + 0xffff) as u64);
         let tail_start = self.length - tail_size;
         let tail = self.at(tail_start, tail_size)?;
@@ -116,7 +117,7 @@ impl Zip {
                 let m = format!("promises {} bytes for {:?}, more than it can hold", entry.size, entry.name);
                 return Err(self.bad(m));
             }
-            // Entries that share their bytes could together be far larger than the file.
+            // Entries that share bytes could together be far larger than the file.
             stored = stored.saturating_add(entry.stored_size);
             if stored > self.length {
                 return Err(self.bad("promises more bytes than it has"));
@@ -131,7 +132,7 @@ impl Zip {
         Ok(())
     }
 
-    /// The contents of an entry. They must be read to the end, and are checked there.
+    /// The contents of an entry. They must be read to the end, where the checksum is verified.
     #[track_caller]
     pub(crate) fn contents(&mut self, entry: &Entry) -> Result<Contents<'_>> {
         let header = self.at(entry.header, 30)?;
@@ -179,7 +180,7 @@ fn entry(bytes: &[u8]) -> Option<(Entry, usize)> {
     let (name, extra, comment) = (field(28, 2)? as usize, field(30, 2)? as usize, field(32, 2)? as usize);
     let text = String::from_utf8_lossy(bytes.get(46..46 + name)?).into_owned();
     let (mut size, mut stored_size, mut header) = (field(24, 4)?, field(20, 4)?, field(42, 4)?);
-    // What does not fit into 32 bits is in an extra field, in this order.
+    // Values that do not fit into 32 bits are in an extra field, in this order.
     let mut extras = bytes.get(46 + name..46 + name + extra)?;
     while extras.len() >= 4 {
         let (id, length) = (number(extras, 0, 2)?, number(extras, 2, 2)? as usize);
@@ -235,7 +236,7 @@ impl Contents<'_> {
         Ok(())
     }
 
-    /// Errors unless all bytes were read, and are those that were written.
+    /// Errors unless all bytes were read and their checksum is correct.
     #[track_caller]
     pub(crate) fn check(&self) -> Result<()> {
         if self.left == 0 && self.crc.sum() == self.expected {

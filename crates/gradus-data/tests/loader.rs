@@ -90,7 +90,8 @@ fn a_sample_that_is_drawn_again_is_altered_in_another_way() {
     let weighted = || Sampler::Weighted { weights: vec![1.0; 4], samples: 100 };
     let drawn = run(weighted(), (0, 1));
     assert_eq!(drawn.iter().collect::<HashSet<_>>().len(), 100);
-    // The first draw is altered as without draws, and shards have the samples of the whole.
+    // The first draw of a sample is augmented as without a sampler that repeats samples. Shards contain the samples of
+    // the whole epoch.
     let plain = run(Sampler::Sequential, (0, 1));
     assert!(plain.iter().all(|x| drawn.contains(x)), "{plain:?} {drawn:?}");
     for rank in 0..2 {

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// The calls to the system with which [`write_on`](crate::write_on) writes a file. [`Os`] makes them. A test wraps it:
-/// to fail at some call, to write less than was asked for, or to record what a disk would hold after a power cut.
+/// to fail at some call, to write less than was requested, or to record what a disk would hold after a power cut.
 pub trait Disk: fmt::Debug + Send + Sync {
     /// Creates a file and opens it for writing. A file of this name must not exist.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;

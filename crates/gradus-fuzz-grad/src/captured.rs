@@ -37,7 +37,7 @@ impl Captured {
     }
 }
 
-/// Runs a program as a captured step and eagerly beside it, each call with other numbers in its leaves.
+/// Runs a program both as a captured step and eagerly, with different values in its leaves for each call.
 pub(crate) fn run(program: &Program) -> std::result::Result<Captured, Failure> {
     let all = AssertUnwindSafe(|| alone(program));
     catch_unwind(all).unwrap_or_else(|_| Err(Failure::new("panic", "a captured program panicked")))

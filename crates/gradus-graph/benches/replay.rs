@@ -1,4 +1,4 @@
-//! Eager calls beside replays: the time of each, interleaved, as medians.
+//! Compares the median times of eager calls and of replays, which are run in turn.
 //!
 //! ```sh
 //! cargo bench -p gradus-graph

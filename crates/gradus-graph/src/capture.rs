@@ -13,42 +13,43 @@ use crate::plan::Plan;
 use crate::record::{First, Trace, record};
 use crate::verify;
 
-/// The number of calls that may be traced before a difference between two of them is an error. The first call of a
-/// training step allocates the state of its optimiser, so it differs from the others.
+/// The number of traced calls after which a difference between the last two is an error. The first call of a training
+/// step allocates the state of its optimiser, so it differs from the others.
 const TRACES: usize = 4;
 
-/// The largest number of plans of a step. The least recently used one goes first.
+/// The largest number of plans of a step. Beyond it, the least recently used plan is dropped.
 const PLANS: usize = 8;
 
 /// A function of tensors whose operations are traced and then replayed; see [`capture`].
 pub struct Step<F> {
     pub(crate) f: F,
-    /// The most recently used last.
+    /// Ordered by use, the most recently used plan last.
     plans: Vec<(Key, Progress)>,
     replays: u64,
-    /// The number of replays that are still to be verified.
+    /// The number of replays that remain to be verified.
     verified: u64,
 }
 
-/// How far the capture for one kind of arguments is.
+/// The progress of the capture for one kind of arguments.
 enum Progress {
-    /// The last of so many traces.
+    /// The most recent trace, and the number of traces so far.
     Traced(Box<Trace>, usize),
     Ready(Box<Plan>),
 }
 
 /// Wraps `f` so that its later calls are replayed.
 ///
-/// The first two calls of [`Step::call`] run `f` and trace the operations. If these agree, the calls that follow replay
-/// them. If not, the next calls are traced too: the first call of a training step allocates the optimiser's state. After
-/// four traces a difference is an error that names the operation and both forms. Arguments of another shape, dtype,
-/// stride or device are traced anew; at most eight forms are kept, and with `GRADUS_LOG=graph` a line says why a call is
-/// traced.
+/// The first two calls of [`Step::call`] run `f` and trace the operations. If the two traces agree, later calls replay
+/// them. If not, the next calls are traced too, because the first call of a training step allocates the optimiser's
+/// state and so differs from the second. A difference that remains after four traces is an error, which names the
+/// operation and shows both forms. Arguments of another shape, dtype, stride or device are traced separately; at most
+/// eight such forms are kept. With `GRADUS_LOG=graph`, a line is printed that says why a call is traced.
 ///
-/// A replay repeats the operations of `f` and nothing else that `f` does. What it could not follow is an error: reading a tensor on the host (`item`,
-/// `to_vec`, `Display`), results that require a gradient, host numbers that differ from call to call, and a tensor kept
-/// from one call for the next. Parameters and buffers of layers, optimisers (their steps and learning rates), and random
-/// states of layers are followed: a replay continues them as the function would.
+/// A replay repeats the operations of `f` and nothing else that `f` does. It is therefore an error to read a tensor on
+/// the host (`item`, `to_vec`, `Display`), to return a result that requires a gradient, to use host numbers that differ
+/// from call to call, or to keep a tensor from one call for the next. A replay does update the parameters and buffers
+/// of layers, the step counts and learning rates of optimisers, and the random states of layers, exactly as the
+/// function would.
 pub fn capture<F>(f: F) -> Step<F>
 where
     F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
@@ -63,8 +64,9 @@ where
     /// Runs the step on these arguments.
     ///
     /// # Errors
-    /// Those of the function, and those that [`capture`] lists. An operation of a replay has the error that it has in
-    /// the function, with the same line, unless nobody reads its result. A refusal comes after the function has run.
+    /// Returns the errors of the function, and those that [`capture`] lists. If an operation of a replay fails, the
+    /// error is the same as in the function, with the same line; but an operation whose result nobody reads is not run.
+    /// If a trace cannot be replayed, the error is returned after the function has run.
     #[track_caller]
     pub fn call(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         if !gradus_tensor::ops::can_replay() {
@@ -133,10 +135,10 @@ where
         }
     }
 
-    /// Verifies the next `calls` replays: each runs beside the function, and if the results, the tensors written in place
-    /// or the states differ by a bit, the call is an error that lists the operations. On devices other than CPUs, whose
-    /// compilers may combine instructions, a difference of 1e-4 of the largest element is allowed. In debug builds the
-    /// first replay of each plan is verified anyway.
+    /// Verifies the next `calls` replays: the function runs as well, and if a single bit of the results, of the tensors
+    /// written in place or of the states differs, the call fails with an error that lists the operations. On devices
+    /// other than CPUs, whose compilers may fuse instructions, a difference of 1e-4 times the largest magnitude is
+    /// allowed. In debug builds the first replay of each plan is always verified.
     pub fn verify(&mut self, calls: u64) {
         self.verified = calls;
     }
@@ -152,7 +154,7 @@ where
     }
 }
 
-/// Makes a plan of the graph on which two traces agree.
+/// Creates a plan for the graph on which two traces agree.
 #[track_caller]
 fn planned(mut graph: Graph, first: &Trace, second: &Trace, inputs: &[&Tensor]) -> Result<Plan> {
     passes::dead_code(&mut graph);

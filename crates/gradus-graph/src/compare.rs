@@ -1,4 +1,4 @@
-//! Makes a graph of two traces of a step that agree, or says how they differ.
+//! Builds a graph from two traces of a step if they agree; otherwise reports how they differ.
 
 use std::sync::{Arc, Weak};
 
@@ -8,7 +8,7 @@ use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Shape, State, Stora
 use crate::graph::{Graph, Memory, Node, Origin, Place};
 use crate::record::{First, Seen, Trace, is};
 
-/// The graph of a step that was traced twice. Fails with the first difference that a replay could not follow.
+/// Returns the graph of a step that was traced twice. Fails at the first difference that a replay could not reproduce.
 #[track_caller]
 pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
     if first.device != second.device {
@@ -61,7 +61,8 @@ pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
     Ok(graph)
 }
 
-/// Refuses states that share a storage with one another or with an argument: which of them is read is not known.
+/// Rejects states that share a storage with another state or with an argument, because a trace does not show which of
+/// them an operation reads.
 #[track_caller]
 fn alone(states: &[(State<Tensor>, Tensor, Option<Tensor>)], trace: &Trace) -> Result<()> {
     for (i, (_, held, _)) in states.iter().enumerate() {
@@ -75,7 +76,7 @@ fn alone(states: &[(State<Tensor>, Tensor, Option<Tensor>)], trace: &Trace) -> R
     Ok(())
 }
 
-/// Refuses a step whose sources do not move as a replay would move them.
+/// Rejects a step in which the state of a source advanced differently than it would in a replay.
 #[track_caller]
 fn followed(trace: &Trace) -> Result<()> {
     for (i, node) in trace.nodes.iter().enumerate() {
@@ -95,7 +96,8 @@ fn followed(trace: &Trace) -> Result<()> {
     Ok(())
 }
 
-/// Makes each constant that the step writes or returns a computed memory, into which the constant is copied first.
+/// Replaces each constant that the step writes or returns by a computed memory, into which each replay first copies the
+/// constant.
 fn copy_constants(graph: &mut Graph) {
     for m in 0..graph.memories.len() {
         let Origin::Constant(values) = graph.memories[m].origin.clone() else { continue };
@@ -128,7 +130,7 @@ fn shapes(places: &[Place]) -> String {
     shown.join(", ")
 }
 
-/// Each state that a trace used, the tensor that it held at first, and the last one that it was given.
+/// Each state that a trace used, with the tensor that it held at first and the last tensor that was assigned to it.
 fn states_of(trace: &Trace) -> Vec<(State<Tensor>, Tensor, Option<Tensor>)> {
     let mut found: Vec<(State<Tensor>, Tensor, Option<Tensor>)> = vec![];
     for StateUse { state, before, after } in &trace.states {
@@ -140,7 +142,7 @@ fn states_of(trace: &Trace) -> Vec<(State<Tensor>, Tensor, Option<Tensor>)> {
     found
 }
 
-/// Where the contents of a memory of the second trace come from.
+/// The origin of the contents of a memory of the second trace.
 #[track_caller]
 fn origin(
     (first, second): (&Trace, &Trace),
@@ -224,7 +226,7 @@ fn same_node(a: &Node, b: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Whether two operations differ only in what a [`Source`](gradus_tensor::ops::Source) gives them.
+/// Whether two operations differ only in parameters that a [`Source`](gradus_tensor::ops::Source) supplies.
 fn differ_in_parameters(a: &Op, b: &Op) -> bool {
     match (a, b) {
         (Op::Random(a), Op::Random(b)) => a.distribution == b.distribution && a.spec == b.spec,

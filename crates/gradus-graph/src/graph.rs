@@ -9,8 +9,8 @@ use gradus_tensor::{DType, Device, Layout, State, Storage, Tensor};
 
 /// The operations of a step, in the order in which they ran.
 ///
-/// A value is a part of a memory at a version: the version of a memory rises with each write. So views share a memory,
-/// and a value that was overwritten is another value.
+/// A value is a part of a memory at one version, and each write raises the version of the memory. So a tensor and its
+/// views share a memory, and overwriting a value creates a new value.
 #[derive(Clone, Debug)]
 pub struct Graph {
     /// The device of all memories.
@@ -19,9 +19,9 @@ pub struct Graph {
     pub memories: Vec<Memory>,
     /// The operations.
     pub nodes: Vec<Node>,
-    /// What the step returns.
+    /// The values that the step returns.
     pub results: Vec<Place>,
-    /// The states that the step gives other tensors, and these tensors.
+    /// The states to which the step assigns new tensors, each with its new tensor.
     pub replaced: Vec<(State<Tensor>, Place)>,
 }
 
@@ -40,12 +40,12 @@ pub struct Memory {
 pub enum Origin {
     /// The storage of this argument of the step.
     Input(usize),
-    /// A storage that lives across calls, such as that of a parameter. The step may write it. It is not kept alive: once
-    /// nobody else has it, the step works with something else.
+    /// A storage that outlives a call, such as that of a parameter. The step may write it. The graph does not keep it
+    /// alive: once all other owners have dropped it, the graph is out of date.
     Held(Weak<Storage>),
     /// The tensor that a state holds when the step begins.
     State(State<Tensor>),
-    /// A tensor that the step makes from numbers of the host. They were the same in both traces.
+    /// A tensor that the step creates from host numbers, which were the same in both traces.
     Constant(Tensor),
     /// The step computes it.
     Computed,
@@ -56,7 +56,7 @@ pub enum Origin {
 pub struct Place {
     /// The number of the memory.
     pub memory: usize,
-    /// The number of writes to the memory before.
+    /// The number of earlier writes to the memory.
     pub version: u32,
     /// The positions of the elements.
     pub layout: Layout,
@@ -69,27 +69,27 @@ pub struct Place {
 pub struct Node {
     /// The operation.
     pub op: Op,
-    /// What it reads, besides the outputs that it updates.
+    /// The values that it reads, apart from the outputs that it updates.
     pub inputs: Vec<Place>,
-    /// What it writes, at the version after the write.
+    /// The values that it writes, at the version after the write.
     pub outputs: Vec<Place>,
-    /// Whether the outputs existed before.
+    /// Whether the operation runs in place, on outputs that existed before.
     pub in_place: bool,
-    /// The host state that gives the operation its parameters anew for each call.
+    /// The host state that supplies parameters of the operation for each call.
     pub source: Option<Arc<dyn Source>>,
-    /// An earlier node whose parameters this one repeats: a random draw in a recomputed region.
+    /// The earlier node whose parameters this node reuses, if it is a random draw in a recomputed region.
     pub repeats: Option<usize>,
     /// The line of the call that ran it.
     pub location: &'static Location<'static>,
 }
 
 impl Graph {
-    /// Whether a memory is one of the step's own: computed by it, and neither returned nor kept by a state.
+    /// Whether a memory is temporary: the step computes it, and it is neither returned nor kept by a state.
     pub fn is_temporary(&self, memory: usize) -> bool {
         matches!(self.memories[memory].origin, Origin::Computed) && !self.leaves(memory)
     }
 
-    /// Whether the step returns a part of a memory or gives it to a state.
+    /// Whether the step returns a part of the memory or assigns it to a state.
     pub fn leaves(&self, memory: usize) -> bool {
         let mut kept = self.results.iter().chain(self.replaced.iter().map(|(_, place)| place));
         kept.any(|place| place.memory == memory)

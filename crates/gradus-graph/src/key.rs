@@ -1,4 +1,4 @@
-//! [`Key`]: what the arguments of a step have to share for one plan to serve them.
+//! [`Key`]: what two calls of a step must have in common to use the same plan.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ struct Input {
     dtype: DType,
     device: Device,
     requires_grad: bool,
-    /// The first argument in the same storage, and the distance from its offset.
+    /// The first argument in the same storage, and the distance of this argument's offset from its offset.
     shares: Option<(usize, isize)>,
 }
 

@@ -3,9 +3,9 @@
 //! Part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
 //! releases.
 //!
-//! [`capture`] wraps a function of tensors: a training step, an evaluation or a step of a generation. Its first calls
-//! run as they always would and are traced; once two traces agree, later calls replay the trace. A replay computes the
-//! same bits on the CPU, without recording, allocating temporary memory or running the function.
+//! [`capture`] wraps a function of tensors: a training step, an evaluation or a step of a generation. The first calls
+//! run normally and are traced. Once two traces agree, later calls replay the trace. On the CPU, a replay computes the
+//! same bits, without recording a graph, allocating temporary memory or running the function.
 //!
 //! ```
 //! # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

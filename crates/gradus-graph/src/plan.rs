@@ -13,7 +13,7 @@ use crate::record::{base, is, moved};
 /// A graph that is ready to run.
 pub(crate) struct Plan {
     pub(crate) graph: Graph,
-    /// Whether it has not run yet.
+    /// Whether the plan has not run yet.
     pub(crate) is_new: bool,
     calls: Vec<ReplayCall>,
     /// The calls whose parameters are renewed before each replay, in order.
@@ -22,18 +22,18 @@ pub(crate) struct Plan {
     numbers: Vec<usize>,
     /// The memories that are tensors during a replay, in order.
     tensors: Vec<usize>,
-    /// The memories that leave the step. Each replay computes them in new memory.
+    /// The memories that the step returns or assigns to states. Each replay allocates them anew.
     leaving: Vec<usize>,
     /// The memory of the temporary values.
     blocks: Vec<Block>,
     /// The offsets of the arguments that the calls are adapted to.
     offsets: Vec<usize>,
-    /// For each argument, the storage and the offset that it had in both traces, if these were the same. Then it is not
-    /// known whether the step reads the argument or holds the tensor itself.
+    /// For each argument, the storage and the offset that it had in both traces, if these were the same. In that case,
+    /// the traces do not show whether the step reads the argument or holds the tensor itself.
     pinned: Vec<Option<(Weak<Storage>, usize)>>,
     /// For each memory of a state, the layout of the tensor that it held in the trace.
     layouts: Vec<Option<Layout>>,
-    /// Switches that decide what runs, and what they said in the trace.
+    /// Switches that decide what runs, with their values in the trace.
     switches: Vec<(Arc<AtomicBool>, bool)>,
 }
 
@@ -103,7 +103,7 @@ impl Plan {
         })
     }
 
-    /// Whether each argument that was the same in both traces is still that one.
+    /// Whether each argument that was the same in both traces is the same in this call too.
     pub(crate) fn serves(&self, inputs: &[&Tensor]) -> bool {
         self.pinned.iter().zip(inputs).all(|(pin, t)| match pin {
             Some((storage, offset)) => {
@@ -113,8 +113,8 @@ impl Plan {
         })
     }
 
-    /// Whether something that the step works with was replaced: a tensor, an optimiser, the memory of a state, or whether
-    /// a parameter is frozen.
+    /// Whether the plan is out of date: a tensor or optimiser that the step uses was dropped, a state changed its
+    /// layout, or a switch changed, such as whether a parameter is frozen.
     pub(crate) fn is_stale(&self) -> bool {
         let gone = |m: usize| match &self.graph.memories[m].origin {
             Origin::Held(storage) => storage.strong_count() == 0,
@@ -145,7 +145,7 @@ impl Plan {
         let saved: Vec<_> = self.graph.nodes.iter().filter_map(|n| Some(n.source.as_ref()?.save())).collect();
         let done = self.compute(inputs);
         if done.is_err() {
-            // A call that fails changes nothing of layers and optimisers.
+            // A call that fails leaves the states of layers and optimisers unchanged.
             saved.into_iter().for_each(|put_back| put_back());
         }
         let (tensors, fresh) = done?;
@@ -166,7 +166,7 @@ impl Plan {
         Ok(results)
     }
 
-    /// Runs the calls. Returns the tensors that they worked on, and the memory of the results.
+    /// Runs the calls. Returns the tensors that they used, and the memory of the results.
     #[track_caller]
     fn compute(&mut self, inputs: &[&Tensor]) -> Result<(Vec<Tensor>, Vec<Block>)> {
         for (i, from) in &self.renewed {
@@ -186,7 +186,7 @@ impl Plan {
         done.map(|()| (tensors, fresh))
     }
 
-    /// The tensor of a memory that is not the plan's own.
+    /// The tensor of a memory that the plan does not own.
     #[track_caller]
     fn tensor(&self, memory: usize, inputs: &[&Tensor]) -> Result<Tensor> {
         match &self.graph.memories[memory].origin {
@@ -201,7 +201,7 @@ impl Plan {
         }
     }
 
-    /// Where a place of the graph lies. Places in arguments are relative to them.
+    /// The layout of a place of the graph. A place in an argument is relative to the offset of that argument.
     #[track_caller]
     fn layout(&self, place: &Place, inputs: &[&Tensor]) -> Result<Layout> {
         let Origin::Input(i) = self.graph.memories[place.memory].origin else { return Ok(place.layout) };
@@ -227,8 +227,8 @@ impl Plan {
     }
 }
 
-/// The block of each temporary memory, and the sizes of the blocks. A block serves memories of which no two are needed
-/// at the same time.
+/// Assigns a block to each temporary memory, and returns the sizes of the blocks too. Memories share a block only if no
+/// two of them are needed at the same time.
 fn assigned(graph: &Graph) -> (Vec<Option<usize>>, Vec<usize>) {
     let n = graph.memories.len();
     let mut last = vec![0; n];

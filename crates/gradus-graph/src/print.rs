@@ -16,7 +16,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A line for each operation: what it writes, what it computes from what, and where it was called.
+/// One line for each operation: its outputs, its name and inputs, and the line of the call.
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "step on {}", self.device)?;

@@ -11,7 +11,7 @@ use gradus_tensor::{Device, Error, ErrorKind, Here, Layout, Result, Storage, Ten
 
 use crate::graph::{Node, Place};
 
-/// What a call of a step did.
+/// What one call of a step did.
 pub(crate) struct Trace {
     pub(crate) device: Device,
     pub(crate) memories: Vec<Seen>,
@@ -22,25 +22,25 @@ pub(crate) struct Trace {
     pub(crate) switches: Vec<(Arc<AtomicBool>, bool)>,
 }
 
-/// A storage that a trace met. The weak handle does not keep its bytes, but keeps its address from being used again.
+/// A storage that occurs in a trace. The weak handle does not keep its bytes, but keeps its address from being reused.
 pub(crate) struct Seen {
     pub(crate) storage: Weak<Storage>,
     pub(crate) bytes: usize,
     pub(crate) first: First,
     /// The number of writes in place.
     pub(crate) version: u32,
-    /// The smallest offset of the arguments in it. Places are relative to it.
+    /// The smallest offset of the arguments in this storage, to which places are relative.
     pub(crate) base: usize,
 }
 
-/// How a trace met a storage first.
+/// The first occurrence of a storage in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum First {
     /// As an argument of the step.
     Input(usize),
     /// As the result of an operation.
     Computed,
-    /// Otherwise: it existed before the step, or was made from numbers of the host.
+    /// Any other occurrence: the storage existed before the step, or was created from host numbers.
     Outside,
 }
 
@@ -62,7 +62,7 @@ impl Trace {
     }
 }
 
-/// Runs `f` on `inputs` and records what runs.
+/// Runs `f` on `inputs` and records the operations that run.
 #[track_caller]
 pub(crate) fn record<F>(f: &mut F, inputs: &[Tensor]) -> Result<(Vec<Tensor>, Trace)>
 where
@@ -89,7 +89,7 @@ where
             .help("compute the gradient inside of the step, and return t.detach()"));
     }
     let places = results.iter().map(|t| recorder.place(t, First::Outside)).collect();
-    // The tensors that states were given belong to the step, even if no operation made them.
+    // Tensors that were assigned to states belong to the step, even if no operation computed them.
     for used in &states {
         recorder.memory(&used.before, First::Outside);
         if let Some(after) = &used.after {
@@ -173,7 +173,7 @@ impl Recorder {
         let first = if ran.in_place { First::Outside } else { First::Computed };
         let outputs = ran.outputs.iter().map(|t| self.place(t, first)).collect();
         let source = ran.source.filter(|source| source.serves(ran.op)).cloned();
-        // A stream gives the same numbers twice only where a region is recomputed.
+        // A stream yields the same numbers twice only if a region is recomputed.
         let id = source.as_ref().map(|source| source.id());
         let of_same = |node: &Node| node.source.as_ref().map(|source| source.id()) == id;
         let same = |node: &Node| of_same(node) && node.repeats.is_none() && node.op == *ran.op;
@@ -186,8 +186,8 @@ impl Recorder {
         self.nodes.insert(at, Node { op, inputs, outputs, in_place, source, repeats, location });
     }
 
-    /// Where the operation belongs: at the end, unless hooks have packed its results already. These run while it is
-    /// recorded, and are reported before it.
+    /// The position of the operation in the list: the end, unless hooks have already packed its results. Such hooks run
+    /// while the operation is being recorded, so their operations are reported before it.
     fn place_of(&mut self, ran: &Traced<'_>) -> usize {
         let mut at = self.nodes.len();
         if ran.in_place {
@@ -208,8 +208,7 @@ impl Recorder {
     }
 }
 
-/// A layout in the storage of `t`, moved by the distance from offset `from` to offset `to`; `None` if it would begin
-/// before the storage or end after it.
+/// A layout in the storage of `t`, shifted by `to - from`; `None` if it would then reach beyond the storage.
 pub(crate) fn moved(layout: &Layout, from: usize, to: usize, t: &Tensor) -> Option<Layout> {
     if from == to {
         return Some(*layout);
@@ -219,7 +218,7 @@ pub(crate) fn moved(layout: &Layout, from: usize, to: usize, t: &Tensor) -> Opti
     Layout::from_parts(*layout.shape(), layout.strides(), offset, elements).ok()
 }
 
-/// Whether a weak handle is one to this storage.
+/// Whether a weak handle refers to this storage.
 pub(crate) fn is(weak: &Weak<Storage>, storage: &Arc<Storage>) -> bool {
     std::ptr::eq(weak.as_ptr(), Arc::as_ptr(storage))
 }

@@ -1,4 +1,4 @@
-//! Runs a replay and the function side by side, and compares what they leave behind.
+//! Runs a replay and the function on the same arguments, and compares their effects.
 
 use gradus_tensor::backend::BackendKind;
 use gradus_tensor::{Attempt, DType, Error, ErrorKind, Result, Tensor};
@@ -7,11 +7,11 @@ use crate::compare::bytes_of;
 use crate::graph::{Graph, Origin};
 use crate::plan::Plan;
 
-/// The largest difference, relative to the largest magnitude, on a device whose compiler may combine instructions.
+/// The largest difference, relative to the largest magnitude, on a device whose compiler may fuse instructions.
 const BOUND: f64 = 1e-4;
 
-/// Replays `plan`, takes back all that the replay changed, runs `f`, and compares the results, the tensors written in
-/// place and the states. Returns the results of `f`.
+/// Replays `plan`, undoes the changes of the replay, runs `f`, and compares the results, the tensors written in place
+/// and the states. Returns the results of `f`.
 #[track_caller]
 pub(crate) fn beside<F>(plan: &mut Plan, f: &mut F, inputs: &[&Tensor]) -> Result<Vec<Tensor>>
 where
@@ -49,7 +49,7 @@ where
     Ok(results)
 }
 
-/// Copies of the results of a call, of the tensors that it wrote, and of what its states hold.
+/// Copies of the results of a call, of the tensors that it wrote, and of the tensors that its states hold.
 #[track_caller]
 fn found(graph: &Graph, results: &[Tensor], written: &[Tensor]) -> Result<Vec<(String, Tensor)>> {
     let mut found = vec![];
@@ -99,7 +99,7 @@ fn differs(what: &str, graph: &Graph) -> Error {
 }
 
 impl Plan {
-    /// The memories that a replay writes and does not own, each as a tensor of all its bytes.
+    /// The memories that a replay writes but does not own, each as a tensor of all its bytes.
     #[track_caller]
     pub(crate) fn written(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         let mut found = vec![];

@@ -1,4 +1,4 @@
-//! Captured steps: the same bits as eager ones, and the refusals.
+//! Captured steps compute the same bits as eager steps, and reject what a replay could not reproduce.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -159,7 +159,7 @@ fn results_are_fresh_memory_in_each_call() {
         assert_eq!(bits(&got[0]), bits(&got[2]));
         kept.push((x, got));
     }
-    // A result is passed in again, and argument and result are swapped.
+    // An earlier result is passed as the argument.
     let again = step.call(&[&kept[4].1[0]]).unwrap();
     assert_eq!(bits(&again[0]), bits(&kept[4].1[0].exp().unwrap()));
     drop(step);
@@ -340,7 +340,7 @@ fn an_argument_that_the_step_also_holds_is_not_mistaken() {
     let held = random(&[3], 1, &device);
     let kept = held.clone();
     let mut step = capture(move |x: &[Tensor]| Ok(vec![x[0].mul(&kept)?]));
-    // Traced with the held tensor as the argument, then called with another one.
+    // The step is traced with the held tensor as its argument, and later called with another tensor.
     for i in 0..6 {
         let x = if i < 3 { held.clone() } else { random(&[3], i, &device) };
         assert_eq!(bits(&step.call(&[&x]).unwrap()[0]), bits(&x.mul(&held).unwrap()), "call {i}");

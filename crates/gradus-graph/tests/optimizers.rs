@@ -1,5 +1,5 @@
-//! Every optimiser inside a captured step: the parameters and the state of eager steps, for as many steps as it takes
-//! until their formulas have changed.
+//! Every optimiser in a captured step: the parameters and the state equal those of eager steps. There are enough steps
+//! for every formula that changes with the step count to change.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn bits(state: &gradus_nn::StateDict) -> Vec<(String, Vec<u8>)> {
     tensors.chain(state.iter_metadata().map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()))).collect()
 }
 
-/// Twelve steps with a learning rate that changes, eager and captured.
+/// Compares twelve eager steps with twelve captured ones, with a learning rate that changes.
 fn compare(name: &str, make: Make, only: fn(&str) -> bool) {
     let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
     let (eager, captured) = (model(&device), model(&device));
@@ -73,7 +73,7 @@ fn compare(name: &str, make: Make, only: fn(&str) -> bool) {
         assert_eq!(bits(&captured.state_dict().unwrap()), bits(&eager.state_dict().unwrap()), "{name}, step {i}");
         assert_eq!(bits(&b.borrow().state_dict().unwrap()), bits(&a.state_dict().unwrap()), "{name}, step {i}");
     }
-    // The first call makes the state, the second and the third agree.
+    // The first call allocates the state, and the traces of the second and third agree.
     assert!(step.replays() >= 9, "{name}: {} replays", step.replays());
 }
 
@@ -101,7 +101,7 @@ fn a_state_that_is_loaded_is_the_one_that_replays_go_on_with() {
     });
     let mut saved = None;
     for i in 0..14 {
-        // Once with another number of rows, which is another plan over the same tensors.
+        // Another number of rows requires another plan, which uses the same parameters and state.
         let rows = if i == 4 { 1 } else { 2 };
         if i == 5 {
             saved = Some(optimizer.borrow().state_dict().unwrap());

@@ -51,8 +51,8 @@ pub struct PlateauConfig {
     pub cooldown: u64,
     /// The lowest factor. Default 0. To reach a given lowest learning rate, divide it by the optimiser's learning rate.
     pub min_factor: f64,
-    /// A change of the factor that is not larger is left out. Default 1e-8. PyTorch compares learning rates: divide its
-    /// value by the optimiser's learning rate.
+    /// The factor is changed only if the change is larger than this. Default 1e-8. PyTorch compares learning rates:
+    /// divide its value by the optimiser's learning rate.
     pub eps: f64,
 }
 

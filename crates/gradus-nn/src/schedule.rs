@@ -31,7 +31,7 @@ pub struct Schedule {
     shape: Shape,
 }
 
-/// The most levels of schedules inside of schedules.
+/// The greatest nesting depth of schedules.
 const MAX_DEPTH: u32 = 100;
 
 #[derive(Debug, Clone, PartialEq)]

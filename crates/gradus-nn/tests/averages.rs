@@ -57,7 +57,7 @@ fn averages_and_statistics_follow_pytorch() -> Result<()> {
             let _ = model.norm.forward(&values(&[4, 3], step as f64, &device))?;
             model.norm.weight.as_ref().unwrap().set(&values(&[3], step as f64 * 0.3, &device))?;
             if step == 2 {
-                // The average goes on from a saved state.
+                // The average continues from a saved state.
                 let saved = average.state_dict()?;
                 average = make(&model);
                 average.load_state_dict(&saved)?;

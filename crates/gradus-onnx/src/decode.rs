@@ -1,4 +1,5 @@
-//! From the messages of a file to values: tensors, also those in files beside the model, sequences and optionals.
+//! Converts the messages of a file to values: tensors (including those in other files of the model's folder), sequences
+//! and optionals.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -14,10 +15,10 @@ use crate::run::check_empty;
 use crate::value::{Array, OnnxValue, Strings};
 use crate::wire::{Message, malformed};
 
-/// Integers up to this number of elements are kept on the host: they are shapes, axes and the like.
+/// Integer tensors up to this number of elements are kept on the host, because they usually hold shapes or axes.
 const HOST_ELEMENTS: usize = 1024;
 
-/// Where the data of tensors goes, and where it may come from.
+/// The destination of tensor data, and the folder from which it may be read.
 pub(crate) struct Place<'a> {
     pub(crate) device: &'a Device,
     /// The folder of the model, from which external data may be read.
@@ -55,7 +56,7 @@ impl Place<'_> {
             return Ok(OnnxValue::Strings(Arc::new(Strings { shape, values })));
         }
         let elem = Elem::of_number(t.dtype)?;
-        // A size that no file has is an error of `fits`.
+        // A product that saturates matches no file, so `fits` reports it.
         let bytes_in_file = count.saturating_mul(elem.bits()).div_ceil(8);
         let fits = |n: usize| match n == bytes_in_file {
             true => Ok(()),
@@ -172,7 +173,8 @@ impl Place<'_> {
         Ok(OnnxValue::Optional(inner.map(Arc::new)))
     }
 
-    /// A value that a file of its own holds: a `TensorProto`, `SequenceProto` or `OptionalProto`, as `of` says.
+    /// The value in a file that holds nothing else: a `TensorProto`, `SequenceProto` or `OptionalProto`, depending on
+    /// `of`.
     pub(crate) fn file(&self, bytes: &[u8], of: &proto::Type<'_>) -> Result<OnnxValue> {
         let message = Message::new(bytes);
         if of.tensor.is_some() {
@@ -187,7 +189,7 @@ impl Place<'_> {
     }
 }
 
-/// One byte for each of `count` elements of 4 or 2 bits. The first is in the lowest bits.
+/// Expands `count` elements of 4 or 2 bits to one byte each. The first element is in the lowest bits.
 fn unpack(elem: Elem, bytes: &[u8], count: usize) -> Vec<u8> {
     let bits = elem.bits();
     let signed = matches!(elem, Elem::I4 | Elem::I2);
@@ -208,7 +210,7 @@ fn native_order(bytes: Cow<'_, [u8]>, size: usize) -> Cow<'_, [u8]> {
     bytes.chunks(size).flat_map(|element| element.iter().rev().copied()).collect::<Vec<_>>().into()
 }
 
-/// The integers in bytes of native order.
+/// Decodes integers from bytes in native order.
 fn integers(bytes: &[u8], dtype: DType) -> Vec<i64> {
     let wide = |chunk: &[u8]| {
         let mut raw = [0u8; 8];

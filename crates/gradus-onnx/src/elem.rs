@@ -1,12 +1,12 @@
-//! [`Elem`]: the element types of ONNX, which are more than Gradus computes with.
+//! [`Elem`]: the element types of ONNX. Gradus cannot compute with all of them.
 
 use gradus_tensor::{DType, Error, ErrorKind, Result};
 
 /// The element type of an ONNX tensor.
 ///
-/// Gradus computes with those that have a [`dtype`](Elem::dtype) of their own. The others are stored as the bits (fp8,
-/// fp4) or the values (4-bit and 2-bit integers) in a dtype of 8 bits, can be moved, and are converted by `Cast`,
-/// `QuantizeLinear` and `DequantizeLinear`.
+/// Gradus computes with the types that have a [`dtype`](Elem::dtype). Elements of the other types are stored in a dtype
+/// of 8 bits, as their bits (fp8, fp4) or their values (4-bit and 2-bit integers). Operators that only move elements
+/// accept them, and `Cast`, `QuantizeLinear` and `DequantizeLinear` convert them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Elem {
@@ -137,7 +137,7 @@ impl Elem {
         if small || self.is_small_int() { None } else { Some(self.stored()) }
     }
 
-    /// The least and largest value of an integer type.
+    /// The smallest and largest values of an integer type.
     pub(crate) fn range(self) -> Option<(i64, i64)> {
         Some(match self {
             Elem::U2 => (0, 3),

@@ -1,4 +1,4 @@
-//! A model as it runs: nodes in order, whose inputs and outputs are slots, and [`Call`], what an operator sees.
+//! A model ready to run: its nodes in order, whose inputs and outputs are slots. [`Call`] is what an operator receives.
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,10 @@ use crate::value::{Array, OnnxValue, Strings};
 /// An operator: one row of the table in `ops`.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    /// The versions of the opset that changed the operator, the first first.
+    /// The opset versions that changed the operator, in ascending order.
     pub(crate) since: &'static [i64],
     pub(crate) run: fn(&Call<'_>) -> Result<Vec<OnnxValue>>,
-    /// The operator on small integers of the host; `None` if it does not apply to these.
+    /// The operator for small integers on the host; `None` if it has no such form.
     pub(crate) host: Option<fn(&Call<'_>) -> Option<Array>>,
 }
 
@@ -34,7 +34,7 @@ impl Row {
     }
 }
 
-/// The place of a value while a graph runs.
+/// The index of a value while a graph runs.
 pub(crate) type Slot = usize;
 
 /// A graph or sub-graph.
@@ -42,9 +42,9 @@ pub(crate) struct Graph {
     pub(crate) slots: usize,
     pub(crate) inputs: Vec<(String, Slot)>,
     pub(crate) outputs: Vec<(String, Slot)>,
-    /// Initialisers and constants, with the names that they have in the file.
+    /// Initialisers and constants, with their names in the file.
     pub(crate) constants: Vec<(String, Slot, OnnxValue)>,
-    /// Values of the graph around this one, as `(slot there, slot here)`.
+    /// Values taken from the enclosing graph, as `(slot there, slot here)`.
     pub(crate) captures: Vec<(Slot, Slot)>,
     pub(crate) nodes: Vec<Node>,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Node {
     pub(crate) inputs: Vec<Option<Slot>>,
     pub(crate) outputs: Vec<Option<Slot>>,
     pub(crate) attributes: Vec<(String, Attribute)>,
-    /// The slots that nothing reads after this node.
+    /// The slots that no later node reads.
     pub(crate) frees: Vec<Slot>,
 }
 
@@ -76,17 +76,17 @@ pub(crate) enum Attribute {
     Other,
 }
 
-/// What a run of a model has, whatever the node.
+/// The state of a run that all nodes share.
 pub(crate) struct State<'a> {
     pub(crate) device: &'a Device,
     /// The model's generator of random numbers.
     pub(crate) random: &'a Mutex<Generator>,
-    /// How many rounds the loops of this run may still take.
+    /// How many iterations the loops of this run may still make.
     pub(crate) rounds: Cell<u64>,
 }
 
 impl State<'_> {
-    /// Takes rounds of a loop from what the run may take.
+    /// Deducts `n` loop iterations from those that the run has left. Fails if too few are left.
     pub(crate) fn take_rounds(&self, n: u64) -> Result<()> {
         match self.rounds.get().checked_sub(n) {
             Some(left) => {
@@ -105,11 +105,11 @@ impl State<'_> {
 pub(crate) struct Call<'a> {
     pub(crate) node: &'a Node,
     pub(crate) inputs: Vec<Option<OnnxValue>>,
-    /// The values of the graph that the node is in, for its sub-graphs.
+    /// The values of the graph that contains the node, for its sub-graphs.
     pub(crate) around: &'a [Option<OnnxValue>],
     pub(crate) device: &'a Device,
     pub(crate) state: &'a State<'a>,
-    /// Which attributes were read, as bits.
+    /// A bit for each attribute that was read.
     pub(crate) read: Cell<u64>,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Call<'a> {
         self.node.opset
     }
 
-    /// How many outputs the model uses, up to the last.
+    /// Whether the model uses this output.
     pub(crate) fn wants(&self, output: usize) -> bool {
         self.node.outputs.get(output).is_some_and(Option::is_some)
     }
@@ -138,7 +138,7 @@ impl<'a> Call<'a> {
         self.node.attributes.get(at).map(|(_, value)| value)
     }
 
-    /// Says that an attribute changes nothing here.
+    /// Marks attributes as read that have no effect here.
     pub(crate) fn skip(&self, names: &[&str]) {
         for name in names {
             self.attribute(name);
@@ -189,7 +189,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The integers of an attribute. A single one counts as a list.
+    /// The integers of an attribute. A single integer counts as a list of one.
     pub(crate) fn ints(&self, name: &str) -> Result<Option<&'a [i64]>> {
         match self.attribute(name) {
             None => Ok(None),
@@ -203,7 +203,7 @@ impl<'a> Call<'a> {
         match self.attribute(name) {
             None => Ok(None),
             Some(Attribute::Floats(values)) => Ok(Some(values)),
-            // An empty list says nothing of what it would hold.
+            // The kind of an empty list cannot be told from the file.
             Some(Attribute::Ints(values)) if values.is_empty() => Ok(Some(&[])),
             Some(_) => Err(self.wrong(name, "a list of floats")),
         }
@@ -234,7 +234,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The element type that an attribute names by its number.
+    /// The element type whose number an attribute holds.
     pub(crate) fn elem_attribute(&self, name: &str) -> Result<Option<Elem>> {
         match self.int(name, 0)? {
             0 => Ok(None),
@@ -313,13 +313,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A tensor of integers or booleans, made on the host.
+    /// Creates a tensor from integers or booleans on the host.
     pub(crate) fn upload(&self, elem: Elem, shape: Vec<usize>, values: Vec<i64>) -> OnnxValue {
         OnnxValue::Tensor(Array::host(elem, shape, values))
     }
 }
 
-/// An axis from 0; negative ones count from the end.
+/// Resolves an axis, which counts from the end if it is negative.
 pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize> {
     let at = if axis < 0 { axis.checked_add(rank as i64) } else { Some(axis) };
     match at.and_then(|a| usize::try_from(a).ok()).filter(|&a| a < rank) {
@@ -328,18 +328,18 @@ pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize> {
     }
 }
 
-/// A size that must not be negative.
+/// Converts a size, which must not be negative.
 pub(crate) fn size(value: i64) -> Result<usize> {
     usize::try_from(value).map_err(|_| Error::argument("onnx", format!("{value} is not a size")))
 }
 
-/// The number of elements of a shape that a file gives.
+/// The number of elements of a shape from a file. Fails on overflow.
 pub(crate) fn volume(shape: &[usize]) -> Result<usize> {
     let volume = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
     volume.ok_or_else(|| Error::new(ErrorKind::Overflow, "onnx", format!("a tensor of shape {shape:?}")))
 }
 
-/// Sizes that must not be negative.
+/// Converts sizes, which must not be negative.
 pub(crate) fn sizes(values: &[i64]) -> Result<Vec<usize>> {
     values.iter().map(|&v| size(v)).collect()
 }

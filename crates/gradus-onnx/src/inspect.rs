@@ -1,4 +1,4 @@
-//! [`OnnxReport`]: what a model holds, and what of it would not run.
+//! [`OnnxReport`]: the contents of a model, and the operators that would not run.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::ops;
 use crate::plan::{domain, version};
 use crate::proto;
 
-/// The newest opset of each domain that the table knows.
+/// The newest opset of each domain that the table of operators covers.
 const NEWEST: [(&str, i64); 4] = [("", 27), ("ai.onnx.ml", 5), ("ai.onnx.preview", 1), ("ai.onnx.preview.training", 1)];
 
 /// An input or output of a model: its name, and its type in words, as in `float32 [batch, 3, 224, 224]`.
@@ -18,11 +18,11 @@ const NEWEST: [(&str, i64); 4] = [("", 27), ("ai.onnx.ml", 5), ("ai.onnx.preview
 pub struct OnnxPort {
     /// The name.
     pub name: String,
-    /// The type. Axes without a fixed size have their name, or `?`.
+    /// The type in words. Axes without a fixed size appear by name, or as `?`.
     pub kind: String,
     /// The element type of a tensor.
     pub elem: Option<Elem>,
-    /// The sizes of a tensor's axes, if the file says them; `None` for an axis of any size.
+    /// The sizes of a tensor's axes, if the file specifies them; `None` for an axis of any size.
     pub shape: Option<Vec<Option<usize>>>,
 }
 
@@ -31,28 +31,29 @@ pub struct OnnxPort {
 pub struct OnnxOperator {
     /// The name, with the domain in front if it is not the default one.
     pub name: String,
-    /// The number of nodes, also in sub-graphs and functions.
+    /// The number of nodes, including those in sub-graphs and functions.
     pub count: usize,
-    /// Why it does not run; `None` if it does.
+    /// The reason why it does not run; `None` if it does.
     pub unsupported: Option<String>,
     /// The names of the first few nodes.
     pub nodes: Vec<String>,
 }
 
-/// What a model holds. Its `Display` is a table.
+/// The contents of a model. `Display` prints a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnnxReport {
     /// The program that wrote the file, with its version.
     pub producer: String,
     /// The imported opsets: domain and version.
     pub opsets: Vec<(String, i64)>,
-    /// The inputs that a run must give.
+    /// The inputs that a run requires.
     pub inputs: Vec<OnnxPort>,
     /// The outputs.
     pub outputs: Vec<OnnxPort>,
     /// The operators by name.
     pub operators: Vec<OnnxOperator>,
-    /// The number of initialisers and of tensors in `Constant` nodes of the main graph, and of their elements.
+    /// The number of initialisers and of tensors in `Constant` nodes of the main graph, and the total number of their
+    /// elements.
     pub parameters: (usize, u64),
     /// The metadata of the file.
     pub metadata: Vec<(String, String)>,

@@ -3,9 +3,10 @@
 //! A part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
 //! releases.
 //!
-//! An [`OnnxModel`] is a function of tensors that eager operations compute, so it has gradients: its initialisers can
-//! become leaves, and what was imported can be trained further. The file is read without a library for Protocol
-//! Buffers, and nothing in it can make the program panic or take much more memory than the file has.
+//! An [`OnnxModel`] is a function of tensors that runs as eager operations, so gradients flow through it: its
+//! initialisers can be made parameters, and an imported model can be trained further. The file is read without a
+//! Protocol Buffers library. No file, however damaged, makes the program panic or allocate much more memory than its
+//! own size.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

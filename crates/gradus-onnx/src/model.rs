@@ -32,16 +32,16 @@ use crate::wire::Message;
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// Each operator means what the opset that the model imports says. Functions of the file are inlined; `If`, `Loop` and
-/// `Scan` run their sub-graphs from the host. What a model does not get to run, [`load`](OnnxModel::load) says, all at
-/// once.
+/// Each operator behaves as specified by the opset that the model imports. Functions in the file are inlined; `If`,
+/// `Loop` and `Scan` run their sub-graphs from the host. If some operators are not supported, [`load`](OnnxModel::load)
+/// fails with a list of all of them.
 pub struct OnnxModel {
     graph: Graph,
     report: OnnxReport,
     device: Device,
     random: Mutex<Generator>,
     max_rounds: u64,
-    /// The parameters, by the names of the constants whose place they take.
+    /// The parameters, by the names of the constants that they replace.
     trained: BTreeMap<String, Parameter>,
     /// The type of each of the graph's inputs.
     ports: Vec<OnnxPort>,
@@ -53,7 +53,7 @@ impl fmt::Debug for OnnxModel {
     }
 }
 
-/// How many rounds the loops of a run may take, unless the user says otherwise.
+/// How many iterations the loops of a run may make together, by default.
 const MAX_ROUNDS: u64 = 1_000_000;
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -65,8 +65,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 impl OnnxModel {
-    /// Reads a model from a file, and its tensors to `device`. Data outside of the file is read from the same folder
-    /// only.
+    /// Reads a model from a file, with its tensors on `device`. External data is read only from the folder of the file.
     ///
     /// # Errors
     /// [`ErrorKind::Io`], [`ErrorKind::Format`] if the file is damaged, and [`ErrorKind::Unsupported`] with the list of
@@ -82,7 +81,7 @@ impl OnnxModel {
         model.map_err(|e| e.note(format!("in the file {}", path.display()))).here()
     }
 
-    /// Reads a model from the bytes of a file. It must have all of its data in these bytes.
+    /// Reads a model from the bytes of a file. The bytes must contain all of its data.
     ///
     /// # Errors
     /// Those of [`load`](OnnxModel::load).
@@ -109,19 +108,19 @@ impl OnnxModel {
         })
     }
 
-    /// Sets the seed of the random numbers that nodes without a seed of their own draw. It is 0 at first, and the draws
-    /// go on from run to run.
+    /// Sets the seed for nodes that draw random numbers and have no seed of their own. The default is 0. The stream
+    /// continues from one run to the next.
     pub fn seed(&mut self, seed: u64) {
         self.random = Mutex::new(Generator::new(seed));
     }
 
-    /// Sets how many rounds the loops of a run may take in all. It is a million at first, so that a damaged or hostile
-    /// file ends.
+    /// Sets how many iterations the loops of a run may make in total. The default is a million, so that a damaged or
+    /// hostile model terminates.
     pub fn max_rounds(&mut self, rounds: u64) {
         self.max_rounds = rounds;
     }
 
-    /// Lists what a file holds, also if it would not run.
+    /// Lists the contents of a file, even if it would not run.
     ///
     /// # Errors
     /// [`ErrorKind::Io`], and [`ErrorKind::Format`] if the file is damaged.
@@ -131,12 +130,12 @@ impl OnnxModel {
         Ok(report(&proto::Model::read(Message::new(&bytes)).here()?))
     }
 
-    /// What the model holds: operators, inputs, outputs and parameters.
+    /// The contents of the model: operators, inputs, outputs and parameters.
     pub fn inspect(&self) -> &OnnxReport {
         &self.report
     }
 
-    /// The inputs that a run must give.
+    /// The inputs that a run requires.
     pub fn inputs(&self) -> &[OnnxPort] {
         &self.report.inputs
     }
@@ -146,14 +145,15 @@ impl OnnxModel {
         &self.report.outputs
     }
 
-    /// Runs the model on tensors, given by the names of the inputs, and returns all outputs with their names. An
-    /// initialiser that is an input too may be given, and otherwise keeps its value.
+    /// Runs the model on the named input tensors, and returns all outputs with their names. An input that is also an
+    /// initialiser is optional: the initialiser is its default.
     ///
     /// The operations are recorded for gradients if an input or a parameter requires them.
     ///
     /// # Errors
-    /// A missing or unknown input, another dtype or shape than the model says, an output that is not a tensor that
-    /// Gradus computes with (see [`run_values`](OnnxModel::run_values)), and the errors of operations, with the node.
+    /// Fails if an input is missing or unknown, if its dtype or shape differs from that of the model, or if an output
+    /// is not a tensor of a dtype that Gradus computes with (see [`run_values`](OnnxModel::run_values)). Also returns
+    /// the errors of operations, with the name of the node.
     #[track_caller]
     pub fn run(&self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>> {
         let values: Vec<(&str, OnnxValue)> = inputs.iter().map(|(name, x)| (*name, x.clone().into())).collect();
@@ -167,8 +167,8 @@ impl OnnxModel {
         self.evaluate(&values).and_then(|outputs| outputs.into_iter().map(tensor).collect()).here()
     }
 
-    /// [`run`](OnnxModel::run) with values of every kind: also strings, sequences, optionals, and element types that
-    /// Gradus does not compute with.
+    /// Like [`run`](OnnxModel::run), for all kinds of values: strings, sequences, optionals, and element types that
+    /// Gradus does not compute with are accepted too.
     ///
     /// # Errors
     /// Those of [`run`](OnnxModel::run).
@@ -212,8 +212,8 @@ impl OnnxModel {
         Ok(self.graph.outputs.iter().map(|(name, _)| name.clone()).zip(outputs).collect())
     }
 
-    /// Reads a value from a file in the layout of ONNX's test data (`input_0.pb`), as the model's input `name` or its
-    /// output of that name is declared.
+    /// Reads a value from a file in the layout of ONNX's test data (`input_0.pb`). Its type is that of `port`, an input
+    /// or output of the model.
     ///
     /// # Errors
     /// [`ErrorKind::Io`], [`ErrorKind::Format`], and an unknown name.
@@ -228,7 +228,8 @@ impl OnnxModel {
         Place { device: &self.device, folder: path.as_ref().parent() }.file(&bytes, &of).here()
     }
 
-    /// The float initialisers and constants with their names in the file. Some exporters write all weights as constants.
+    /// The float initialisers and constants, with their names in the file. Constants are included because some
+    /// exporters write all weights as constants.
     pub fn parameters(&self) -> Vec<(String, Tensor)> {
         let float = |name: &str, value: &OnnxValue| match (self.trained.get(name), value) {
             (Some(parameter), _) => Some(parameter.tensor().clone()),
@@ -238,9 +239,9 @@ impl OnnxModel {
         self.graph.constants.iter().filter_map(|(name, _, value)| Some((name.clone(), float(name, value)?))).collect()
     }
 
-    /// Makes the float initialisers and constants whose names match `pattern` parameters, and returns them. `*` in the
-    /// pattern stands for any text. The model is a [`Module`] of its parameters: `named_parameters` gives them to an
-    /// optimiser, and `state_dict` saves them.
+    /// Turns the float initialisers and constants whose names match `pattern` into parameters, and returns these. `*`
+    /// in the pattern stands for any text. The model is a [`Module`] of its parameters: `named_parameters` returns them
+    /// for an optimiser, and `state_dict` saves them.
     ///
     /// # Errors
     /// Fails if none matches.
@@ -255,7 +256,7 @@ impl OnnxModel {
             let parameter = match self.trained.get(name) {
                 Some(parameter) => parameter.clone(),
                 None => {
-                    // Its own memory: what is trained must not change other constants.
+                    // The parameter gets a copy, so that training it does not change other constants.
                     let parameter = Parameter::new(array.tensor(&self.device).here()?.copy().here()?).here()?;
                     self.trained.insert(name.clone(), parameter.clone());
                     parameter
@@ -271,7 +272,7 @@ impl OnnxModel {
     }
 }
 
-/// The parameters are those that [`OnnxModel::trainable`] has made, under their names in the file.
+/// The parameters are those that [`OnnxModel::trainable`] has created, under their names in the file.
 impl Module for OnnxModel {
     fn visit<'m>(&'m self, visitor: &mut Visitor<'m>) {
         visitor.kind("OnnxModel");
@@ -287,7 +288,7 @@ fn is_float(array: &Array) -> bool {
     array.elem().dtype().is_some_and(|d| d.is_float())
 }
 
-/// Fails unless a value is what the file says of the input.
+/// Fails unless a value has the type that the file declares for the input.
 fn check(port: &OnnxPort, value: &OnnxValue) -> Result<()> {
     let (Some(elem), OnnxValue::Tensor(array)) = (port.elem, value) else { return Ok(()) };
     let agrees = |(want, have): (&Option<usize>, &usize)| want.is_none_or(|want| want == *have);

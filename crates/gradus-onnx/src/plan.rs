@@ -1,4 +1,4 @@
-//! From the messages of a file to a [`Graph`] that runs: names become slots, nodes are put in order, functions are
+//! Turns the messages of a file into a [`Graph`] that can run: names become slots, nodes are sorted, and functions are
 //! inlined.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -16,7 +16,7 @@ use crate::wire::malformed;
 /// The deepest nesting of functions.
 const MAX_CALLS: usize = 32;
 
-/// The most nodes that a model may have after functions are inlined.
+/// The largest number of nodes of a model after its functions are inlined.
 const MAX_NODES: usize = 500_000;
 
 /// What the nodes of a graph or function refer to.
@@ -28,11 +28,11 @@ struct Scope<'p> {
     depth: usize,
 }
 
-/// A graph in the making.
+/// A graph that is being built.
 #[derive(Default)]
 struct Parts {
     slots: usize,
-    /// The tensors of `Constant` nodes, which exporters write in place of initialisers.
+    /// The tensors of `Constant` nodes, which some exporters use instead of initialisers.
     constants: Vec<(String, Slot, OnnxValue)>,
     nodes: Vec<Node>,
 }
@@ -63,7 +63,7 @@ pub(crate) fn version(opsets: &[proto::Opset<'_>], of: &str) -> Option<i64> {
     opsets.iter().find(|o| domain(o.domain) == domain(of)).map(|o| o.version)
 }
 
-/// How errors call a node.
+/// How errors refer to a node.
 fn called(node: &proto::Node<'_>) -> String {
     let name = if node.name.is_empty() { node.outputs.first().copied().unwrap_or_default() } else { node.name };
     format!("the node \"{name}\" ({})", node.op)
@@ -80,7 +80,7 @@ pub(crate) fn plan<'p>(model: &'p proto::Model<'p>, place: &'p Place<'p>) -> Res
 }
 
 impl<'p> Planner<'p> {
-    /// `captured` are the names that the graph takes from around it, with their slots there.
+    /// Plans a graph. `captured` are the names that it takes from the enclosing graph, with their slots there.
     fn graph(&mut self, graph: &'p proto::Graph<'p>, scope: &Scope<'p>, captured: &[(&'p str, Slot)]) -> Result<Graph> {
         if graph.sparse > 0 {
             return Err(Error::new(ErrorKind::Unsupported, "onnx", "sparse initialisers are not supported"));
@@ -123,7 +123,7 @@ impl<'p> Planner<'p> {
         Ok(graph)
     }
 
-    /// Adds nodes to the graph in the making, in an order in which each comes after those that it reads.
+    /// Adds nodes to the graph that is being built, each after the nodes whose outputs it reads.
     fn nodes(
         &mut self,
         nodes: &[&'p proto::Node<'p>],
@@ -190,7 +190,7 @@ impl<'p> Planner<'p> {
                 }
                 let outputs: Vec<_> =
                     node.outputs.iter().map(|name| (!name.is_empty()).then(|| parts.slot())).collect();
-                // Constants of functions stay nodes: their names are not unique.
+                // Constants in functions stay nodes, because their names are not unique.
                 if row.name == "Constant"
                     && scope.depth == 0
                     && let [(_, Attribute::Value(value))] = &planned[..]
@@ -222,7 +222,7 @@ impl<'p> Planner<'p> {
         self.named(node, outputs, names)
     }
 
-    /// Gives the outputs of a node their names.
+    /// Maps the names of the outputs of a node to their slots.
     fn named(&self, node: &'p proto::Node<'p>, outputs: Vec<Option<Slot>>, names: &mut Names<'p>) -> Result<()> {
         for (&name, slot) in node.outputs.iter().zip(outputs) {
             let Some(slot) = slot.filter(|_| !name.is_empty()) else { continue };
@@ -320,7 +320,7 @@ impl<'p> Planner<'p> {
         }
         let mut names = Names::new();
         for (i, &name) in function.inputs.iter().enumerate() {
-            // An input that the call leaves out has a slot without a value.
+            // An input that the call omits gets a slot without a value.
             let slot = inputs.get(i).copied().flatten().unwrap_or_else(|| parts.slot());
             names.insert(name, slot);
         }
@@ -338,7 +338,7 @@ impl<'p> Planner<'p> {
 
     fn attribute(&mut self, a: &'p proto::Attribute<'p>, names: &Names<'p>, scope: &Scope<'p>) -> Result<Attribute> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        // The kind by its number, or, in older files, by the field that is there.
+        // The kind is given by its number or, in older files, by the field that is present.
         let kind = match a.kind {
             0 if a.float.is_some() => 1,
             0 if a.int.is_some() => 2,
@@ -379,7 +379,7 @@ impl<'p> Planner<'p> {
     }
 }
 
-/// The names that a graph, with its sub-graphs, takes from around it.
+/// Collects the names that a graph and its sub-graphs take from the enclosing graph.
 fn free_names<'p>(graph: &'p proto::Graph<'p>, free: &mut BTreeSet<&'p str>) {
     let mut inner = BTreeSet::new();
     reads(&graph.nodes, &mut inner);
@@ -393,7 +393,7 @@ fn free_names<'p>(graph: &'p proto::Graph<'p>, free: &mut BTreeSet<&'p str>) {
     free.extend(inner);
 }
 
-/// The names that nodes read, also in their sub-graphs.
+/// Collects the names that nodes read, including in their sub-graphs.
 fn reads<'p>(nodes: impl IntoIterator<Item = &'p proto::Node<'p>>, names: &mut BTreeSet<&'p str>) {
     for node in nodes {
         names.extend(node.inputs.iter().filter(|name| !name.is_empty()));
@@ -403,7 +403,7 @@ fn reads<'p>(nodes: impl IntoIterator<Item = &'p proto::Node<'p>>, names: &mut B
     }
 }
 
-/// The order in which the nodes can run: that of the file as far as possible.
+/// An order in which the nodes can run. It follows that of the file where possible.
 fn in_order<'p>(nodes: &[&'p proto::Node<'p>]) -> Result<Vec<usize>> {
     let mut makers = HashMap::new();
     for (i, node) in nodes.iter().enumerate() {
@@ -444,7 +444,7 @@ fn in_order<'p>(nodes: &[&'p proto::Node<'p>]) -> Result<Vec<usize>> {
     }
 }
 
-/// Notes at each node which values nothing reads later, and drops outputs that nothing reads at all.
+/// Records at each node the values that no later node reads, and removes outputs that nothing reads.
 fn free_early(graph: &mut Graph) {
     let mut last: HashMap<Slot, usize> = HashMap::new();
     for (i, node) in graph.nodes.iter().enumerate() {

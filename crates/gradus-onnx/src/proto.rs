@@ -1,5 +1,5 @@
-//! The messages of `onnx.proto`, as far as models need them. Names and tensor data are slices of the file; fields that
-//! are not listed here are skipped.
+//! The messages of `onnx.proto` that models need. Names and tensor data are slices of the file. Fields that are not
+//! listed here are skipped.
 
 use gradus_tensor::Result;
 
@@ -7,7 +7,7 @@ use crate::wire::{Field, Message, malformed};
 
 /// A message that is read field by field.
 pub(crate) trait Proto<'a>: Default {
-    /// Takes in one field; those of other numbers are skipped.
+    /// Reads one field. Fields with unknown numbers are skipped.
     fn field(&mut self, number: u64, field: Field<'a>, message: &Message<'a>) -> Result<()>;
 
     fn read(mut message: Message<'a>) -> Result<Self> {

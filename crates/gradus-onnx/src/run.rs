@@ -7,8 +7,8 @@ use gradus_tensor::{Error, Result};
 use crate::graph::{Call, Graph, Node, Slot, State, unsupported};
 use crate::value::OnnxValue;
 
-/// Runs a graph on its inputs; `None` leaves an initialiser of that name. `around` holds the values of the graph around
-/// it.
+/// Runs a graph on its inputs. For an input that is `None`, the initialiser of that name is used. `around` holds the
+/// values of the enclosing graph.
 pub(crate) fn run(
     graph: &Graph,
     inputs: Vec<Option<OnnxValue>>,
@@ -18,7 +18,7 @@ pub(crate) fn run(
     run_with(graph, Vec::new(), inputs, around, state)
 }
 
-/// [`run`] with other values in place of some constants.
+/// Like [`run`], but with other values for some constants.
 pub(crate) fn run_with(
     graph: &Graph,
     replaced: Vec<(Slot, OnnxValue)>,
@@ -89,11 +89,10 @@ fn run_node(node: &Node, values: &[Option<OnnxValue>], state: &State<'_>) -> Res
     Ok(results)
 }
 
-/// The most places that a tensor without elements may have along its other axes: what the host lists is as long as
-/// these.
+/// The largest product of the non-zero sizes of a tensor without elements. The host may build lists of that length.
 const MOST_PLACES: usize = 1 << 24;
 
-/// Fails for a tensor without elements but with enormous axes.
+/// Fails if a tensor without elements has enormous axes.
 pub(crate) fn check_empty(value: &OnnxValue) -> Result<()> {
     let OnnxValue::Tensor(array) = value else { return Ok(()) };
     let places = array.shape().iter().filter(|&&n| n > 0).try_fold(1usize, |all, &n| all.checked_mul(n));

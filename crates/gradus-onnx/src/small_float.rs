@@ -1,10 +1,10 @@
-//! Floats of 8 and 4 bits, whose bits are stored in u8. Both directions are table look-ups on the device.
+//! Floats of 8 and 4 bits, whose bits are stored in u8. They are encoded and decoded by table look-ups on the device.
 
 use gradus_tensor::{DType, Error, Result, Tensor};
 
 use crate::elem::Elem;
 
-/// How a small float is made of bits.
+/// The bit format of a small float.
 struct Format {
     exponent: u32,
     mantissa: u32,
@@ -15,7 +15,7 @@ struct Format {
     infinity: Option<u8>,
     /// The bits of the largest finite number.
     most: u8,
-    /// Whether there is no -0: its bits are NaN.
+    /// Whether there is no -0, because its bits mean NaN.
     unsigned_zero: bool,
 }
 
@@ -36,7 +36,7 @@ impl Format {
         1 << (self.exponent + self.mantissa)
     }
 
-    /// The value of bits without the sign.
+    /// The value of the bits other than the sign.
     fn magnitude(&self, bits: u8) -> f32 {
         let (e, m) = (i32::from(bits >> self.mantissa), f32::from(bits & ((1 << self.mantissa) - 1)));
         let fraction = m / (1 << self.mantissa) as f32;
@@ -82,18 +82,18 @@ pub(crate) enum Rounding {
     Nearest,
 }
 
-/// The bits of the nearest values, of equally near ones the even. Beyond the largest number lies that number if
-/// `saturate`, and otherwise infinity or NaN, whichever the type has.
+/// The bits of the nearest values, with ties to even. Values beyond the largest number become that number if `saturate`
+/// is set, and otherwise infinity or NaN, whichever the type has.
 pub(crate) fn encode(elem: Elem, x: &Tensor, saturate: bool, rounding: Rounding) -> Result<Tensor> {
     let x = x.detach().to_dtype(DType::F32)?;
     let Some(f) = format(elem) else { return encode_power(&x, saturate, rounding) };
-    // A magnitude has the bits `i` if it lies above the first `i` borders.
+    // A magnitude is encoded as `i` if it lies above exactly the first `i` borders.
     let mut borders: Vec<f32> = Vec::new();
     for bits in 0..f.most {
         let middle = (f.magnitude(bits) + f.magnitude(bits + 1)) / 2.0;
         borders.push(if bits % 2 == 1 { middle.next_down() } else { middle });
     }
-    // The end of the largest number's range, as far as the next number that the bits would have.
+    // The last border: values up to half a step above the largest number still round to it.
     let step = f.magnitude(f.most) - f.magnitude(f.most - 1);
     let end = f.magnitude(f.most) + step / 2.0;
     borders.push(if f.most % 2 == 1 { end.next_down() } else { end });
@@ -108,19 +108,19 @@ pub(crate) fn encode(elem: Elem, x: &Tensor, saturate: bool, rounding: Rounding)
     let negative = x.signbit()?;
     let signed = negative.where_(code.add(sign)?, &code)?;
     let signed = if f.unsigned_zero {
-        // -0 is 0, and what is NaN already has no other sign.
+        // -0 becomes 0, and the code of NaN, 0x80, keeps its bits.
         code.eq(0i64)?.logical_or(code.eq(0x80i64)?)?.where_(&code, &signed)?
     } else {
         signed
     };
-    // A type without NaN has -0 in its place, as in ONNX.
+    // A type without NaN uses -0 instead, as in ONNX.
     let nan = i64::from(f.nan.unwrap_or(f.sign()));
     x.isnan()?.where_(nan, &signed)?.to_dtype(DType::U8)
 }
 
 /// The bits of powers of two (`float8e8m0`).
 fn encode_power(x: &Tensor, saturate: bool, rounding: Rounding) -> Result<Tensor> {
-    // The f32 with the same exponent has it in the same bits.
+    // The exponent field of an f32 has the same bits as this type.
     let bits: Vec<u8> = x
         .to_vec::<f32>()?
         .into_iter()
@@ -153,7 +153,7 @@ fn encode_power(x: &Tensor, saturate: bool, rounding: Rounding) -> Result<Tensor
     Tensor::from_vec(bits, x.shape(), x.device())
 }
 
-/// The way of rounding that an attribute names.
+/// The rounding mode that an attribute names.
 pub(crate) fn rounding(name: &str) -> Result<Rounding> {
     match name {
         "up" => Ok(Rounding::Up),

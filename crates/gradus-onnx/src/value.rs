@@ -1,4 +1,5 @@
-//! [`OnnxValue`]: what flows through a model. Tensors are on the device, on the host (small integers), or both.
+//! [`OnnxValue`]: the values that a model passes from node to node. Tensors are on the device, on the host (small
+//! integers), or both.
 
 use std::sync::{Arc, OnceLock};
 
@@ -37,26 +38,26 @@ pub struct Array(Arc<Inner>);
 struct Inner {
     elem: Elem,
     shape: Vec<usize>,
-    /// The elements on the host, if this is an integer type or bool. At least one of `ints` and `tensor` is there.
+    /// The elements on the host, for an integer type or bool. At least one of `ints` and `tensor` is set.
     ints: OnceLock<Arc<[i64]>>,
     tensor: OnceLock<Tensor>,
     number: OnceLock<f64>,
 }
 
 impl Array {
-    /// The tensor of a native dtype.
+    /// Wraps a tensor of a native dtype.
     pub fn new(tensor: Tensor) -> Array {
         let elem = Elem::of_dtype(tensor.dtype());
         Array::stored(elem, tensor)
     }
 
-    /// A tensor whose dtype is the one that stores `elem`.
+    /// Wraps a tensor whose dtype is the one that stores `elem`.
     pub(crate) fn stored(elem: Elem, tensor: Tensor) -> Array {
         let shape = tensor.shape().to_vec();
         Array(Arc::new(Inner { elem, shape, ints: OnceLock::new(), tensor: tensor.into(), number: OnceLock::new() }))
     }
 
-    /// Integers or booleans on the host, as many as the shape says.
+    /// Wraps integers or booleans on the host. Their number must be that of the shape.
     pub(crate) fn host(elem: Elem, shape: Vec<usize>, ints: Vec<i64>) -> Array {
         let ints = OnceLock::from(Arc::from(ints));
         Array(Arc::new(Inner { elem, shape, ints, tensor: OnceLock::new(), number: OnceLock::new() }))
@@ -77,7 +78,7 @@ impl Array {
         self.0.shape.iter().product()
     }
 
-    /// The elements on the host, if they are there already.
+    /// The elements, if they are already on the host.
     pub(crate) fn on_host(&self) -> Option<&[i64]> {
         self.0.ints.get().map(|ints| &**ints)
     }
@@ -140,7 +141,7 @@ impl Array {
     }
 }
 
-/// The elements as f64, on devices without f64 too.
+/// Downloads the elements as f64. Works on devices without f64 too.
 pub(crate) fn host_floats(tensor: &Tensor) -> Result<Vec<f64>> {
     match tensor.dtype() {
         DType::F64 => tensor.to_vec::<f64>(),
@@ -150,7 +151,7 @@ pub(crate) fn host_floats(tensor: &Tensor) -> Result<Vec<f64>> {
     }
 }
 
-/// A tensor of numbers that the host computed, on devices without f64 too.
+/// Creates a tensor from numbers that the host computed. Works on devices without f64 too.
 pub(crate) fn device_floats(values: &[f64], shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     if dtype == DType::F64 {
         return Tensor::from_vec(values, shape, device);
@@ -173,7 +174,7 @@ pub(crate) fn upload(ints: &[i64], shape: &[usize], dtype: DType, device: &Devic
     of!(I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16, U8 u8)
 }
 
-/// The elements of a tensor of integers or booleans; u64 keeps its bits.
+/// Downloads a tensor of integers or booleans. The bits of u64 are kept.
 pub(crate) fn download(tensor: &Tensor) -> Result<Vec<i64>> {
     macro_rules! of {
         ($($dtype:ident $t:ty),*) => {
@@ -195,7 +196,7 @@ impl OnnxValue {
         }
     }
 
-    /// What kind of value this is, for errors.
+    /// Describes the kind of the value, for errors.
     pub(crate) fn describe(&self) -> String {
         match self {
             OnnxValue::Tensor(a) => format!("a tensor {:?} of {}", a.shape(), a.elem().name()),

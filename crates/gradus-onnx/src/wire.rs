@@ -1,4 +1,4 @@
-//! The wire format of Protocol Buffers, as far as ONNX uses it: fields one after the other, without copies.
+//! The part of the Protocol Buffers wire format that ONNX uses. Fields are read in sequence, without copies.
 
 use gradus_tensor::{Error, ErrorKind, Result};
 

@@ -1,4 +1,4 @@
-//! Damaged and hostile files: an error that says what is wrong, and never a panic.
+//! Damaged and hostile files lead to a helpful error, never to a panic.
 
 #![allow(clippy::unwrap_used)]
 
@@ -46,7 +46,7 @@ fn the_small_model_runs() -> Result<()> {
     Ok(())
 }
 
-/// Loads, and runs on zeros if it loads.
+/// Loads the model and, if that succeeds, runs it on zeros.
 fn try_all(bytes: &[u8], device: &Device) -> bool {
     let Ok(mut model) = OnnxModel::from_bytes(bytes, device) else { return false };
     model.max_rounds(100);
@@ -67,7 +67,7 @@ fn a_file_cut_anywhere_is_refused_or_a_smaller_model() -> Result<()> {
     for end in 0..whole.len() {
         try_all(&whole[..end], &device);
     }
-    // Without the end of the last field nothing is left to run.
+    // A file whose last field is cut short does not load.
     assert!(OnnxModel::from_bytes(&whole[..whole.len() - 1], &device).is_err());
     assert!(OnnxModel::from_bytes(&[], &device).is_err());
     Ok(())
@@ -97,7 +97,7 @@ fn changed_bytes_do_not_panic() -> Result<()> {
             ran += usize::from(try_all(&bytes, &device));
         }
     }
-    // Some changes are in weights and names, and the model still runs; most are not.
+    // Some changes only affect weights and names, so that the model still runs, but not all of them.
     assert!(ran > 0 && ran < all, "{ran} of {all}");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Small models beside ONNX Runtime, and the gradient of one beside NumPy. `reference/models.py` made the values.
+//! Compares small models with ONNX Runtime, and the gradient of one of them with NumPy. `reference/models.py` computed
+//! the expected values.
 
 #![allow(clippy::unwrap_used)]
 

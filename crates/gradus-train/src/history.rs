@@ -1,4 +1,4 @@
-//! [`History`]: the numbers of a run over its steps.
+//! [`History`]: the metrics of a run over its steps.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 pub struct History(BTreeMap<String, Vec<(u64, f64)>>);
 
 impl History {
-    /// Appends a number to a series, which begins with it if it is new.
+    /// Appends a number to a series, which is created if it does not exist.
     pub fn push(&mut self, name: &str, at: u64, value: f64) {
         match self.0.get_mut(name) {
             Some(series) => series.push((at, value)),
@@ -26,7 +26,7 @@ impl History {
         }
     }
 
-    /// The numbers of a series; none if there is no such series.
+    /// The numbers of a series; empty if there is no such series.
     pub fn get(&self, name: &str) -> &[(u64, f64)] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
@@ -41,8 +41,8 @@ impl History {
         self.0.is_empty()
     }
 
-    /// The history as JSON, from which [`from_json`](History::from_json) makes the same numbers: an object of lists of
-    /// pairs. Numbers that are not finite are texts, because JSON has none.
+    /// The history as JSON: an object of lists of pairs. [`from_json`](History::from_json) restores exactly the same
+    /// numbers. Numbers that are not finite are written as strings, because JSON cannot represent them.
     pub fn to_json(&self) -> String {
         let pair = |&(at, value): &(u64, f64)| Value::Array(vec![at.into(), float(value)]);
         let series = self.0.iter().map(|(name, all)| (name.clone(), Value::Array(all.iter().map(pair).collect())));

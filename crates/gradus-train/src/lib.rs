@@ -4,9 +4,9 @@
 //! releases.
 //!
 //! A [`Trainer`] runs epochs of a [`DataLoader`](gradus_data::DataLoader) through a model and an optimiser. A [`Task`]
-//! computes the loss, [`Logger`]s receive the events of the run, and a flag can end the run between two steps. A run that
-//! was killed goes on from its [`Checkpoints`] with the same bits. A [`Metric`] says how good a model is, and a
-//! [`RunReport`] shows a run on a page.
+//! computes the loss, [`Logger`]s receive the events of the run, and a flag can end the run between two steps. A run
+//! that was killed resumes from its [`Checkpoints`] with the same bits. A [`Metric`] measures how good a model is, and
+//! a [`RunReport`] shows a run on a page.
 //!
 //! ```
 //! # use gradus_cpu::CpuBackend; use std::sync::Arc;

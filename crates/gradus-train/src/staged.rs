@@ -10,7 +10,7 @@ use gradus_tensor::{Error, Here, Result};
 
 use crate::RunFolder;
 
-/// Files of a [`RunFolder`] that are first written to a hidden folder, and appear together on
+/// The files of a [`RunFolder`] that are first written to a hidden folder and then appear together on
 /// [`publish`](StagedFiles::publish). Without that call, none of them appears.
 ///
 /// A file may be written again before that; the new version overwrites the old one in place. A run can write its files

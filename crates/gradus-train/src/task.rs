@@ -102,7 +102,7 @@ pub struct Evaluation {
     pub samples: usize,
 }
 
-/// A set on which a model `M` can be evaluated for a task `T`: a [`DataLoader`] with batches that the task takes.
+/// A set on which a model `M` can be evaluated for a task `T`: a [`DataLoader`] whose batches the task accepts.
 pub trait Validation<M: ?Sized, T: ?Sized> {
     /// Runs the model on all batches, or on the first `batches` of them, without recording gradients. Leaves the model
     /// in evaluation mode. Errors if there are no batches.

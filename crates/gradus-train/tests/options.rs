@@ -59,14 +59,14 @@ fn accumulated_batches_are_one_large_batch() {
     for (a, b) in weights(&large.0).iter().zip(weights(&small.0)) {
         assert!((a - b).abs() < 1e-12, "{a} {b}");
     }
-    // Batches of 5, 5 and 2 samples weigh as their samples do.
+    // Batches of 5, 5 and 2 samples are weighted by their numbers of samples.
     let (mut large, mut small) = (line(0.1, 12), line(0.1, 5));
     fit(&Trainer::new(3).unwrap(), &mut large);
     fit(&Trainer::new(3).unwrap().accumulate(3).unwrap(), &mut small);
     for (a, b) in weights(&large.0).iter().zip(weights(&small.0)) {
         assert!((a - b).abs() < 1e-12, "{a} {b}");
     }
-    // What is left at the end of an epoch is a step too.
+    // The remaining batches at the end of an epoch make a step too.
     let (run, _) = fit(&Trainer::new(1).unwrap().accumulate(4).unwrap(), &mut line(0.1, 2));
     assert_eq!((run.steps, run.samples), (2, 12));
     assert!(Trainer::new(1).unwrap().accumulate(0).is_err());

@@ -213,7 +213,7 @@ fn a_state_of_the_user_comes_back() {
     };
     training(5, 7).fit(&with_counter(second.clone()), &mut [&mut count]).unwrap();
     assert_eq!(second.get(), 24);
-    // Without the state, the run goes on all the same; with one that was not saved, it does not.
+    // Without the state, the run still resumes; with a state that was not saved, it does not.
     let e =
         training(5, 7).fit(&trainer().resume(dir.path()).state("ema", || Ok(StateDict::new()), |_| Ok(())), &mut []);
     assert!(e.unwrap_err().to_string().contains("the checkpoint has no state \"ema\""));
@@ -305,7 +305,7 @@ fn steps_that_are_not_finite_are_skipped_or_rolled_back() {
     let run = fit_without_validation(&mut rolled, &rolling, &mut listen).unwrap();
     assert_eq!((seen, run.skipped), (vec![true; 4], 4));
     assert_ne!(rolled.bits(), start);
-    // A run that fails and goes on rolls back to the same states.
+    // A run that fails and resumes rolls back to the same states.
     let other = tempfile::tempdir().unwrap();
     let rolling = trainer().on_non_finite(OnNonFinite::RollBack).resume(other.path());
     assert!(fit_without_validation(&mut with_nan(2), &rolling, &mut fails_after(8)).is_err());

@@ -163,7 +163,7 @@ fn source(tile: &Tile) -> String {
     text.finish(tile.lanes())
 }
 
-/// What a row has of the vectors of this name.
+/// WGSL for the component that belongs to row `i` in the vectors of this name.
 fn of_row(name: &str, i: usize) -> String {
     format!("{name}_{}.{}", i / 4, AXES[i % 4])
 }

@@ -431,12 +431,12 @@ impl Tile {
     }
 }
 
-/// The numbers that must be finite for a tile that the causal rule hides to be skipped. A weight of 0 times an infinity
-/// or a NaN is NaN, and must not be left out.
+/// The numbers that must be finite for a tile that the causal rule hides to be skipped. If any of them were not finite,
+/// a weight of 0 times that number would be NaN, so the tile could not be skipped.
 pub(crate) struct Strange<'a> {
     /// The operands whose elements must be finite.
     pub(crate) names: &'a [&'a str],
-    /// WGSL for a condition that is true if any other such number is not finite.
+    /// WGSL for a condition that is true if any other number that must be finite is not.
     pub(crate) more: &'a str,
 }
 

@@ -284,7 +284,8 @@ impl Plan {
         text.line(format_args!("let row = (cell / {tiles_n}) * {side}u; let col = (cell % {tiles_n}) * {side}u;"));
         let (x_sample, x_channel, y_filter) = (param(X + 1), param(X + 2), param(Y + 2));
         let taps_of = |tap: &str, name: &str| split(name, tap, 1);
-        // For each factor: statements for `k` and for a lane, and an element.
+        // WGSL for the factors a and b: the statements that depend only on `k`, those for each lane, and the element of
+        // b.
         type ByLane<'a> = Box<dyn Fn(&str) -> String + 'a>;
         let ([a_by_k, b_by_k], [a_by_lane, b_by_lane, b_element]): ([String; 2], [ByLane<'_>; 3]) = match kind {
             Kind::Forward => (

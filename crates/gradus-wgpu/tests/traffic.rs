@@ -18,7 +18,8 @@ use gradus_wgpu::WgpuBackend;
 
 use job::Work;
 
-/// The most bytes that the operands of an operation's launches have, as a part of its inputs and results.
+/// The largest permitted number of bytes of the operands of an operation's launches, relative to that of its inputs and
+/// results.
 const MOST: f64 = 1.1;
 /// Jobs whose operands have more, how much at most, and why.
 const MORE: &[(&str, f64, &str)] = &[

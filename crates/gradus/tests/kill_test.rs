@@ -64,7 +64,7 @@ fn this_test_is_the_child() {
     }
 }
 
-/// A checkpoint that holds its step in a tensor of 3000 numbers as well.
+/// A checkpoint whose step is also the value of every element of a tensor of 3000 elements.
 fn checkpoint(step: u64, device: &Device) -> Checkpoint {
     let mut checkpoint = Checkpoint::default();
     checkpoint.step = step;

@@ -20,7 +20,7 @@ const MANY: usize = 1 << 14;
 pub(super) enum Building<'a> {
     Number(Vec<f64>),
     Bool(Vec<Option<bool>>),
-    /// `kept` tells whether the column stays one of categories however many there are.
+    /// `kept` tells whether the column holds categories no matter how many there are.
     Category {
         codes: Vec<u32>,
         places: HashMap<Cow<'a, str>, u32>,
@@ -44,7 +44,7 @@ fn boolean(text: &str) -> Option<bool> {
 }
 
 impl<'a> Building<'a> {
-    /// An empty column. `fixed` tells whether the kind is not a guess.
+    /// Creates an empty column. `fixed` tells whether the kind is given rather than guessed.
     pub(super) fn new(kind: Kind, fixed: bool) -> Self {
         match kind {
             Kind::Number => Building::Number(Vec::new()),
@@ -68,7 +68,7 @@ impl<'a> Building<'a> {
         matches!(self, Building::Failed { .. })
     }
 
-    /// The kind to read the column as the next time.
+    /// The kind as which to read the column next time.
     pub(super) fn guess(&self) -> Kind {
         match self {
             Building::Failed { kind: Kind::Number, booleans: true } => Kind::Bool,
@@ -78,7 +78,7 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// Makes room for a value.
+    /// Reserves memory for a value.
     pub(super) fn make_room(&mut self, name: &str) -> Result<()> {
         match self {
             Building::Number(values) => room(values, OP, name),
@@ -89,7 +89,7 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// Adds a value, or `None` if it is missing. Returns false if the value is not of the kind.
+    /// Adds a value, or `None` if it is missing. Returns false if the value is not of the kind of the column.
     pub(super) fn push(&mut self, text: Option<&Cow<'a, str>>) -> bool {
         match self {
             Building::Number(values) => {
@@ -103,7 +103,7 @@ impl<'a> Building<'a> {
                     values.push(value);
                     return true;
                 }
-                // Booleans among missing values may follow; a number that came before is none.
+                // The column may hold booleans if only missing values came before; a number rules that out.
                 let booleans = boolean(text).is_some() && values.iter().all(|v| v.is_nan());
                 *self = Building::Failed { kind: Kind::Number, booleans };
                 false
@@ -151,7 +151,7 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// The values, of a column that has not failed.
+    /// The values of a column, which must not have failed.
     #[track_caller]
     pub(super) fn finish(self, name: &str) -> Result<Values> {
         Ok(match self {

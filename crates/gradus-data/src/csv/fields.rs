@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-/// A value, and its place.
+/// A value and its position.
 pub(super) struct Field<'a> {
     pub(super) text: Cow<'a, str>,
     /// The line on which the value begins.
     pub(super) line: usize,
-    /// Whether the row ends behind it.
+    /// Whether it is the last value of its row.
     pub(super) last: bool,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The next value of the row. The text is the part of an error that says what is wrong.
+    /// The next value of the row. The error is the part of the message that describes the problem.
     pub(super) fn next(&mut self) -> Result<Field<'a>, String> {
         let bytes = self.text.as_bytes();
         let line = self.line;
@@ -67,7 +67,7 @@ impl<'a> Fields<'a> {
         Ok(Field { text: Cow::Borrowed(text), line, last })
     }
 
-    /// Steps over what ends a value. Returns whether the row ends, or `None` if no value ends here.
+    /// Skips the delimiter or line break after a value. Returns whether the row ends, or `None` if neither follows.
     fn end(&mut self) -> Option<bool> {
         let bytes = self.text.as_bytes();
         match bytes.get(self.at..).unwrap_or(&[]) {
@@ -92,7 +92,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The text between quotes. Two quotes in it stand for one.
+    /// The text between quotes. Two quotes in it stand for one quote.
     fn quoted(&mut self) -> Result<Cow<'a, str>, String> {
         let opened = self.line;
         self.at += 1;

@@ -2,7 +2,7 @@
 
 use gradus_tensor::DType;
 
-/// What every `.npy` file begins with.
+/// The bytes with which every `.npy` file begins.
 pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// NumPy's code of each dtype, without the byte order.
@@ -51,7 +51,7 @@ fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text[at..].trim_start().strip_prefix(':').map(str::trim_start)
 }
 
-/// Parses a header. The error is the part of a message behind the name of the file.
+/// Parses a header. The error is the part of the message that follows the name of the file.
 pub(super) fn parse(text: &[u8]) -> Result<Header, String> {
     let damaged = |what: &str| format!("has a damaged header: {what}");
     let text = std::str::from_utf8(text).map_err(|_| damaged("it is not text"))?.trim();

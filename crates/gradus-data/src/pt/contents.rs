@@ -1,4 +1,4 @@
-//! [`TorchFile`] and [`Plain`]: what a file of PyTorch holds.
+//! [`TorchFile`] and [`Plain`]: the contents of a PyTorch file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,11 +6,11 @@ use std::fmt;
 use gradus_tensor::Tensor;
 
 /// The contents of a file. Names of nested dicts are joined by dots, and those of lists and tuples are numbers:
-/// `{"model": {"fc.weight": t}, "epoch": 3}` holds the tensor `model.fc.weight` and the value `epoch`. A file that holds
-/// a single tensor or value has it under the empty name.
+/// `{"model": {"fc.weight": t}, "epoch": 3}` holds the tensor `model.fc.weight` and the value `epoch`. If a file holds
+/// a single tensor or value, its name is empty.
 #[derive(Clone, Default)]
 pub struct TorchFile {
-    /// All tensors, parameters included. Those that shared memory when they were saved share it again.
+    /// All tensors, including parameters. Tensors that shared memory when they were saved share it again.
     pub tensors: BTreeMap<String, Tensor>,
     /// All numbers, texts, booleans and `None`s.
     pub values: BTreeMap<String, Plain>,
@@ -39,7 +39,7 @@ pub enum Plain {
     Text(String),
 }
 
-/// As Python prints it, with a text without quotes, and a number such as `1e-8` without leading zeros.
+/// Prints the value as Python does, but texts without quotes, and exponents without leading zeros, as in `1e-8`.
 impl fmt::Display for Plain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

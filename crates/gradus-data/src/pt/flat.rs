@@ -10,7 +10,7 @@ use super::storages::{HELP, OP};
 use super::value::{Object, Pickled, Value};
 use super::view::View;
 
-/// How deep dicts and lists may be nested.
+/// The greatest nesting depth of dicts and lists.
 const MOST_DEPTH: usize = 64;
 
 /// The contents of a pickle of `length` bytes. `storages` holds the elements of each storage by its key.
@@ -18,7 +18,8 @@ const MOST_DEPTH: usize = 64;
 pub(super) fn flatten(pickled: &Pickled, storages: &BTreeMap<String, Tensor>, length: usize) -> Result<TorchFile> {
     let elements = storages.values().map(Tensor::numel).fold(0, usize::saturating_add);
     let (file, tensors) = (TorchFile::default(), BTreeMap::new());
-    // A value that is held in many places has many names. These may take a small multiple of the file.
+    // A value that is referred to in many places gets many names. Their total size is limited to a small multiple of
+    // the file.
     let (names, copies) = (length.saturating_mul(16).saturating_add(1 << 16), elements.saturating_mul(4));
     let mut walk = Walk { pickled, storages, names, copies, tensors, file };
     walk.visit(pickled.result, String::new(), 0).here()?;
@@ -28,11 +29,11 @@ pub(super) fn flatten(pickled: &Pickled, storages: &BTreeMap<String, Tensor>, le
 struct Walk<'a> {
     pickled: &'a Pickled,
     storages: &'a BTreeMap<String, Tensor>,
-    /// How many bytes names may still take.
+    /// The number of bytes that names may still take up.
     names: usize,
-    /// How many elements may still be copied, of tensors that are no plain views.
+    /// The number of elements that may still be copied, for tensors that cannot be views.
     copies: usize,
-    /// The tensors that were made, by the number of their object.
+    /// The tensors created so far, by the number of their object.
     tensors: BTreeMap<usize, Tensor>,
     file: TorchFile,
 }
@@ -96,7 +97,7 @@ impl Walk<'_> {
                 .try_for_each(|(i, &value)| self.visit(value, join(&i.to_string()), depth + 1))
                 .here(),
             Object::Dict(pairs) => {
-                // A key that was set twice has its last value.
+                // If a key was set twice, the last value counts.
                 let mut last: BTreeMap<String, Value> = BTreeMap::new();
                 for &(key, value) in pairs {
                     let text = match key {

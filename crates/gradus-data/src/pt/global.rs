@@ -1,4 +1,4 @@
-//! [`Global`]: the Python names that a file of PyTorch may use.
+//! [`Global`]: the Python names that a PyTorch file may use.
 
 use gradus_tensor::DType;
 
@@ -11,30 +11,30 @@ pub(super) enum Global {
     Size,
     /// The name of a device.
     Device,
-    /// Makes a tensor of a storage, an offset, a shape and strides.
+    /// Makes a tensor from a storage, an offset, a shape and strides.
     Tensor,
     /// The same, with a dtype.
     Tensor3,
-    /// Makes a parameter of a tensor.
+    /// Makes a parameter from a tensor.
     Parameter,
-    /// The class of storages of this dtype; of bytes, if it has none.
+    /// The class of storages of this dtype; without a dtype, of bytes.
     Storage(&'static str, Option<DType>),
     DType(&'static str, DType),
 }
 
-/// A piece of memory that tensors are views of.
+/// A block of memory of which tensors are views.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Storage {
     /// The name of its file.
     pub(super) key: String,
-    /// The dtype of its elements; a storage without one has bytes.
+    /// The dtype of its elements; `None` for a storage of bytes.
     pub(super) dtype: Option<DType>,
     /// The number of its elements.
     pub(super) size: usize,
 }
 
 impl Storage {
-    /// The same bytes as elements of `dtype`.
+    /// The same bytes, interpreted as elements of `dtype`.
     pub(super) fn seen_as(&self, dtype: DType) -> Result<Storage, String> {
         match self.dtype {
             None if self.size.is_multiple_of(dtype.size()) => {

@@ -1,5 +1,5 @@
-//! The format of `torch.save` before PyTorch 1.6: pickles of a magic number, a version, facts about the machine, the
-//! object and the keys of its storages, and then the storages one after another.
+//! The format of `torch.save` before PyTorch 1.6: a pickle each of a magic number, a version, facts about the machine,
+//! the object, and the keys of its storages, followed by the storages one after another.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use super::value::{Object, Pickled, Value};
 /// The pickle of the magic number.
 pub(super) const MAGIC: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
 
-/// How much of a file is read to find the ends of its pickles, at first.
+/// The number of bytes that are read first to find the ends of the pickles.
 const FIRST: u64 = 1 << 16;
 
 #[track_caller]
@@ -24,7 +24,7 @@ pub(super) fn load(mut file: File, name: &str, device: &Device) -> Result<TorchF
     let bad = |what: String| Error::new(ErrorKind::Format, OP, format!("{name}: {what}"));
     let failed = |e| Error::io(OP, name, e);
     let length = file.metadata().map_err(failed).here()?.len();
-    // The lengths of the pickles are not in the file. More of it is read until they are whole.
+    // The file does not state the lengths of its pickles, so more of it is read until they are complete.
     let mut most = FIRST;
     let (object, keys, start) = loop {
         let mut bytes = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn load(mut file: File, name: &str, device: &Device) -> Result<TorchF
         match pickles(&bytes) {
             Ok(found) => break found,
             Err(what) if size == length || size >= MOST_PICKLE => return Err(bad(what).help(HELP)),
-            // A name that is refused is refused however much is read.
+            // Unless the pickle is merely cut off, reading more would not help.
             Err(what) if !what.contains(CUT) => return Err(bad(what).help(HELP)),
             Err(_) => most = most.saturating_mul(8).min(MOST_PICKLE),
         }
@@ -68,10 +68,10 @@ pub(super) fn load(mut file: File, name: &str, device: &Device) -> Result<TorchF
     flatten(&object, &storages, object.length).map_err(|e| e.note(format!("file: {name}"))).here()
 }
 
-/// The end of the error of a pickle that is cut off.
+/// The end of the error message for a pickle that is cut off.
 const CUT: &str = "the pickle ends too early";
 
-/// The object, the keys of its storages, and where these begin.
+/// The object, the keys of its storages, and the offset at which the storages begin.
 fn pickles(bytes: &[u8]) -> std::result::Result<(Pickled, Vec<String>, u64), String> {
     let mut at = 0;
     let mut next = || {

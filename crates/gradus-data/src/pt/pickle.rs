@@ -1,18 +1,18 @@
 //! [`run`]: reads a pickle, without executing anything.
 //!
 //! A pickle is a program for a stack machine, whose instructions can name any Python function and call it. This machine
-//! has the instructions that build numbers, texts, lists and dicts. Of functions it knows those few by name with which
-//! PyTorch saves tensors ([`Global`]); any other name is an error, before it could be called.
+//! has the instructions that build numbers, texts, lists and dicts. It knows only the names of the few functions with
+//! which PyTorch saves tensors ([`Global`]). Any other name is an error when it occurs, before it could be called.
 //!
-//! All objects lie in one list, and values refer to them by number. So an object that holds itself, or lists that are
-//! nested a million deep, are read and dropped like any other.
+//! All objects lie in one list, and values refer to them by number. So objects that contain themselves, and lists that
+//! are nested a million levels deep, are read and dropped like any other.
 
 use std::collections::HashMap;
 
 use super::global::{Global, Storage};
 use super::value::{MOST_VALUES, NO_ROOM, Object, Pickled, Value, add, too_many};
 
-/// Runs the pickle that `bytes` begin with. The error says what is wrong, and at which byte.
+/// Runs the pickle with which `bytes` begin. The error describes the problem and states the offset of the byte.
 pub(super) fn run(bytes: &[u8]) -> Result<Pickled, String> {
     let (stack, marks, memo, objects) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
     let mut machine = Machine { bytes, at: 0, stack, marks, memo, objects, copied: 0 };
@@ -30,7 +30,7 @@ struct Machine<'a> {
     bytes: &'a [u8],
     at: usize,
     stack: Vec<Value>,
-    /// The heights of the stack at which marks lie.
+    /// The stack heights at which marks were set.
     marks: Vec<usize>,
     memo: HashMap<u64, Value>,
     objects: Vec<Object>,
@@ -41,7 +41,8 @@ struct Machine<'a> {
 /// The greatest number of axes that a tensor may have.
 const MOST_AXES: usize = 8;
 
-/// The greatest length of the key of a storage, and of the name of a device. A short instruction copies them.
+/// The greatest length of the key of a storage and of the name of a device. It is limited because a short instruction
+/// can copy them.
 const MOST_KEY: usize = 64;
 
 type Done<T = ()> = Result<T, String>;
@@ -135,8 +136,8 @@ impl<'a> Machine<'a> {
         if text.len() <= MOST_KEY { Ok(text) } else { Err(format!("a key of {} bytes", text.len())) }
     }
 
-    /// Counts values that one short instruction copies. A pickle that has a list copied again and again would make far
-    /// more of it than it holds.
+    /// Counts the values that short instructions copy. Without this limit, a small pickle could allocate far more
+    /// memory than its own size by copying a list again and again.
     fn copies(&mut self, count: usize) -> Done {
         self.copied = self.copied.saturating_add(count);
         if self.copied <= self.bytes.len() { Ok(()) } else { Err("the same values are copied again and again".into()) }
@@ -164,7 +165,7 @@ impl<'a> Machine<'a> {
         values.iter().map(|&v| self.as_count(v)).collect()
     }
 
-    /// Adds a whole number in little-endian bytes with a sign.
+    /// Pushes a whole number, given as signed little-endian bytes.
     fn long(&mut self, bytes: &[u8]) -> Done {
         let fill = if bytes.last().is_some_and(|b| b & 0x80 != 0) { 0xff } else { 0 };
         let mut wide = [fill; 8];
@@ -320,7 +321,7 @@ impl<'a> Machine<'a> {
         self.put(Object::Tensor { storage, offset, shape, strides })
     }
 
-    /// The storage that a persistent identifier stands for: `("storage", type, key, device, size)`.
+    /// The storage that a persistent ID `("storage", type, key, device, size)` stands for.
     fn storage(&mut self, id: Value) -> Done {
         let id = self.as_tuple(id)?;
         let id = id.get(..id.len().min(8)).unwrap_or(id).to_vec();
@@ -342,7 +343,7 @@ impl<'a> Machine<'a> {
         self.put(Object::Storage(Storage { key, dtype, size }))
     }
 
-    /// Makes one instruction. Returns the result at the last one.
+    /// Executes one instruction. The last one returns the result.
     fn step(&mut self) -> Done<Option<Value>> {
         let op = self.number(1)? as u8;
         match op {
@@ -381,7 +382,7 @@ impl<'a> Machine<'a> {
                 let bits = self.number(8)?.swap_bytes();
                 self.push(Value::Float(f64::from_bits(bits)))?;
             }
-            // BINUNICODE and BINSTRING, short, usual and long
+            // BINUNICODE and BINSTRING, in their short, normal and long forms.
             b'X' | b'T' => {
                 let bytes = self.counted(4)?;
                 self.text(bytes)?;
@@ -460,7 +461,7 @@ impl<'a> Machine<'a> {
                 let (arguments, function) = (self.pop()?, self.pop()?);
                 self.reduce(function, arguments)?;
             }
-            // BUILD gives an object attributes. PyTorch's dicts have some, which hold versions.
+            // BUILD sets attributes of an object. PyTorch's dicts have attributes that hold versions.
             b'b' => {
                 self.pop()?;
                 if !matches!(self.object(self.top()?), Some(Object::Dict(_))) {
@@ -471,7 +472,7 @@ impl<'a> Machine<'a> {
                 let id = self.pop()?;
                 self.storage(id)?;
             }
-            // INST and NEWOBJ call classes too, of which a module may be named here.
+            // INST and NEWOBJ call classes too; INST states the module and the name here.
             b'i' => {
                 let (module, name) = (self.line()?, self.line()?);
                 return Err(format!("it makes an object of {module}.{name}, which is not read"));

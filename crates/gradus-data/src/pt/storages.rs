@@ -1,4 +1,4 @@
-//! The storages of a file: which of them tensors need, and their elements.
+//! The storages of a file: finds those that tensors need, and reads their elements.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use super::value::{Object, Pickled};
 
 pub(super) const OP: &str = "load_pt";
 
-/// The largest pickle that is read. It holds names and shapes; the numbers are beside it.
+/// The largest pickle that is read, in bytes. A pickle holds names and shapes; the elements are stored separately.
 pub(super) const MOST_PICKLE: u64 = 1 << 28;
 
 /// Advice for a file whose pickle cannot be read.
 pub(super) const HELP: &str = "save tensors, numbers, texts, lists and dicts of these, such as model.state_dict(); in Python, \
                     torch.load with weights_only=True checks the same";
 
-/// The storages that tensors are views of, each once.
+/// The storages of which tensors are views, each listed once.
 pub(super) fn storages_of(pickled: &Pickled) -> std::result::Result<Vec<Storage>, String> {
     let mut found: BTreeMap<&str, &Storage> = BTreeMap::new();
     for object in &pickled.objects {

@@ -1,4 +1,4 @@
-//! [`Value`] and [`Object`]: what a pickle makes.
+//! [`Value`] and [`Object`]: the values that a pickle creates.
 
 use super::global::{Global, Storage};
 
@@ -32,7 +32,7 @@ pub(super) enum Object {
     },
 }
 
-/// What a pickle made.
+/// The result of running a pickle.
 #[derive(Debug)]
 pub(super) struct Pickled {
     pub(super) objects: Vec<Object>,
@@ -41,8 +41,8 @@ pub(super) struct Pickled {
     pub(super) length: usize,
 }
 
-/// The most objects that a pickle may make, values that may wait, marks that may lie among them, and values that it may
-/// keep to recall. Ten thousand tensors take about a hundred thousand objects.
+/// The largest number of objects that a pickle may create, and the largest sizes of its stack, its list of marks and
+/// its memo. Ten thousand tensors take about a hundred thousand objects.
 pub(super) const MOST_VALUES: usize = 1 << 22;
 
 pub(super) const NO_ROOM: &str = "its values do not fit into memory";

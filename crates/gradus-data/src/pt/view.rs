@@ -12,8 +12,9 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// The view of the elements of a storage. It shares their memory unless its elements lie apart. Those are copied,
-    /// and taken off `copies`, the number of elements that may be copied.
+    /// The view of the elements of a storage. It shares the memory of the storage if its elements are adjacent.
+    /// Otherwise they are copied, and their number is subtracted from `copies`, the number of elements that may still
+    /// be copied.
     #[track_caller]
     pub(super) fn of(&self, elements: &Tensor, copies: &mut usize) -> Result<Tensor> {
         let (shape, strides) = (self.shape, self.strides);
@@ -32,7 +33,7 @@ impl View<'_> {
             );
             return Err(Error::new(ErrorKind::Format, OP, m).help("the file is damaged: save it again"));
         }
-        // Other axes repeat their only element.
+        // The other axes have one element, or repeat one.
         let moving: Vec<usize> = (0..shape.len()).filter(|&axis| shape[axis] > 1 && strides[axis] > 0).collect();
         let mut tensor = match self.dense(elements, &moving)? {
             Some(tensor) => tensor,
@@ -44,7 +45,7 @@ impl View<'_> {
         if tensor.shape() == shape { Ok(tensor) } else { tensor.expand(shape) }
     }
 
-    /// The view of these axes if its elements are neighbours, perhaps in another order of the axes.
+    /// The view of these axes if its elements are adjacent, possibly after reordering the axes.
     #[track_caller]
     fn dense(&self, elements: &Tensor, moving: &[usize]) -> Result<Option<Tensor>> {
         let mut outer_first = moving.to_vec();
@@ -54,7 +55,7 @@ impl View<'_> {
             if self.strides[axis] != next {
                 return Ok(None);
             }
-            // Within the storage, whose size fits.
+            // The view lies within the storage, so this does not overflow.
             next = next.saturating_mul(self.shape[axis]);
         }
         let sizes: Vec<usize> = outer_first.iter().map(|&axis| self.shape[axis]).collect();

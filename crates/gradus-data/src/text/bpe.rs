@@ -1,4 +1,4 @@
-//! [`Bpe`]: byte-pair encoding as GPT-2 has it.
+//! [`Bpe`]: the byte-pair encoding of GPT-2.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,17 +19,17 @@ const OP: &str = "bpe";
 const VOCABULARY: &str = "vocab.json";
 const MERGES: &str = "merges.txt";
 
-/// Byte-pair encoding on bytes, as GPT-2 has it: frequent words are one token, others a few, and every text can be
-/// encoded. A text is divided into words, numbers, signs and spaces, which are encoded one by one.
+/// Byte-pair encoding on bytes, as in GPT-2: a frequent word is one token, other words are several, and every text can
+/// be encoded. A text is divided into words, numbers, signs and spaces, which are encoded one by one.
 ///
 /// The files `vocab.json` and `merges.txt` are those of GPT-2 and of Hugging Face's `tokenizers`.
 ///
-/// Special tokens, such as `<|endoftext|>`, are not looked for in texts: add them by their number, which
-/// [`token`](Bpe::token) gives. Give them names that are no words. A special token named `the` would be the token of
-/// that word too.
+/// Special tokens, such as `<|endoftext|>`, are not recognised in texts: append them by their number, which
+/// [`token`](Bpe::token) returns. Their names must not be words: a special token named `the` would also be the token of
+/// that word.
 #[derive(Clone)]
 pub struct Bpe {
-    /// The token of each text of the vocabulary, in which a character stands for a byte.
+    /// The token of each entry of the vocabulary, in which each character stands for a byte.
     tokens: HashMap<String, u32>,
     /// The bytes of each token.
     bytes: Vec<Vec<u8>>,
@@ -41,12 +41,13 @@ pub struct Bpe {
 }
 
 impl Bpe {
-    /// Learns a vocabulary of at most `vocabulary_size` tokens from texts: `special` tokens, the 256 bytes, and the most
-    /// frequent pairs of tokens. There are fewer if all words of the texts have become tokens. The tokens and merges
-    /// are those of Hugging Face's `BpeTrainer` with its `ByteLevel` alphabet.
+    /// Learns a vocabulary of at most `vocabulary_size` tokens from texts: `special` tokens, the 256 bytes, and the
+    /// most frequent pairs of tokens. There are fewer if every word of the texts becomes a single token. The tokens and
+    /// merges are those of Hugging Face's `BpeTrainer` with its `ByteLevel` alphabet.
     ///
     /// # Errors
-    /// `vocabulary_size` is less than 256 and the special tokens, or two special tokens are alike.
+    /// Fails if `vocabulary_size` is less than 256 plus the number of special tokens, or if two special tokens are
+    /// equal.
     #[track_caller]
     pub fn train<'t>(
         texts: impl IntoIterator<Item = &'t str>,
@@ -81,7 +82,7 @@ impl Bpe {
                 return None;
             }
             let name = format!("{}{}", names[pair.0 as usize], names[pair.1 as usize]);
-            // Two pairs may make the same text.
+            // Two pairs may join to the same text.
             let made = *tokens.entry(name.clone()).or_insert(names.len() as u32);
             if made as usize == names.len() {
                 names.push(name);
@@ -100,7 +101,7 @@ impl Bpe {
         Bpe { tokens, bytes, of_byte, merges, pairs: pairs.iter().map(|&(pair, _)| pair).collect() }
     }
 
-    /// The number of a token by its text in the vocabulary, for special tokens.
+    /// The number of the token with this text in the vocabulary, for example of a special token.
     ///
     /// ```
     /// let bpe = gradus_data::text::Bpe::train(["text"], 300, &["<|endoftext|>"])?;
@@ -111,7 +112,7 @@ impl Bpe {
         self.tokens.get(name).map(|&t| i64::from(t))
     }
 
-    /// Writes `vocab.json` and `merges.txt` into a folder, which must be there.
+    /// Writes `vocab.json` and `merges.txt` into a folder, which must exist.
     #[track_caller]
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
         let mut names: Vec<(&String, u32)> = self.tokens.iter().map(|(name, &t)| (name, t)).collect();
@@ -137,8 +138,8 @@ impl Bpe {
     /// Reads `vocab.json` and `merges.txt` from a folder.
     ///
     /// # Errors
-    /// A file cannot be read, or is no such file; or a merge has a token that is not in the vocabulary. The error has the
-    /// file and the line.
+    /// Fails if a file cannot be read or has another format, or if a merge has a token that is not in the vocabulary.
+    /// The error states the file and the line.
     #[track_caller]
     pub fn load(folder: impl AsRef<Path>) -> Result<Bpe> {
         let (vocabulary, merges) = (folder.as_ref().join(VOCABULARY), folder.as_ref().join(MERGES));
@@ -197,7 +198,7 @@ impl Tokenizer for Bpe {
     #[track_caller]
     fn encode(&self, text: &str) -> Result<Vec<i64>> {
         let (mut tokens, mut at) = (Vec::new(), 0);
-        // Most words of a text come again and again.
+        // Most words of a text occur many times, so their tokens are cached.
         let mut known: HashMap<&str, std::ops::Range<usize>> = HashMap::new();
         let mut word_tokens = Vec::new();
         for word in Words(text) {

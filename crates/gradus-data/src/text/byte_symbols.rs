@@ -1,5 +1,5 @@
-//! The characters that stand for bytes in the vocabulary of GPT-2: itself for a byte that can be seen, and one from 256
-//! on for the others.
+//! The characters that stand for bytes in the vocabulary of GPT-2. A printable byte stands for itself, and the others
+//! are mapped to characters from 256 on.
 
 /// The character of each byte.
 pub(super) fn symbols() -> [char; 256] {
@@ -14,7 +14,7 @@ pub(super) fn symbols() -> [char; 256] {
     symbols
 }
 
-/// The bytes that the characters of a token stand for; of another character, its own in UTF-8.
+/// The bytes that the characters of a token stand for. A character that stands for no byte is encoded as UTF-8.
 pub(super) fn bytes_of(token: &str, symbols: &[char; 256]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(token.len());
     for c in token.chars() {

@@ -29,7 +29,7 @@ impl Tokenizer for Bytes {
     }
 }
 
-/// One token for each different character of a training text. Tokens are in the order of the characters' numbers.
+/// One token for each distinct character of a training text, in order of code points.
 ///
 /// ```
 /// use gradus_data::text::{Characters, Tokenizer};
@@ -43,7 +43,7 @@ impl Tokenizer for Bytes {
 pub struct Characters(Vec<char>);
 
 impl Characters {
-    /// The characters of a text. To restore a tokeniser, give it the text of its
+    /// The tokeniser for the characters of a text. To restore a tokeniser, pass a text of its
     /// [`characters`](Characters::characters).
     pub fn of(text: &str) -> Self {
         Characters(text.chars().collect::<BTreeSet<char>>().into_iter().collect())

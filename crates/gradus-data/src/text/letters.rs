@@ -1,9 +1,9 @@
 //! [`is_letter`]: whether a character is of the category Letter (`\\p{L}`) of Unicode.
 //!
-//! The standard library has the property Alphabetic, which also holds for vowel signs, Roman numerals and letters in
-//! circles. The table has these, as Unicode 14 lists them.
+//! The standard library only provides the property Alphabetic, which also holds for vowel signs, Roman numerals and
+//! circled letters. The table lists these exceptions, as of Unicode 14.
 
-/// Ranges of characters that are no letters, though some of them are alphabetic. The others are neither.
+/// Ranges that contain no letters. Some of their characters are alphabetic; the others are neither.
 #[rustfmt::skip]
 const ALPHABETIC_ONLY: [(u32, u32); 168] = [
     (0x345, 0x36f), (0x5b0, 0x5c7), (0x610, 0x61a), (0x64b, 0x65f), (0x670, 0x670), (0x6d6, 0x6e4), (0x6e7, 0x6ed),

@@ -8,12 +8,13 @@ pub(super) type Merges = HashMap<(u32, u32), (u32, u32)>;
 
 const NONE: usize = usize::MAX;
 
-/// Joins neighbours, those of the lowest rank first and the leftmost of these, until no pair is left.
+/// Joins neighbouring symbols until no pair is left: the pair of the lowest rank first, and the leftmost of equal
+/// pairs.
 pub(super) fn merge(symbols: &mut Vec<u32>, merges: &Merges) {
     if symbols.len() < 2 {
         return;
     }
-    // Neighbours are linked, so that a long word takes time in proportion to n log n.
+    // The symbols form a linked list, so that a long word takes O(n log n) time.
     let count = symbols.len();
     let mut next: Vec<usize> = symbols.iter().enumerate().map(|(i, _)| i + 1).collect();
     next[count - 1] = NONE;
@@ -27,7 +28,7 @@ pub(super) fn merge(symbols: &mut Vec<u32>, merges: &Merges) {
     heap.extend((1..count).filter_map(|right| found(symbols, right - 1, right)));
     while let Some(Reverse((_, left, pair, made))) = heap.pop() {
         let right = next[left];
-        // The pair may have been changed since.
+        // The pair may have changed since it was pushed.
         if gone[left] || right == NONE || (symbols[left], symbols[right]) != pair {
             continue;
         }

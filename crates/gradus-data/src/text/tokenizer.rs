@@ -1,4 +1,4 @@
-//! [`Tokenizer`]: text to tokens, and back.
+//! [`Tokenizer`]: converts text to tokens and back.
 
 use gradus_tensor::{Error, Result};
 
@@ -7,7 +7,7 @@ pub trait Tokenizer: Send + Sync {
     /// The number of different tokens: the size of an embedding.
     fn vocabulary_size(&self) -> usize;
 
-    /// The tokens of a text. Errors if a part of it has no token; the error has the offset of its first byte.
+    /// The tokens of a text. Errors if a part of the text has no token; the error states the byte offset of that part.
     fn encode(&self, text: &str) -> Result<Vec<i64>>;
 
     /// The text of tokens. Bytes that are not UTF-8, such as a part of a character, become `U+FFFD`. Errors if a token

@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
-/// Words as symbols, each with the number of times that it occurs.
+/// Words as lists of symbols, each with the number of its occurrences.
 pub(super) type Counted = Vec<(Vec<u32>, u64)>;
 
-/// The most frequent pairs of neighbours, one after another, each of which becomes a new symbol. Of pairs that are
-/// equally frequent, the one with the lower symbols comes first. `add` gives the symbol of a pair, or `None` if there are
-/// enough. Source: *Neural Machine Translation of Rare Words with Subword Units*, R. Sennrich and others, 2016.
+/// Repeatedly replaces the most frequent pair of neighbouring symbols by a new symbol. Of equally frequent pairs, the
+/// one with the lower symbols comes first. `add` returns the symbol for a pair, or `None` when there are enough.
+/// Source: *Neural Machine Translation of Rare Words with Subword Units*, R. Sennrich and others, 2016.
 pub(super) fn learn(mut words: Counted, mut add: impl FnMut((u32, u32)) -> Option<u32>) {
     let mut counts: HashMap<(u32, u32), u64> = HashMap::new();
     // The words in which a pair occurs.
@@ -23,7 +23,7 @@ pub(super) fn learn(mut words: Counted, mut add: impl FnMut((u32, u32)) -> Optio
     while let Some((count, Reverse(pair))) = heap.pop() {
         let now = counts.get(&pair).copied().unwrap_or(0);
         if now != count {
-            // It was counted before other merges took some.
+            // The count is out of date, because other merges have removed occurrences since.
             if now > 0 {
                 heap.push((now, Reverse(pair)));
             }

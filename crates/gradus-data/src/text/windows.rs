@@ -36,8 +36,8 @@ enum Tokens {
     File { file: Arc<Mutex<File>>, width: TokenWidth, count: usize, name: Arc<str> },
 }
 
-/// Sections of a list of tokens, each with the same tokens one step later: the input of a language model, and what it
-/// should predict.
+/// Sections of a list of tokens, each with the same section shifted by one token: the input of a language model, and
+/// its targets.
 ///
 /// Section `i` begins at token `i * stride`. A sample is two lists of `length` tokens; a batch is two i64 tensors
 /// `[n, length]`.
@@ -66,11 +66,12 @@ impl TokenWindows {
         Self::of(Tokens::Memory(Arc::new(tokens)), count, length, stride)
     }
 
-    /// The sections of a file, from which only those are read that are asked for. The file has nothing but tokens, little
-    /// endian, as [`save_tokens`] and many programs in Python (`array.tofile`) write them.
+    /// The sections of a file, each of which is read when it is requested. The file consists of tokens only, in
+    /// little-endian order, as [`save_tokens`] and many programs in Python (`array.tofile`) write them.
     ///
     /// # Errors
-    /// The file cannot be read, or its size is no multiple of that of a token; else as [`new`](TokenWindows::new).
+    /// Fails if the file cannot be read, or if its size is not a multiple of the size of a token. Otherwise the errors
+    /// are those of [`new`](TokenWindows::new).
     #[track_caller]
     pub fn open(path: impl AsRef<Path>, width: TokenWidth, length: usize, stride: usize) -> Result<Self> {
         let path = path.as_ref();
@@ -100,7 +101,7 @@ impl TokenWindows {
         Ok(TokenWindows { tokens, length, stride, windows: spare / stride + 1 })
     }
 
-    /// The tokens from `start` on; all are there.
+    /// Reads `count` tokens from `start` on, which must exist.
     #[track_caller]
     fn read(&self, start: usize, count: usize) -> Result<Vec<i64>> {
         match &self.tokens {

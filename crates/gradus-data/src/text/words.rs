@@ -4,7 +4,7 @@
 
 use super::letters::is_letter;
 
-/// The words of a text from front to back. Together they are the text.
+/// Iterates over the words of a text, which together make up the whole text.
 pub(super) struct Words<'a>(pub(super) &'a str);
 
 /// The kind of characters that a word consists of.
@@ -25,7 +25,7 @@ fn class(c: char) -> Class {
     }
 }
 
-/// The length of the characters of a class that a text begins with.
+/// The length of the run of characters of one class with which a text begins.
 fn run(text: &str, wanted: Class) -> usize {
     text.find(|c| class(c) != wanted).unwrap_or(text.len())
 }
@@ -45,7 +45,7 @@ impl<'a> Iterator for Words<'a> {
             (None, None) => {
                 let length = run(text, class(first));
                 let last = text[..length].chars().next_back().map_or(0, char::len_utf8);
-                // Of several spaces before a word, the last is left to it.
+                // Of several spaces before a word, the last belongs to the word.
                 let several = class(first) == Class::Space && length < text.len() && length > last;
                 if several { length - last } else { length }
             }

@@ -31,7 +31,7 @@ fn deflate(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap_or_default()
 }
 
-/// 24 MiB of zeros, compressed to some kilobytes.
+/// 24 MiB of zeros, compressed to a few kilobytes.
 fn bomb() -> &'static [u8] {
     static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
     BOMB.get_or_init(|| deflate(&vec![0; 24 << 20]))

@@ -17,7 +17,7 @@ pub fn dead_code(graph: &mut Graph) {
 }
 
 impl Graph {
-    /// Removes the nodes that are not marked. A node that repeats another is removed only together with it.
+    /// Removes the nodes whose entry in `keep` is false. A node that repeats another is removed only together with it.
     pub(crate) fn retain(&mut self, keep: &[bool]) {
         let mut renamed = vec![0; keep.len()];
         let mut kept = 0;

@@ -1,4 +1,4 @@
-//! Joining: elementwise operations whose result only one other elementwise operation reads become one with it.
+//! Joining: an elementwise operation is merged into the one elementwise operation that reads its result.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::graph::{Graph, Node, Place};
 const INSTRUCTIONS: usize = 96;
 const ARGUMENTS: usize = 16;
 
-/// Joins elementwise operations, so that the values between them are never stored. The values are the same: a result in
-/// half precision, which would be rounded between the two, is not joined.
+/// Joins elementwise operations, so that the values between them are never stored. The results are the same. An
+/// intermediate result in half precision would no longer be rounded, so such operations are not joined.
 pub fn join_elementwise(graph: &mut Graph) {
     let mut keep = vec![true; graph.nodes.len()];
     for (first, keep) in keep.iter_mut().enumerate() {
@@ -29,7 +29,8 @@ pub fn join_elementwise(graph: &mut Graph) {
     graph.retain(&keep);
 }
 
-/// The node that alone reads the result of node `first`, if that result is temporary and both are elementwise.
+/// The node that alone reads the result of node `first`, if the two can be joined: the result is temporary, both nodes
+/// are elementwise and not in place, and the second reads the whole result as it was written.
 fn only_reader(graph: &Graph, first: usize) -> Option<usize> {
     let node = &graph.nodes[first];
     let ([out], Op::Map(_), false) = (&node.outputs[..], &node.op, node.in_place) else { return None };
@@ -46,7 +47,7 @@ fn only_reader(graph: &Graph, first: usize) -> Option<usize> {
     (users.next().is_none() && elementwise && same && full).then_some(second)
 }
 
-/// Whether the inputs of node `first` still have their values when node `second` runs.
+/// Whether the inputs of node `first` are still unchanged when node `second` runs.
 fn unchanged_between(graph: &Graph, first: usize, second: usize) -> bool {
     let read = |memory| graph.nodes[first].inputs.iter().any(|p| p.memory == memory);
     graph.nodes[first + 1..second].iter().all(|n| !n.in_place || !n.outputs.iter().any(|o| read(o.memory)))
@@ -84,7 +85,8 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// The number of the joined argument for an argument of one of the two. A place that both read is one argument.
+    /// Returns the joined kernel's argument number for an argument of one of the two kernels. A place that both read
+    /// becomes one argument.
     fn number(&mut self, arg: Arg, dtype: DType, inputs: &[Place]) -> Option<usize> {
         let arg = match arg {
             Arg::Tensor(i) => {

@@ -1,4 +1,4 @@
-//! What makes a graph smaller. Each pass keeps the bits of the results.
+//! Passes that make a graph smaller. Each pass preserves the bits of the results.
 
 mod dead;
 mod join;

@@ -143,7 +143,7 @@ pub struct MultiheadAttentionConfig {
     /// Number of heads of keys and values, each of which serves several query heads (Ainslie et al., 2023). By default
     /// as many as query heads.
     pub num_kv_heads: Option<usize>,
-    /// Whether the batch axis comes first, and not the axis of the sequence. Default true, other than in PyTorch.
+    /// Whether the batch axis comes before the sequence axis. Default true, unlike in PyTorch.
     pub batch_first: bool,
 }
 
@@ -162,7 +162,7 @@ impl Default for MultiheadAttentionConfig {
     }
 }
 
-/// A result with the heads `[n, heads, lq, ..]`, and the attention weights if they were asked for.
+/// A result with the heads `[n, heads, lq, ..]`, and the attention weights if they were requested.
 type Heads = (Tensor, Option<Tensor>);
 
 /// `[n, length, features]` as `[n, heads, length, features per head]`.

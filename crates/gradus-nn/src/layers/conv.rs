@@ -31,7 +31,7 @@ pub struct ConvConfig<const N: usize> {
     /// Whether to pad so that the output has the size of the input, with one more element after an axis than before it
     /// where the number is odd. Then `stride` is 1 and `padding` is 0. PyTorch's `padding="same"`.
     pub same: bool,
-    /// What the added elements are. Default zeros.
+    /// The values of the padding. Default zeros.
     pub padding_mode: PaddingMode,
     /// Step between neighbouring elements of a window; at least 1.
     pub dilation: [usize; N],

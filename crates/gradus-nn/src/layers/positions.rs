@@ -7,13 +7,13 @@ use gradus_tensor::{DType, Device, Error, Here, Result, Tensor};
 use crate::init::place;
 use crate::{Forward, Init, Module, Parameter};
 
-/// The most sines that are computed for one table, since the host computes them.
+/// The largest number of sines in a table. It is limited because the host computes them.
 const MOST_SINES: usize = 1 << 26;
 
 /// The base of [`SinusoidalPositions`].
 const SINUSOIDAL_BASE: f64 = 10_000.0;
 
-/// The positions from `first` on whose waves are asked for, and the number of pairs of features.
+/// The requested positions, from `first` on, and the number of pairs of features.
 #[derive(Clone, Copy)]
 struct Waves {
     first: usize,
@@ -276,8 +276,9 @@ fn no_sequence(op: &str, input: &Tensor) -> Error {
 }
 
 /// The bias of attention with linear biases (ALiBi; Press et al., 2022): a float mask `[heads, lq, lk]`, which is
-/// `-slope * |i + lk - lq - j|` for query `i` and key `j`. The slopes of `n` heads are `2^(-8 / n)` and its powers; if
-/// `n` is no power of two, those of the power below, and then every second one of the power above.
+/// `-slope * |i + lk - lq - j|` for query `i` and key `j`. For `n` heads, with `n` a power of two, the slopes are
+/// `2^(-8 / n)` and its powers. For any other `n`, let `m` be the largest power of two below `n`: the first `m` slopes
+/// are those of `m` heads, and the remaining ones are every second slope of `2 m` heads, from the first on.
 ///
 /// ```
 /// # use gradus_nn::alibi_bias; use gradus_tensor::*;

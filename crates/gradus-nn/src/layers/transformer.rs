@@ -30,7 +30,7 @@ pub struct TransformerConfig {
     pub activation: TransformerActivation,
     /// The `eps` of the layer norms. Default 1e-5.
     pub layer_norm_eps: f64,
-    /// Whether the batch axis comes first, and not the axis of the sequence. Default true, other than in PyTorch.
+    /// Whether the batch axis comes before the sequence axis. Default true, unlike in PyTorch.
     pub batch_first: bool,
     /// Whether each residual branch begins with its layer norm; otherwise the norm follows the sum. Default false.
     pub norm_first: bool,
@@ -254,7 +254,7 @@ impl TransformerDecoderLayer {
 
 /// Layers of a transformer encoder, one after the other, and an optional norm at the end.
 ///
-/// Other than PyTorch, which copies one layer, each layer begins with random values of its own.
+/// Unlike in PyTorch, which copies one layer, each layer starts with its own random values.
 #[derive(Clone, Module)]
 pub struct TransformerEncoder {
     /// The layers.

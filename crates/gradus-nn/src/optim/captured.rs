@@ -1,4 +1,4 @@
-//! Steps inside captured steps: the numbers that a replay needs, computed anew for each call.
+//! Optimiser steps inside captured steps: the numbers that a replay needs, computed again for each call.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ impl Number {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Equal for copies, and different for any other living number. Even.
+    /// An even number that is the same for all clones, and differs from that of any other `Number` alive.
     fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -50,7 +50,7 @@ pub(super) struct Rates {
     pub(super) lr: Number,
     pub(super) factor: Number,
     pub(super) weight_decay: Number,
-    /// The number of steps made.
+    /// The number of completed steps.
     pub(super) step: Number,
 }
 
@@ -71,15 +71,15 @@ pub(super) enum Phase {
     Update,
 }
 
-/// The updates of one phase of a parameter's step. The rule itself says which they are: it runs on tensors of the same
-/// shapes, and its updates are collected instead of run.
+/// The updates of one phase of a parameter's step. To find them, the rule runs on stand-in tensors of the same shapes,
+/// and its updates are collected instead of run.
 pub(super) struct Updates<R> {
     /// The rule, which the optimiser holds.
     rule: Weak<R>,
     phase: Phase,
     rates: Rates,
-    /// Shape, dtype and device of the target, the gradient and the state tensors. The tensors themselves are not held:
-    /// whoever replaces them would not be noticed.
+    /// Shape, dtype and device of the target, the gradient and the state tensors. The tensors themselves are not held,
+    /// since it would go unnoticed if they were replaced.
     like: Vec<(Vec<usize>, DType, Device)>,
     left: Mutex<Left>,
 }
@@ -87,7 +87,7 @@ pub(super) struct Updates<R> {
 /// What the latest collection found.
 #[derive(Default)]
 struct Left {
-    /// Tensors like the target, the gradient and the state, without memory for each element.
+    /// Tensors of the shape and dtype of the target, the gradient and the state, without memory for each element.
     stand_ins: Vec<Tensor>,
     /// The updates that no operation has taken yet.
     updates: VecDeque<Op>,

@@ -44,9 +44,9 @@ pub struct Lbfgs {
 pub struct LbfgsConfig {
     /// Learning rate, default 1.
     pub lr: f64,
-    /// The most iterations of a step. Default 20.
+    /// The largest number of iterations per step. Default 20.
     pub max_iter: usize,
-    /// The most evaluations of the loss in a step. Default `max_iter * 5 / 4`.
+    /// The largest number of evaluations of the loss per step. Default `max_iter * 5 / 4`.
     pub max_eval: Option<usize>,
     /// A step ends when no element of the gradient is larger. Default 1e-7.
     pub tolerance_grad: f64,

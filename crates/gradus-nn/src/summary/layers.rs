@@ -155,7 +155,7 @@ struct Known {
     ran: bool,
 }
 
-/// What is known of the model, and what ran.
+/// What is known about the model, and which parts of it ran.
 struct Log {
     known: Vec<Known>,
     /// The modules at each place: several, if they take no memory.

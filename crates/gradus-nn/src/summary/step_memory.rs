@@ -42,8 +42,8 @@ impl StepMemory {
         parts.iter().fold(self.parameters, |all, &n| all.saturating_add(n))
     }
 
-    /// What a training step with this input takes, measured while it runs a forward and a backward pass of the mean
-    /// square of the output. The model is left as it was: running statistics and generators are restored.
+    /// The memory that a training step with this input takes, measured while it runs a forward and a backward pass of
+    /// the mean square of the output. The model is left as it was: running statistics and generators are restored.
     ///
     /// The device's count of live bytes is read after each operation. What an operation allocates and frees by itself is
     /// not seen: on the CPU, a product packs one of its operands, which for a wide layer and a large batch may add a fifth

@@ -1,7 +1,7 @@
-//! Runs folders in the layout of ONNX's backend tests (`*/model.onnx`, `test_data_set_*/input_*.pb`, `output_*.pb`), and
-//! prints the failures by reason and a last line `N of M`. The tolerances are those of ONNX's own suite; with
-//! `--relative E` each output may differ by E of its largest value, and the errors are printed. With `--damage N`, N
-//! damaged copies of each model are run, and a panic is a failure.
+//! Runs folders in the layout of ONNX's backend tests (`*/model.onnx`, `test_data_set_*/input_*.pb`, `output_*.pb`),
+//! and prints the failures by reason and a last line `N of M`. The tolerances are those of ONNX's own suite; with
+//! `--relative E` each output may differ by `E` times its largest magnitude, and the errors are printed. With `--damage
+//! N`, N damaged copies of each model are run, and a panic is a failure.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -71,7 +71,7 @@ fn cases(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(cases)
 }
 
-/// Runs a case on all of its data. The error is a line that says what is wrong.
+/// Runs a case on all of its data sets. The error is one line that describes the failure.
 fn run(case: &Path, device: &Device, relative: Option<f64>) -> Result<(), String> {
     let model = OnnxModel::load(case.join("model.onnx"), device).map_err(|e| reason(&e))?;
     for set in 0.. {
@@ -105,7 +105,7 @@ fn run(case: &Path, device: &Device, relative: Option<f64>) -> Result<(), String
     Ok(())
 }
 
-/// Runs damaged copies of a model on the case's inputs. What comes out does not matter; a panic is a failure.
+/// Runs damaged copies of a model on the case's inputs. Results and errors are ignored; only a panic is a failure.
 fn try_damaged(case: &Path, device: &Device, copies: u64) -> Result<(), String> {
     let whole = std::fs::read(case.join("model.onnx")).map_err(|e| e.to_string())?;
     let data = case.join("test_data_set_0");
@@ -148,7 +148,7 @@ fn reason(error: &Error) -> String {
     format!("{operator} {} {list}", lines.first().unwrap_or(&""))
 }
 
-/// The largest difference, as a part of the largest value.
+/// The largest difference, relative to the largest magnitude.
 fn largest(have: &OnnxValue, want: &OnnxValue, device: &Device) -> Result<f64, String> {
     let (OnnxValue::Tensor(a), OnnxValue::Tensor(b)) = (have, want) else { return Err("not a tensor".to_owned()) };
     if (a.elem(), a.shape()) != (b.elem(), b.shape()) {

@@ -1,4 +1,4 @@
-//! Attention and what models do around it: rotary embedding, linear attention, a convolution with a cache.
+//! Attention, rotary embedding, linear attention, and causal convolution with a cache.
 
 use gradus_tensor::{AttentionOptions, Causal, ConvOptions, DType, Error, PadMode, Result, Scalar, Tensor};
 
@@ -16,7 +16,7 @@ pub(super) const ROWS: &[Row] = &[
     row("CausalConvWithState", &[27], causal_conv),
 ];
 
-/// `FlexAttention`, of the domain of previews.
+/// `FlexAttention`, of the preview domain.
 pub(super) const PREVIEW: &[Row] = &[row("FlexAttention", &[1], flex)];
 
 /// `[b, t, heads * d]` as `[b, heads, t, d]`.
@@ -36,7 +36,7 @@ fn merged(x: &Tensor) -> Result<Tensor> {
     x.permute(&[0, 2, 1, 3])?.reshape([b, t, h * d])
 }
 
-/// The mask that is added to the scores: the given one, the causal one and that of padded keys.
+/// The mask that is added to the scores. It combines the given mask, the causal mask and the mask of padded keys.
 fn bias(c: &Call<'_>, dtype: DType, lq: usize, lk: usize, past: usize) -> Result<Option<Tensor>> {
     let causal = c.flag("is_causal", false)?;
     let mut bias: Option<Tensor> = None;
@@ -129,7 +129,7 @@ fn attention(c: &Call<'_>) -> Values {
     Ok(vec![shaped(&y)?.into(), k.into(), v.into(), shown.to_dtype(q.dtype())?.into()])
 }
 
-/// Attention whose scores and weights sub-graphs change.
+/// Attention with sub-graphs that modify its scores and weights.
 fn flex(c: &Call<'_>) -> Values {
     let (q, k, v) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
     let (&[_, hq, _, d], &[_, hk, _, _]) = (q.shape(), k.shape()) else {
@@ -253,7 +253,7 @@ fn linear(c: &Call<'_>) -> Values {
     Ok(vec![merged(&y)?.to_dtype(dtype)?.into(), state.to_dtype(state_dtype)?.into()])
 }
 
-/// A convolution of each channel with the steps before, of which the last are a state.
+/// A causal convolution of each channel. The last steps of the previous call are its state.
 fn causal_conv(c: &Call<'_>) -> Values {
     let (x, w) = (c.tensor(0)?, c.tensor(1)?);
     let (&[b, channels, _], Some(&k)) = (x.shape(), w.shape().get(2)) else {

@@ -32,7 +32,7 @@ pub(super) const ROWS: &[Row] = &[
     row("BitCast", &[26], bit_cast),
 ];
 
-/// The number of a type by its name, as opset 1 writes it.
+/// The number of the type with this name, which opset 1 uses instead.
 fn number_of(name: &str) -> Result<i64> {
     const NAMES: [&str; 17] = [
         "UNDEFINED",
@@ -119,7 +119,7 @@ fn written(values: &[f64], elem: Elem) -> Vec<String> {
     values.iter().map(text).collect()
 }
 
-/// The same bits as another element type of the same size.
+/// Reinterprets the bits as another element type of the same size.
 fn bit_cast(c: &Call<'_>) -> Values {
     let (elem, x) = c.stored(0)?;
     let to = Elem::of_number(c.int("to", 0)?)?;

@@ -1,4 +1,4 @@
-//! Operators with sub-graphs, which the host runs: `If`, `Loop`, `Scan`, `SequenceMap`. And the constants.
+//! Operators with sub-graphs, which the host runs (`If`, `Loop`, `Scan`, `SequenceMap`), and constants.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn if_(c: &Call<'_>) -> Values {
     branch(c, if is_true(c.input(0)?)? { "then_branch" } else { "else_branch" }, Vec::new())
 }
 
-/// The values of one output of all rounds, joined along a new axis.
+/// The values of one output in all iterations, joined along a new axis.
 fn stacked(c: &Call<'_>, rounds: &[OnnxValue], axis: usize) -> Result<OnnxValue> {
     let mut tensors = Vec::new();
     let mut elem = Elem::F32;
@@ -90,7 +90,7 @@ fn loop_(c: &Call<'_>) -> Values {
     Ok(state)
 }
 
-/// The attribute's value for each of `n`, or `default`.
+/// The `n` values of an attribute; zeros if it is missing.
 fn each(c: &Call<'_>, name: &str, n: usize) -> Result<Vec<i64>> {
     match c.ints(name)? {
         None => Ok([0].into_iter().cycle().take(n).collect()),
@@ -115,7 +115,7 @@ fn scan(c: &Call<'_>) -> Values {
     scanned(c, all, carried, &axes, &reversed, &out_axes, &out_reversed)
 }
 
-/// `Scan` of opset 8: all values have a batch axis in front, and each element of the batch is scanned on its own.
+/// `Scan` of opset 8: all values have a leading batch axis, and each element of the batch is scanned separately.
 fn scan_of_batches(c: &Call<'_>, scans: usize) -> Values {
     if c.given(0).is_some() {
         return Err(unsupported("Scan of opset 8 with sequence lengths is not supported"));
@@ -247,6 +247,6 @@ fn constant_of_shape(c: &Call<'_>) -> Values {
     };
     let OnnxValue::Tensor(array) = value else { return Err(unsupported("a tensor of equal strings")) };
     let value = array.raw(c.device)?.reshape([1usize; 0])?;
-    // Owns its memory, as others may write to it.
+    // The result is copied into memory of its own, because other operators may write to it.
     Ok(vec![OnnxValue::Tensor(Array::stored(array.elem(), value.expand(shape)?.contiguous()?))])
 }

@@ -1,4 +1,4 @@
-//! Convolutions, and [`Window`], the window that convolutions and poolings of ONNX slide.
+//! Convolutions, and [`Window`], the sliding window of convolutions and poolings.
 
 use gradus_tensor::{ConvOptions, Error, PadMode, Result, Scalar, Tensor};
 
@@ -43,7 +43,7 @@ fn each(c: &Call<'_>, name: &str, rank: usize, default: i64) -> Result<Vec<usize
 }
 
 impl Window {
-    /// The window that a node describes. `kernel` is the weight's size, if there is one.
+    /// The window that a node describes. `kernel` is the spatial size of the weight, if there is one.
     pub(super) fn of(c: &Call<'_>, x: &Tensor, kernel: Option<&[usize]>) -> Result<Window> {
         let Some(spatial) = x.shape().get(2..) else {
             return Err(Error::shape("onnx", format!("shape {:?} has no axes besides batch and channels", x.shape())));
@@ -88,12 +88,12 @@ impl Window {
         Ok(window)
     }
 
-    /// How many elements of axis `i` lie from the first to the last element of the window.
+    /// The extent of the window along axis `i`, from its first to its last element, dilation included.
     pub(super) fn reach(&self, i: usize) -> usize {
         (self.kernel[i] - 1).saturating_mul(self.dilation[i]).saturating_add(1)
     }
 
-    /// The number of places along axis `i` of an input of size `n`.
+    /// The number of positions of the window along axis `i` of an input of size `n`.
     pub(super) fn places(&self, i: usize, n: usize) -> Result<usize> {
         let whole = n.saturating_add(self.pads[i].0).saturating_add(self.pads[i].1);
         match whole.checked_sub(self.reach(i)) {
@@ -139,7 +139,7 @@ fn conv_transpose(c: &Call<'_>) -> Values {
     let mut window = Window::of(c, &x, Some(&w.shape()[2..]))?;
     let extra = each(c, "output_padding", rank, 0)?;
     let want = c.ints("output_shape")?.map(sizes).transpose()?;
-    // The whole result, of which the pads are then cut off.
+    // The size of the whole result, from which the pads are then cut off.
     let full =
         |i: usize| x.shape()[2 + i].saturating_sub(1).saturating_mul(window.stride[i]).saturating_add(window.reach(i));
     let mut cuts = window.pads.clone();
@@ -188,7 +188,7 @@ fn conv_transpose(c: &Call<'_>) -> Values {
     Ok(one(y))
 }
 
-/// Convolution of pixels that a second input moves, two axes: the pixels are sampled first.
+/// Deformable convolution over two axes. The pixels at the shifted positions are sampled first.
 fn deform_conv(c: &Call<'_>) -> Values {
     let (x, w, offset) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
     let (groups, offset_groups) = (size(c.int("group", 1)?)?, size(c.int("offset_group", 1)?)?.max(1));
@@ -203,7 +203,7 @@ fn deform_conv(c: &Call<'_>) -> Values {
     {
         return Err(Error::shape("onnx", format!("offsets {:?} for {oh} x {ow} places", offset.shape())));
     }
-    // Where the window reads without an offset: [k, places].
+    // The positions that the window reads without offsets, as [k, positions].
     let base = |i: usize, count: usize, inner: usize, k: usize, k_inner: usize| -> Result<Tensor> {
         let place = |t: usize, at: usize| {
             let (k_at, o_at) = if i == 0 { (t / k_inner, at / inner) } else { (t % k_inner, at % inner) };
@@ -218,7 +218,7 @@ fn deform_conv(c: &Call<'_>) -> Values {
     let moves = offset.reshape([n, offset_groups, area, 2, places])?;
     let y = moves.select(3, 0)?.add(base(0, places, ow, area, kw)?)?;
     let sx = moves.select(3, 1)?.add(base(1, places, ow, area, kw)?)?;
-    // The pixels of each group, moved by the group's offsets.
+    // The pixels of each group, sampled at positions shifted by the offsets of the group.
     let image = x.reshape([n * offset_groups, channels / offset_groups, h * width])?;
     let at = [y, sx].map(|t| t.reshape([n * offset_groups, area * places]));
     let [y, sx] = at;
@@ -261,7 +261,7 @@ fn col2im(c: &Call<'_>) -> Values {
     if volume(&places)? != columns || spread > 1 << 40 {
         return Err(Error::shape("onnx", format!("{columns} columns for {places:?} places")));
     }
-    // Where each element of each block goes in the flattened image with its border.
+    // The position of each element of each block in the flattened, padded image.
     let mut index: Vec<i64> = Vec::new();
     for b in 0..area {
         for p in 0..columns {

@@ -1,4 +1,4 @@
-//! Operators that compute each element from those at the same place.
+//! Elementwise operators.
 
 use gradus_tensor::{DType, Error, Result, Tensor};
 
@@ -54,7 +54,7 @@ pub(super) const ROWS: &[Row] = &[
     row("PRelu", &[1, 6, 7, 9, 16], |c| {
         c.skip(&["consumed_inputs"]);
         let (x, mut slope) = (c.tensor(0)?, c.tensor(1)?);
-        // Before opset 7 a vector has one slope a channel.
+        // Before opset 7, a vector holds one slope per channel.
         for _ in 2..if c.opset() < 7 && slope.numel() > 1 { x.rank() } else { 0 } {
             slope = slope.unsqueeze(-1)?;
         }
@@ -98,7 +98,7 @@ pub(super) const ROWS: &[Row] = &[
     row("BitShift", &[11], bit_shift),
 ];
 
-/// A result in the dtype of `x`.
+/// Casts a result to the dtype of `x`.
 pub(super) fn like(x: &Tensor, result: Result<Tensor>) -> Values {
     Ok(one(result?.to_dtype(x.dtype())?))
 }
@@ -115,7 +115,7 @@ fn with(c: &Call<'_>, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Values {
     like(&x, f(&x))
 }
 
-/// The second operand aligned with the first by the attributes `broadcast` and `axis` of the first opsets.
+/// The operands, the second aligned with the first by the attributes `broadcast` and `axis` of early opsets.
 fn operands(c: &Call<'_>) -> Result<(Tensor, Tensor)> {
     c.skip(&["consumed_inputs"]);
     let (a, mut b) = (c.tensor(0)?, c.tensor(1)?);

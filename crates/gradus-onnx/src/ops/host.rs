@@ -1,11 +1,11 @@
-//! Shape arithmetic: operators on small integers that are on the host, without a tensor on the device. A function
-//! returns `None` if it does not apply, and the operator then runs on tensors.
+//! Shape arithmetic: operators on small integers on the host, which need no tensor on the device. If a function does
+//! not apply, it returns `None`, and the operator runs on tensors instead.
 
 use crate::elem::Elem;
 use crate::graph::{Call, axis};
 use crate::value::{Array, OnnxValue};
 
-/// The most elements of a result on the host.
+/// The largest number of elements of a result on the host.
 const MOST: usize = 4096;
 
 /// The integers of an input, if they are on the host.
@@ -20,7 +20,7 @@ fn host(elem: Elem, shape: Vec<usize>, values: Vec<i64>) -> Option<Array> {
     (in_range && values.len() <= MOST).then(|| Array::host(elem, shape, values))
 }
 
-/// An operator on two inputs of the same shape, or one of which is a single number.
+/// An operator on two inputs. They have the same shape, or one is a single number.
 fn pairs(c: &Call<'_>, result: Option<Elem>, f: fn(i64, i64) -> Option<i64>) -> Option<Array> {
     if c.inputs.len() != 2 {
         return None;
@@ -91,7 +91,7 @@ pub(super) fn not(c: &Call<'_>) -> Option<Array> {
     host(elem, shape.to_vec(), values.iter().map(|&v| i64::from(v == 0)).collect())
 }
 
-/// Between integers; the result of a float type is a tensor.
+/// Applies only between integer types; a result of a float type is a tensor.
 pub(super) fn cast(c: &Call<'_>) -> Option<Array> {
     let (_, shape, values) = ints(c, 0)?;
     let elem = c.elem_attribute("to").ok()?.filter(|e| matches!(e, Elem::I64 | Elem::I32 | Elem::Bool))?;
@@ -99,7 +99,7 @@ pub(super) fn cast(c: &Call<'_>) -> Option<Array> {
     host(elem, shape.to_vec(), values.collect())
 }
 
-/// Along axis 0 of a vector.
+/// Applies only to axis 0 of a vector.
 pub(super) fn gather(c: &Call<'_>) -> Option<Array> {
     let ((elem, shape, values), (_, index_shape, index)) = (ints(c, 0)?, ints(c, 1)?);
     if shape.len() != 1 || axis(c.int("axis", 0).ok()?, 1).is_err() {
@@ -124,7 +124,7 @@ pub(super) fn concat(c: &Call<'_>) -> Option<Array> {
     host(elem?, vec![all.len()], all)
 }
 
-/// Of a vector, with the positions as inputs.
+/// Applies only to a vector, with the positions given as inputs.
 pub(super) fn slice(c: &Call<'_>) -> Option<Array> {
     let (elem, shape, values) = ints(c, 0)?;
     let ([n], (_, _, &[start]), (_, _, &[end])) = (shape, ints(c, 1)?, ints(c, 2)?) else { return None };
@@ -150,7 +150,7 @@ pub(super) fn where_(c: &Call<'_>) -> Option<Array> {
     host(elem, shape.to_vec(), picked.collect())
 }
 
-/// A number or a vector becomes a vector of one row more or less.
+/// Applies only to a single number, which becomes a vector of one element.
 pub(super) fn unsqueeze(c: &Call<'_>) -> Option<Array> {
     let (elem, shape, values) = ints(c, 0)?;
     let axes = match c.given(1) {
@@ -176,7 +176,7 @@ pub(super) fn reshape(c: &Call<'_>) -> Option<Array> {
     (to == -1 || to == values.len() as i64).then(|| host(elem, vec![values.len()], values.to_vec()))?
 }
 
-/// The product of a vector.
+/// Applies only to the product of all elements of a vector.
 pub(super) fn reduce_prod(c: &Call<'_>) -> Option<Array> {
     let (elem, shape, values) = ints(c, 0)?;
     if shape.len() != 1 || c.has("axes") && !matches!(c.ints("axes").ok()??, [0 | -1]) {

@@ -22,7 +22,7 @@ pub(super) const ROWS: &[Row] = &[
     row("NonMaxSuppression", &[10, 11], non_max_suppression),
 ];
 
-/// Indices from 0, as i64; negative ones count from the end of an axis of `n`.
+/// Resolves indices into an axis of size `n`, of which negative ones count from the end. Returns i64.
 fn wrapped(index: &Tensor, n: usize) -> Result<Tensor> {
     let index = index.to_dtype(DType::I64)?;
     index.lt(0)?.where_(index.add(n as i64)?, &index)
@@ -53,7 +53,8 @@ fn gather_elements(c: &Call<'_>) -> Values {
     Ok(moved(elem, x.gather(at as isize, &wrapped(&index, x.shape()[at])?)?))
 }
 
-/// Positions in the flattened axes that the last axis of `index` counts, of which `sizes` are the sizes.
+/// Each vector along the last axis of `index` addresses an element of a block of shape `sizes`. Returns their positions
+/// in the flattened block.
 fn positions(index: &Tensor, sizes: &[usize]) -> Result<Tensor> {
     let mut flat: Option<Tensor> = None;
     for (i, &n) in sizes.iter().enumerate() {
@@ -137,7 +138,7 @@ fn scatter_nd(c: &Call<'_>) -> Values {
     Ok(moved(elem, y.reshape(x.shape())?))
 }
 
-/// Writes new steps into a cache `[batch, .., sequence, ..]`, each sequence at a place of its own.
+/// Writes new steps into a cache `[batch, .., sequence, ..]`, each sequence at its own position.
 fn tensor_scatter(c: &Call<'_>) -> Values {
     let ((elem, past), (_, update)) = (c.stored(0)?, c.stored(1)?);
     let at = axis(c.int("axis", -2)?, past.rank())?;
@@ -182,7 +183,7 @@ fn compress(c: &Call<'_>) -> Values {
     Ok(moved(elem, x.index_select(at as isize, &Tensor::from_vec(&kept, [kept.len()], c.device)?)?))
 }
 
-/// The corners of a box, lower first.
+/// The corners of a box, the lower one first.
 fn corners(b: &[f32], centred: bool) -> [f32; 4] {
     let &[p, q, r, s] = b else { return [0.0; 4] };
     if centred {
@@ -199,7 +200,7 @@ fn overlap(a: [f32; 4], b: [f32; 4]) -> f32 {
     if whole > 0.0 { both / whole } else { 0.0 }
 }
 
-/// Boxes that overlap no better one, found on the host.
+/// Selects the boxes that do not overlap a box with a higher score. Runs on the host.
 fn non_max_suppression(c: &Call<'_>) -> Values {
     let (boxes, scores) = (c.tensor(0)?, c.tensor(1)?);
     let (&[batches, spots, 4], &[of, classes, per_class]) = (boxes.shape(), scores.shape()) else {

@@ -39,7 +39,7 @@ fn gemm(c: &Call<'_>) -> Values {
     Ok(one(y.to_dtype(dtype)?))
 }
 
-/// The determinant of matrices, by elimination on the host.
+/// The determinants of matrices, by elimination on the host.
 fn det(c: &Call<'_>) -> Values {
     let x = c.tensor(0)?;
     let &[.., rows, n] = x.shape() else { return Err(Error::shape("onnx", "matrices belong here")) };
@@ -76,7 +76,7 @@ fn det(c: &Call<'_>) -> Values {
         product
     };
     let results: Vec<f64> = match n {
-        // The product of no numbers.
+        // The determinant of an empty matrix is an empty product.
         0 => (0..lead.iter().product::<usize>()).map(|_| 1.0).collect(),
         _ => values.chunks_exact(n * n).map(one_of).collect(),
     };

@@ -12,7 +12,7 @@ pub(super) const ROWS: &[Row] = &[
     }),
 ];
 
-/// The loss of logarithms of probabilities `[n, classes, ..]`.
+/// The loss for log-probabilities `[n, classes, ..]`.
 fn loss(c: &Call<'_>, log: &Tensor) -> Result<Tensor> {
     let reduction = match c.text("reduction", "mean")? {
         "none" => Reduction::None,

@@ -25,7 +25,7 @@ pub(super) const ROWS: &[Row] = &[
     row("LabelEncoder", &[1, 2, 4], label_encoder),
 ];
 
-/// The elements of a list of labels as text that is equal if the labels are.
+/// The elements of a list of labels as strings, which are equal exactly if the labels are.
 fn keys(value: &OnnxValue, c: &Call<'_>) -> Result<Vec<String>> {
     match value {
         OnnxValue::Strings(s) => Ok(s.values.clone()),
@@ -37,7 +37,7 @@ fn keys(value: &OnnxValue, c: &Call<'_>) -> Result<Vec<String>> {
     }
 }
 
-/// A list of labels that attributes give, one for each type.
+/// A list of labels from the attributes, of which there is one for each type.
 fn list(c: &Call<'_>, what: &str) -> Result<OnnxValue> {
     if let Some(value) = c.value(&format!("{what}_tensor"))? {
         return Ok(value.clone());

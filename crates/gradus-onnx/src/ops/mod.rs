@@ -1,4 +1,4 @@
-//! The table of operators: one row each, in files by family.
+//! The table of operators: one row for each, grouped into files by family.
 
 mod attention;
 mod cast;

@@ -41,7 +41,7 @@ pub(super) const ROWS: &[Row] = &[
     row("OneHot", &[9, 11], one_hot),
 ];
 
-/// A result of the same element type as the input that it was moved from.
+/// A result with the element type of the input whose elements it holds.
 pub(super) fn moved(elem: Elem, tensor: Tensor) -> Vec<OnnxValue> {
     vec![OnnxValue::Tensor(Array::stored(elem, tensor))]
 }
@@ -59,7 +59,7 @@ fn shape(c: &Call<'_>) -> Values {
     Ok(vec![c.upload(Elem::I64, vec![part.len()], part)])
 }
 
-/// The shape that `Reshape` asks for: 0 keeps an axis, -1 is inferred.
+/// The shape that `Reshape` requests: 0 keeps the size of an axis, and -1 is inferred.
 fn target(from: &[usize], to: &[i64], allow_zero: bool) -> Result<Vec<usize>> {
     let mut shape = Vec::new();
     for (i, &n) in to.iter().enumerate() {

@@ -48,7 +48,7 @@ pub(super) const ROWS: &[Row] = &[
     row("Dropout", &[1, 6, 7, 10, 12, 13, 22], dropout),
 ];
 
-/// Before opset 13 the axes from `axis` on are one.
+/// Before opset 13, the axes from `axis` on are treated as one.
 fn softmax(c: &Call<'_>, f: fn(&Tensor, isize) -> Result<Tensor>) -> Values {
     let x = c.tensor(0)?;
     if c.opset() >= 13 {
@@ -60,7 +60,7 @@ fn softmax(c: &Call<'_>, f: fn(&Tensor, isize) -> Result<Tensor>) -> Values {
     Ok(one(f(&flat, 1)?.reshape(x.shape())?))
 }
 
-/// One value a channel, along axis 1 of `rank` axes.
+/// Reshapes one value per channel to broadcast along axis 1 of `rank` axes.
 fn channels(v: &Tensor, rank: usize) -> Result<Tensor> {
     let mut v = v.clone();
     for _ in 2..rank {
@@ -77,7 +77,7 @@ fn batch_norm(c: &Call<'_>) -> Values {
     let training = if c.opset() >= 14 {
         c.flag("training_mode", false)?
     } else {
-        // Up to opset 6 an attribute says so, and until 13 the number of outputs.
+        // Before opset 14, the number of outputs tells whether this is training; before opset 7, `is_test` does too.
         c.node.outputs.len() > 1 && (c.opset() >= 7 || c.int("is_test", 0)? == 0)
     };
     if !training {
@@ -147,7 +147,7 @@ fn group_norm(c: &Call<'_>) -> Values {
         return Err(Error::argument("onnx", format!("{groups} groups of {count} channels")));
     }
     if c.opset() < 21 {
-        // One number a group.
+        // One number per group.
         (weight, bias) = (weight.repeat_interleave(count / groups, 0)?, bias.repeat_interleave(count / groups, 0)?);
     }
     Ok(one(x.group_norm(groups, Some(&weight), Some(&bias), eps)?))

@@ -1,4 +1,4 @@
-//! Poolings. Those that Gradus has as operations are run by these; all others as reductions over sliding views.
+//! Poolings. Gradus runs those that it supports as single operations, and all others as reductions over sliding views.
 
 use gradus_tensor::{DType, Error, PadMode, PoolOptions, Result, Scalar, Tensor};
 
@@ -27,7 +27,7 @@ fn global(c: &Call<'_>, f: impl FnOnce(&Tensor, &[isize]) -> Result<Tensor>) -> 
     Ok(one(f(&x, &axes)?))
 }
 
-/// The window, and how much the pads at the ends grow if the number of places is rounded up.
+/// The window, and how much each end pad must grow if the number of positions is rounded up.
 fn window(c: &Call<'_>, x: &Tensor) -> Result<(Window, Vec<usize>)> {
     let w = Window::of(c, x, None)?;
     let ceil = c.flag("ceil_mode", false)?;
@@ -36,7 +36,7 @@ fn window(c: &Call<'_>, x: &Tensor) -> Result<(Window, Vec<usize>)> {
         let whole = n.saturating_add(w.pads[i].0).saturating_add(w.pads[i].1);
         let left = whole.saturating_sub(w.reach(i)) % w.stride[i];
         let next = (whole.saturating_sub(w.reach(i)) / w.stride[i] + 1).saturating_mul(w.stride[i]);
-        // One more window, unless it would begin in the padding after the end.
+        // Adds one more window, unless it would begin in the padding at the end.
         if ceil && left > 0 && next < n.saturating_add(w.pads[i].0) {
             next.saturating_add(w.reach(i)).saturating_sub(whole)
         } else {
@@ -47,7 +47,7 @@ fn window(c: &Call<'_>, x: &Tensor) -> Result<(Window, Vec<usize>)> {
     Ok((w, more))
 }
 
-/// The input with its pads, and the windows in as many last axes as the window has.
+/// The windows of the padded input. The elements of a window lie along the last axes, one axis for each of the window.
 fn windows(x: &Tensor, w: &Window, more: &[usize], fill: Scalar) -> Result<Tensor> {
     let mut sides = vec![(0, 0), (0, 0)];
     for (i, &(before, after)) in w.pads.iter().enumerate() {
@@ -61,12 +61,12 @@ fn windows(x: &Tensor, w: &Window, more: &[usize], fill: Scalar) -> Result<Tenso
     Ok(y)
 }
 
-/// The last axes, as many as the window has.
+/// The last axes, along which the elements of a window lie.
 fn last(w: &Window) -> Vec<isize> {
     (1..=w.kernel.len() as isize).map(|i| -i).collect()
 }
 
-/// The least number of a dtype.
+/// The smallest number of a dtype.
 fn least(dtype: DType) -> Scalar {
     match dtype {
         DType::I8 => Scalar::Int(-128),
@@ -82,7 +82,7 @@ fn fixed<const N: usize>(values: &[usize]) -> Result<[usize; N]> {
     values.try_into().map_err(|_| unsupported("a pooling over other than 1 to 3 axes"))
 }
 
-/// The options of Gradus's own pooling, if it has such a window.
+/// The options of Gradus's own pooling, if it supports this window.
 fn plain<const N: usize>(w: &Window, more: &[usize]) -> Option<([usize; N], PoolOptions<N>)> {
     let even = w.pads.iter().zip(&w.kernel).all(|(&(before, after), &k)| before == after && before <= k / 2);
     if w.kernel.len() != N || !even || more.iter().any(|&m| m > 0) {
@@ -109,7 +109,7 @@ fn max_pool(c: &Call<'_>) -> Values {
         }
         return Ok(one(windows(&x, &w, &more, least(x.dtype()))?.max(&last(&w), false)?));
     }
-    // The place of each element of the input, along with the elements.
+    // The position of each element of the input, for the indices of the maxima.
     let n = x.numel();
     let spatial = &x.shape()[2..];
     let mut index = Tensor::arange(0, n as i64, 1, DType::I64, c.device)?;
@@ -143,7 +143,8 @@ fn average_pool(c: &Call<'_>) -> Values {
         }
     }
     let sums = windows(&x, &w, &more, Scalar::Float(0.0))?.sum(&last(&w), false)?;
-    // What counts: the elements, or these with the pads, but not what rounding up has added.
+    // The divisor counts the elements of the input and, with `count_include_pad`, those of the pads, but not the
+    // padding that rounding up has added.
     let mut counted = x.shape().to_vec();
     (counted[0], counted[1]) = (1, 1);
     let none: Vec<usize> = more.iter().map(|_| 0).collect();
@@ -183,7 +184,8 @@ fn max_unpool(c: &Call<'_>) -> Values {
     if shape.len() != x.rank() {
         return Err(Error::shape("onnx", format!("output_shape {shape:?} for {} axes", x.rank())));
     }
-    // The places count through the result without `output_shape`, which lies in the corner of the one with it.
+    // The indices refer to the result as it is without `output_shape`. With it, that result fills the first corner of a
+    // larger one.
     let flat = Tensor::zeros([volume(&small)?], x.dtype(), c.device)?;
     let y = flat.scatter(0, &index.reshape([index.numel()])?, &x.reshape([x.numel()])?)?.reshape(&small)?;
     let room = |(&want, &have): (&usize, &usize)| (0, want as isize - have as isize);

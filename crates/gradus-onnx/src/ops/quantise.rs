@@ -21,7 +21,8 @@ pub(super) const ROWS: &[Row] = &[
     row("QLinearConv", &[10], q_linear_conv),
 ];
 
-/// A scale or zero point in the shape of `x`: one number, one for each place along an axis, or one for each block.
+/// Expands a scale or zero point to the shape `x`. It has one number for the tensor, for each index along an axis, or
+/// for each block.
 fn spread(c: &Call<'_>, scale: &Tensor, x: &[usize]) -> Result<Tensor> {
     c.skip(&["axis", "block_size"]);
     if scale.numel() == 1 {
@@ -57,7 +58,7 @@ fn exact(c: &Call<'_>) -> DType {
     if c.device.backend().supports(DType::F64) { DType::F64 } else { DType::F32 }
 }
 
-/// Rounds and limits to an integer type, or encodes as a small float.
+/// Rounds and clamps to an integer type, or encodes as a small float.
 fn stored(x: &Tensor, elem: Elem, saturate: bool) -> Result<OnnxValue> {
     let tensor = match elem.range() {
         Some((lo, hi)) => x.clamp(lo as f64, hi as f64)?.to_dtype(elem.stored())?,
@@ -111,7 +112,8 @@ fn dynamic(c: &Call<'_>) -> Values {
     Ok(vec![stored(&y, Elem::U8, true)?, scale.into(), zero.to_dtype(DType::U8)?.into()])
 }
 
-/// An input less its zero point (one, or one for each place along `along`), exactly, in f64 or i32.
+/// An input minus its zero point, computed exactly in f64 or i32. There is one zero point, or one for each index along
+/// `along`.
 fn centred(c: &Call<'_>, input: usize, zero: usize, along: Option<isize>, dtype: DType) -> Result<Tensor> {
     let x = values_of(c, input)?.to_dtype(dtype)?;
     if c.given(zero).is_none() {
@@ -135,7 +137,7 @@ fn mat_mul_integer(c: &Call<'_>) -> Values {
     Ok(one(a.matmul(&b)?.to_dtype(DType::I32)?))
 }
 
-/// `value * scale` in a type of the model.
+/// Multiplies by a scale, and converts to the output type of the model.
 fn rescaled(c: &Call<'_>, y: &Tensor, factor: &Tensor, zero: usize) -> Values {
     let elem = c.array(zero)?.elem();
     let y = y.mul(factor)?;

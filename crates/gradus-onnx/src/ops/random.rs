@@ -20,7 +20,7 @@ pub(super) const ROWS: &[Row] = &[
     row("Multinomial", &[7, 22], |c| {
         let (x, n) = (c.tensor(0)?, size(c.int("sample_size", 1)?)?);
         let to = dtype(c, DType::I32)?;
-        // The input holds logarithms of probabilities.
+        // The input holds log-probabilities.
         Ok(one(draw(c, |g| x.softmax(-1)?.multinomial(n, true, g))?.to_dtype(to)?))
     }),
 ];
@@ -37,7 +37,7 @@ pub(super) fn draw(c: &Call<'_>, f: impl FnOnce(&mut Generator) -> Result<Tensor
     if c.has("seed") {
         let seed = match c.float("seed", 0.0) {
             Ok(seed) => u64::from((seed as f32).to_bits()),
-            // Of `Dropout` it is an integer.
+            // The seed of `Dropout` is an integer.
             Err(_) => c.int("seed", 0)? as u64,
         };
         return f(&mut Generator::new(seed));

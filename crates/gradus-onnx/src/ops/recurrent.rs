@@ -20,7 +20,7 @@ enum Cell {
     Lstm,
 }
 
-/// An activation with its two numbers.
+/// An activation with its parameters alpha and beta.
 struct Activation {
     name: String,
     alpha: Option<f64>,
@@ -57,9 +57,9 @@ struct Direction {
     peepholes: Option<Tensor>,
     activations: Vec<Activation>,
     clip: Option<f64>,
-    /// Of a GRU: whether the reset gate acts after the product with the hidden state.
+    /// For a GRU: whether the reset gate is applied after the product with the hidden state.
     reset_after: bool,
-    /// Of an LSTM: whether the forget gate is the input gate's rest.
+    /// For an LSTM: whether the forget gate is 1 minus the input gate.
     coupled: bool,
     hidden: usize,
 }
@@ -81,7 +81,7 @@ impl Direction {
         x.narrow(-1, i * self.hidden, self.hidden)
     }
 
-    /// One step: `x` is the input's product with the weights and has the biases.
+    /// Computes one step. `x` is the product of the input with its weights, with the biases added.
     fn step(&self, cell: Cell, x: &Tensor, h: &Tensor, state: &Tensor) -> Result<(Tensor, Tensor)> {
         match cell {
             Cell::Rnn => {
@@ -138,7 +138,7 @@ fn activations(c: &Call<'_>, cell: Cell, directions: usize) -> Result<Vec<Vec<Ac
     if names.len() != directions * defaults.len() {
         return Err(Error::argument("onnx", format!("{} activations for {directions} directions", names.len())));
     }
-    // The numbers are listed only for those activations that have them.
+    // The lists hold values only for the activations that have such a parameter.
     let mut alphas = c.floats("activation_alpha")?.unwrap_or_default().iter();
     let mut betas = c.floats("activation_beta")?.unwrap_or_default().iter();
     let mut all: Vec<Vec<Activation>> = Vec::new();
@@ -207,7 +207,7 @@ fn recurrent(c: &Call<'_>, cell: Cell) -> Values {
     let clip = c.has("clip").then(|| c.float("clip", 0.0)).transpose()?;
     let reset_after = cell == Cell::Gru && c.flag("linear_before_reset", false)?;
     let coupled = cell == Cell::Lstm && c.flag("input_forget", false)?;
-    // Whether each sequence goes on at a step, as [steps, batch, 1].
+    // Whether each sequence has each step, as [steps, batch, 1].
     let alive = match &lengths {
         None => None,
         Some(lengths) => {

@@ -39,7 +39,7 @@ fn sum(x: &Tensor, axes: &[isize], keep: bool) -> Result<Tensor> {
     x.sum(axes, keep)
 }
 
-/// The axes: an input from opset `as_input` on, and an attribute before.
+/// The axes: an input from opset `as_input` on, and an attribute in earlier opsets.
 pub(super) fn axes_of(c: &Call<'_>, input: usize, as_input: i64) -> Result<Option<Vec<i64>>> {
     if c.opset() >= as_input {
         return Ok(c.optional_ints(input)?.map(|axes| axes.to_vec()));
@@ -66,7 +66,7 @@ fn log_sum_exp(x: &Tensor, axes: &[isize], keep: bool) -> Result<Tensor> {
     x.to_dtype(x.dtype().to_float())?.logsumexp(axes, keep)
 }
 
-/// The largest or smallest element; of none, the end of the dtype's range.
+/// The largest or smallest element. Without elements, it is the end of the dtype's range.
 fn extreme(x: &Tensor, axes: &[isize], keep: bool, largest: bool) -> Result<Tensor> {
     if x.dtype() == DType::Bool {
         return if largest { x.any(axes, keep) } else { x.all(axes, keep) };
@@ -122,13 +122,13 @@ fn top_k(c: &Call<'_>) -> Values {
     Ok(vec![values.into(), indices.into()])
 }
 
-/// Rows in the order of their elements.
+/// Compares rows lexicographically.
 fn compare(a: &[f64], b: &[f64]) -> std::cmp::Ordering {
     let mut pairs = a.iter().zip(b);
     pairs.find_map(|(x, y)| Some(x.total_cmp(y)).filter(|o| o.is_ne())).unwrap_or(std::cmp::Ordering::Equal)
 }
 
-/// The different elements, or slices along an axis, found on the host.
+/// The distinct elements, or distinct slices along an axis. Runs on the host.
 fn unique(c: &Call<'_>) -> Values {
     let x = c.tensor(0)?;
     let sorted = c.flag("sorted", true)?;

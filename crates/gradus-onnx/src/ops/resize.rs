@@ -1,5 +1,5 @@
-//! `Resize` and `Upsample`. Every mode is separable: along an axis, a pixel is a weighted sum of a few pixels, whose
-//! places and weights the host computes.
+//! `Resize` and `Upsample`. Every mode is separable: along an axis, a pixel is a weighted sum of a few input pixels,
+//! whose positions and weights the host computes.
 
 use gradus_tensor::{DType, Error, Result, Tensor};
 
@@ -14,7 +14,7 @@ pub(super) const ROWS: &[Row] = &[
     row("Upsample", &[1, 7, 9, 10], scaled),
 ];
 
-/// How pixels lie over each other, and what lies between them.
+/// How output pixels map to input positions, and how values between pixels are interpolated.
 struct How<'a> {
     coordinates: &'a str,
     mode: &'a str,
@@ -77,7 +77,8 @@ fn cubic(x: f64, a: f64) -> f64 {
     }
 }
 
-/// The first pixel that counts, relative to the last at or before a position less than a pixel away, and the weights.
+/// The weights of the pixels around a position that lies `ratio` (above 0, up to 1) after a pixel, and the offset of
+/// the first weighted pixel from that pixel.
 fn weights(how: &How<'_>, scale: f64, ratio: f64) -> (i64, Vec<f64>) {
     let scale = if how.antialias { scale.min(1.0) } else { 1.0 };
     let reach = if how.mode == "cubic" { 2.0 } else { 1.0 };
@@ -94,7 +95,7 @@ fn weights(how: &How<'_>, scale: f64, ratio: f64) -> (i64, Vec<f64>) {
     (first, w)
 }
 
-/// The most weights that the host computes for an axis.
+/// The largest number of weights that the host computes for an axis.
 const MOST: usize = 1 << 22;
 
 /// Resizes one axis.
@@ -108,7 +109,7 @@ fn along(x: &Tensor, how: &How<'_>, a: &Axis) -> Result<Tensor> {
     }
     let device = x.device();
     let last = a.from as i64 - 1;
-    // The places and weights of each tap, for all pixels of the output.
+    // The positions and weights of each tap, for all pixels of the output.
     let mut places: Vec<Vec<i64>> = Vec::new();
     let mut parts: Vec<Vec<f64>> = Vec::new();
     let mut outside: Vec<bool> = Vec::new();
@@ -133,7 +134,7 @@ fn along(x: &Tensor, how: &How<'_>, a: &Axis) -> Result<Tensor> {
             parts[k].push(kept(tap) / sum);
         }
     }
-    // A vector along the axis.
+    // Reshapes a vector to lie along the axis.
     let shaped = |v: Tensor| -> Result<Tensor> {
         let mut v = v;
         for _ in a.at + 1..x.rank() {
@@ -189,7 +190,7 @@ fn floats(c: &Call<'_>, input: usize) -> Result<Option<Vec<f64>>> {
     }
 }
 
-/// The operators before opset 11: factors only, from the corner of the first pixel.
+/// The operators before opset 11, which know only factors, relative to the corner of the first pixel.
 fn scaled(c: &Call<'_>) -> Values {
     let shape = c.array(0)?.shape();
     let scales = match c.opset() >= 9 {

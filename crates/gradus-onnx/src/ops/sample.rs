@@ -57,7 +57,8 @@ fn positions(points: &Tensor, n: usize, how: GridSample) -> Result<Tensor> {
     }
 }
 
-/// Samples of volumes `[n, c, d, h, w]` at `[n, .., 3]`, between the eight pixels around a point or at the nearest.
+/// Samples volumes `[n, c, d, h, w]` at points `[n, .., 3]`: interpolates between the eight pixels around a point, or
+/// takes the nearest pixel.
 fn volume_sample(x: &Tensor, grid: &Tensor, how: GridSample) -> Result<Tensor> {
     let &[n, channels, d, h, w] = x.shape() else {
         return Err(unsupported("GridSample over other than 2 or 3 axes"));
@@ -78,8 +79,9 @@ fn volume_sample(x: &Tensor, grid: &Tensor, how: GridSample) -> Result<Tensor> {
     pixels(&flat, &dims, &at, how.mode == Sampling::Nearest)?.reshape([n, channels, od, oh, ow])
 }
 
-/// The values of images `[n, c, pixels]` of the sizes `dims` at points, whose positions `at` are `[n, points]` for each
-/// axis: between the pixels around a point, or at the nearest. Outside of the image lie zeros.
+/// Samples images `[n, c, pixels]`, whose spatial sizes are `dims`, at points. `at` holds their positions `[n, points]`
+/// along each axis. Interpolates between the pixels around a point, or takes the nearest pixel. Outside the image, the
+/// values are 0.
 pub(super) fn pixels(flat: &Tensor, dims: &[usize], at: &[Tensor], nearest: bool) -> Result<Tensor> {
     let mut sum: Option<Tensor> = None;
     for corner in 0..if nearest { 1 } else { 1 << dims.len() } {
@@ -133,7 +135,7 @@ fn affine_grid(c: &Call<'_>) -> Values {
             false => at.mul(2.0)?.add(1.0)?.div(n as f64)?.sub(1.0),
         }
     };
-    // The last axis of the image comes first.
+    // Coordinates begin with that of the last axis.
     let mut columns = Vec::new();
     for i in (0..rank).rev() {
         let mut at = line(dims[i])?;
@@ -148,7 +150,7 @@ fn affine_grid(c: &Call<'_>) -> Values {
     Ok(one(grid.reshape([&[batch], dims, &[rank]].concat())?))
 }
 
-/// The most samples of one region.
+/// The largest number of samples of one region.
 const MOST_SAMPLES: usize = 1 << 22;
 
 fn roi_align(c: &Call<'_>) -> Values {
@@ -183,7 +185,7 @@ fn roi_align(c: &Call<'_>) -> Values {
         if samples.saturating_mul(rows).saturating_mul(columns) > MOST_SAMPLES {
             return Err(unsupported(format!("a region of {h} x {w} pixels")));
         }
-        // For each of the four pixels around a sample: its place and weight.
+        // For each of the four pixels around a sample, its position and weight.
         let mut places: [Vec<i64>; 4] = Default::default();
         let mut weights: [Vec<f64>; 4] = Default::default();
         for bin in 0..rows * columns {

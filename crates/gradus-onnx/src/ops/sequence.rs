@@ -26,7 +26,7 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("SequenceInsert", &[11], |c| {
         let mut values = c.sequence(0)?.to_vec();
-        // A place may be the end.
+        // The position may be the end of the sequence.
         let at = match c.number(2)? {
             None => values.len(),
             Some(at) if at as i64 == values.len() as i64 => values.len(),
@@ -65,7 +65,7 @@ fn sequence(values: Vec<OnnxValue>) -> Values {
     Ok(vec![OnnxValue::Sequence(Arc::new(values))])
 }
 
-/// A place in a sequence of `n`, if the input gives one.
+/// A position in a sequence of length `n`, if the input is present.
 fn place(c: &Call<'_>, input: usize, n: usize) -> Result<Option<usize>> {
     c.number(input)?.map(|at| axis(at as i64, n)).transpose()
 }

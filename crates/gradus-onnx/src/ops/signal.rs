@@ -19,7 +19,7 @@ pub(super) const ROWS: &[Row] = &[
     row("MelWeightMatrix", &[17], mel),
 ];
 
-/// The longest transform: its matrix has the square of this many elements.
+/// The length of the longest transform, whose matrix has the square of this number of elements.
 const LONGEST: usize = 1 << 12;
 
 /// A transform along the last axis, of real numbers or of real and imaginary parts.
@@ -68,7 +68,7 @@ impl Transform {
         }
         let half = n / 2 + 1;
         if self.inverse && self.onesided {
-            // The other half is the conjugate of this one.
+            // The other half is the complex conjugate of this half.
             let (re, im) = (self.fitted(real, half)?, imaginary.map(|im| self.fitted(im, half)).transpose()?);
             let (cos, sin) = self.tables(half, n, real)?;
             let weight = |k: usize| if k == 0 || 2 * k == n { 1.0 } else { 2.0 } / n as f64;
@@ -83,7 +83,7 @@ impl Transform {
         }
         let to = if self.onesided { half } else { n };
         let (cos, sin) = self.tables(n, to, real)?;
-        // e^(-i a) = cos a - i sin a, and the conjugate in the inverse.
+        // The transform uses e^(-i a) = cos a - i sin a, and its inverse the conjugate.
         let sin = if self.inverse { sin } else { sin.neg()? };
         let re = self.fitted(real, n)?;
         let (mut a, mut b) = (re.matmul(&cos)?, re.matmul(&sin)?);

@@ -22,7 +22,7 @@ fn strings(shape: Vec<usize>, values: Vec<String>) -> OnnxValue {
     OnnxValue::Strings(Arc::new(Strings { shape, values }))
 }
 
-/// For each place of the result, the place in an operand of this shape.
+/// For each position of the result, the position in an operand of this shape.
 fn places(shape: &[usize], result: &[usize]) -> Vec<usize> {
     let n: usize = result.iter().product();
     let place = |mut flat: usize| {
@@ -128,7 +128,7 @@ fn normalise(c: &Call<'_>) -> Values {
     Ok(vec![strings(shape, values)])
 }
 
-/// The words of an input as numbers that are equal if the words are.
+/// The words of an input as numbers, which are equal exactly if the words are.
 fn words(c: &Call<'_>, pool: &mut Vec<usize>) -> Result<(Vec<usize>, Vec<usize>)> {
     let mut numbers: HashMap<String, usize> = HashMap::new();
     let mut number = |word: String| {
@@ -184,7 +184,7 @@ fn tf_idf(c: &Call<'_>) -> Values {
     for row in 0..rows {
         let line = words.get(row * length..(row + 1) * length).unwrap_or_default();
         for n in shortest.max(1)..=longest {
-            // Single words are not further apart.
+            // Skips do not apply to single words.
             for step in 1..=if n == 1 { 1 } else { skips.saturating_add(1).min(length.max(1)) } {
                 for start in 0..length {
                     let gram: Vec<usize> =

@@ -8,7 +8,7 @@ use crate::value::OnnxValue;
 
 type Values = Result<Vec<OnnxValue>>;
 
-/// The operator that differentiates a part of its own graph, which the planner gives it as the attribute `body`.
+/// The operator that differentiates a part of its own graph. The planner passes that part as the attribute `body`.
 pub(crate) const GRADIENT: &str = "Gradient";
 
 pub(super) const ROWS: &[Row] = &[
@@ -40,7 +40,7 @@ fn gradient(c: &Call<'_>) -> Values {
     let options = if further { BackwardOptions::new().create_graph() } else { BackwardOptions::new() };
     let ones = y.ones_like()?;
     let gradients = grad(&[&y], &xs.iter().collect::<Vec<_>>(), Some(&[&ones]), options)?;
-    // What y does not depend on has the gradient 0.
+    // If y does not depend on an input, the gradient of that input is 0.
     let or_zero = |(g, x): (Option<Tensor>, &Tensor)| Ok(g.map_or_else(|| x.zeros_like(), Ok)?.into());
     gradients.into_iter().zip(&xs).map(or_zero).collect()
 }

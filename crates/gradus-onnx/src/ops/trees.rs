@@ -43,7 +43,7 @@ fn trees(c: &Call<'_>) -> Values {
     if rows.saturating_mul(outputs) > 1 << 24 || !(0..=3).contains(&how) {
         return Err(unsupported(format!("{rows} rows of {outputs} targets, aggregated by function {how}")));
     }
-    // The members of each node that asks for one of several values, NaN between them.
+    // For each node that tests for membership in a set, the members of its set. NaN separates the sets in the list.
     let mut members: Vec<HashSet<u64>> = Vec::new();
     let values = numbers(c, "membership_values")?;
     let mut sets = values.split(|v| v.is_nan());
@@ -54,7 +54,7 @@ fn trees(c: &Call<'_>) -> Values {
     let broken = || Error::argument("onnx", "the nodes of a tree do not fit together");
     let leaf = |input: &[f64], root: usize| -> Result<usize> {
         let mut node = root;
-        // A path that is longer than the trees have nodes runs in a circle.
+        // A path with more steps than there are nodes is a cycle.
         for _ in 0..=modes.len() {
             let at = |list: &[i64]| list.get(node).copied().ok_or_else(broken);
             let value = usize::try_from(at(feature_of)?).ok().and_then(|f| input.get(f)).copied().ok_or_else(broken)?;

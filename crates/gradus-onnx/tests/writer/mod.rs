@@ -1,6 +1,6 @@
 //! A small writer of the messages of `onnx.proto`, for files that no exporter would make.
 
-/// A message in the making.
+/// A message under construction.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Message(pub(crate) Vec<u8>);
 
@@ -41,7 +41,7 @@ pub(crate) fn node(op: &str, inputs: &[&str], outputs: &[&str], name: &str) -> M
     m.bytes(3, name).bytes(4, op)
 }
 
-/// A value of f32 with these sizes.
+/// The declaration of an f32 value with these sizes.
 pub(crate) fn value(name: &str, shape: &[i64]) -> Message {
     let dims = shape.iter().map(|&n| Message::default().int(1, n));
     let tensor = Message::default().int(1, 1).message(2, Message::default().each(1, dims));

@@ -381,7 +381,7 @@ pub fn allow_mutation_on_saved_tensors_guard() -> GradModeGuard {
 ///   `recip`, `rsqrt`, `softplus`, `sinh`, `cosh`, `tan`, `asin` and `acos`
 /// - everything else computes in the dtype of its operands, which promote
 ///
-/// Recurrent layers, other than in PyTorch, stay in f32.
+/// Recurrent layers, unlike in PyTorch, stay in f32.
 ///
 /// Integers and f64 are never cast. Each use of a parameter casts it anew, and the casts are part of the graph, so
 /// gradients are right to any order, in a [`checkpoint`](super::checkpoint) too. A backward pass casts nothing, whether

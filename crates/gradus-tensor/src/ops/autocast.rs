@@ -80,8 +80,8 @@ pub(super) fn computed(op: &str, common: DType) -> DType {
     }
 }
 
-/// Whether an elementwise operation computes operands that share the dtype `common` in it. This is asked for every
-/// operation, so it reads nothing for the dtypes that are never cast.
+/// Whether an elementwise operation computes operands that share the dtype `common` in it. This is called for every
+/// operation, so it reads no state for dtypes that are never cast.
 #[inline]
 pub(super) fn keeps(op: &str, common: DType) -> bool {
     !matches!(common, DType::F16 | DType::BF16) || half_stays(op, common)

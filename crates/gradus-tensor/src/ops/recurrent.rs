@@ -1,8 +1,9 @@
 //! One layer of a recurrent network in one direction: all time steps as one operation.
 //!
-//! The products of the input with its weight are one matrix product for all steps. A step is then one matrix product
-//! and one elementwise kernel. The gradient runs the steps backwards in the same way, and computes the gradients of the
-//! weights as one product for all steps. It reads the gates before their activations, and recomputes the activations.
+//! The input is multiplied by its weight in one matrix product for all steps, so that each step takes one matrix
+//! product and one elementwise kernel. The backward pass runs the steps in reverse in the same way, and computes the
+//! gradient of each weight in one product for all steps. It reads the saved gates from before their activations, and
+//! recomputes the activations.
 
 mod backward;
 mod panels;
@@ -23,7 +24,7 @@ pub use steps::RecurrentCell;
 /// The operation. Inputs: `x [t, b, in]`, the initial states `[b, hidden]`, `w_ih [gates * hidden, in]`,
 /// `w_hh [gates * hidden, hidden]`, and either two biases `[gates * hidden]` or none.
 ///
-/// Outputs: the hidden states of all steps `[t, b, hidden]`, the final states `[b, hidden]`, and what the gradient
+/// Outputs: the hidden states of all steps `[t, b, hidden]`, the final states `[b, hidden]`, and what the backward pass
 /// reads: the gates `[t, b, gates * hidden]` before their activations, and, for an LSTM, the cell states of all steps
 /// or, for a GRU, the products of the hidden states `[t, b, gates * hidden]`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -32,7 +33,8 @@ pub struct Recurrent {
     pub cell: RecurrentCell,
     /// Whether the steps run from the last to the first.
     pub reverse: bool,
-    /// How many sequences of the batch have each step, if not all have every step. The numbers do not rise.
+    /// For each step, the number of sequences of the batch that have this step; `None` if all sequences have every
+    /// step. The numbers never increase.
     pub batch_sizes: Option<Arc<[usize]>>,
 }
 
@@ -233,8 +235,8 @@ impl<'a> RecurrentOptions<'a> {
         self
     }
 
-    /// Sets the length of each sequence of the batch, in descending order, each at least 1. What lies behind the end of
-    /// a sequence is not read, and the output is 0 there.
+    /// Sets the length of each sequence of the batch, in descending order, each at least 1. Input beyond the end of a
+    /// sequence is not read, and the output there is 0.
     pub fn lengths(mut self, lengths: &'a [usize]) -> Self {
         self.lengths = Some(lengths);
         self
@@ -243,17 +245,17 @@ impl<'a> RecurrentOptions<'a> {
 
 impl Tensor {
     /// Runs one layer of a recurrent network in one direction over `self [t, b, in]`, time first. Returns the hidden
-    /// states of all steps `[t, b, hidden]`, followed by the final states `[b, hidden]`: that of each sequence after
-    /// its own last step.
+    /// states of all steps `[t, b, hidden]`, followed by the final states `[b, hidden]`, which hold the state of each
+    /// sequence after its own last step.
     ///
     /// `states` are the initial states `[b, hidden]`: the hidden state and, for an LSTM, the cell state. `weights` are
-    /// `w_ih [gates * hidden, in]` and `w_hh [gates * hidden, hidden]`, and `biases` two vectors `[gates * hidden]`.
-    /// The formulas stand at [`RecurrentCell`]; they and the order of the gates are PyTorch's. The slope of ReLU at 0 is
-    /// 0. Half precision is computed in f32, and the results are rounded once.
+    /// `w_ih [gates * hidden, in]` and `w_hh [gates * hidden, hidden]`, and `biases` are two vectors `[gates *
+    /// hidden]`. For the formulas see [`RecurrentCell`]; they and the order of the gates are those of PyTorch. The
+    /// slope of ReLU at 0 is 0. Half precision is computed in f32, and the results are rounded once.
     ///
     /// # Errors
-    /// Fails if an operand has another shape; if there are no time steps or no hidden features; and if lengths are not
-    /// in descending order, are 0 or exceed `t`, or are not as many as there are sequences.
+    /// Fails if an operand has another shape; if there are no time steps or no hidden features; if a length is 0 or
+    /// exceeds `t`; if the lengths are not in descending order; or if their number is not that of the sequences.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -333,7 +335,7 @@ impl Tensor {
     }
 }
 
-/// How many of the `b` sequences have each of `t` steps.
+/// For each of `t` steps, how many of the `b` sequences have it.
 #[track_caller]
 fn batch_sizes(name: &str, lengths: &[usize], t: usize, b: usize) -> Result<Arc<[usize]>> {
     let refuse = |m: String, help: &str| Err(Error::argument(name, m).help(help));

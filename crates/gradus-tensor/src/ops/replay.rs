@@ -1,5 +1,5 @@
-//! [`replay`]: runs a list of operations on tensors and on memory of its own, without inferring, allocating or recording
-//! anything.
+//! [`replay`]: runs a list of operations on given tensors and blocks of memory, without inferring shapes, allocating
+//! memory or recording a graph.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::{Device, Storage, Tensor};
 /// The name under which writes of a replay are logged.
 const OP: &str = "replay";
 
-/// A part of the memory with a number: what a call reads or writes.
+/// An operand of a call: a part of a numbered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operand {
-    /// The number of the memory: that of a tensor or, after all tensors, of a block.
+    /// The number of the memory. Tensors are numbered first, then blocks.
     pub memory: usize,
     /// The positions of the elements.
     pub layout: Layout,
@@ -34,11 +34,11 @@ pub struct Operand {
 pub struct ReplayCall {
     /// The operation.
     pub op: Op,
-    /// What it reads, besides the outputs that it [updates](super::Effect::Updates).
+    /// The operands that it reads, besides the outputs that it [updates](super::Effect::Updates).
     pub inputs: SmallVec<[Operand; 3]>,
-    /// What it writes.
+    /// The operands that it writes.
     pub outputs: SmallVec<[Operand; 1]>,
-    /// The line that its errors have.
+    /// The line that its errors report.
     pub location: &'static Location<'static>,
 }
 
@@ -69,8 +69,8 @@ pub fn over_storage(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Resu
     Ok(Tensor::from_parts(storage, layout, dtype))
 }
 
-/// Whether operations can be replayed on this thread: not while they are traced, observed or recomputed, and not while
-/// hooks pack the values that they save.
+/// Whether operations can be replayed on this thread. They cannot while operations are traced, observed or recomputed,
+/// or while hooks pack saved values.
 pub fn can_replay() -> bool {
     !(is_watched() || checks_access() || packs_saved())
 }
@@ -86,7 +86,8 @@ enum Held<'a> {
 ///
 /// # Errors
 /// Fails before anything runs if two tensors share a storage, if a write would change a value that a graph protects, or
-/// if this thread is tracing, observing or recomputing operations. An error of an operation has the line of its call.
+/// if this thread is tracing, observing or recomputing operations. The error of an operation reports the line of its
+/// call.
 #[track_caller]
 pub fn replay(device: &Device, calls: &[ReplayCall], tensors: &[&Tensor], blocks: &mut [Block]) -> Result<()> {
     if !can_replay() {
@@ -95,7 +96,7 @@ pub fn replay(device: &Device, calls: &[ReplayCall], tensors: &[&Tensor], blocks
     }
     let written = writes(calls, tensors)?;
     let _told = postpone();
-    // Locked in the order of addresses, like the operands of every operation.
+    // Storages are locked in the order of their addresses, as for the operands of any operation.
     let mut order: SmallVec<[usize; 16]> = (0..tensors.len()).collect();
     let address = |i: usize| Arc::as_ptr(tensors[i].storage());
     order.sort_unstable_by_key(|&i| address(i));
@@ -121,7 +122,7 @@ pub fn replay(device: &Device, calls: &[ReplayCall], tensors: &[&Tensor], blocks
     calls.iter().try_for_each(|call| run(device, call, &mut memory))
 }
 
-/// The bytes of each tensor that `calls` write, with the line of each write. Checks the graphs that need them.
+/// For each tensor, the bytes that `calls` write, with the line of each write.
 type Places = Vec<SmallVec<[(Footprint, &'static Location<'static>); 1]>>;
 
 #[track_caller]
@@ -139,7 +140,7 @@ fn writes(calls: &[ReplayCall], tensors: &[&Tensor]) -> Result<Places> {
     Ok(written)
 }
 
-/// Memory while calls run. A written one is taken out for the duration of the call that writes it.
+/// The memories while calls run. A call takes out the memories that it writes, and puts them back.
 enum Memory<'a> {
     Read(&'a Buffer),
     Write(Option<&'a mut Buffer>),
@@ -183,7 +184,7 @@ fn run(device: &Device, call: &ReplayCall, memory: &mut [Memory<'_>]) -> Result<
     })
 }
 
-/// The error about a list of calls that is not well formed.
+/// The error for an ill-formed list of calls.
 #[cold]
 #[track_caller]
 fn broken(call: &ReplayCall, m: &str) -> Error {

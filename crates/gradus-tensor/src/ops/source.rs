@@ -12,20 +12,21 @@ use crate::{Generator, State};
 /// Host state that determines parameters of an operation: a learning rate, the number of a step, a position in a stream
 /// of random numbers. A replay of traced operations asks it for the parameters of each call.
 pub trait Source: Send + Sync {
-    /// A number that other living sources do not have.
+    /// A number that is unique among the sources that are alive.
     fn id(&self) -> usize;
 
     /// Whether the source determines the parameters of this operation.
     fn serves(&self, op: &Op) -> bool;
 
-    /// Gives `op`, which was traced, the parameters of the next call, and advances the state as the eager call does.
+    /// Sets the parameters of the traced operation `op` to those of the next call, and advances the state as an eager
+    /// call does.
     fn renew(&self, op: &mut Op) -> Result<()>;
 
-    /// Returns a function that puts the state back to what it is now.
+    /// Returns a function that restores the current state.
     fn save(&self) -> Box<dyn FnOnce()>;
 
-    /// Whether the state moved in a trace as [`renew`](Source::renew) moves it. `ops` are the operations of the trace
-    /// that it served, in order, and the trace has just ended.
+    /// Whether a trace advanced the state as [`renew`](Source::renew) does. Called just after the trace has ended;
+    /// `ops` are the operations of the trace that this source served, in order.
     fn follows(&self, _ops: &[&Op]) -> bool {
         true
     }
@@ -36,7 +37,7 @@ pub trait Source: Send + Sync {
     }
 }
 
-/// The stream of a layer's random numbers. It advances as it did when the numbers were drawn.
+/// The stream of a layer's random numbers, which a replay advances as far as the traced draws did.
 impl Source for State<Generator> {
     fn id(&self) -> usize {
         State::id(self)
@@ -76,21 +77,21 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<dyn Source>>> = const { RefCell::new(None) };
 }
 
-/// While it exists, traced operations of its thread are reported with a source; see [`source_guard`].
+/// While the guard exists, traced operations of its thread are reported with a source; see [`source_guard`].
 #[must_use = "the source is unset when the guard is dropped: bind it, `let _source = source_guard(..);`"]
 pub struct SourceGuard(Option<Option<Arc<dyn Source>>>);
 
 impl Drop for SourceGuard {
     fn drop(&mut self) {
         if let Some(outer) = self.0.take() {
-            // The source is dropped while nothing is borrowed.
+            // The old source is dropped when `CURRENT` is no longer borrowed.
             drop(CURRENT.replace(outer));
         }
     }
 }
 
-/// Until the guard is dropped, operations that are traced are reported with the source that `source` makes. It is not
-/// made if nothing is traced.
+/// Until the guard is dropped, traced operations are reported with the source that `source` returns. `source` is not
+/// called if nothing is traced.
 pub fn source_guard(source: impl FnOnce() -> Arc<dyn Source>) -> SourceGuard {
     SourceGuard(is_traced().then(|| CURRENT.replace(Some(source()))))
 }

@@ -17,18 +17,18 @@ use crate::{State, Tensor};
 pub struct Traced<'a> {
     /// The operation, with its parameters.
     pub op: &'a Op,
-    /// The tensors that the operation read. If it [updates](super::Effect::Updates) tensors, these come first, with
-    /// their new values; an operand that shared memory with them is a copy.
+    /// The tensors that the operation read. If it [updates](super::Effect::Updates) tensors, these come first and hold
+    /// their new values. An operand that shared memory with them is passed as a copy.
     pub inputs: &'a [&'a Tensor],
     /// The tensors that the operation returned or wrote.
     pub outputs: &'a [&'a Tensor],
-    /// Whether the outputs existed before: a write in place.
+    /// Whether the operation ran in place, on outputs that existed before.
     pub in_place: bool,
-    /// Whether a kernel ran. None runs for views and for results without elements.
+    /// Whether a kernel ran. Views and results without elements need none.
     pub kernel: bool,
-    /// The line of the call. In a backward pass, it is the line of the operation whose gradient is computed. For work
-    /// that a layer or an optimiser does on its own behalf (initial parameters, running statistics, states), it is a
-    /// line of that layer or optimiser.
+    /// The line of the call. In a backward pass, it is the line of the operation whose gradient is computed. For
+    /// internal work of a layer or optimiser (initial parameters, running statistics, states), it is a line of its
+    /// source code.
     pub location: &'static Location<'static>,
     /// The host state from which its parameters were taken, if there is any.
     pub source: Option<&'a Arc<dyn Source>>,
@@ -45,15 +45,16 @@ struct Outer(Option<Tracer>);
 
 impl Drop for Outer {
     fn drop(&mut self) {
-        // The tracer is dropped while nothing is borrowed, since dropping what it holds may run operations.
+        // The tracer is dropped after `TRACER` is released, because dropping the values that it holds may run
+        // operations.
         drop(TRACER.replace(self.0.take()));
     }
 }
 
-/// Runs `step`, and calls `seen` with every operation that runs on this thread meanwhile, after the operation has
-/// ended. These include the operations of backward passes, recomputed regions and optimisers. The operations that
-/// `seen` itself runs are not traced, recorded or observed. An outer `trace` sees none of these operations. An
-/// operation that fails is not reported.
+/// Runs `step`, and calls `seen` after each operation that runs on this thread in the meantime. These include the
+/// operations of backward passes, recomputed regions and optimisers. The operations that `seen` itself runs are not
+/// traced, recorded or observed. An outer `trace` sees none of these operations. An operation that fails is not
+/// reported.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::{cell::RefCell, rc::Rc, sync::Arc};
@@ -77,29 +78,29 @@ pub fn trace<R>(seen: impl FnMut(&Traced<'_>) + 'static, step: impl FnOnce() -> 
 pub struct StateUse {
     /// The state.
     pub state: State<Tensor>,
-    /// The tensor that it held.
+    /// The tensor that the state held.
     pub before: Tensor,
-    /// The tensor that it was given.
+    /// The tensor that was assigned to it, if any.
     pub after: Option<Tensor>,
 }
 
-/// A tensor that was made from numbers of the host, and a copy of it as it was then.
+/// A tensor that was created from host numbers, and a copy of its first contents.
 #[derive(Debug, Clone)]
 pub struct Made {
     /// The tensor.
     pub tensor: Tensor,
-    /// Its elements at first.
+    /// A copy of its first contents.
     pub copy: Tensor,
 }
 
-/// What a step used besides its operations, in order.
+/// The things that a step used besides its operations, each kind in order of use.
 #[derive(Debug, Default)]
 pub struct Uses {
     /// The uses of states.
     pub states: Vec<StateUse>,
-    /// The tensors made from numbers of the host.
+    /// The tensors that were created from host numbers.
     pub made: Vec<Made>,
-    /// Switches that decide what runs, such as whether a parameter is frozen, and what they said.
+    /// Switches that decide what runs, such as whether a parameter is frozen, with their values.
     pub switches: Vec<(Arc<AtomicBool>, bool)>,
 }
 
@@ -117,7 +118,7 @@ impl Drop for OuterUses {
 }
 
 /// Like [`trace`], for a step that will be replayed. Reading the elements of a tensor on the host is an error, because
-/// what a program computes from them is not among its operations. Also returns what the step used besides operations.
+/// computations of the host are not among the traced operations. Also returns what else the step used.
 pub fn trace_closed<R>(seen: impl FnMut(&Traced<'_>) + 'static, step: impl FnOnce() -> R) -> (R, Uses) {
     let _outer = OuterUses(USES.replace(Some(Uses::default())));
     let _mode = refusing_host_reads();
@@ -130,7 +131,8 @@ pub fn is_captured() -> bool {
     refuses_host_reads()
 }
 
-/// Tells a [`trace_closed`] on this thread that `state` holds `before` and, if there is one, is given `after`.
+/// Reports to a [`trace_closed`] on this thread that `state` holds `before` and, if `after` is present, that it is
+/// assigned `after`.
 pub fn note_state(state: &State<Tensor>, before: &Tensor, after: Option<&Tensor>) {
     if is_traced() {
         USES.with_borrow_mut(|uses| {
@@ -141,7 +143,7 @@ pub fn note_state(state: &State<Tensor>, before: &Tensor, after: Option<&Tensor>
     }
 }
 
-/// Tells a [`trace_closed`] on this thread that the step depends on a switch.
+/// Reports to a [`trace_closed`] on this thread that the step depends on a switch.
 pub fn note_switch(switch: &Arc<AtomicBool>) {
     if is_captured() {
         USES.with_borrow_mut(|uses| {
@@ -154,7 +156,7 @@ pub fn note_switch(switch: &Arc<AtomicBool>) {
     }
 }
 
-/// Tells a [`trace_closed`] on this thread that `tensor` was made from numbers of the host.
+/// Reports to a [`trace_closed`] on this thread that `tensor` was created from host numbers.
 #[cold]
 #[track_caller]
 pub(crate) fn note_made(tensor: &Tensor) -> Result<()> {
@@ -171,8 +173,8 @@ pub(crate) fn note_made(tensor: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Whether a tensor was made from numbers of the host by the step that [`trace_closed`] is tracing on this thread, and not
-/// written since. Its elements are the same in each call.
+/// Whether the step that [`trace_closed`] is tracing on this thread created this tensor from host numbers and has not
+/// written to it since. If so, its elements are the same in each call.
 #[cold]
 pub(crate) fn is_constant(t: &Tensor) -> bool {
     let made = |m: &Made| Arc::ptr_eq(m.tensor.storage(), t.storage()) && t.storage().version() == 0;
@@ -183,7 +185,7 @@ pub(crate) fn is_constant(t: &Tensor) -> bool {
 #[cold]
 pub(super) fn traced(ran: &Traced<'_>) {
     let _quiet = beside();
-    // The tracer is taken out while it runs, since it may start a trace of its own.
+    // The tracer is taken out while it runs, since it may itself start a trace.
     let Some(mut tracer) = TRACER.take() else { return };
     tracer(ran);
     drop(TRACER.replace(Some(tracer)));

@@ -1,8 +1,8 @@
 //! The files of a checkpoint: tensors and texts in a safetensors file, and a small manifest with its length and
-//! checksum. The manifest is written last: a checkpoint exists if its manifest does.
+//! checksum. The manifest is written last, so a checkpoint exists exactly if its manifest does.
 //!
-//! In the safetensors file, tensors are named `model.*`, `optimizer.*` and `states/NAME.*`. Texts are in its metadata,
-//! whose keys have a colon where those of tensors have a point, so that no text has the name of a tensor.
+//! In the safetensors file, tensors are named `model.*`, `optimizer.*` and `states/NAME.*`. Texts are in its metadata.
+//! Their keys have a colon where the names of tensors have a dot, so that no text has the name of a tensor.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind as IoKind, Read, Write};
@@ -19,7 +19,7 @@ use crate::History;
 const SAVE: &str = "save_checkpoint";
 const LOAD: &str = "load_checkpoint";
 
-/// The version of the format. A program reads no file of a later one.
+/// The version of the format. Files of a later version are not read.
 const FORMAT: u32 = 1;
 
 /// The largest length of a manifest, in bytes.
@@ -28,7 +28,7 @@ const MOST_MANIFEST: u64 = 1 << 16;
 /// The largest header of a safetensors file, in bytes.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// The contents of a manifest. The position stands in the safetensors file too, where it is protected by the checksum.
+/// The contents of a manifest. The position is stored in the safetensors file too, where the checksum protects it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     format: u32,
@@ -40,23 +40,23 @@ pub(super) struct Manifest {
     pub(super) best: bool,
     file: String,
     bytes: u64,
-    /// The CRC-32 of the file, as zlib has it, in hexadecimal digits.
+    /// The CRC-32 of the file, as computed by zlib, in hexadecimal digits.
     crc32: String,
 }
 
-/// The names of the tensors' file and of the manifest of checkpoint number `number`.
+/// The file names of the tensors and of the manifest of checkpoint `number`.
 pub(super) fn names(number: u64) -> [String; 2] {
     ["safetensors", "json"].map(|kind| format!("checkpoint-{number:06}.{kind}"))
 }
 
-/// The number of a checkpoint whose manifest or tensors' file has this name, and whether it is the manifest.
+/// The number of the checkpoint to which a file of this name belongs, and whether the file is its manifest.
 pub(super) fn number(name: &str) -> Option<(u64, bool)> {
     let (stem, kind) = name.strip_prefix("checkpoint-")?.split_once('.')?;
     let number = stem.parse().ok()?;
     names(number).iter().any(|known| known == name).then_some((number, kind == "json"))
 }
 
-/// Counts and sums the bytes that it passes on, and keeps the kind of an error.
+/// Counts the bytes that it passes on, computes their checksum, and keeps the kind of an error.
 struct Summed<'a> {
     out: &'a mut dyn Write,
     failed: Option<std::io::ErrorKind>,
@@ -87,7 +87,7 @@ pub(super) fn write(disk: &dyn Disk, folder: &Path, number: u64, checkpoint: &Ch
     gradus_file::write_on(disk, SAVE, &path, false, |out| {
         let mut out = Summed { out, failed: None, bytes: 0, sum: crc32fast::Hasher::new() };
         if let Err(e) = state.write_safetensors(&mut out) {
-            // The error knows no path.
+            // The error does not contain the path.
             return Err(out.failed.map_or(e, |kind| gradus_file::failed(SAVE, &path, kind.into())));
         }
         (bytes, crc32) = (out.bytes, format!("{:08x}", out.sum.finalize()));
@@ -113,20 +113,20 @@ pub(super) fn write(disk: &dyn Disk, folder: &Path, number: u64, checkpoint: &Ch
     })
 }
 
-/// Reads the manifest of a checkpoint. An error of kind `Format` says that it is damaged.
+/// Reads the manifest of a checkpoint. An error of kind `Format` means that it is damaged.
 #[track_caller]
 pub(super) fn read_manifest(folder: &Path, number: u64) -> Result<Manifest> {
     let [data, manifest] = names(number);
     let path = folder.join(manifest);
     let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display()));
     let failed = |e| Error::io(LOAD, path.display(), e);
-    // Opening a pipe would wait for its writer.
+    // Opening a named pipe would block until a writer opens it.
     gradus_file::check_regular(LOAD, &path, &fs::metadata(&path).map_err(failed).here()?)?;
     let mut text = Vec::new();
     let read = File::open(&path).and_then(|file| file.take(MOST_MANIFEST).read_to_end(&mut text));
     read.map_err(failed).here()?;
     let text = String::from_utf8(text).map_err(|_| wrong("the manifest is not UTF-8".into())).here()?;
-    // The version first: later ones may have other fields.
+    // The version is checked first, because later versions may have other fields.
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string())).here()?;
     match value.get("format").and_then(serde_json::Value::as_u64) {
         Some(found) if found > u64::from(FORMAT) => {
@@ -146,8 +146,8 @@ pub(super) fn read_manifest(folder: &Path, number: u64) -> Result<Manifest> {
     Ok(found)
 }
 
-/// Reads a checkpoint, and compares length, checksum and position. An error of kind `Format` says that it is damaged.
-/// One of kind `Io` may pass, such as that about too many open files.
+/// Reads a checkpoint, and compares length, checksum and position. An error of kind `Format` means that it is damaged.
+/// An error of kind `Io` may be temporary, such as too many open files.
 #[track_caller]
 pub(super) fn read(folder: &Path, number: u64, device: &Device) -> Result<Checkpoint> {
     let manifest = read_manifest(folder, number)?;
@@ -191,7 +191,7 @@ fn checksum(path: &Path) -> std::io::Result<String> {
     }
 }
 
-/// Whether the file is the tensors' file of a checkpoint, as far as its metadata says.
+/// Whether the file holds the tensors of a checkpoint, according to its metadata.
 pub(super) fn is_ours(path: &Path) -> bool {
     let read = || {
         gradus_file::check_regular(LOAD, path, &fs::metadata(path).ok()?).ok()?;
@@ -204,7 +204,7 @@ pub(super) fn is_ours(path: &Path) -> bool {
     read().unwrap_or(false)
 }
 
-/// Everything in one list of tensors and texts.
+/// Packs a checkpoint into one list of tensors and texts.
 fn packed(checkpoint: &Checkpoint) -> StateDict {
     let mut all = StateDict::new();
     let mut add = |part: &str, state: &StateDict| {
@@ -220,7 +220,7 @@ fn packed(checkpoint: &Checkpoint) -> StateDict {
     for (name, state) in &checkpoint.states {
         add(&format!("states/{name}"), state);
     }
-    // The names, because a state may be empty.
+    // The names are stored as well, because a state may be empty.
     for name in checkpoint.states.keys() {
         all.set_metadata(format!("states:{name}"), "");
     }
@@ -259,7 +259,7 @@ fn unpacked(all: &StateDict) -> Option<Checkpoint> {
             "texts" => drop(checkpoint.texts.insert(name, text)),
             "config" => drop(checkpoint.config.insert(name, text)),
             "states" => drop(checkpoint.states.insert(name, StateDict::new())),
-            // The position, and the texts of states.
+            // The position was read above, and the texts of states are read below.
             _ => {}
         }
     }

@@ -18,19 +18,19 @@ const OP: &str = "checkpoints";
 /// A folder of checkpoints that survives a kill, a full disk and a power cut at any instant.
 ///
 /// A checkpoint is a safetensors file with all tensors and texts, and a small JSON file, the manifest, with its length
-/// and checksum. Both are written beside their place, flushed and renamed, and the folder is flushed; the manifest
-/// comes last. So a checkpoint is there whole or not at all, and nothing that is there is ever written again. The
-/// newest ones are kept, 2 unless [`keep`](Checkpoints::keep) says otherwise, and the best one.
+/// and checksum. Each is written under a temporary name, flushed and renamed, and the folder is flushed; the manifest
+/// comes last. So a checkpoint exists completely or not at all, and no file is ever overwritten. The newest checkpoints
+/// are kept (2, unless set by [`keep`](Checkpoints::keep)), and so is the best one.
 ///
-/// Opening the folder claims it for this process, until the value is dropped or the process ends, however it ends. What
-/// a killed process left half written is removed before the first checkpoint is written.
+/// Opening the folder claims it for this process, until the value is dropped or the process ends, however it ends.
+/// Incomplete files of a killed process are removed before the first checkpoint is written.
 ///
-/// Checkpoints are written by a thread. If steps are faster than the disk, a checkpoint that still waits is replaced by
-/// a newer one, so the run never waits. Dropping the value waits for the thread; call [`wait`](Checkpoints::wait)
-/// before to see its last error.
+/// Checkpoints are written by a thread. If steps are faster than the disk, a checkpoint that is still waiting is
+/// replaced by a newer one, so the run never waits. Dropping the value waits for the thread; to see its last error,
+/// call [`wait`](Checkpoints::wait) first.
 #[derive(Debug)]
 pub struct Checkpoints {
-    // The first field: the thread ends before the claim does.
+    // The first field, so that it is dropped first: the thread must end before the claim does.
     writer: Writer,
     place: Arc<Mutex<Place>>,
     path: PathBuf,
@@ -48,8 +48,8 @@ impl Checkpoints {
         Checkpoints::open_on(Arc::new(Os), path)
     }
 
-    /// [`open`](Checkpoints::open), with writes that go to a disk of your own. Tests use it: `kill_test` of the
-    /// examples fills disks and cuts their power.
+    /// Like [`open`](Checkpoints::open), with all writes going to the given disk. It is meant for tests: the example
+    /// `kill_test` fills disks and cuts their power.
     #[track_caller]
     pub fn open_on(disk: Arc<dyn Disk>, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -69,7 +69,8 @@ impl Checkpoints {
         for number in manifests(path).map_err(failed).here()? {
             match file::read_manifest(path, number) {
                 Ok(manifest) => drop(saved.insert(number, manifest.best)),
-                // Of a later version: it counts, so that it stays until newer ones are there.
+                // A manifest of a later version counts, so that its checkpoint is kept until there are enough newer
+                // ones.
                 Err(e) if *e.kind() == ErrorKind::Unsupported => drop(saved.insert(number, false)),
                 Err(e) if *e.kind() == ErrorKind::Format => {}
                 Err(e) => return Err(e),
@@ -81,8 +82,8 @@ impl Checkpoints {
         Ok(Checkpoints { writer: Writer::start(place.clone())?, place, path: path.to_owned(), _claim: claim })
     }
 
-    /// Sets how many of the newest checkpoints are kept, at least 1; the best one is kept besides. Two allow for one
-    /// that a failing disk has damaged.
+    /// Sets how many of the newest checkpoints are kept, at least 1; the best one is kept as well. With two, one may be
+    /// damaged by a failing disk.
     #[must_use]
     pub fn keep(self, newest: usize) -> Self {
         self.place().keep = newest.max(1);
@@ -94,20 +95,20 @@ impl Checkpoints {
         &self.path
     }
 
-    /// Lets the thread write a checkpoint, and returns at once. If it is the best so far
-    /// ([`Checkpoint::best`]), it is kept until a better one is there.
+    /// Passes a checkpoint to the writing thread, and returns immediately. If it is the best so far
+    /// ([`Checkpoint::best`]), it is kept until there is a better one.
     ///
     /// # Errors
-    /// Returns the first error of an earlier checkpoint that has not been returned yet. This one is written all the
-    /// same.
+    /// Returns the first error of an earlier checkpoint that has not been returned yet. This checkpoint is written
+    /// regardless.
     #[track_caller]
     pub fn save(&self, checkpoint: Checkpoint) -> Result<()> {
         self.writer.save(checkpoint.detached()?)
     }
 
-    /// Whether the thread has enough to do: it is writing, or has not rested for nine times as long as the last
-    /// checkpoint took. Of many checkpoints, leave out those that come while it is busy, before the state is copied;
-    /// then saving takes about a tenth of the time of a processor core at most. What is given to
+    /// Whether the thread is busy: it is writing, or has not yet rested for nine times as long as the last checkpoint
+    /// took. A program that saves often should skip a checkpoint while this is true, before copying the state; saving
+    /// then takes at most about a tenth of the time of one processor core. A checkpoint that is passed to
     /// [`save`](Checkpoints::save) is written in any case.
     pub fn is_busy(&self) -> bool {
         self.writer.is_busy()
@@ -123,17 +124,17 @@ impl Checkpoints {
     }
 
     /// The newest checkpoint that is not damaged, with its tensors on `device`; `None` if there are no checkpoints.
-    /// Those that are damaged are listed in [`Checkpoint::passed_over`].
+    /// Damaged ones are listed in [`Checkpoint::passed_over`].
     ///
     /// # Errors
-    /// Fails if all checkpoints are damaged, if one was written in a later version of the format or cannot be read now,
-    /// or if memory does not suffice. An error of a checkpoint that was to be written is returned as well.
+    /// Fails if all checkpoints are damaged, if one has a later version of the format or cannot currently be read, or
+    /// if there is not enough memory. Also returns the error of an earlier [`save`](Checkpoints::save).
     #[track_caller]
     pub fn newest(&self, device: &Device) -> Result<Option<Checkpoint>> {
         self.find(device, |_| true)
     }
 
-    /// The best checkpoint that is there and not damaged, like [`newest`](Checkpoints::newest).
+    /// The best checkpoint that exists and is not damaged; otherwise like [`newest`](Checkpoints::newest).
     #[track_caller]
     pub fn best(&self, device: &Device) -> Result<Option<Checkpoint>> {
         self.find(device, |is_best| is_best)
@@ -154,7 +155,7 @@ impl Checkpoints {
                 Ok(found) if wanted(found.best) => return Ok(Some(Checkpoint { passed_over, ..found })),
                 Ok(_) => {}
                 Err(e) if *e.kind() == ErrorKind::Format => {
-                    // A damaged one does not count among those that are kept.
+                    // A damaged checkpoint does not count towards the number to keep.
                     place.saved.remove(&number);
                     passed_over.push(e);
                 }
@@ -172,7 +173,7 @@ impl Checkpoints {
     }
 }
 
-/// Makes a folder and those around it, so that they survive a power cut.
+/// Creates a folder and its missing parents, and flushes them so that they survive a power cut.
 #[track_caller]
 fn make_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
     let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();

@@ -1,4 +1,5 @@
-//! Checkpoints: everything that a run needs to go on with the same bits, in files that survive a kill at any instant.
+//! Checkpoints: everything that a run needs to continue with the same bits, in files that survive a kill at any
+//! instant.
 
 mod file;
 mod folder;

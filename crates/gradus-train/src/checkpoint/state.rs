@@ -9,13 +9,14 @@ use crate::History;
 
 const OP: &str = "checkpoint";
 
-/// The most differences that an error lists.
+/// The largest number of differences that an error lists.
 const MOST_LISTED: usize = 20;
 
-/// The state of a run between two steps: with it, the run goes on with the bits that it would have had without a break.
+/// The state of a run between two steps: from it, the run continues with the same bits as if it had not been
+/// interrupted.
 ///
-/// [`of`](Checkpoint::of) copies the model and the optimiser. The other fields are yours to fill: the position in the
-/// data, your generators, and any other state under names of your choice. [`Checkpoints`](crate::Checkpoints) writes
+/// [`of`](Checkpoint::of) copies the model and the optimiser. The caller fills in the other fields: the position in the
+/// data, generators, and any other state under names of your choice. [`Checkpoints`](crate::Checkpoints) writes
 /// checkpoints to a folder, and reads them. [`restore`](Checkpoint::restore) puts everything back.
 ///
 /// ```
@@ -44,13 +45,13 @@ const MOST_LISTED: usize = 20;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Checkpoint {
-    /// The number of steps that are done. With it, a [`Schedule`](gradus_nn::Schedule) goes on.
+    /// The number of completed steps, from which a [`Schedule`](gradus_nn::Schedule) continues.
     pub step: u64,
-    /// The epoch, as it was given to [`DataLoader::epoch`](gradus_data::DataLoader::epoch).
+    /// The epoch, as passed to [`DataLoader::epoch`](gradus_data::DataLoader::epoch).
     pub epoch: u64,
-    /// The number of batches of the epoch that are done.
+    /// The number of completed batches of the epoch.
     pub batch: u64,
-    /// Whether this is the best state so far: it is kept longer than others.
+    /// Whether this is the best state so far. If so, it is kept until there is a better one.
     pub best: bool,
     /// The parameters and buffers of the model.
     pub model: StateDict,
@@ -68,10 +69,10 @@ pub struct Checkpoint {
     pub texts: BTreeMap<String, String>,
     /// The settings of the run, for [`check_config`](Checkpoint::check_config).
     pub config: BTreeMap<String, String>,
-    /// The numbers of the run so far.
+    /// The metrics of the run so far.
     pub history: History,
-    /// Newer checkpoints that could not be used, newest first: which file is damaged and how. It is filled by
-    /// [`Checkpoints::newest`](crate::Checkpoints::newest) and not saved.
+    /// An error for each newer checkpoint that could not be used, newest first. It says which file is damaged and how.
+    /// [`Checkpoints::newest`](crate::Checkpoints::newest) fills this list; it is not saved.
     pub passed_over: Vec<Error>,
 }
 
@@ -89,8 +90,8 @@ impl Checkpoint {
         })
     }
 
-    /// Puts the state back into a model and an optimiser that were made in the same way as those of the checkpoint. All
-    /// of it is put back, or nothing. (The exception is a device that fails in the middle; the error then says so.)
+    /// Restores the state of a model and an optimiser, which must have been created in the same way as those of the
+    /// checkpoint. Either all of it is restored or nothing, unless a device fails partway; the error then says so.
     ///
     /// # Errors
     /// Fails if the parameters, buffers, random states or the optimiser differ from those of the checkpoint. The error
@@ -145,7 +146,7 @@ impl Checkpoint {
     }
 
     /// Copies the tensors of the user's states, which may be written in place before a thread has saved them. Errors if
-    /// a state has a name that would not be found again.
+    /// the name of a state could not be read back.
     #[track_caller]
     pub(super) fn detached(mut self) -> Result<Checkpoint> {
         let _guard = no_grad_guard();
@@ -164,7 +165,7 @@ impl Checkpoint {
     }
 }
 
-/// Errors if a state with this name could not be told from others in a file.
+/// Errors if a state with this name could not be distinguished from others in a file.
 #[track_caller]
 pub(crate) fn check_state_name(op: &'static str, name: &str) -> Result<()> {
     if !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_-".contains(c)) {

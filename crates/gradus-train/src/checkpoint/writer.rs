@@ -1,4 +1,4 @@
-//! [`Writer`]: a thread that writes checkpoints while the run goes on.
+//! [`Writer`]: a thread that writes checkpoints while the run continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,10 +17,11 @@ use super::state::Checkpoint;
 
 const OP: &str = "save_checkpoint";
 
-/// How many times as long as it wrote the thread rests, unless it is given more.
+/// After a write, the thread counts as resting for this many times as long as the write took. A checkpoint that is
+/// passed to it meanwhile is written regardless.
 const REST: u32 = 9;
 
-/// The thread, and what is to be written. Dropping it waits until all is written.
+/// The thread, and the queue of checkpoints to write. Dropping it waits until all are written.
 #[derive(Debug)]
 pub(super) struct Writer {
     shared: Arc<Shared>,
@@ -35,27 +36,27 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// The checkpoints that wait: at most one that is the best so far and one that is not.
+    /// The waiting checkpoints: at most one that is the best so far, and one that is not.
     waiting: Vec<Checkpoint>,
     is_writing: bool,
-    /// Until when the thread has rested enough.
+    /// The time at which the thread has rested enough.
     rests_until: Option<Instant>,
     is_closed: bool,
-    /// The first error since the last call that returned one.
+    /// The first error that has not been returned yet.
     error: Option<Error>,
 }
 
-/// What the thread knows of the folder.
+/// What the thread knows about the folder.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) folder: PathBuf,
     pub(super) keep: usize,
-    /// The checkpoints that are there, each with whether it is the best of its time.
+    /// The checkpoints in the folder, and whether each was the best when it was written.
     pub(super) saved: BTreeMap<u64, bool>,
     /// The number of the next checkpoint.
     pub(super) next: u64,
-    /// Whether that which a killed process has not completed is removed.
+    /// Whether the incomplete files of a killed process have been removed.
     pub(super) is_clean: bool,
 }
 
@@ -69,8 +70,8 @@ impl Writer {
         Ok(Writer { shared, thread: Some(thread) })
     }
 
-    /// Lets the thread write a checkpoint. One that still waits is replaced, unless it alone is the best. Returns an
-    /// error of an earlier checkpoint; this one is written all the same.
+    /// Passes a checkpoint to the thread. It replaces one that is still waiting, unless only that one is the best.
+    /// Returns an error of an earlier checkpoint; this one is written regardless.
     #[track_caller]
     pub(super) fn save(&self, checkpoint: Checkpoint) -> Result<()> {
         let mut queue = self.shared.lock();
@@ -80,7 +81,7 @@ impl Writer {
         queue.error.take().map_or(Ok(()), Err).here()
     }
 
-    /// Whether the thread writes or rests.
+    /// Whether the thread is writing or resting.
     pub(super) fn is_busy(&self) -> bool {
         let queue = self.shared.lock();
         let rests = queue.rests_until.is_some_and(|end| Instant::now() < end);
@@ -144,7 +145,7 @@ impl Shared {
 }
 
 impl Place {
-    /// Writes a checkpoint, then removes those that are too many.
+    /// Writes a checkpoint, then removes those beyond the number to keep.
     #[track_caller]
     fn write(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         // The number is used up even if this fails, so that no file is ever written twice.
@@ -156,7 +157,7 @@ impl Place {
         }
         let is_taken = file::names(number).iter().any(|name| fs::symlink_metadata(self.folder.join(name)).is_ok());
         if let Err(e) = file::write(&*self.disk, &self.folder, number, checkpoint) {
-            // The manifest may be there, although the folder could not be flushed. Files that were there before stay.
+            // The manifest may exist even though the folder could not be flushed. Files that existed before are kept.
             if !is_taken {
                 let _ = self.remove(number);
             }
@@ -167,7 +168,8 @@ impl Place {
         let best = self.saved.iter().rev().find(|(_, best)| **best);
         let kept: BTreeSet<u64> = newest.copied().chain(best.map(|(number, _)| *number)).collect();
         self.saved.retain(|number, _| kept.contains(number));
-        // The new checkpoint is safe. What cannot be removed takes room, no more, and the next checkpoint tries again.
+        // The new checkpoint is safe. A file that cannot be removed only takes up space, and the next checkpoint tries
+        // again.
         for number in manifests(&self.folder).unwrap_or_default() {
             if !kept.contains(&number) {
                 let _ = self.remove(number);
@@ -176,7 +178,7 @@ impl Place {
         Ok(())
     }
 
-    /// Removes a checkpoint, its manifest first: without it, the rest is not one.
+    /// Removes a checkpoint, its manifest first: without a manifest, the other file does not count as a checkpoint.
     #[track_caller]
     fn remove(&self, number: u64) -> Result<()> {
         for name in file::names(number).iter().rev() {
@@ -219,7 +221,8 @@ fn found(folder: &Path, wanted: impl Fn(bool) -> bool) -> std::io::Result<Vec<u6
     Ok(found.into_iter().collect())
 }
 
-/// Removes what a killed process has not completed: temporary files, and tensors of checkpoints without a manifest.
+/// Removes the incomplete files of a killed process: temporary files, and the tensors of checkpoints without a
+/// manifest.
 #[track_caller]
 fn remove_leftovers(disk: &dyn Disk, folder: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
@@ -229,7 +232,7 @@ fn remove_leftovers(disk: &dyn Disk, folder: &Path) -> std::io::Result<()> {
         let alone = matches!(file::number(name), Some((number, false))
             if fs::symlink_metadata(folder.join(&file::names(number)[1])).is_err() && file::is_ours(&entry.path()));
         if alone || gradus_file::is_temporary(name) {
-            // A file that stays takes room, no more.
+            // A file that cannot be removed only takes up space.
             let _ = disk.remove(&entry.path());
         }
     }

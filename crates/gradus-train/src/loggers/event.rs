@@ -17,18 +17,18 @@ pub enum Event<'a> {
         /// The number of samples in an epoch.
         samples: usize,
     },
-    /// The run goes on from a checkpoint.
+    /// The run resumes from a checkpoint.
     Resumed {
         /// The number of the epoch, counted from 1.
         epoch: usize,
-        /// The number of steps that are done.
+        /// The number of completed steps.
         step: u64,
         /// The run so far.
         run: &'a Run,
-        /// Newer checkpoints that could not be used: which file is damaged and how.
+        /// An error for each newer checkpoint that could not be used. It says which file is damaged and how.
         damaged: &'a [Error],
     },
-    /// An epoch begins, or goes on.
+    /// An epoch begins or is resumed.
     EpochStart {
         /// The number of the epoch, counted from 1.
         epoch: usize,
@@ -39,7 +39,7 @@ pub enum Event<'a> {
     Skipped {
         /// The number of the epoch, counted from 1.
         epoch: usize,
-        /// The number that the step would have in its epoch.
+        /// The number that the step would have had in its epoch.
         step: usize,
         /// The loss, or NaN if the gradient is not finite.
         value: f64,

@@ -13,16 +13,16 @@ use crate::write_file;
 
 const OP: &str = "jsonl";
 
-/// Writes a file with one JSON object a line, which other programs can follow while the run goes on:
+/// Writes a file with one JSON object per line, which other programs can follow during the run:
 ///
 /// ```text
 /// {"epoch":1,"event":"step","loss":2.31,"lr":0.001,"run_step":1,"seconds":0.012,"step":1}
 /// {"epoch":1,"event":"epoch","loss":2.31,"lr_factor":1.0,"run_step":1,"samples":64,"seconds":0.012,"steps":1}
 /// ```
 ///
-/// Numbers that do not exist, such as an accuracy that is not counted, are left out. `run_step` counts the steps since
-/// the start of the run. A run that resumes appends to the file, after it has removed the lines of later steps and an
-/// incomplete last line.
+/// Missing numbers, such as an accuracy that is not counted, are omitted. `run_step` counts the steps since the start
+/// of the run. A run that resumes first removes the lines of later steps and an incomplete last line, and then appends
+/// to the file.
 #[derive(Debug)]
 pub struct JsonlLogger {
     path: PathBuf,
@@ -31,7 +31,7 @@ pub struct JsonlLogger {
 }
 
 impl JsonlLogger {
-    /// A logger that writes to `path`. A run that begins replaces an existing file.
+    /// A logger that writes to `path`. A new run replaces an existing file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         JsonlLogger { path: path.into(), file: None, step: 0 }
     }
@@ -52,7 +52,7 @@ impl JsonlLogger {
                 before => before.map_err(|e| Error::io(OP, self.path.display(), e)).here()?,
             },
         };
-        // A damaged line is no reason to lose the others.
+        // A damaged line must not cause the others to be lost.
         let before = String::from_utf8_lossy(&before);
         let is_kept = |line: &&str| {
             let line: Option<Value> = serde_json::from_str(line).ok();
@@ -83,7 +83,7 @@ impl Logger for JsonlLogger {
     #[track_caller]
     fn log(&mut self, event: Event<'_>) -> Result<()> {
         match event {
-            // The file is not touched before it is known whether the run resumes.
+            // The file is not touched until it is known whether the run resumes.
             Event::Start { .. } => self.file = None,
             Event::Resumed { step, .. } => self.begin(step)?,
             Event::EpochStart { .. } if self.file.is_none() => self.begin(0)?,

@@ -1,4 +1,4 @@
-//! The few lines of Protocol Buffers that TensorBoard's events need.
+//! The small part of Protocol Buffers that TensorBoard's events need.
 
 /// A message under construction. Fields are appended in the order of their numbers.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Message {
         self
     }
 
-    /// A float of a choice of fields, where 0 is not left out.
+    /// A float in a `oneof`, which is written even if it is 0.
     pub(super) fn float(mut self, field: u64, value: f32) -> Self {
         self.key(field, 5);
         self.0.extend(value.to_le_bytes());

@@ -24,11 +24,11 @@ const BUFFERED: usize = 1 << 16;
 /// Writes an event file for TensorBoard (`tensorboard --logdir FOLDER`).
 ///
 /// As a [`Logger`] it writes, for each step, `train/loss`, `train/lr` and `train/grad_norm`, and for each epoch
-/// `epoch/loss`, `epoch/accuracy`, `validation/loss` and `validation/accuracy`, at the number of steps since the start
-/// of the run. Its methods write scalars, histograms, pictures and texts of your own.
+/// `epoch/loss`, `epoch/accuracy`, `validation/loss` and `validation/accuracy`. The step of each value is the number of
+/// steps since the start of the run. Its methods write your own scalars, histograms, pictures and texts.
 ///
-/// Each writer has a file of its own in the folder. A run that resumes writes a new one, and TensorBoard forgets what
-/// the file before has of later steps. What is buffered is written at the end of each epoch, by
+/// Each writer has a file of its own in the folder. A run that resumes writes a new file, and TensorBoard discards the
+/// later steps of the previous file. Buffered data is written at the end of each epoch, by
 /// [`flush`](TensorBoard::flush), and on drop.
 ///
 /// ```
@@ -87,7 +87,7 @@ impl TensorBoard {
         &self.path
     }
 
-    /// Writes a number, which TensorBoard keeps in f32.
+    /// Writes a number, which TensorBoard stores as f32.
     #[track_caller]
     pub fn scalar(&mut self, tag: &str, step: u64, value: f64) -> Result<()> {
         self.summary(step, Message::default().bytes(1, tag.as_bytes()).float(2, value as f32))
@@ -121,7 +121,7 @@ impl TensorBoard {
         self.summary(step, Message::default().bytes(1, tag.as_bytes()).message(8, tensor).message(9, plugin))
     }
 
-    /// Writes what is buffered.
+    /// Writes the buffered data.
     #[track_caller]
     pub fn flush(&mut self) -> Result<()> {
         let written = self.file.write_all(&self.buffer).map_err(|e| gradus_file::failed(OP, &self.path, e)).here();
@@ -159,7 +159,7 @@ impl Logger for TensorBoard {
             Event::Start { .. } => self.step = 0,
             Event::Resumed { step, .. } => {
                 self.step = step;
-                // The start of a session: what other files have of this step and later ones is forgotten.
+                // A session start at this step: TensorBoard discards what other files hold for this and later steps.
                 let start = Message::default().int(1, 1);
                 self.record(Message::default().double(1, (self.clock)()).int(2, step as i64 + 1).message(7, start))?;
             }
@@ -192,7 +192,7 @@ impl Logger for TensorBoard {
     }
 }
 
-/// The message of a histogram, or why there is none.
+/// The message of a histogram, or the reason why there is none.
 fn histogram(values: &[f64]) -> std::result::Result<Message, String> {
     if values.is_empty() {
         return Err("a histogram of no values".into());
@@ -203,7 +203,7 @@ fn histogram(values: &[f64]) -> std::result::Result<Message, String> {
     let limits = limits();
     let mut counts = vec![0.0; limits.len()];
     for value in values {
-        // The bucket of a limit has the values below it, down to the limit before.
+        // The bucket of a limit holds the values below it, down to the previous limit.
         let bucket = limits.partition_point(|limit| limit <= value);
         if let Some(count) = counts.get_mut(bucket.min(limits.len() - 1)) {
             *count += 1.0;
@@ -211,7 +211,7 @@ fn histogram(values: &[f64]) -> std::result::Result<Message, String> {
     }
     let first = counts.iter().position(|count| *count > 0.0).unwrap_or(0);
     let last = counts.iter().rposition(|count| *count > 0.0).unwrap_or(0);
-    // One empty bucket before the first gives its lower limit.
+    // An empty bucket before the first supplies its lower limit.
     let kept = first.saturating_sub(1)..=last;
     let (limits, counts) = (limits.get(kept.clone()).unwrap_or(&[]), counts.get(kept).unwrap_or(&[]));
     Ok(Message::default()
@@ -255,7 +255,8 @@ mod tests {
         Tensor::from_vec(values, [values.len()], &device).unwrap()
     }
 
-    /// `tests/reference/events.py` made the file with TensorBoard's own code, and reads it with that too.
+    /// `tests/reference/events.py` wrote the reference file with TensorBoard's own code, and can read it back with that
+    /// code.
     #[test]
     fn the_file_has_the_bytes_that_tensorboard_writes() {
         let dir = tempfile::tempdir().unwrap();

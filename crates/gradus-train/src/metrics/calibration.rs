@@ -4,7 +4,7 @@ use gradus_tensor::{Error, Result, Tensor};
 
 use super::metric::{Metric, Rows, largest, mean, nothing};
 
-/// The perplexity `exp(mean of -ln p)`, where `p` is the probability that the model gives to the target. Outputs are
+/// The perplexity `exp(mean of -ln p)`, where `p` is the probability that the model assigns to the target. Outputs are
 /// logits `[.., classes]`, targets `[..]` of integers.
 #[derive(Debug, Clone, Default)]
 pub struct Perplexity {
@@ -62,7 +62,7 @@ struct Bin {
 }
 
 impl CalibrationError {
-    /// The metric with this many bins, from 1 to 10,000; 15 are usual.
+    /// The metric with this many bins, from 1 to 10,000; 15 is usual.
     #[track_caller]
     pub fn new(bins: usize) -> Result<Self> {
         if !(1..=10_000).contains(&bins) {

@@ -100,7 +100,7 @@ impl Metric for TopK {
 /// How the scores of classes become one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Average {
-    /// The score of the sums over classes. For one label a sample this is the accuracy.
+    /// The score of the counts summed over all classes. With one label per sample, this is the accuracy.
     Micro,
     /// The mean of the scores of the classes that occur among targets or predictions.
     Macro,
@@ -113,7 +113,7 @@ enum Score {
     F1,
 }
 
-/// How often a class is the target, is predicted, and both.
+/// How often a class is the target, how often it is predicted, and how often both.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     targets: u64,
@@ -121,10 +121,10 @@ struct Counts {
     both: u64,
 }
 
-/// Precision, recall or F1 of the predicted classes, which have the largest outputs. Outputs are `[.., classes]`,
-/// targets `[..]`.
+/// Precision, recall or F1. The predicted class of a sample is the one with the largest output. Outputs are `[..,
+/// classes]`, targets `[..]`.
 ///
-/// - precision of a class: the share of its predictions that are right,
+/// - precision of a class: the share of its predictions that are correct,
 /// - recall of a class: the share of its samples that are predicted as this class,
 /// - F1: the harmonic mean of both, `2 both / (targets + predicted)`.
 ///

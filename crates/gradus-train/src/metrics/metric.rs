@@ -4,17 +4,17 @@ use gradus_data::{DataLoader, Dataset, Sample};
 use gradus_nn::Forward;
 use gradus_tensor::{DType, Error, Here, Result, Tensor, no_grad_guard};
 
-/// A number that says how good the outputs of a model are. It takes the outputs batch by batch, and its value is that
-/// of all batches together, not the mean of their values.
+/// A number that measures how good the outputs of a model are. The outputs are added batch by batch. The value is
+/// computed over all samples together; it is not the mean of the values of the batches.
 pub trait Metric {
     /// A short name, such as `accuracy`.
     fn name(&self) -> &str;
 
-    /// Takes the outputs and targets of a batch. Errors if their shapes or dtypes are not those of the metric, or if a
-    /// number is outside of its domain. Then the batch does not count.
+    /// Adds the outputs and targets of a batch. Errors if the metric does not accept their shapes or dtypes, or if a
+    /// number is outside its domain. In that case, the batch does not count.
     fn update(&mut self, outputs: &Tensor, targets: &Tensor) -> Result<()>;
 
-    /// The value so far. Errors if it is not defined: without samples, or for other reasons that a metric has.
+    /// The value so far. Errors if it is undefined, for example because there are no samples.
     fn value(&self) -> Result<f64>;
 
     /// Forgets all batches.

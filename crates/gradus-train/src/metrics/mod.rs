@@ -1,5 +1,5 @@
-//! Metrics: numbers that say how good the outputs of a model are. They agree with scikit-learn, which the tests compare
-//! with, also in ties.
+//! Metrics: numbers that measure how good the outputs of a model are. They agree with scikit-learn, even for ties; the
+//! tests compare the two.
 
 mod calibration;
 mod classes;

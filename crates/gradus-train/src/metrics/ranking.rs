@@ -1,4 +1,4 @@
-//! Metrics of scores for two classes, which depend on the order of the scores only.
+//! Metrics of scores for two classes, which depend only on the order of the scores.
 
 use gradus_tensor::{Error, Result, Tensor};
 
@@ -32,7 +32,7 @@ impl Scores {
     fn counts(&self) -> Vec<(u64, u64)> {
         let mut sorted = self.0.clone();
         sorted.sort_by(|a, b| b.0.total_cmp(&a.0));
-        // 0 and -0 are one score.
+        // 0 and -0 count as the same score.
         let groups = sorted.chunk_by(|a, b| a.0 == b.0);
         let count = |group: &[(f64, bool)], what: bool| group.iter().filter(|(_, is)| *is == what).count() as u64;
         groups.map(|group| (count(group, true), count(group, false))).collect()
@@ -43,7 +43,7 @@ impl Scores {
 /// equal scores count half. Outputs are scores of any shape, probabilities or logits; targets have the same shape and
 /// are 0 or 1. As `sklearn.metrics.roc_auc_score`.
 ///
-/// `value` is an error if all samples are of one class: the area is not defined.
+/// `value` is an error if all samples are of one class, because the area is then undefined.
 #[derive(Debug, Clone, Default)]
 pub struct RocAuc(Scores);
 
@@ -86,7 +86,8 @@ impl Metric for RocAuc {
 /// The average precision: the sum over thresholds of the precision times the step of the recall, without interpolation.
 /// Outputs and targets are those of [`RocAuc`]. As `sklearn.metrics.average_precision_score`.
 ///
-/// `value` is an error if no target is 1: the recall is not defined. (scikit-learn gives 0, with a warning.)
+/// `value` is an error if no target is 1, because the recall is then undefined. (scikit-learn returns 0, with a
+/// warning.)
 #[derive(Debug, Clone, Default)]
 pub struct AveragePrecision(Scores);
 

@@ -1,4 +1,4 @@
-//! Metrics of numbers: mean absolute and squared errors, and the coefficient of determination.
+//! Metrics for regression: mean absolute and squared errors, and the coefficient of determination.
 
 use gradus_tensor::{Error, Here, Result, Tensor};
 
@@ -9,14 +9,14 @@ use super::metric::{Metric, floats, nothing};
 struct Column {
     absolute: f64,
     squared: f64,
-    /// The first target. The others are taken relative to it, so that no digits are lost if all are far from zero.
+    /// The first target. The others are stored relative to it, so that no precision is lost if all are far from zero.
     first: f64,
     /// The mean of the targets, and the sum of the squares of their distances from it.
     mean: f64,
     spread: f64,
 }
 
-/// Sums for all columns: outputs `[n]` have one, and `[n, ..]` one for each place of a sample.
+/// Sums for all columns. Outputs `[n]` have one column, and outputs `[n, ..]` have one for each element of a sample.
 #[derive(Debug, Clone, Default)]
 struct Columns {
     columns: Vec<Column>,
@@ -54,7 +54,7 @@ impl Columns {
                 if self.samples == 1 {
                     column.first = *target;
                 }
-                // Welford's method: no difference of large sums.
+                // Welford's method avoids the difference of large sums.
                 let target = target - column.first;
                 let distance = target - column.mean;
                 column.mean += distance / self.samples as f64;
@@ -82,8 +82,8 @@ enum Kind {
     RootSquared,
 }
 
-/// The mean absolute error, the mean squared error, or its square root. Outputs and targets are `[n]`, or `[n, ..]` with
-/// the same axes; then the value is the mean over the places of a sample, as in scikit-learn.
+/// The mean absolute error, the mean squared error, or its square root. Outputs and targets are `[n]`, or `[n, ..]`
+/// with the same axes; in the latter case, the value is the mean over the elements of a sample, as in scikit-learn.
 #[derive(Debug, Clone)]
 pub struct RegressionError {
     kind: Kind,
@@ -137,9 +137,9 @@ impl Metric for RegressionError {
     }
 }
 
-/// The coefficient of determination: 1 minus the squared errors over the squared distances of the targets from their
-/// mean. Outputs and targets are those of [`RegressionError`]. As `sklearn.metrics.r2_score`: if all targets are equal,
-/// it is 1 for outputs without errors, and 0 for others.
+/// The coefficient of determination: 1 minus the sum of the squared errors divided by the sum of the squared distances
+/// of the targets from their mean. Outputs and targets are those of [`RegressionError`]. As `sklearn.metrics.r2_score`:
+/// if all targets are equal, it is 1 for outputs without errors, and 0 for others.
 ///
 /// `value` is an error for fewer than 2 samples.
 #[derive(Debug, Clone, Default)]

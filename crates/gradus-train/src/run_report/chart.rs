@@ -8,7 +8,7 @@ use super::text::{escaped, list, put, short};
 const SIZE: (f64, f64) = (600.0, 280.0);
 const MARGINS: (f64, f64, f64, f64) = (54.0, 16.0, 14.0, 34.0);
 
-/// The number of steps between lines of the grid, at most.
+/// The largest number of grid steps along the axis that [`grid_step`] aims for.
 const STEPS: f64 = 5.0;
 
 /// The unit of a chart's numbers.
@@ -17,7 +17,7 @@ pub enum Unit {
     /// Plain numbers.
     #[default]
     Number,
-    /// Shares from 0 to 1, which are shown as percent.
+    /// Shares from 0 to 1, which are shown as percentages.
     Share,
 }
 
@@ -32,7 +32,7 @@ pub struct Chart {
     pub unit: Unit,
     /// The curves.
     pub curves: Vec<Curve>,
-    /// What stands in place of the chart if no curve has a point.
+    /// The text that replaces the chart if no curve has a point.
     pub if_empty: String,
 }
 
@@ -43,16 +43,16 @@ pub struct Curve {
     pub name: String,
     /// The points from left to right. A number that is not finite is a gap.
     pub points: Vec<(u64, f64)>,
-    /// Whether the curve is drawn faintly, such as one below its mean.
+    /// Whether the curve is drawn faintly, for example behind a curve of its running mean.
     pub is_faint: bool,
 }
 
-/// Whether a number has a place in a picture. The difference of two of them is finite.
+/// Whether a number can be drawn. The bound ensures that the difference of two such numbers is finite.
 fn has_place(value: f64) -> bool {
     value.abs() <= 1e300
 }
 
-/// The least and the largest of the numbers that have a place.
+/// The smallest and the largest number that can be drawn.
 fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.filter(|v| has_place(*v)).fold(None, |range, v| match range {
         None => Some((v, v)),
@@ -68,17 +68,17 @@ fn grid_step(span: f64) -> f64 {
     digit * power
 }
 
-/// The axis of the numbers: where it begins and ends, and its lines.
+/// The vertical axis: its start, its end and its grid lines.
 fn axis(low: f64, high: f64) -> (f64, f64, Vec<f64>) {
     let (low, high) = match high - low {
         span if span > 1e-12 * high.abs().max(low.abs()) => (low, high),
         _ if low == 0.0 => (0.0, 1.0),
         _ => (low - low.abs() * 0.1, high + high.abs() * 0.1),
     };
-    // A curve that comes near to 0 shows where it is.
+    // If a curve comes near 0, the axis starts at 0.
     let low = if low > 0.0 && low < 0.35 * high { 0.0 } else { low };
     let step = grid_step(high - low);
-    // A limit that is a line itself stays one, in spite of rounding.
+    // A limit that lies on a grid line must stay there in spite of rounding.
     let (first, last) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
     let count = (last - first).clamp(1.0, 4.0 * STEPS) as usize;
     let lines = (0..=count).map(|i| (first + i as f64) * step).collect();
@@ -151,7 +151,7 @@ impl Chart {
         }
         let step = grid_step(x_high - x_low).max(1.0);
         let (first, last) = ((x_low / step).ceil(), (x_high / step).floor());
-        // Beyond 2^53 a number may not change when the step is added.
+        // The lines are counted, because beyond 2^53 adding the step may leave a number unchanged.
         for i in 0..=(last - first).clamp(-1.0, 2.0 * STEPS) as i64 {
             let x = (first + i as f64) * step;
             put!(

@@ -1,14 +1,14 @@
-//! [`StepCurves`]: a logger that keeps the numbers of steps for a report.
+//! [`StepCurves`]: a logger that keeps the metrics of steps for a report.
 
 use gradus_tensor::Result;
 
 use crate::{Event, History, Logger};
 
-/// The most points of a curve. With more, neighbours are averaged.
+/// The largest number of points of a curve. If there are more, neighbours are averaged.
 const MOST: usize = 800;
 
-/// Collects loss, learning rate and gradient norm of each step for the curves of a report. Of a long run it keeps means
-/// of as many steps as are needed for at most 800 points.
+/// Collects loss, learning rate and gradient norm of each step for the curves of a report. For a long run, neighbouring
+/// steps are averaged, so that a curve has at most 800 points.
 #[derive(Debug, Clone, Default)]
 pub struct StepCurves {
     /// The number of steps of the run.
@@ -18,7 +18,7 @@ pub struct StepCurves {
     grad_norm: Curve,
 }
 
-/// Means of `width` numbers each, and the sum of those that have no mean yet.
+/// Means of `width` numbers each, and the sum of the numbers since the last mean.
 #[derive(Debug, Clone)]
 struct Curve {
     points: Vec<(u64, f64)>,
@@ -51,7 +51,7 @@ impl Curve {
 }
 
 impl StepCurves {
-    /// The curves: `loss`, `lr` and `grad_norm`, each with the step at which a mean ends. A curve without points is
+    /// The curves: `loss`, `lr` and `grad_norm`, each point with the last step of its mean. A curve without points is
     /// left out.
     pub fn history(&self) -> History {
         let mut history = History::default();

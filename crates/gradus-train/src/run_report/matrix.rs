@@ -5,17 +5,18 @@ use std::fmt::Write;
 use super::text::{escaped, put, short};
 use crate::ConfusionMatrix;
 
-/// The most classes for which the table has a cell for each pair. Of more, the most frequent mistakes are listed.
+/// The largest number of classes for which the table has a cell for each pair. If there are more, the most frequent
+/// mistakes are listed instead.
 const MOST_CELLS: usize = 32;
 
-/// The most mistakes in the list.
+/// The largest number of mistakes in the list.
 const MOST_MISTAKES: usize = 20;
 
 fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "\u{2013}".into(), |share| format!("{:.1}\u{202f}%", share * 100.0))
 }
 
-/// The matrix as part of a page. Classes without a name have their number.
+/// The matrix as part of a page. Classes without a name are shown by number.
 pub(super) fn html(matrix: &ConfusionMatrix, names: &[String]) -> String {
     let classes = matrix.classes();
     let name = |class: usize| names.get(class).map_or_else(|| class.to_string(), |name| escaped(name));
@@ -35,7 +36,7 @@ pub(super) fn html(matrix: &ConfusionMatrix, names: &[String]) -> String {
             let count = matrix.count(truth, predicted);
             let share = count as f64 / total.max(1) as f64;
             let kind = if truth == predicted { "right" } else { "wrong" };
-            // Few mistakes are to be seen too: the colour grows like the square root.
+            // The colour grows like the square root of the share, so that rare mistakes are visible too.
             let strength = if count == 0 { 0.0 } else { 12.0 + 80.0 * share.sqrt() };
             let light = if strength > 60.0 { " strong" } else { "" };
             let title = format!("{count} of {total}: {} as {}", name(truth), name(predicted));

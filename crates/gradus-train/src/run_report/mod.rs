@@ -1,4 +1,4 @@
-//! The report page of a run: one HTML file that needs nothing else.
+//! The report page of a run: one self-contained HTML file.
 
 mod chart;
 mod curves;

@@ -123,7 +123,7 @@ mod tests {
         report.add_steps(&crate::History::default());
         let html = report.html();
         assert_eq!((html.matches("<script>").count(), html.matches("<img").count()), (1, 0));
-        // A page that a browser may open from a disk, without a network.
+        // A browser must be able to open the page from a disk, without a network.
         assert!(!html.contains("http:") && !html.contains("https:") && !html.contains("url("), "something is fetched");
         assert_eq!(html.matches("<figure").count(), html.matches("</figure>").count());
         assert_eq!(html.matches("<section").count(), html.matches("</section>").count());

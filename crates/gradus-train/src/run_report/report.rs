@@ -1,10 +1,10 @@
-//! [`RunReport`]: what stands on the page.
+//! [`RunReport`]: the contents of the page.
 
 use super::chart::{Chart, Curve, Unit};
 use crate::{ConfusionMatrix, EpochReport, History, Run};
 
-/// A page about a run, for people: curves, a confusion matrix, examples, and the settings. [`html`](RunReport::html)
-/// makes one HTML file from it, which needs no network and nothing beside it.
+/// A page about a run, for human readers: curves, a confusion matrix, examples, and the settings.
+/// [`html`](RunReport::html) returns it as one self-contained HTML file, which needs no network.
 ///
 /// ```
 /// use gradus_train::{Run, RunReport};
@@ -27,7 +27,7 @@ pub struct RunReport {
     pub charts: Vec<Chart>,
     /// The confusion matrix, if the model classifies.
     pub confusion: Option<ConfusionMatrix>,
-    /// The names of the classes; a class without one has its number.
+    /// The names of the classes. A class without a name is shown by number.
     pub classes: Vec<String>,
     /// Groups of examples, such as the worst ones.
     pub examples: Vec<Examples>,
@@ -44,7 +44,7 @@ pub struct Examples {
     pub all: Vec<Example>,
 }
 
-/// A sample of the data with what the model made of it.
+/// A sample of the data, with the model's prediction.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Example {
     /// The sample as a PNG file, if it is a picture.
@@ -55,13 +55,13 @@ pub struct Example {
     pub caption: String,
     /// A second line in small type, such as the probability.
     pub note: String,
-    /// Whether the model is right, if that can be said.
+    /// Whether the model is right, if that is known.
     pub is_right: Option<bool>,
 }
 
 impl RunReport {
-    /// A report with the numbers and curves of `run`: loss and accuracy of training and validation, the factor on the
-    /// learning rate, and samples per second, over epochs.
+    /// A report with the numbers of `run` and its curves over epochs: loss and accuracy in training and validation, the
+    /// factor on the learning rate, and samples per second.
     pub fn of(title: impl Into<String>, run: &Run) -> RunReport {
         let each = |f: &dyn Fn(&EpochReport) -> Option<f64>| -> Vec<(u64, f64)> {
             run.epochs.iter().filter_map(|e| Some((e.epoch as u64, f(e)?))).collect()
@@ -131,12 +131,12 @@ impl RunReport {
     }
 }
 
-/// The least number of points for which a mean is drawn as well, and the share of the mean that an older point keeps
-/// from one point to the next.
+/// The smallest number of points for which a running mean is drawn as well, and the decay of the weights of older
+/// points from one point to the next.
 const LEAST_SMOOTHED: usize = 30;
 const KEPT: f64 = 0.9;
 
-/// The mean of each point and those before, in which older ones weigh less. Points that are not finite do not count.
+/// The exponentially weighted mean of each point and those before it. Points that are not finite do not count.
 fn smoothed(points: &[(u64, f64)]) -> Vec<(u64, f64)> {
     let (mut sum, mut weight) = (0.0, 0.0);
     let mean = |&(at, value): &(u64, f64)| {

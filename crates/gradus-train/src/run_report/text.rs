@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// The text with the characters replaced that mean something in HTML.
+/// Escapes the characters that have a meaning in HTML.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,7 +18,7 @@ pub(super) fn escaped(text: &str) -> String {
     out
 }
 
-/// A number with four significant digits, without zeros at the end.
+/// A number with four significant digits, without trailing zeros.
 pub(super) fn short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return if value == 0.0 { "0".into() } else { value.to_string() };
@@ -34,7 +34,7 @@ pub(super) fn short(value: f64) -> String {
     text.replace('-', "\u{2212}")
 }
 
-/// Bytes as base64, for the address of a picture.
+/// Bytes as base64, for the data URL of a picture.
 pub(super) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);

@@ -1,8 +1,8 @@
-//! [`EarlyStopping`]: ends a run that does not get better. [`Monitor`]: the number that says so.
+//! [`EarlyStopping`]: ends a run that stops improving. [`Monitor`]: the metric that decides this.
 
 use crate::EpochReport;
 
-/// The number of an epoch that says which one is the best.
+/// The metric that decides which epoch is the best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Monitor {
     /// The mean training loss; lower is better.
@@ -16,7 +16,7 @@ pub enum Monitor {
 }
 
 impl Monitor {
-    /// The number of this epoch; `None` if the epoch has none.
+    /// The value of the metric in this epoch; `None` if it was not computed.
     pub fn of(self, epoch: &EpochReport) -> Option<f64> {
         match self {
             Monitor::Loss => Some(epoch.loss),
@@ -36,13 +36,13 @@ impl Monitor {
     }
 }
 
-/// Ends a run after `patience` epochs in a row in which the [monitored](crate::Trainer::monitor) number is not better
-/// than the best one before by more than `min_delta`.
+/// Ends a run after `patience` epochs in a row in which the [monitored](crate::Trainer::monitor) metric has not
+/// improved on its best value by more than `min_delta`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EarlyStopping {
     /// The number of epochs without an improvement after which the run ends. 0 counts as 1. 3 by default.
     pub patience: usize,
-    /// An improvement is larger than this. 0 by default.
+    /// The amount that an improvement must exceed. 0 by default.
     pub min_delta: f64,
 }
 

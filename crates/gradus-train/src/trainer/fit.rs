@@ -13,7 +13,7 @@ use super::saving::Saving;
 use super::step::{Failure, explained};
 use crate::{EpochReport, Event, Logger, Run, StepReport, Task, Validation};
 
-/// The steps in a row that may be skipped because they are not finite.
+/// The number of steps in a row that may be skipped because they are not finite.
 const MOST_IN_A_ROW: u32 = 10;
 
 impl Trainer {
@@ -21,14 +21,14 @@ impl Trainer {
     /// of another type than the training set.
     ///
     /// # Errors
-    /// Returns the errors of the dataset, the model, the loggers and the checkpoints. An empty dataset is an error too,
-    /// and so are a monitored number that there is not, a bad name of a [`state`](Trainer::state), and a loss that is
-    /// not finite, with the epoch, the step and the operation, unless [`on_non_finite`](Trainer::on_non_finite) says
-    /// otherwise.
+    /// Returns the errors of the dataset, the model, the loggers and the checkpoints. Also fails if the dataset is
+    /// empty, if the monitored metric is not computed, or if the name of a [`state`](Trainer::state) is invalid. A loss
+    /// that is not finite is an error that names the epoch, the step and the operation, unless
+    /// [`on_non_finite`](Trainer::on_non_finite) is set to something else.
     ///
     /// A step that fails changes nothing: parameters, running statistics, the random numbers of layers and the
     /// optimiser keep the state of the previous step ([`all_or_nothing`](gradus_tensor::all_or_nothing)). The exception
-    /// is a device that fails in the middle of [`Optimizer::step`]; the error then says so.
+    /// is a device failure in the middle of [`Optimizer::step`]; the error then says so.
     #[track_caller]
     pub fn fit<M, D, T>(
         &self,
@@ -145,7 +145,7 @@ impl Trainer {
                     }
                 }
             }
-            // An epoch whose validation is left out is not over: a run that resumes does it.
+            // An epoch whose validation was skipped is not complete: a run that resumes validates first.
             if self.stopped() && (progress.batches < batches || validation.is_some()) {
                 if progress.steps_of_epoch > 0 {
                     if let Some(saving) = &mut saving {
@@ -200,8 +200,8 @@ impl Trainer {
         }
     }
 
-    /// Whether the epoch is the best so far. Counts the epochs without an improvement. Errors if the task does not give
-    /// the number.
+    /// Whether the epoch is the best so far. Counts the epochs without an improvement. Errors if the monitored metric
+    /// is missing.
     #[track_caller]
     fn judge(&self, report: &EpochReport, progress: &mut Progress) -> Result<bool> {
         let without = if report.validation.is_some() { Monitor::ValidationLoss } else { Monitor::Loss };

@@ -8,19 +8,19 @@ use super::options::Trainer;
 use super::step::Failure;
 use crate::{Checkpoint, Task};
 
-/// The weight of the past in the smoothed loss.
+/// The decay of older losses in the smoothed loss.
 const SMOOTHING: f64 = 0.98;
 
-/// The search ends when the smoothed loss is this many times the least one.
+/// The search ends when the smoothed loss reaches this many times its minimum.
 const DIVERGED: f64 = 4.0;
 
-/// The points at the start and at the end of the curve that are not considered for the suggestion.
+/// The numbers of points at the start and at the end of the curve that are ignored for the suggestion.
 const SKIPPED: (usize, usize) = (10, 5);
 
-/// The points on each side over which the slope of the curve is measured.
+/// The number of points on each side over which the slope of the curve is measured.
 const WINDOW: usize = 5;
 
-/// The learning rates that [`Trainer::find_lr`] tries: `steps` of them from `from` to `to`, in equal ratios.
+/// The learning rates that [`Trainer::find_lr`] tries: `steps` of them from `from` to `to`, in a geometric sequence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LrRange {
     /// The first learning rate. 1e-7 by default.
@@ -44,14 +44,14 @@ pub struct LrPoint {
     pub lr: f64,
     /// The loss before the step.
     pub loss: f64,
-    /// The mean of this loss and those before, in which each older loss weighs 0.98 times as much.
+    /// The exponentially weighted mean of the losses up to this step, with decay 0.98.
     pub smoothed: f64,
 }
 
 /// The loss as the learning rate rises.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LrFinder {
-    /// The curve. It ends early if the loss rises to 4 times its least value, or is not finite.
+    /// The curve. It ends early if the loss rises to 4 times its minimum, or is not finite.
     pub curve: Vec<LrPoint>,
     /// The learning rate at which the smoothed loss falls fastest; `None` if it never falls, or if the curve is too
     /// short. The first 10 points and the last 5 do not count.
@@ -61,7 +61,7 @@ pub struct LrFinder {
 impl Trainer {
     /// Raises the learning rate step by step, and records the loss. The parameters and buffers of the model, the random
     /// numbers of its layers and the state of the optimiser are restored afterwards. The model stays in training mode.
-    /// What the task itself has changed is not restored, nor is a [`state`](Trainer::state).
+    /// Changes that the task itself makes are not undone, and a [`state`](Trainer::state) is not restored.
     ///
     /// ```no_run
     /// # use gradus_train::*; use gradus_tensor::*; use gradus_data::*; use gradus_nn::*;
@@ -72,8 +72,8 @@ impl Trainer {
     /// ```
     ///
     /// # Errors
-    /// The errors of the dataset and the model; a range that is not above 0 and rising, or has fewer than 2 steps; an
-    /// optimiser whose first group has a learning rate of 0.
+    /// Returns the errors of the dataset and the model. Fails if the range is not positive and increasing or has fewer
+    /// than 2 steps, or if the first group of the optimiser has a learning rate of 0.
     #[track_caller]
     pub fn find_lr<M, D, T>(
         &self,
@@ -160,8 +160,8 @@ impl Trainer {
     }
 }
 
-/// The rate at which the smoothed loss falls fastest over the logarithm of the rate. A slope is that between the points
-/// `WINDOW` before and after, so that one easy batch does not decide.
+/// The rate at which the smoothed loss falls fastest over the logarithm of the rate. The slope at a point is measured
+/// from `WINDOW` points before it to `WINDOW` points after it, so that a single easy batch does not decide.
 fn steepest(curve: &[LrPoint]) -> Option<f64> {
     let inner = curve.get(SKIPPED.0..curve.len().saturating_sub(SKIPPED.1))?;
     let slopes = inner.windows(2 * WINDOW + 1).filter_map(|w| {

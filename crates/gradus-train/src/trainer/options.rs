@@ -15,10 +15,10 @@ use super::early_stopping::{EarlyStopping, Monitor};
 /// Reads a part of the state for a checkpoint.
 type Read = dyn Fn() -> Result<StateDict>;
 
-/// Puts a part of the state back.
+/// Restores a part of the state.
 type Put = dyn Fn(&StateDict) -> Result<()>;
 
-/// A part of the state that is the user's, with the functions that read it and put it back.
+/// A part of the user's own state, with the functions that read and restore it.
 #[derive(Clone)]
 pub(super) struct OwnState {
     pub(super) name: String,
@@ -28,8 +28,9 @@ pub(super) struct OwnState {
 
 /// Trains a model on a dataset, epoch by epoch.
 ///
-/// The model, the optimiser and the loader determine the run: starting from the same ones gives the same bits. With
-/// [`resume`](Trainer::resume), a run that was killed goes on within its epoch, also with the same bits.
+/// The model, the optimiser and the loader determine the run: the same three yield the same bits. With
+/// [`resume`](Trainer::resume), a run that was killed continues in the middle of its epoch, with the same bits as
+/// without the interruption.
 ///
 /// ```no_run
 /// # use gradus_train::*; use gradus_tensor::Result;
@@ -66,15 +67,14 @@ pub struct Trainer {
 /// What the trainer does with a loss or a gradient that is NaN or infinite. In each case the step changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnNonFinite {
-    /// The run ends with an error. The batch is run again with checks, and the error names the first operation that
-    /// made a number that is not finite, its line and its layer. Gradients are looked at only if their norm is computed
-    /// for another option.
+    /// The run ends with an error. The batch is run again with checks, and the error names the first operation whose
+    /// result is not finite, its line and its layer. Gradients are checked only if another option requires their norm.
     #[default]
     Error,
-    /// The run goes on with the next batch. Ten such steps in a row are an error.
+    /// The run continues with the next batch. Ten such steps in a row are an error.
     Skip,
-    /// The model, the optimiser and the random numbers go back to the last checkpoint, and the run goes on with the
-    /// next batch. Ten such steps in a row are an error. It needs [`Trainer::checkpoints`].
+    /// The model, the optimiser and the random numbers are restored from the last checkpoint, and the run continues
+    /// with the next batch. Ten such steps in a row are an error. Requires [`Trainer::checkpoints`].
     RollBack,
 }
 
@@ -107,7 +107,7 @@ impl Trainer {
         })
     }
 
-    /// Lets the learning rate follow `schedule`, whose steps are counted from the start of the run.
+    /// Makes the learning rate follow `schedule`, whose steps are counted from the start of the run.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
         self
@@ -120,7 +120,7 @@ impl Trainer {
     }
 
     /// Makes one step of the optimiser from the mean gradient over all samples of `batches` batches, so that they count
-    /// as one large batch. The last step of an epoch takes what is left. Errors if it is 0.
+    /// as one large batch. The last step of an epoch uses the remaining batches. Errors if it is 0.
     #[track_caller]
     pub fn accumulate(mut self, batches: usize) -> Result<Self> {
         if batches == 0 {
@@ -164,30 +164,30 @@ impl Trainer {
         self
     }
 
-    /// Sets the number that says which epoch is the best. [`fit`](Trainer::fit) errors if it does not exist: without a
-    /// validation set, or for an accuracy that the task does not count. Without this option, it is the validation loss
-    /// if there is a validation set, and the training loss otherwise.
+    /// Sets the metric that decides which epoch is the best. [`fit`](Trainer::fit) errors if it is not computed: a
+    /// metric of validation without a validation set, or an accuracy that the task does not count. By default it is the
+    /// validation loss if there is a validation set, and the training loss otherwise.
     pub fn monitor(mut self, monitor: Monitor) -> Self {
         self.monitor = Some(monitor);
         self
     }
 
-    /// Ends the run when the monitored number does not get better.
+    /// Ends the run when the monitored metric stops improving.
     pub fn early_stopping(mut self, rule: EarlyStopping) -> Self {
         self.early_stopping = Some(rule);
         self
     }
 
     /// Saves a checkpoint in the folder `path` after each epoch. The newest two and the best one are kept. A folder
-    /// that has checkpoints already is an error; [`resume`](Trainer::resume) goes on from them.
+    /// that already has checkpoints is an error; use [`resume`](Trainer::resume) to continue from them.
     pub fn checkpoints(mut self, path: impl Into<PathBuf>) -> Self {
         self.folder = Some(path.into());
         self.resumes = false;
         self
     }
 
-    /// Goes on from the newest checkpoint in the folder `path`, and saves more there, as with
-    /// [`checkpoints`](Trainer::checkpoints). If there are none yet, the run begins. It is an error if the model, the
+    /// Continues from the newest checkpoint in the folder `path`, and saves further checkpoints there, as with
+    /// [`checkpoints`](Trainer::checkpoints). If there are none yet, a new run begins. It is an error if the model, the
     /// optimiser or the settings differ from those of the run that was saved; the error names what differs.
     pub fn resume(mut self, path: impl Into<PathBuf>) -> Self {
         self.folder = Some(path.into());
@@ -195,9 +195,9 @@ impl Trainer {
         self
     }
 
-    /// Saves a checkpoint after every `steps` steps as well. One that would slow the run down is left out, see
-    /// [`Checkpoints::is_busy`](crate::Checkpoints::is_busy), unless the run is to [roll back](OnNonFinite::RollBack)
-    /// to it. Errors if it is 0.
+    /// Saves a checkpoint after every `steps` steps as well. A checkpoint that would slow the run down is skipped (see
+    /// [`Checkpoints::is_busy`](crate::Checkpoints::is_busy)), unless the policy is to [roll
+    /// back](OnNonFinite::RollBack). Errors if `steps` is 0.
     #[track_caller]
     pub fn save_every(mut self, steps: u64) -> Result<Self> {
         if steps == 0 {
@@ -207,21 +207,21 @@ impl Trainer {
         Ok(self)
     }
 
-    /// Sets how many of the newest checkpoints are kept besides the best one; at least 1, and 2 without this.
+    /// Sets how many of the newest checkpoints are kept in addition to the best one; at least 1, and 2 by default.
     pub fn keep(mut self, newest: usize) -> Self {
         self.keep = newest.max(1);
         self
     }
 
-    /// Saves a setting of yours with each checkpoint. A run that resumes must have the same ones.
+    /// Saves a setting of your own with each checkpoint. A run that resumes must have the same settings.
     pub fn config(mut self, name: impl Into<String>, value: impl fmt::Display) -> Self {
         self.config.insert(name.into(), value.to_string());
         self
     }
 
-    /// Saves a state of yours with each checkpoint, such as that of a loss scaler or of running averages. `read` copies
-    /// it, and `put` puts it back when the run resumes. A name has letters, digits, `_` and `-`, and is given
-    /// once. [`fit`](Trainer::fit) errors otherwise.
+    /// Saves a state of your own with each checkpoint, such as that of a loss scaler or of running averages. `read`
+    /// copies it, and `put` restores it when the run resumes. Names consist of letters, digits, `_` and `-` and must be
+    /// unique; [`fit`](Trainer::fit) errors otherwise.
     pub fn state(
         mut self,
         name: impl Into<String>,
@@ -232,13 +232,14 @@ impl Trainer {
         self
     }
 
-    /// Runs one step and one batch of validation, and saves nothing: a quick test of everything that a run calls.
+    /// Runs only one step and one batch of validation, and saves nothing. This is a quick test of everything that a run
+    /// calls.
     pub fn fast_dev_run(mut self) -> Self {
         self.fast_dev_run = true;
         self
     }
 
-    /// Writes checkpoints to a disk of your own; see [`Checkpoints::open_on`](crate::Checkpoints::open_on).
+    /// Writes checkpoints to the given disk; see [`Checkpoints::open_on`](crate::Checkpoints::open_on).
     pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {
         self.disk = disk;
         self

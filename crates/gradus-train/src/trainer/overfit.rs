@@ -9,13 +9,13 @@ use super::step::{Failure, explained};
 use crate::Task;
 
 impl Trainer {
-    /// Makes `steps` steps on the first batch of `train`, and returns the loss before each of them. The loss of a model
-    /// that can learn, with a good learning rate, falls towards its least value; if it does not, look for a mistake in
-    /// the model, the labels or the loss. The model and the optimiser keep what they learnt. The learning rate of
-    /// the optimiser stays as it is.
+    /// Makes `steps` steps on the first batch of `train`, and returns the loss before each of them. If the model can
+    /// learn and the learning rate is suitable, the loss falls towards its minimum. If it does not, look for a mistake
+    /// in the model, the labels or the loss. The model and the optimiser keep their new state. The learning rate of the
+    /// optimiser is used unchanged.
     ///
     /// # Errors
-    /// The errors of the dataset and the model; a loss that is not finite.
+    /// Returns the errors of the dataset and the model, and fails if a loss is not finite.
     #[track_caller]
     pub fn overfit_batch<M, D, T>(
         &self,

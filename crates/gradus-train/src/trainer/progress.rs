@@ -1,4 +1,4 @@
-//! [`Progress`]: how far a run is, as it stands in its checkpoints.
+//! [`Progress`]: the progress of a run, as saved in its checkpoints.
 
 use gradus_tensor::{Error, ErrorKind, Here, Result};
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,10 @@ use crate::{Checkpoint, EpochReport, Evaluation, History, Run};
 
 const OP: &str = "resume";
 
-/// The name of the text of a checkpoint that holds this.
+/// The name of the checkpoint text that holds the progress.
 const TEXT: &str = "trainer";
 
-/// How far a run is, besides what its epochs report.
+/// The progress of a run, apart from the reports of its epochs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Progress {
     /// The epoch, counted from 1.
@@ -25,7 +25,8 @@ pub(super) struct Progress {
     pub(super) skipped: u64,
     /// The steps in a row that were not finite.
     pub(super) in_a_row: u32,
-    /// The best monitored number so far, and the best one by more than the least difference.
+    /// The best value of the monitored metric so far, and the last value that improved on the previous one by more than
+    /// `min_delta`.
     pub(super) best: Option<f64>,
     pub(super) best_by_delta: Option<f64>,
     pub(super) waited: usize,

@@ -13,15 +13,15 @@ use crate::{Checkpoint, Checkpoints, Run};
 /// The checkpoints of a run, and the last good state.
 pub(super) struct Saving {
     folder: Checkpoints,
-    /// The last checkpoint, to roll back to. It shares its tensors with the one that is written.
+    /// The last checkpoint, to roll back to. It shares its tensors with the checkpoint that is being written.
     pub(super) last: Checkpoint,
-    /// How far the run that was saved is, if this one goes on from it.
+    /// The progress of the saved run, if this run resumes from it.
     pub(super) resumed: Option<(Progress, Run)>,
 }
 
 impl Trainer {
-    /// Opens the folder. Restores its newest checkpoint, if the run resumes and there is one. `settings` are those that
-    /// the loader has.
+    /// Opens the folder. Restores its newest checkpoint, if the run resumes and there is one. `settings` are those of
+    /// the loader.
     #[track_caller]
     pub(super) fn open<M: Module + ?Sized>(
         &self,
@@ -78,7 +78,7 @@ impl Trainer {
         })
     }
 
-    /// The state as it is now.
+    /// A checkpoint of the current state.
     #[track_caller]
     fn now<M: Module + ?Sized>(&self, model: &M, optimizer: &dyn Optimizer) -> Result<Checkpoint> {
         let mut checkpoint = Checkpoint::of(model, optimizer)?;
@@ -88,7 +88,7 @@ impl Trainer {
         Ok(checkpoint)
     }
 
-    /// Lets a checkpoint be written.
+    /// Passes a checkpoint to the writing thread.
     #[track_caller]
     pub(super) fn save<M: Module + ?Sized>(
         &self,
@@ -107,7 +107,7 @@ impl Trainer {
         saving.folder.save(checkpoint)
     }
 
-    /// Puts the last good state back.
+    /// Restores the last good state.
     #[track_caller]
     pub(super) fn roll_back<M: Module + ?Sized>(
         &self,
@@ -122,7 +122,7 @@ impl Trainer {
 }
 
 impl Saving {
-    /// Whether a checkpoint would slow the run down, and may be left out.
+    /// Whether a checkpoint would slow the run down and may be skipped.
     pub(super) fn is_busy(&self) -> bool {
         self.folder.is_busy()
     }
@@ -133,7 +133,7 @@ impl Saving {
         self.folder.wait()
     }
 
-    /// The damaged checkpoints that were passed over.
+    /// The errors of damaged checkpoints that were skipped.
     pub(super) fn passed_over(&self) -> &[Error] {
         &self.last.passed_over
     }

@@ -9,7 +9,7 @@ use super::options::{OnNonFinite, Trainer};
 use crate::Task;
 use crate::task::Tally;
 
-/// What a step gives.
+/// The result of a step.
 pub(super) struct Stepped {
     /// The mean loss over the samples of the step.
     pub(super) loss: f64,
@@ -35,12 +35,12 @@ impl From<Error> for Failure {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NonFinite {
     pub(super) value: f64,
-    /// The number of the batch in the step that has this loss; `None` if it is the gradients.
+    /// The index of the batch in the step that has this loss; `None` if the gradients are not finite.
     pub(super) batch: Option<usize>,
 }
 
 impl Trainer {
-    /// Makes one step from these batches at this factor on the learning rate, all of it or nothing.
+    /// Makes one step from these batches with this factor on the learning rate. If it fails, nothing has changed.
     #[track_caller]
     pub(super) fn step_at<M, B, T>(
         &self,
@@ -58,7 +58,7 @@ impl Trainer {
         let done = all_or_nothing(|| {
             let refuse = |e: &'static str| Err(Error::argument("trainer", e));
             let (mut tally, mut total): (Tally, Option<Gradients>) = (Tally::default(), None);
-            // The samples of the first batch, and those of all.
+            // The loss of the last batch, the number of samples of the first batch, and that of all batches.
             let (mut last, mut first, mut samples) = (0.0, 0.0, 0.0);
             for (i, batch) in batches.iter().enumerate() {
                 let outcome = task.run(model, batch)?;
@@ -69,8 +69,9 @@ impl Trainer {
                 }
                 let own = outcome.samples.max(1) as f64;
                 (first, samples) = (if i == 0 { own } else { first }, samples + own);
-                // Each batch weighs as its samples do. How many there are in all is known after the last batch; until
-                // then all count as large as the first, which most often they are.
+                // Each batch is weighted by its number of samples. The total is known only after the last batch. Until
+                // then, all batches are assumed to be as large as the first, which is usually true; otherwise the
+                // gradients are rescaled at the end.
                 let loss = match batches.len() {
                     1 => outcome.loss.clone(),
                     n if own == first => outcome.loss.div(n as f64)?,
@@ -97,7 +98,7 @@ impl Trainer {
                 norm => norm,
             };
             update(lr_factor, optimizer, &gradients)?;
-            // The mean over one batch is its loss, without a rounding.
+            // A single batch needs no mean: its loss is returned without another rounding.
             let loss = if batches.len() == 1 { last } else { tally.loss() };
             Ok(Stepped { loss, tally, grad_norm })
         });
@@ -108,7 +109,7 @@ impl Trainer {
         }
     }
 
-    /// Clips the gradients. Returns their norm before that, if it is wanted. If the norm is not finite, nothing is
+    /// Clips the gradients. Returns their norm before clipping, if it is needed. If the norm is not finite, nothing is
     /// clipped.
     #[track_caller]
     fn clip(&self, gradients: &mut Gradients, optimizer: &dyn Optimizer) -> Result<Option<f64>> {
@@ -116,7 +117,7 @@ impl Trainer {
         let parameters = optimizer.parameters();
         let clipped = |gradients: &mut Gradients, max: f64| match clip_grad_norm(gradients, &parameters, max) {
             Ok(norm) => Ok(norm),
-            // The bound has been checked, so this is a norm that is not finite.
+            // The bound has been checked, so this error means that the norm is not finite.
             Err(e) if *e.kind() == ErrorKind::InvalidArgument => Ok(f64::NAN),
             Err(e) => Err(e),
         };
@@ -136,7 +137,7 @@ impl Trainer {
     }
 }
 
-/// Updates the parameters at this factor on the learning rate. If that fails, the old factor is restored.
+/// Updates the parameters with this factor on the learning rate. If that fails, the old factor is restored.
 #[track_caller]
 fn update(lr_factor: f64, optimizer: &mut dyn Optimizer, gradients: &Gradients) -> Result<()> {
     let before = optimizer.lr_factor();
@@ -148,7 +149,8 @@ fn update(lr_factor: f64, optimizer: &mut dyn Optimizer, gradients: &Gradients) 
     stepped
 }
 
-/// The error about a step that is not finite. The batch is run again, with checks, from the same state.
+/// The error for a step that is not finite. To find the cause, the batch is run again, with checks, from the same
+/// state.
 #[track_caller]
 pub(super) fn explained<M, B, T>(
     trouble: NonFinite,
@@ -177,7 +179,8 @@ where
     }
 }
 
-/// The first operation of a pass over the batch whose result is not finite, and its layer. The pass leaves nothing.
+/// Runs the batch, and returns the first operation whose result is not finite, with its layer. The pass has no lasting
+/// effects.
 fn first_operation<M, B, T>(model: &mut M, task: &T, batch: &B) -> Option<(NonFiniteReport, Option<String>)>
 where
     M: Module + ?Sized,

@@ -13,7 +13,7 @@ const ROUNDS: usize = 5;
 const BUDGET: Duration = Duration::from_millis(1500);
 /// The approximate time in seconds that the calls of a slice take together.
 const SLICE: f64 = 5e-3;
-/// The most calls before a wait. After a few more, the backend would submit its work of its own accord.
+/// The largest number of calls before a wait. After a few more, the backend would submit the work by itself.
 const CALLS: usize = 200;
 
 /// The medians of a job's rounds, in seconds per call.

@@ -22,8 +22,8 @@ fn network(device: &Device, hidden: usize) -> Result<Sequential> {
         .add(Linear::new(hidden, 3, &mut init)?))
 }
 
-/// Trains, or goes on from what `folder` has, and returns all bits that the run determines. `disk` is where checkpoints
-/// are written.
+/// Trains, or resumes from the checkpoints in `folder`, and returns all bits that the run determines. `disk` is where
+/// checkpoints are written.
 pub(crate) fn train(folder: &Path, disk: Arc<dyn Disk>, (hidden, epochs): (usize, usize)) -> Result<Vec<u8>> {
     let device = Device::cpu()?;
     let mut rng = Generator::new(1);

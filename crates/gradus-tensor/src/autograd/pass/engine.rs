@@ -424,7 +424,7 @@ impl Pass {
     }
 }
 
-/// Collects the complete gradients that the caller of the pass asked for.
+/// Collects the complete gradients that the caller of the pass requested.
 #[track_caller]
 fn collect(
     found: &mut Vec<Found>,

@@ -47,7 +47,7 @@ fn changed(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
     ))
 }
 
-/// A gradient that the user asked for, and the version that its storage had when the gradient was complete.
+/// A gradient that the user requested, and the version that its storage had when the gradient was complete.
 pub(in crate::autograd) struct Found {
     pub(in crate::autograd) node: Arc<Node>,
     pub(in crate::autograd) output: usize,

@@ -1,4 +1,4 @@
-//! The gradient of [`Recurrent`]: as one operation, and composed of differentiable ones.
+//! The gradient of [`Recurrent`]: as a single operation, and composed of differentiable operations.
 
 use gradus_backend::{Backend, DType, Error, Layout, MapArg, Result, Scalar, View, ViewMut};
 use smallvec::{SmallVec, smallvec};
@@ -9,15 +9,15 @@ use crate::Tensor;
 use crate::ops::map::{Arg, Map};
 use crate::ops::{Context, Flow, Grads, InputSpec, Operation, Outputs, Spec, apply};
 
-/// What the steps of the backward pass read: tensors `[t, b, ..]`, except where said.
+/// The tensors that the steps of the backward pass read. Their shape is `[t, b, ..]` unless noted otherwise.
 struct Trail {
     /// The gates before their activations.
     gates: Tensor,
     /// For a GRU, the products of the hidden states.
     products: Option<Tensor>,
-    /// The states that the steps begin with: cell states for an LSTM, hidden states for a GRU.
+    /// The state before each step: the cell state for an LSTM, the hidden state for a GRU.
     old: Option<Tensor>,
-    /// For an LSTM, the cell states that the steps end with.
+    /// For an LSTM, the cell state after each step.
     new: Option<Tensor>,
     /// `[gates * hidden, hidden]`
     w_hh: Tensor,
@@ -28,17 +28,17 @@ struct Trail {
 }
 
 impl Trail {
-    /// The tensors of which each step is an argument of its kernel, before the gradients.
+    /// The tensors whose steps are arguments of the kernel, in order; the gradients follow them.
     fn read(&self) -> impl Iterator<Item = &Tensor> {
         [&self.products, &self.old, &self.new].into_iter().flatten()
     }
 }
 
 /// The steps of the backward pass of [`Recurrent`]. Inputs: the gates; for a GRU, the products of the hidden states;
-/// for an LSTM or GRU, the states that the steps begin with; for an LSTM, the cell states that they end with; the
-/// gradients of the hidden states and, for an LSTM, of the cell states; `w_hh`; and the gradients of the final states.
+/// for an LSTM or GRU, the state before each step; for an LSTM, the cell state after each step; the gradients of the
+/// hidden states and, for an LSTM, of the cell states; `w_hh`; and the gradients of the final states.
 ///
-/// Outputs: the gradients of the gates, for a GRU those of the products, and those of the initial states.
+/// Outputs: the gradients of the gates, of the products (for a GRU) and of the initial states.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RecurrentBackward {
     /// The operation of which this is the gradient.
@@ -46,7 +46,7 @@ pub struct RecurrentBackward {
 }
 
 impl RecurrentBackward {
-    /// The number of tensors of which each step is an argument of the kernel.
+    /// The number of tensors whose steps are arguments of the kernel.
     fn read(&self) -> usize {
         match self.of.cell {
             RecurrentCell::Lstm => 5,
@@ -122,7 +122,8 @@ impl Operation for RecurrentBackward {
                 outs.extend(found.iter_mut().map(|x| ViewMut { layout: &now, ..x.view_mut() }));
                 match (cell, &mut *states) {
                     (RecurrentCell::Lstm, [h, c]) => {
-                        // The gradient from later steps of the hidden state comes before that of the cell state.
+                        // Of the gradients from later steps, that of the hidden state comes before that of the cell
+                        // state.
                         let of_cell = args.pop();
                         args.push(MapArg::View(h.as_view().with(&now)));
                         args.extend(of_cell);
@@ -142,7 +143,7 @@ impl Operation for RecurrentBackward {
                     _ => return Err(Error::argument(self.name(), "the cell has no such states")),
                 }
             }
-            // The gradients of the products differ from those of the gates in the last one only.
+            // The gradients of the products equal those of the gates, except for the last gate.
             let wide = d.layout().narrow(0, 0, n)?;
             for k in 0..cell.gates() {
                 let source = if cell == RecurrentCell::Gru && k == 2 { 3 } else { k };
@@ -189,7 +190,8 @@ impl Recurrent {
         let before = self.before(&ctx.output(0)?, &h0)?;
         let (mut gates, mut products) = (None, None);
         if ctx.create_graph() {
-            // The gates again, as an expression of the inputs. The hidden states depend on these by this operation.
+            // Computes the gates again from the inputs, so that the gradient can itself be differentiated. The hidden
+            // states are outputs of this operation, through which they depend on the inputs.
             let biases = if count > 3 + states { Some((ctx.input(3 + states)?, ctx.input(4 + states)?)) } else { None };
             let (b_ih, b_hh) = (biases.as_ref().map(|b| &b.0), biases.as_ref().map(|b| &b.1));
             let (of_x, of_h) = (x.linear(&w_ih, b_ih)?, before.linear(&w_hh, b_hh)?);
@@ -268,7 +270,7 @@ impl Recurrent {
         Ok(out)
     }
 
-    /// The input with zeros where no sequence has a step: a product of the NaN that may be there with 0 would be NaN.
+    /// The input with zeros beyond the end of each sequence: it may hold NaN there, and 0 times NaN is NaN.
     #[track_caller]
     fn without_padding(&self, x: Tensor) -> Result<Tensor> {
         let Some(sizes) = &self.batch_sizes else { return Ok(x) };
@@ -279,7 +281,7 @@ impl Recurrent {
         Tensor::arange(0, b as i64, 1, DType::I64, device)?.unsqueeze(1)?.lt(&sizes)?.where_(&x, 0)
     }
 
-    /// The states `[t, b, hidden]` that the steps begin with, from those that they end with and the initial ones.
+    /// Returns the state before each step `[t, b, hidden]`, given the state after each step and the initial states.
     #[track_caller]
     fn before(&self, states: &Tensor, initial: &Tensor) -> Result<Tensor> {
         let t = states.shape()[0];
@@ -289,7 +291,7 @@ impl Recurrent {
         }
         let shifted = Tensor::cat(&[&states.narrow(0, 1, t - 1)?, &first], 0)?;
         let Some(sizes) = &self.batch_sizes else { return Ok(shifted) };
-        // A sequence begins where the step after it has fewer sequences.
+        // In reverse, a sequence begins at its last step, after which fewer sequences have a step.
         let (b, device) = (states.shape()[1] as i64, states.device());
         // At most as many as the input has steps.
         let after: Vec<i64> = sizes.iter().skip(1).map(|&n| n as i64).chain([0]).collect();

@@ -2,7 +2,7 @@
 
 use gradus_backend::{Backend, Buffer, DType, Error, Layout, Result, Scalar, Shape, View, ViewMut};
 
-/// A contiguous tensor in memory of its own.
+/// A contiguous tensor with its own buffer.
 pub(super) struct Temp {
     buffer: Buffer,
     dtype: DType,
@@ -15,8 +15,7 @@ impl Temp {
         Ok(Temp { buffer, dtype, layout: Layout::contiguous(shape) })
     }
 
-    /// A matrix whose rows are one cache line further apart than they are long, so that they do not compete for the same
-    /// places of a cache.
+    /// A matrix with one cache line of padding after each row, so that rows do not map to the same cache sets.
     pub(super) fn apart(backend: &dyn Backend, dtype: DType, [rows, columns]: [usize; 2]) -> Result<Temp> {
         let stride = columns + PANEL / 2 / dtype.size();
         let buffer = backend.alloc(rows * stride * dtype.size())?;
@@ -39,11 +38,11 @@ impl Temp {
 
 /// The bytes of a row of a panel: two cache lines.
 const PANEL: usize = 128;
-/// The most rows of a product that is faster without panels.
+/// The largest number of rows for which a product is faster without panels.
 const FEW_ROWS: usize = 3;
 
-/// A matrix `[k, n]` that many products have on their right, copied as `[n / width, k, width]`. A product with it is a
-/// batch of products with its panels, each of which is read from first to last.
+/// A matrix `[k, n]` that is the right operand of many products, copied into panels `[n / width, k, width]`. A product
+/// with it is a batch of products with its panels, each of which is read sequentially.
 pub(super) struct Panels(Temp);
 
 impl Panels {

@@ -6,7 +6,7 @@ use gradus_backend::{DType, Expr, Kernel, Result};
 
 use crate::ops::UpdateFn;
 
-/// The cell of a recurrent layer. Each gate is a row block of the weights, in the order that is given here.
+/// The cell of a recurrent layer. Each gate is a block of rows of the weights, in the order given here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RecurrentCell {
     /// `h' = tanh(W x + b + U h + c)`
@@ -31,7 +31,7 @@ impl RecurrentCell {
         }
     }
 
-    /// The number of states: 2 for the LSTM, which has a cell state beside the hidden state, otherwise 1.
+    /// The number of states: 2 for the LSTM, which has a cell state as well as a hidden state, and otherwise 1.
     pub fn states(self) -> usize {
         if self == RecurrentCell::Lstm { 2 } else { 1 }
     }
@@ -46,13 +46,13 @@ impl RecurrentCell {
         }
     }
 
-    /// Whether the products of input and hidden state are added before anything else is done with them.
+    /// Whether the products of the input and of the hidden state are only ever used as their sum.
     pub(super) fn adds_products(self) -> bool {
         self != RecurrentCell::Gru
     }
 
-    /// The kernel of a step. Arguments: the gates, for a GRU the gates of the hidden state, and the old state (of an
-    /// RNN none). Outputs: the new states, twice.
+    /// The kernel of a step. Arguments: the gates; for a GRU, the gates of the hidden state; and the old state, except
+    /// for an RNN. Outputs: the new states, twice.
     pub(super) fn step(self, dtype: DType) -> Result<Arc<Kernel>> {
         static RNN_TANH: UpdateFn = UpdateFn::new("rnn_tanh", |x| vec![x[0].tanh(); 2]);
         static RNN_RELU: UpdateFn = UpdateFn::new("rnn_relu", |x| vec![x[0].relu(); 2]);
@@ -76,12 +76,12 @@ impl RecurrentCell {
 
     /// The kernel of the gradient of a step.
     ///
-    /// Arguments: the gates (for a GRU those of the hidden state too), the old state (of an RNN none), for an LSTM the
-    /// new cell state, the gradient of the output of this step, and that of the new hidden state from later steps. For
-    /// an LSTM also the gradient of the new cell state by itself, and that from later steps.
+    /// Arguments: the gates; for a GRU, those of the hidden state; the old state, except for an RNN; for an LSTM, the
+    /// new cell state; the gradient of the output of this step; and the gradient of the new hidden state from later
+    /// steps. For an LSTM, two gradients of the new cell state follow: its own as an output, and that from later steps.
     ///
-    /// Outputs: the gradients of the gates. For a GRU also that of the last gate of the hidden state, and the direct
-    /// part of that of the old state. For an LSTM also the gradient of the old cell state.
+    /// Outputs: the gradients of the gates. For a GRU, the gradient of the last gate of the hidden state and the direct
+    /// part of the gradient of the old state follow; for an LSTM, the gradient of the old cell state.
     pub(super) fn step_backward(self, dtype: DType) -> Result<Arc<Kernel>> {
         static RNN_TANH: UpdateFn = UpdateFn::new("rnn_tanh_backward", |x| {
             let y = x[0].tanh();
