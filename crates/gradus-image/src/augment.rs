@@ -118,7 +118,7 @@ impl Default for ResizedCrop {
 }
 
 /// Cuts out a section of random area and aspect ratio at a random place, and resizes it to `height` x `width` pixels
-/// as [`resize`](crate::resize) does. If ten sections in a row do not fit into the image, it is the largest one in the
+/// as [`resize`] does. If ten sections in a row do not fit into the image, it is the largest one in the
 /// middle whose aspect ratio is within the range.
 ///
 /// # Errors
@@ -164,11 +164,11 @@ fn section(h: usize, w: usize, how: ResizedCrop, g: &mut Generator) -> Option<(u
 /// How much [`color_jitter`] changes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ColorJitter {
-    /// The factor of the [brightness](crate::brightness) is from `1 - brightness`, but at least 0, to `1 + brightness`.
+    /// The factor of the [brightness] is from `1 - brightness`, but at least 0, to `1 + brightness`.
     pub brightness: f64,
     /// In the same way for the [contrast](crate::contrast_about_mean).
     pub contrast: f64,
-    /// In the same way for the [saturation](crate::saturation).
+    /// In the same way for the [saturation].
     pub saturation: f64,
 }
 

@@ -233,7 +233,8 @@ impl TransformerDecoderLayer {
     }
 
     /// Runs the layer on the targets `[n, length, d_model]` and the memory `[n, memory length, d_model]`. `masks` are
-    /// those of self-attention, most often [`Causal::TopLeft`], and `memory_masks` those of the attention to the memory.
+    /// those of self-attention, most often [`Causal::TopLeft`](gradus_tensor::Causal::TopLeft), and `memory_masks` those of
+    /// the attention to the memory.
     #[track_caller]
     pub fn run(&self, tgt: &Tensor, memory: &Tensor, masks: Masks<'_>, memory_masks: Masks<'_>) -> Result<Tensor> {
         pass(self, || {
