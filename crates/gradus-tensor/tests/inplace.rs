@@ -1,5 +1,5 @@
-//! In-place writes. Each is refused if it would have to be recorded; otherwise it is counted, and errors about it name
-//! the method. There is no other way to write bytes.
+//! In-place writes. A write that autograd would have to record is refused. Every other write raises the version of its
+//! storage, and errors about it name the method. There is no other way to write bytes.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -7,8 +7,8 @@
 //! * `dx [c, S]` of a sample is `w^T [c, k * K] @ g over the window [k * K, S]`;
 //! * `dw [k, c * K]` is `g [k, n * P] @ x under the window [n * P, c * K]`.
 //!
-//! Operands that are too large to bind are split along the samples. Operands that are invalid or empty, or that would
-//! have to be copied to take one of these forms, are passed to the default implementations.
+//! Operands that are too large to bind are split along the samples. The default implementations handle operands that
+//! are invalid or empty, and those that would first have to be copied into one of these forms.
 
 use gradus_backend::{DType, Kernel, Layout, MapArg, Result, ScalarOp, Shape, View, ViewMut, Window, composite};
 

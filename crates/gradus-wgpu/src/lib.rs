@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// Translates a kernel into the shading languages of all graphics interfaces. The error says what is wrong.
+    /// Translates a kernel into the shading language of each graphics API. The error says which translation failed, and why.
     fn translated(text: &str) -> std::result::Result<(), String> {
         let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
         let mut validator = Validator::new(ValidationFlags::all(), Capabilities::SUBGROUP);

@@ -22,7 +22,8 @@ pub(super) fn check_momentum(op: &str, momentum: f64) -> Result<()> {
     Err(Error::argument(op, format!("momentum is {momentum}; it is 0 to 1")))
 }
 
-/// A weight of ones if `weight` is set, and with it a bias of zeros if `bias` is set.
+/// Creates the parameters of an affine norm: a weight of ones if `weight` is set, and a bias of zeros if `bias` is set
+/// as well.
 #[track_caller]
 pub(super) fn affine(
     size: usize,

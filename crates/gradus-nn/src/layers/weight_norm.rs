@@ -8,8 +8,8 @@ use crate::{Forward, Module, Parameter, Visitor, VisitorMut};
 /// Weight normalisation (Salimans and Kingma, 2016): the layer computes with `g v / |v|` in place of its weight.
 ///
 /// It is PyTorch's `torch.nn.utils.parametrizations.weight_norm`, with its names: `parametrizations.weight.original0`
-/// is the length `g`, and `parametrizations.weight.original1` the direction `v`, the former `weight` of the layer. Other
-/// parameters keep their names. (The older `torch.nn.utils.weight_norm` calls them `weight_g` and `weight_v`.)
+/// is the length `g`. `parametrizations.weight.original1` is the direction `v`, which was the layer's `weight`. The older
+/// `torch.nn.utils.weight_norm` calls them `weight_g` and `weight_v`. All other parameters keep their names.
 ///
 /// ```
 /// # use gradus_nn::{Forward, Init, Linear, Module, WeightNorm}; use gradus_tensor::*;

@@ -1,5 +1,5 @@
-//! `bind` is the only function that runs the kernel of an operation. It also does everything else that surrounds a
-//! kernel: recording, observation, tracing and the log of writes.
+//! `bind` runs the kernel of every operation; only a replay (`replay.rs`) runs kernels too. `bind` also does everything
+//! else that surrounds a kernel: recording, observation, tracing and the log of writes.
 
 use std::fmt;
 use std::panic::Location;
@@ -89,7 +89,7 @@ trait AnyOperation: fmt::Debug {
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs>;
     fn updates(&self) -> bool;
     fn to_op(&self) -> Op;
-    /// Runs the kernel. This is the only place that does so.
+    /// Runs the kernel. Besides a replay, this is the only place that does so.
     fn run(&self, device: &Device, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()>;
 }
 
