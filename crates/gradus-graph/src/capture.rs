@@ -136,9 +136,9 @@ where
     }
 
     /// Verifies the next `calls` replays: the function runs as well, and if a single bit of the results, of the tensors
-    /// written in place or of the buffers of layers differs, the call fails with an error that lists the operations. On devices
-    /// other than CPUs, whose compilers may fuse instructions, a difference of 1e-4 times the largest magnitude is
-    /// allowed. In debug builds the first replay of each plan is always verified.
+    /// written in place or of the buffers of layers differs, the call fails with an error that lists the operations. On
+    /// devices other than CPUs, whose compilers may fuse instructions, a difference of 1e-4 times the largest magnitude
+    /// is allowed. In debug builds the first replay of each plan is always verified.
     pub fn verify(&mut self, calls: u64) {
         self.verified = calls;
     }
