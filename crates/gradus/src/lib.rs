@@ -62,11 +62,13 @@ pub use gradus_cpu as cpu;
 pub use gradus_data as data;
 pub use gradus_graph as graph;
 pub use gradus_image as image;
+pub use gradus_models as models;
 pub use gradus_nn as nn;
 #[cfg(feature = "onnx")]
 pub use gradus_onnx as onnx;
 #[cfg(feature = "plugin")]
 pub use gradus_plugin as plugin;
+pub use gradus_tasks as tasks;
 pub use gradus_tensor as tensor;
 pub use gradus_train as train;
 #[cfg(feature = "wgpu")]

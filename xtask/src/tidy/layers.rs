@@ -20,6 +20,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gradus-graph", &["gradus-tensor", "gradus-backend"]),
     ("gradus-onnx", &["gradus-nn", "gradus-tensor"]),
     ("gradus-train", &["gradus-file", "gradus-nn", "gradus-data", "gradus-tensor", "gradus-backend"]),
+    ("gradus-models", &["gradus-nn", "gradus-tensor"]),
+    ("gradus-tasks", &["gradus-data", "gradus-image", "gradus-models", "gradus-nn", "gradus-tensor", "gradus-train"]),
     (
         "gradus",
         &[
@@ -33,8 +35,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gradus-data",
             "gradus-graph",
             "gradus-image",
+            "gradus-models",
             "gradus-onnx",
             "gradus-plugin",
+            "gradus-tasks",
             "gradus-train",
         ],
     ),

@@ -6,7 +6,8 @@ use super::source::Source;
 use super::test_code::outside_tests;
 
 /// The crates whose functions users call.
-const CRATES: &[&str] = &["gradus-data", "gradus-image", "gradus-nn", "gradus-tensor", "gradus-train"];
+const CRATES: &[&str] =
+    &["gradus-data", "gradus-image", "gradus-models", "gradus-nn", "gradus-tasks", "gradus-tensor", "gradus-train"];
 
 const MESSAGE: &str =
     "a public function that can fail is #[track_caller], so that its errors have the line of the call";

@@ -3,7 +3,7 @@
 use std::panic::Location;
 
 /// The crates of Gradus, whose lines are not shown to users.
-const OURS: [&str; 15] = [
+const OURS: [&str; 17] = [
     "gradus",
     "gradus-backend",
     "gradus-cli",
@@ -12,10 +12,12 @@ const OURS: [&str; 15] = [
     "gradus-file",
     "gradus-graph",
     "gradus-image",
+    "gradus-models",
     "gradus-nn",
     "gradus-nn-derive",
     "gradus-onnx",
     "gradus-plugin",
+    "gradus-tasks",
     "gradus-tensor",
     "gradus-train",
     "gradus-wgpu",
