@@ -7,22 +7,19 @@
 mod args;
 mod chain;
 mod commands;
-mod config;
+mod config_file;
 mod filters;
 mod interrupt;
-mod network;
 mod numbers;
 mod output;
-mod picture;
 mod progress;
-mod resize;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, Command, TrainCommand};
+use args::{Args, Command};
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -44,8 +41,9 @@ fn run(words: &[OsString]) -> gradus::Result<()> {
         return filter(chain::parse(filters));
     }
     let program = std::env::args_os().next().unwrap_or_else(|| "gradus".into());
-    match Args::parse_from(std::iter::once(&program).chain(words)).command {
-        Command::Train { what: TrainCommand::Digits(args) } => commands::train::run(&args),
+    let words = config_file::with_options(words)?;
+    match Args::parse_from(std::iter::once(program).chain(words)).command {
+        Command::Train { what } => commands::train::run(&what),
         Command::Predict(args) => commands::predict::run(&args),
         Command::Image { filter: only } => filter(chain::chain(vec![only])),
         #[cfg(feature = "onnx")]

@@ -15,6 +15,8 @@ const PLAIN_LINE_EVERY: f64 = 10.0;
 /// Shows the loss, the accuracy, the samples per second and the remaining time.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
+    /// The word for a sample.
+    unit: &'static str,
     epochs: usize,
     /// The number of samples in the whole run. `done` counts those that have been processed.
     samples: usize,
@@ -23,10 +25,10 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Shows a bar if standard error is a terminal, and plain lines otherwise.
-    pub(crate) fn new() -> Self {
+    /// Shows a bar if standard error is a terminal, and plain lines otherwise. `unit` is the word for a sample.
+    pub(crate) fn new(unit: &'static str) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0).with_style(style()));
-        Progress { bar, epochs: 0, samples: 0, done: 0, last_line: 0.0 }
+        Progress { bar, unit, epochs: 0, samples: 0, done: 0, last_line: 0.0 }
     }
 
     /// The samples per second so far, and the estimated remaining time.
@@ -40,8 +42,8 @@ impl Progress {
         let (rate, left) = self.pace(step.seconds);
         let accuracy = step.accuracy.map(|a| format!("  accuracy {:5.2} %", a * 100.0)).unwrap_or_default();
         let (epoch, epochs, loss) = (step.epoch, self.epochs, step.mean_loss);
-        let (rate, left) = (thousands(rate as usize), clock(left));
-        format!("epoch {epoch}/{epochs}  loss {loss:.4}{accuracy}  {rate} img/s  {left} left")
+        let (rate, left, unit) = (thousands(rate as usize), clock(left), self.unit);
+        format!("epoch {epoch}/{epochs}  loss {loss:.4}{accuracy}  {rate} {unit}/s  {left} left")
     }
 
     fn step(&mut self, step: &StepReport) {
@@ -118,7 +120,7 @@ mod tests {
     #[test]
     fn the_line_fits_a_terminal() {
         let (epochs, done) = (100, 123_456);
-        let progress = Progress { bar: None, epochs, samples: 2 * done, done, last_line: 0.0 };
+        let progress = Progress { bar: None, unit: "img", epochs, samples: 2 * done, done, last_line: 0.0 };
         let (loss, accuracy) = (12.3456, Some(1.0));
         let (lr, grad_norm) = (0.1, None);
         let step = StepReport {

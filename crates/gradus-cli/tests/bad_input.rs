@@ -244,13 +244,18 @@ fn model_files_that_are_none_of_ours() {
         state.save_safetensors(dir.path().join(name)).unwrap();
     };
     let ones = |shape: &[usize]| Tensor::ones(shape, DType::F32, &device).unwrap();
-    save("resnet", &|s| s.set_metadata("gradus.network", "resnet-50"));
-    save("no-sizes", &|s| s.set_metadata("gradus.input", "8x8"));
-    save("huge", &|s| s.set_metadata("gradus.input", "1x4000000000x4000000000"));
-    save("overflow", &|s| s.set_metadata("gradus.input", "1x8x99999999999999999999"));
-    save("no-classes", &|s| s.set_metadata("gradus.classes", "0"));
-    save("many-classes", &|s| s.set_metadata("gradus.classes", "123456789"));
-    save("other-size", &|s| s.set_metadata("gradus.input", "1x8x8"));
+    let spec = |task: &str, input: &str, classes: &str| {
+        let text = format!("{{\"task\":\"{task}\",\"input\":{input},\"classes\":{classes}}}");
+        move |s: &mut StateDict| s.set_metadata("gradus.task", text.clone())
+    };
+    save("cats", &spec("cats", "[1,4,4]", "2"));
+    save("no-json", &|s| s.set_metadata("gradus.task", "digits"));
+    save("no-sizes", &spec("digits", "[8,8]", "2"));
+    save("huge", &spec("digits", "[1,4000000000,4000000000]", "2"));
+    save("overflow", &spec("digits", "[1,8,99999999999999999999]", "2"));
+    save("no-classes", &spec("digits", "[1,4,4]", "0"));
+    save("many-classes", &spec("digits", "[1,4,4]", "123456789"));
+    save("other-size", &spec("digits", "[1,8,8]", "2"));
     save("missing", &|s| drop(s.remove("fc2.weight")));
     save("unexpected", &|s| s.insert("fc9.weight", ones(&[2])));
     save("misshapen", &|s| s.insert("fc2.weight", ones(&[3, 3])));
@@ -273,7 +278,7 @@ fn model_files_that_are_none_of_ours() {
     ] {
         fs::write(dir.path().join(name), contents).unwrap();
     }
-    let ours = "model.safetensors that `gradus train digits` saved";
+    let ours = "model.safetensors that `gradus train` saved";
     for (name, says) in [
         ("none", &["none"][..]),
         ("a-folder", &["a-folder"]),
@@ -285,11 +290,12 @@ fn model_files_that_are_none_of_ours() {
         ("picture", &["picture"]),
         ("endless", &["endless"]),
         ("half-json", &["half-json"]),
-        ("foreign", &["foreign", "gradus.network", ours]),
-        ("resnet", &["resnet-50", ours]),
-        ("no-sizes", &["8x8", ours]),
+        ("foreign", &["foreign", "gradus.task", ours]),
+        ("cats", &["unknown variant `cats`", "digits", ours]),
+        ("no-json", &["no-json", "gradus.task", ours]),
+        ("no-sizes", &["array of length 3", ours]),
         ("huge", &["4000000000", "huge"]),
-        ("overflow", &["99999999999999999999", ours]),
+        ("overflow", &["overflow", "gradus.task", ours]),
         ("no-classes", &["0 classes", "no-classes"]),
         ("many-classes", &["123456789 classes"]),
         ("other-size", &["fc1.weight", "other-size"]),

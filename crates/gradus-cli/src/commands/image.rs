@@ -1,13 +1,12 @@
 //! `gradus image`: applies filters to a picture and writes another picture.
 
-use gradus::image::{self, Border, Format, Range, Rotate, SaveOptions};
+use gradus::image::{self, Border, Format, LoadOptions, Range, Rotate, SaveOptions};
 use gradus::prelude::*;
 use gradus::tensor::{Interpolate, Interpolation, Sampling};
 
 use crate::chain::Chain;
 use crate::filters::{BorderName, Filter, ResizeName, RotateName};
 use crate::output::say;
-use crate::picture;
 
 /// Reads the picture, applies the filters in order, and writes the result.
 pub(crate) fn run(chain: &Chain) -> Result<()> {
@@ -19,7 +18,8 @@ pub(crate) fn run(chain: &Chain) -> Result<()> {
         let m = format!("{} is there already", chain.output.display());
         return Err(Error::new(ErrorKind::Io, "image", m).help("give another name, or replace it with --force"));
     }
-    let options = picture::options(None, files.max_memory);
+    let default = LoadOptions::default();
+    let options = LoadOptions { dtype: None, max_memory: files.max_memory.unwrap_or(default.max_memory) };
     let read = image::load(&chain.input, &device, options)?;
     let deep = read.dtype().is_float() && format == Format::Png;
     let fits =

@@ -6,7 +6,6 @@ pub(crate) mod image;
 pub(crate) mod onnx;
 pub(crate) mod predict;
 pub(crate) mod profile;
-mod report;
 pub(crate) mod train;
 
 use std::sync::Arc;

@@ -2,31 +2,44 @@
 
 use std::path::Path;
 
-use gradus::image::{Format, LoadOptions, SaveOptions, encode, load};
-use gradus::prelude::*;
+use gradus_data::Image;
+use gradus_image::{Format, LoadOptions, SaveOptions, encode, load};
+use gradus_tensor::{DType, Device, Result, Tensor};
 
-use crate::resize::{Grey, fitted};
+use super::resize::{Grey, fitted};
 
-/// Reads a PNG or JPEG file within `max_memory` bytes and converts it to `[1, height, width]`. The help of `gradus
-/// predict` describes the conversion.
-pub(crate) fn read(path: &Path, max_memory: Option<usize>, height: usize, width: usize, invert: bool) -> Result<Image> {
-    let grey = decode(path, max_memory, invert)?;
+/// How a picture is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PictureOptions {
+    /// Whether the picture is dark on bright, such as ink on paper. False by default.
+    pub invert: bool,
+    /// The most bytes to use for reading the picture; `None` for the default of [`LoadOptions`].
+    pub max_memory: Option<usize>,
+}
+
+/// Reads a PNG or JPEG file and converts it to `[1, height, width]`: colours become luminance (Rec. 709); with
+/// `invert`, brightness is turned round; transparent parts become background, and background is added up to the ratio
+/// of width to height; then the picture is resized bilinearly.
+#[track_caller]
+pub(super) fn read(
+    path: &Path,
+    options: PictureOptions,
+    [height, width]: [usize; 2],
+    device: &Device,
+) -> Result<Image> {
+    let grey = decode(path, options, device)?;
     let fitted = fitted(grey, height, width);
     Image::new(1, height, width, fitted.pixels)
 }
 
-/// The options for reading a file. If `max_memory` is `None`, the default limit applies.
-pub(crate) fn options(dtype: Option<DType>, max_memory: Option<usize>) -> LoadOptions {
-    let default = LoadOptions::default();
-    LoadOptions { dtype, max_memory: max_memory.unwrap_or(default.max_memory) }
-}
-
-fn decode(path: &Path, max_memory: Option<usize>, invert: bool) -> Result<Grey> {
-    let image = load(path, &Device::cpu()?, options(Some(DType::U8), max_memory))?;
+#[track_caller]
+fn decode(path: &Path, options: PictureOptions, device: &Device) -> Result<Grey> {
+    let max_memory = options.max_memory.unwrap_or(LoadOptions::default().max_memory);
+    let image = load(path, device, LoadOptions { dtype: Some(DType::U8), max_memory })?;
     let (channels, height, width) = (image.size(0)?, image.size(1)?, image.size(2)?);
     let bytes = image.permute(&[1, 2, 0])?.to_vec::<u8>()?;
     drop(image);
-    let pixels = bytes.chunks_exact(channels).map(|p| luminance(p, invert)).collect();
+    let pixels = bytes.chunks_exact(channels).map(|p| luminance(p, options.invert)).collect();
     Ok(Grey { height, width, pixels })
 }
 
@@ -49,7 +62,7 @@ fn coloured(r: f32, g: f32, b: f32) -> f32 {
 }
 
 /// Whether the border is bright, as in a picture of ink on paper.
-pub(crate) fn has_bright_border(image: &Image) -> bool {
+pub fn has_bright_border(image: &Image) -> bool {
     let [_, height, width] = image.shape();
     let on_border =
         |i: usize| i.is_multiple_of(width) || (i + 1).is_multiple_of(width) || i < width || i + width >= height * width;
@@ -58,15 +71,21 @@ pub(crate) fn has_bright_border(image: &Image) -> bool {
 }
 
 /// Encodes a grey image as a PNG file.
-pub(crate) fn to_png(image: &Image) -> Result<Vec<u8>> {
-    let [_, height, width] = image.shape();
-    let pixels = Tensor::from_vec(image.pixels(), [1, height, width], &Device::cpu()?)?;
+#[track_caller]
+pub fn to_png(image: &Image, device: &Device) -> Result<Vec<u8>> {
+    let pixels = Tensor::from_vec(image.pixels(), image.shape(), device)?;
     encode(&pixels, Format::Png, SaveOptions::default().quality)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    fn cpu() -> Device {
+        Device::from_backend(Arc::new(gradus_cpu::CpuBackend::new().unwrap()))
+    }
 
     /// Writes a picture with these samples and reads it back.
     fn read_back(color: png::ColorType, side: u32, samples: &[u8], target: usize, invert: bool) -> Image {
@@ -78,7 +97,7 @@ mod tests {
         // The contents determine the format, not the name.
         let path = dir.path().join("picture.jpg");
         std::fs::write(&path, bytes).unwrap();
-        read(&path, None, target, target, invert).unwrap()
+        read(&path, PictureOptions { invert, max_memory: None }, [target, target], &cpu()).unwrap()
     }
 
     #[test]
@@ -86,8 +105,8 @@ mod tests {
         let image = Image::new(1, 2, 3, vec![0.0, 1.0, 0.2, 0.4, 0.6, 0.8]).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.png");
-        std::fs::write(&path, to_png(&image).unwrap()).unwrap();
-        assert_eq!(read(&path, None, 2, 3, false).unwrap(), image);
+        std::fs::write(&path, to_png(&image, &cpu()).unwrap()).unwrap();
+        assert_eq!(read(&path, PictureOptions::default(), [2, 3], &cpu()).unwrap(), image);
     }
 
     #[test]

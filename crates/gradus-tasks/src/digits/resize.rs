@@ -2,17 +2,17 @@
 
 /// Brightness from 0 to 1, row by row.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Grey {
-    pub(crate) height: usize,
-    pub(crate) width: usize,
-    pub(crate) pixels: Vec<f32>,
+pub(super) struct Grey {
+    pub(super) height: usize,
+    pub(super) width: usize,
+    pub(super) pixels: Vec<f32>,
 }
 
 /// Resizes an image. Background is added equally on both sides, so that the aspect ratio becomes that of the target.
 /// The triangle filter is bilinear when it enlarges, and averages over areas when it shrinks.
 ///
 /// The background is never stored, because it may be many times as large as the picture.
-pub(crate) fn fitted(grey: Grey, to_height: usize, to_width: usize) -> Grey {
+pub(super) fn fitted(grey: Grey, to_height: usize, to_width: usize) -> Grey {
     if (grey.height, grey.width) == (to_height, to_width) {
         return grey;
     }

@@ -1,0 +1,265 @@
+//! `gradus train digits`: a small convolutional network on small grey images.
+
+use std::sync::Arc;
+
+use gradus::data::{Subset, digits, idx, split};
+use gradus::prelude::*;
+use gradus::tasks;
+use gradus::tasks::digits::{Cnn, Spec, to_png};
+use gradus::train::{Example, Examples};
+use toml::Value;
+
+use super::job::{Job, Metric, Results, Settings};
+use super::run::train;
+use super::session::Session;
+use crate::args::DigitsArgs;
+use crate::output::thousands;
+
+/// The share of the images that is held out for testing.
+const HELD_OUT: f64 = 0.2;
+
+/// The keys with which the generators of the split and of the examples in the report are forked from the seed.
+const SPLIT: u64 = 3;
+const EXAMPLES: u64 = 4;
+
+/// The number of images in a test batch.
+const TEST_BATCH: usize = 256;
+
+/// The number of pictures in each group of examples.
+const EXAMPLE_COUNT: usize = 16;
+
+/// The default number of epochs, for the digits that come with the program and for other images.
+const EPOCHS: (usize, usize) = (20, 5);
+
+/// A held-out image.
+const EXAMPLE: &str = "example.png";
+
+type Part = Subset<Arc<ImageSet>>;
+
+/// The images to train on and to test with.
+struct Images {
+    train: Part,
+    test: Part,
+    spec: Spec,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &DigitsArgs) -> Result<()> {
+    let mut session = Session::open(&args.options)?;
+    let Images { train: images, test, spec } = load(args)?;
+    session.claim(folder_name(args), &[EXAMPLE])?;
+    let device = session.device.clone();
+
+    let epochs = if args.data.is_none() { EPOCHS.0 } else { EPOCHS.1 };
+    let data = args.data.iter().map(|folder| ("data", Value::from(folder.display().to_string()))).collect();
+    let settings = Settings::new("digits", &args.options, (epochs, 64, 0.003), data);
+    let model = Cnn::new(spec, &device, settings.seed)?;
+    let parameters = model.num_parameters();
+    let config = AdamConfig { lr: settings.lr, weight_decay: 0.01, ..Default::default() };
+    let optimizer = AdamW::new(model.named_parameters(), config)?;
+    let loader = DataLoader::new(images.clone(), &device)
+        .batch_size(settings.batch_size)
+        .shuffle(settings.seed)
+        .augment(|(image, label), generator| Ok((jittered(&image, generator), label)))
+        .workers(1)
+        .build()?;
+    let steps = (settings.epochs as u64).saturating_mul(loader.len() as u64);
+    let warmup = steps / 10;
+    let schedule = Schedule::cosine((steps - warmup).max(1), 0.01)?.after_warmup(warmup);
+    let [_, height, width] = spec.input;
+    let intro = format!(
+        "training on {} images of {height} x {width}, {} classes, {} parameters, {device}",
+        thousands(images.len()),
+        spec.classes,
+        thousands(parameters)
+    );
+    let (example, label) = test.get(0)?;
+    let example = to_png(&example, &device)?;
+    let job = Job {
+        trainer: Trainer::new(settings.epochs)?.schedule(schedule),
+        settings,
+        model,
+        optimizer: Box::new(optimizer),
+        loader,
+        validation: None,
+        task: Classification::default(),
+        spec: tasks::Spec::Digits(spec),
+        files: vec![(EXAMPLE, example, format!("a held-out image, of class {label}"))],
+        report_bytes: 2 * EXAMPLE_COUNT * (height * width * 3 / 2 + 1024),
+        keeps_checkpoints: false,
+        unit: "img",
+        intro,
+    };
+    train(&session, job, |model, _| judge(args, model, &images, &test, spec, &device))
+}
+
+/// Tests the network on the held-out images.
+fn judge(
+    args: &DigitsArgs,
+    model: &mut Cnn,
+    images: &Part,
+    test: &Part,
+    spec: Spec,
+    device: &Device,
+) -> Result<Results> {
+    let loader = DataLoader::new(test.clone(), device).batch_size(TEST_BATCH).build()?;
+    let result = evaluate(model, &loader, &Classification::default())?;
+    let confusion = Classification::confusion(model, &loader, spec.classes)?;
+    let accuracy = Metric::share("test_accuracy", "Test accuracy", result.accuracy.unwrap_or(0.0));
+    let (correct, total) = (thousands(confusion.correct() as usize), thousands(result.samples));
+    let mut lines = vec![format!("test accuracy {}: {correct} of {total} images that were held out", accuracy.shown())];
+    // A wider table would not fit in a terminal.
+    if confusion.classes() <= 20 {
+        lines.push(confusion.to_string());
+    }
+
+    let mut page = RunReport::default();
+    page.title = args.data.as_ref().map_or("Handwritten digits".into(), |data| format!("Images in {}", data.display()));
+    let (parameters, [channels, height, width]) = (model.num_parameters(), spec.input);
+    page.subtitle = format!(
+        "{} images of {height} \u{d7} {width}, {} held out; {} parameters on {}",
+        thousands(images.len()),
+        thousands(test.len()),
+        thousands(parameters),
+        args.options.common.device
+    );
+    page.confusion = Some(confusion);
+    page.examples = examples(args, model, test, &loader, device)?;
+    Ok(Results {
+        metrics: vec![accuracy, Metric::number("test_loss", "Test loss", result.loss)],
+        lines,
+        page,
+        network: vec![
+            ("input", Value::from([channels, height, width].map(|n| n as i64).to_vec())),
+            ("classes", Value::from(spec.classes as i64)),
+            ("parameters", Value::from(parameters as i64)),
+        ],
+        counts: vec![("training_samples", images.len()), ("test_samples", test.len())],
+        next: vec!["predict", "--model", "{out}/model.safetensors", "{out}/example.png"],
+    })
+}
+
+/// The held-out images with the largest loss, and some at random.
+fn examples(
+    args: &DigitsArgs,
+    model: &Cnn,
+    test: &Part,
+    loader: &DataLoader<Part>,
+    device: &Device,
+) -> Result<Vec<Examples>> {
+    let mut all = predictions(model, loader)?;
+    let order = Generator::new(args.options.seed).fork(EXAMPLES).permutation(all.len())?;
+    let chosen = order.iter().filter_map(|&at| all.get(at)).take(EXAMPLE_COUNT);
+    let chosen = chosen.map(|p| example(p, test, device)).collect::<Result<_>>()?;
+    all.sort_by(|a, b| b.loss.total_cmp(&a.loss));
+    let worst = all.iter().take(EXAMPLE_COUNT).map(|p| example(p, test, device)).collect::<Result<_>>()?;
+    Ok(vec![
+        Examples { title: "Held-out images with the largest loss".into(), all: worst },
+        Examples { title: "Held-out images at random".into(), all: chosen },
+    ])
+}
+
+/// An image of the test set, and what the network makes of it.
+struct Prediction {
+    index: usize,
+    label: i64,
+    predicted: usize,
+    probability: f64,
+    /// Minus the logarithm of the label's probability.
+    loss: f64,
+}
+
+fn predictions(model: &Cnn, loader: &DataLoader<Part>) -> Result<Vec<Prediction>> {
+    let mut all = Vec::new();
+    for batch in loader.epoch(0)? {
+        let (images, labels) = batch?;
+        let scores = no_grad(|| model.forward(&images)?.log_softmax(-1))?;
+        let classes = scores.size(1)?.max(1);
+        let (scores, labels) = (scores.to_vec::<f32>()?, labels.to_dtype(DType::I64)?.to_vec::<i64>()?);
+        for (row, label) in scores.chunks_exact(classes).zip(labels) {
+            let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
+            let (predicted, score) = best.map_or((0, 0.0), |(class, score)| (class, *score));
+            let own =
+                usize::try_from(label).ok().and_then(|class| row.get(class)).copied().unwrap_or(f32::NEG_INFINITY);
+            all.push(Prediction {
+                index: all.len(),
+                label,
+                predicted,
+                probability: f64::from(score).exp(),
+                loss: -f64::from(own),
+            });
+        }
+    }
+    Ok(all)
+}
+
+fn example(p: &Prediction, images: &Part, device: &Device) -> Result<Example> {
+    let (image, _) = images.get(p.index)?;
+    let is_right = usize::try_from(p.label) == Ok(p.predicted);
+    let caption = if is_right { p.label.to_string() } else { format!("{}, predicted as {}", p.label, p.predicted) };
+    Ok(Example {
+        png: Some(to_png(&image, device)?),
+        text: String::new(),
+        caption,
+        note: format!("{:.1} % sure", p.probability * 100.0),
+        is_right: Some(is_right),
+    })
+}
+
+/// Reads the images. If there are no test images, splits the images.
+fn load(args: &DigitsArgs) -> Result<Images> {
+    let all = match &args.data {
+        Some(folder) => idx::read_folder(folder, idx::Part::Train)?,
+        None => digits::load()?,
+    };
+    let spec = Spec { input: all.image_shape(), classes: all.classes() };
+    let note = |e: Error| match &args.data {
+        Some(folder) => e.note(format!("in the folder {}", folder.display())),
+        None => e,
+    };
+    spec.check().map_err(note)?;
+    let test = match &args.data {
+        Some(folder) if idx::Part::Test.is_in(folder) => Some(idx::read_folder(folder, idx::Part::Test)?),
+        _ => None,
+    };
+    let Some(test) = test else {
+        let split =
+            split::stratified(all.labels(), HELD_OUT, Generator::new(args.options.seed).fork(SPLIT).next_u64())?;
+        if split.test.is_empty() || split.train.is_empty() {
+            let m = format!("{} images are too few to hold 20 % out for the test", all.len());
+            return Err(note(Error::argument("train", m).help("give more images, or t10k-* files with test images")));
+        }
+        let all = Arc::new(all);
+        return Ok(Images { train: all.clone().subset(split.train)?, test: all.subset(split.test)?, spec });
+    };
+    if test.image_shape() != spec.input {
+        let m = format!("training images are {:?} and test images {:?}", spec.input, test.image_shape());
+        return Err(note(Error::shape("train", m).help("are these files of one dataset?")));
+    }
+    if test.classes() > spec.classes {
+        let m = format!("the test has the label {}; training labels go to {}", test.classes() - 1, spec.classes - 1);
+        return Err(note(Error::argument("train", m).help("are these files of one dataset?")));
+    }
+    let whole = |set: ImageSet| {
+        let n = set.len();
+        Arc::new(set).subset((0..n).collect())
+    };
+    Ok(Images { train: whole(all)?, test: whole(test)?, spec })
+}
+
+/// The name of the folder for the results, unless the user names one.
+fn folder_name(args: &DigitsArgs) -> &str {
+    match &args.data {
+        Some(folder) => folder.file_name().and_then(|n| n.to_str()).unwrap_or("images"),
+        None => "digits",
+    }
+}
+
+/// Returns the image unchanged or, half of the time, shifted by up to one pixel in each direction.
+fn jittered(image: &Image, generator: &mut Generator) -> Image {
+    if generator.below(2) == 0 {
+        return image.clone();
+    }
+    let mut by = || generator.below(3) as isize - 1;
+    image.shifted(by(), by())
+}

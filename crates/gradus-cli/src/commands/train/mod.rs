@@ -1,0 +1,21 @@
+//! `gradus train`: trains a model, tests it, and saves it. What all tasks share is here; a task has a file of its own,
+//! which loads the data, builds the model, and says what to measure and to show.
+
+mod config;
+mod digits;
+mod job;
+mod report;
+mod run;
+mod session;
+mod trial;
+
+use gradus::prelude::*;
+
+use crate::args::TrainCommand;
+
+/// Runs the command.
+pub(crate) fn run(what: &TrainCommand) -> Result<()> {
+    match what {
+        TrainCommand::Digits(args) => digits::run(args),
+    }
+}

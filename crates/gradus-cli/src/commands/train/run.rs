@@ -1,0 +1,204 @@
+//! [`train`]: the run that all tasks share.
+
+use std::path::{Path, PathBuf};
+
+use gradus::prelude::*;
+use gradus::tasks;
+use gradus::train::{CsvLogger, Logger, Run, StagedFiles, StepCurves, rescue};
+
+use super::config::{self, Config};
+use super::job::{Job, Results};
+use super::session::{CHECKPOINTS, CONFIG, METRICS, MODEL, REPORT, Session};
+use super::{report, trial};
+use crate::output::{complain, say, thousands};
+use crate::progress::Progress;
+
+/// The bytes of disk space that are reserved for each row of `metrics.csv`, and the largest number of rows for which
+/// space is reserved.
+const ROW_BYTES: usize = 128;
+const MOST_ROWS: usize = 10_000;
+
+/// The folder with the states of a run, if they are saved.
+fn checkpoints<M, D: Dataset, T>(session: &Session<'_>, job: &Job<'_, M, D, T>) -> Option<PathBuf> {
+    let place = session.place.as_ref()?;
+    (session.options.resume || job.keeps_checkpoints).then(|| place.out.file(CHECKPOINTS))
+}
+
+/// Trains the model of `job`, lets `judge` measure it, and saves and prints everything.
+pub(super) fn train<M, D, T>(
+    session: &Session<'_>,
+    mut job: Job<'_, M, D, T>,
+    judge: impl FnOnce(&mut M, &Run) -> Result<Results>,
+) -> Result<()>
+where
+    M: Module,
+    D: Dataset + 'static,
+    D::Item: Sample,
+    T: Task<M, <D::Item as Sample>::Batch>,
+{
+    let options = session.options;
+    if options.overfit_batch {
+        return trial::overfit_batch(session, job);
+    }
+    if options.find_lr {
+        return trial::find_lr(session, job);
+    }
+    let parameters = job.model.num_parameters();
+    let write = |files: &mut StagedFiles<'_>, job: &Job<'_, M, D, T>, [metrics, config, page]: [&[u8]; 3]| {
+        files.write_with(MODEL, |out| tasks::write(&job.spec, &job.model, out))?;
+        files.write(METRICS, metrics)?;
+        files.write(CONFIG, config)?;
+        files.write(REPORT, page)?;
+        job.files.iter().try_for_each(|(name, contents, _)| files.write(name, contents))
+    };
+    // Writes files of the final size now. A full disk is then an error at the start, and the space stays reserved until
+    // the end.
+    let mut files = session.place.as_ref().map(|place| place.out.stage());
+    if let Some(files) = &mut files {
+        let metrics = vec![b' '; job.settings.epochs.min(MOST_ROWS) * ROW_BYTES];
+        let page = vec![b' '; report::MOST_BYTES + job.report_bytes];
+        write(files, &job, [&metrics, &[b' '; config::MOST_BYTES], &page])?;
+    }
+
+    let states = checkpoints(session, &job);
+    let mut trainer = job.trainer.clone().log_grad_norm();
+    for (name, value) in &job.settings.options {
+        trainer = trainer.config(*name, value);
+    }
+    if let Some(place) = &session.place {
+        trainer = trainer.stop_when(place.interrupt.flag());
+    }
+    if options.fast_dev_run {
+        trainer = trainer.fast_dev_run();
+    }
+    if let Some(states) = &states {
+        if options.force {
+            remove(states);
+        }
+        trainer = if options.resume { trainer.resume(states) } else { trainer.checkpoints(states) };
+    }
+    say(&job.intro)?;
+    let mut steps = StepCurves::default();
+    let loggers: &mut [&mut dyn Logger] = &mut [&mut Progress::new(job.unit), &mut steps];
+    let Job { model, optimizer, loader, validation, task, .. } = &mut job;
+    let run = trainer.fit(model, &mut **optimizer, loader, *validation, task, loggers)?;
+    if run.steps == 0 {
+        return Err(Error::argument("train", "stopped before the first step; there is nothing to save"));
+    }
+
+    let results = judge(&mut job.model, &run)?;
+    let wrong = results.metrics.iter().find(|metric| !metric.value.is_finite());
+    if wrong.is_some() || !is_finite(&job.model)? {
+        let what = wrong.map_or("a weight is not finite".into(), |m| format!("the {} is {}", m.name, m.value));
+        let m = format!("the training diverged: {what}, and nothing is saved");
+        return Err(Error::argument("train", m).help("lower the learning rate (--lr)"));
+    }
+    let config = Config {
+        settings: &job.settings,
+        network: &results.network,
+        counts: &results.counts,
+        metrics: &results.metrics,
+        epochs_done: run.epochs.len(),
+        interrupted: run.stopped,
+    }
+    .text();
+    let page = results.page.clone();
+    let memory = session.device.memory_stats().peak;
+    let page = report::finished(page, &run, &steps.history(), &results.metrics, &config, memory);
+    let metrics = CsvLogger::table(&run.epochs);
+    let mut line = serde_json::json!({
+        "task": job.settings.task,
+        "seconds": run.seconds,
+        "epochs": run.epochs.len(),
+        "seed": options.seed,
+        "parameters": parameters,
+        "device": options.common.device,
+        "interrupted": run.stopped,
+    });
+    for metric in &results.metrics {
+        line[metric.key] = metric.value.into();
+    }
+    let (Some(place), Some(mut files)) = (&session.place, files) else {
+        print(&run, job.settings.epochs, &results.lines)?;
+        say("one step of everything works; nothing is saved (--fast-dev-run)")?;
+        return session.say_json(line);
+    };
+    let saved = place.interrupt.while_saving(|| {
+        let write =
+            |files: &mut StagedFiles<'_>| write(files, &job, [metrics.as_bytes(), config.as_bytes(), page.as_bytes()]);
+        let written = write(&mut files).and_then(|()| files.publish());
+        written.map_err(|e| rescue(e, write))?;
+        // What a stopped run goes on from is kept.
+        states.iter().filter(|_| !run.stopped).for_each(|states| remove(states));
+        Ok(())
+    });
+    // The results are printed even if a file could not be written; the error of that file takes precedence.
+    saved.and(print(&run, job.settings.epochs, &results.lines))?;
+    say(&format!("saved in {}:", place.out.path().display()))?;
+    let own = job.files.iter().map(|(name, _, what)| (*name, what.as_str()));
+    let common = [
+        (MODEL, "the model; all that `predict` needs"),
+        (METRICS, "loss and accuracy of each epoch"),
+        (CONFIG, "what was asked for; --config takes it"),
+    ];
+    let page = [(REPORT, "curves, mistakes and settings on a page for a browser")];
+    for (name, what) in common.into_iter().chain(own).chain(page) {
+        say(&format!("  {name:<17}  {what}"))?;
+    }
+    let words = results.next.iter().map(|word| quoted(&word.replace("{out}", &place.out.path().display().to_string())));
+    let words: Vec<String> = words.collect();
+    say(&format!("try:\n  {} {}", crate::commands::program(), words.join(" ")))?;
+    line["model"] = place.out.file(MODEL).display().to_string().into();
+    session.say_json(line)
+}
+
+fn print(run: &Run, epochs: usize, lines: &[String]) -> Result<()> {
+    if run.stopped {
+        say(&format!("stopped in epoch {} of {epochs}", run.epochs.len()))?;
+    }
+    let rate = run.samples as f64 / run.seconds.max(1e-9);
+    say(&format!("trained in {:.1} s, {} samples/s", run.seconds, thousands(rate as usize)))?;
+    lines.iter().try_for_each(|line| say(line))
+}
+
+/// Removes the states of a run. They may take much room, but leaving them behind loses nothing.
+fn remove(states: &Path) {
+    match std::fs::remove_dir_all(states) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            complain(&format!("note: {} could not be removed: {e}", states.display()));
+        }
+        _ => {}
+    }
+}
+
+/// Whether all weights and buffers are finite.
+fn is_finite<M: Module>(model: &M) -> Result<bool> {
+    for (_, tensor) in model.state_dict()?.iter() {
+        if tensor.dtype().is_float() && tensor.to_dtype(DType::F32)?.to_vec::<f32>()?.iter().any(|x| !x.is_finite()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A word, quoted for the shell if necessary.
+fn quoted(text: &str) -> String {
+    let plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+:=\\".contains(c));
+    if plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_that_are_not_finite_are_noticed() {
+        let device = Device::cpu().unwrap();
+        let mut model = Linear::new(2, 2, &mut Init::new(DType::F32, &device, &mut Generator::new(0))).unwrap();
+        assert!(is_finite(&model).unwrap());
+        let mut state = model.state_dict().unwrap();
+        state.insert("bias", Tensor::full([2], f64::INFINITY, DType::F32, &device).unwrap());
+        model.load_state_dict(&state, Strict::Yes).unwrap();
+        assert!(!is_finite(&model).unwrap());
+    }
+}

@@ -1,0 +1,82 @@
+//! [`Session`]: where a run of `gradus train` computes and saves.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gradus::prelude::*;
+use gradus::train::RunFolder;
+
+use crate::args::TrainOptions;
+use crate::interrupt::Interrupt;
+use crate::output::say;
+
+/// The files of a run.
+pub(super) const MODEL: &str = "model.safetensors";
+pub(super) const METRICS: &str = "metrics.csv";
+pub(super) const CONFIG: &str = "config.toml";
+pub(super) const REPORT: &str = "report.html";
+
+/// The folder of the states from which a run goes on. It is removed when the run is complete.
+pub(super) const CHECKPOINTS: &str = "checkpoints";
+
+/// A run of `gradus train`.
+pub(super) struct Session<'a> {
+    pub(super) options: &'a TrainOptions,
+    pub(super) device: Device,
+    /// `None` if nothing is saved.
+    pub(super) place: Option<Place>,
+}
+
+/// Where a run saves, and what stops it.
+pub(super) struct Place {
+    pub(super) interrupt: Interrupt,
+    pub(super) out: Arc<RunFolder>,
+}
+
+impl<'a> Session<'a> {
+    /// Opens the device.
+    pub(super) fn open(options: &'a TrainOptions) -> Result<Session<'a>> {
+        if options.resume && options.out.is_none() {
+            let e = Error::argument("train", "--resume without --out");
+            return Err(e.help("name the folder of the run to go on with: --out DIR"));
+        }
+        let device = crate::commands::open(&options.common.device, options.common.threads)?;
+        Ok(Session { options, device, place: None })
+    }
+
+    /// Claims the folder for the results: the one that the user named, or the next free one of `out/NAME`. `files` are
+    /// the names of the task's own files. Does nothing if nothing is saved.
+    pub(super) fn claim(&mut self, name: &str, files: &[&str]) -> Result<()> {
+        let TrainOptions { fast_dev_run, overfit_batch, find_lr, .. } = *self.options;
+        if fast_dev_run || overfit_batch || find_lr {
+            return Ok(());
+        }
+        let interrupt = Interrupt::watch()?;
+        let out = interrupt.claim(|| self.open_folder(name))?;
+        out.check(&[&[MODEL, METRICS, CONFIG, REPORT], files].concat())?;
+        self.place = Some(Place { interrupt, out });
+        Ok(())
+    }
+
+    fn open_folder(&self, name: &str) -> Result<RunFolder> {
+        let TrainOptions { force, resume, .. } = *self.options;
+        if let Some(out) = &self.options.out {
+            let has_state = out.join(CHECKPOINTS).is_dir();
+            let folder = RunFolder::create(out, force || (resume && has_state));
+            return folder.map_err(|e| match (has_state, resume) {
+                (true, false) => {
+                    e.help("it holds an unfinished run: go on with it (--resume), or replace it (--force)")
+                }
+                (false, true) => e.note("it holds no state of an unfinished run to go on with"),
+                _ => e,
+            });
+        }
+        let base = PathBuf::from("out").join(name);
+        if force { RunFolder::create(base, true) } else { RunFolder::next_free(base) }
+    }
+
+    /// Prints a JSON object as the last line, if the user asked for one.
+    pub(super) fn say_json(&self, object: serde_json::Value) -> Result<()> {
+        if self.options.common.json { say(&object.to_string()) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,114 @@
+//! The file of a model: weights, and everything else that a prediction needs in its metadata.
+
+use std::io::Write;
+use std::path::Path;
+
+use gradus_data::Image;
+use gradus_nn::{Module, StateDict};
+use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::Answer;
+use crate::digits::{self, Digits, PictureOptions};
+
+/// The key of the specification in the metadata of a model file.
+const KEY: &str = "gradus.task";
+
+/// What a model file says of its model beside the weights. It is JSON in the metadata, under `gradus.task`; its field
+/// `task` is the name of the task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "task", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Spec {
+    /// Grey pictures of one symbol each.
+    Digits(digits::Spec),
+}
+
+/// A trained model, ready to predict.
+#[non_exhaustive]
+pub enum Model {
+    /// Recognises grey pictures of one symbol each.
+    Digits(Digits),
+}
+
+/// What a model can be asked about.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Input<'a> {
+    /// A file of the kind that the task takes: a picture, which has one answer.
+    File(&'a Path),
+    /// A picture in memory, of the size that the model takes.
+    Image(&'a Image),
+}
+
+impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for Input<'a> {
+    fn from(path: &'a P) -> Self {
+        Input::File(path.as_ref())
+    }
+}
+
+impl Model {
+    /// The name of the task: that of the command `gradus train NAME`.
+    pub fn task(&self) -> &'static str {
+        match self {
+            Model::Digits(_) => "digits",
+        }
+    }
+
+    /// The answers to an input, in its order. A path is read as a file.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read, if the input is not of the kind or shape that the model takes, or if a
+    /// prediction is not finite.
+    #[track_caller]
+    pub fn predict<'a>(&self, input: impl Into<Input<'a>>) -> Result<Vec<Answer>> {
+        match (self, input.into()) {
+            (Model::Digits(digits), Input::File(path)) => {
+                digits.predict(vec![digits.read(path, PictureOptions::default())?])
+            }
+            (Model::Digits(digits), Input::Image(image)) => digits.predict(vec![image.clone()]),
+        }
+    }
+}
+
+/// Writes a model file. [`load`] needs nothing else.
+#[track_caller]
+pub fn write<M: Module + ?Sized>(spec: &Spec, model: &M, out: &mut dyn Write) -> Result<()> {
+    let mut state = model.state_dict()?;
+    let spec = serde_json::to_string(spec);
+    let spec = spec.map_err(|e| Error::new(ErrorKind::Format, "save", "the specification is no JSON").with_source(e));
+    state.set_metadata(KEY, spec.here()?);
+    state.write_safetensors(out)
+}
+
+/// Reads the `model.safetensors` that `gradus train` saved.
+///
+/// # Errors
+/// Fails if the file cannot be read or is damaged, or if it is not the file of a trained model: the error names the file
+/// and what is missing or does not fit.
+#[track_caller]
+pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model> {
+    let path = path.as_ref();
+    let state = StateDict::load_safetensors(path, device)?;
+    let spec = spec_of(&state, path)?;
+    let in_file = |e: Error| e.note(format!("in the file {}", path.display()));
+    match spec {
+        Spec::Digits(spec) => Digits::from_state(spec, &state, device).map(Model::Digits),
+    }
+    .map_err(in_file)
+}
+
+#[track_caller]
+fn spec_of(state: &StateDict, path: &Path) -> Result<Spec> {
+    let foreign = |what: &str| {
+        Error::new(ErrorKind::Format, "load", format!("{}: {what}", path.display()))
+            .help("give the model.safetensors that `gradus train` saved")
+    };
+    let Some(text) = state.metadata(KEY) else {
+        return Err(foreign(&format!("its metadata has no `{KEY}`")));
+    };
+    serde_json::from_str(text).map_err(|e| {
+        let m = format!("its `{KEY}` is not that of a model this version can load: {e}");
+        foreign(&m).with_source(e)
+    })
+}
