@@ -33,6 +33,12 @@ fn training_gives_the_vocabulary_and_the_files_of_hugging_face() {
     for name in ["merges.txt", "vocab.json"] {
         assert_eq!(fs::read_to_string(dir.path().join(name)).unwrap(), reference()["500"][name], "{name}");
     }
+    let [vocabulary, merges] = bpe.to_texts().unwrap();
+    let again = Bpe::from_texts(&vocabulary, &merges).unwrap();
+    assert_eq!(again.to_texts().unwrap(), [vocabulary.clone(), merges]);
+    assert_eq!(again.encode(TEXT).unwrap(), bpe.encode(TEXT).unwrap());
+    let e = Bpe::from_texts(&vocabulary, "t h\nt zz").unwrap_err().to_string();
+    assert!(e.contains("merges.txt: line 2: \"zz\" is not in the vocabulary"), "{e}");
     // Here the words run out before the vocabulary is full.
     let bpe = Bpe::train(TEXT.split_inclusive('\n'), 4000, &["<|endoftext|>"]).unwrap();
     assert_eq!(bpe.vocabulary_size(), reference()["4000"]["size"]);

@@ -112,9 +112,9 @@ impl Bpe {
         self.tokens.get(name).map(|&t| i64::from(t))
     }
 
-    /// Writes `vocab.json` and `merges.txt` into a folder, which must exist.
+    /// The contents of `vocab.json` and `merges.txt`, from which [`from_texts`](Bpe::from_texts) restores the tokeniser.
     #[track_caller]
-    pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
+    pub fn to_texts(&self) -> Result<[String; 2]> {
         let mut names: Vec<(&String, u32)> = self.tokens.iter().map(|(name, &t)| (name, t)).collect();
         names.sort_unstable_by_key(|(_, t)| *t);
         let entry = |(name, token): &(&String, u32)| {
@@ -126,7 +126,23 @@ impl Bpe {
         for &(left, right) in &self.pairs {
             merges += &format!("{} {}\n", names[left as usize].0, names[right as usize].0);
         }
-        for (name, text) in [(VOCABULARY, format!("{{{}}}", entries.join(","))), (MERGES, merges)] {
+        Ok([format!("{{{}}}", entries.join(",")), merges])
+    }
+
+    /// A tokeniser from the contents of a `vocab.json` and a `merges.txt`.
+    ///
+    /// # Errors
+    /// Fails if a text has another format, or if a merge has a token that is not in the vocabulary. The error states
+    /// which text it is, and the line.
+    #[track_caller]
+    pub fn from_texts(vocabulary: &str, merges: &str) -> Result<Bpe> {
+        parse([VOCABULARY, MERGES], [vocabulary.as_bytes(), merges.as_bytes()])
+    }
+
+    /// Writes `vocab.json` and `merges.txt` into a folder, which must exist.
+    #[track_caller]
+    pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
+        for (name, text) in [VOCABULARY, MERGES].into_iter().zip(self.to_texts()?) {
             let path = folder.as_ref().join(name);
             gradus_file::write(OP, &path, true, |out| {
                 out.write_all(text.as_bytes()).map_err(|e| gradus_file::failed(OP, &path, e))
@@ -143,51 +159,57 @@ impl Bpe {
     #[track_caller]
     pub fn load(folder: impl AsRef<Path>) -> Result<Bpe> {
         let (vocabulary, merges) = (folder.as_ref().join(VOCABULARY), folder.as_ref().join(MERGES));
-        let bad = |path: &Path, what: String| {
-            let e = Error::new(ErrorKind::Format, OP, format!("{}: {what}", path.display()));
-            e.help("give the vocab.json and merges.txt of one tokeniser")
-        };
-        let bytes = read_file(&vocabulary, OP, "a vocab.json")?;
-        let tokens: HashMap<String, u32> =
-            serde_json::from_slice(&bytes).map_err(|e| bad(&vocabulary, e.to_string())).here()?;
-        let mut names: Vec<Option<&String>> = tokens.iter().map(|_| None).collect();
-        for (name, &token) in &tokens {
-            match names.get_mut(token as usize) {
-                Some(place @ None) => *place = Some(name),
-                Some(Some(other)) => {
-                    return Err(bad(&vocabulary, format!("{name:?} and {other:?} both have the number {token}")));
-                }
-                None => {
-                    let m = format!("{name:?} has the number {token}, and there are {} tokens", tokens.len());
-                    return Err(bad(&vocabulary, m));
-                }
-            }
-        }
-        let names: Vec<String> = names.into_iter().flatten().cloned().collect();
-        let bytes = read_file(&merges, OP, "a merges.txt")?;
-        let text = std::str::from_utf8(&bytes)
-            .map_err(|e| bad(&merges, format!("byte {} is not UTF-8", e.valid_up_to())))
-            .here()?;
-        let (mut pairs, mut seen) = (Vec::new(), HashMap::new());
-        for (i, line) in text.lines().enumerate() {
-            if line.is_empty() || (i == 0 && line.starts_with("#version")) {
-                continue;
-            }
-            let wrong = |what: String| bad(&merges, format!("line {}: {what}", i + 1));
-            let (left, right) = line.split_once(' ').ok_or_else(|| wrong("is no pair of tokens".into())).here()?;
-            let find = |name: &str| {
-                let shown: String = name.chars().take(40).collect();
-                tokens.get(name).copied().ok_or_else(|| wrong(format!("{shown:?} is not in the vocabulary"))).here()
-            };
-            let pair = (find(left)?, find(right)?);
-            let made = find(&format!("{left}{right}"))?;
-            if seen.insert(pair, ()).is_some() {
-                return Err(wrong("this pair came before".into()));
-            }
-            pairs.push((pair, made));
-        }
-        Ok(Bpe::assembled(tokens, &names, &pairs))
+        let texts = [read_file(&vocabulary, OP, "a vocab.json")?, read_file(&merges, OP, "a merges.txt")?];
+        let names = [vocabulary.display().to_string(), merges.display().to_string()];
+        parse([&names[0], &names[1]], [&texts[0], &texts[1]])
     }
+}
+
+/// A tokeniser from the contents of `vocab.json` and `merges.txt`, which errors call by these names.
+#[track_caller]
+fn parse([vocabulary, merges]: [&str; 2], texts: [&[u8]; 2]) -> Result<Bpe> {
+    let bad = |name: &str, what: String| {
+        let e = Error::new(ErrorKind::Format, OP, format!("{name}: {what}"));
+        e.help("give the vocab.json and merges.txt of one tokeniser")
+    };
+    let tokens: HashMap<String, u32> =
+        serde_json::from_slice(texts[0]).map_err(|e| bad(vocabulary, e.to_string())).here()?;
+    let mut names: Vec<Option<&String>> = tokens.iter().map(|_| None).collect();
+    for (name, &token) in &tokens {
+        match names.get_mut(token as usize) {
+            Some(place @ None) => *place = Some(name),
+            Some(Some(other)) => {
+                return Err(bad(vocabulary, format!("{name:?} and {other:?} both have the number {token}")));
+            }
+            None => {
+                let m = format!("{name:?} has the number {token}, and there are {} tokens", tokens.len());
+                return Err(bad(vocabulary, m));
+            }
+        }
+    }
+    let names: Vec<String> = names.into_iter().flatten().cloned().collect();
+    let text = std::str::from_utf8(texts[1])
+        .map_err(|e| bad(merges, format!("byte {} is not UTF-8", e.valid_up_to())))
+        .here()?;
+    let (mut pairs, mut seen) = (Vec::new(), HashMap::new());
+    for (i, line) in text.lines().enumerate() {
+        if line.is_empty() || (i == 0 && line.starts_with("#version")) {
+            continue;
+        }
+        let wrong = |what: String| bad(merges, format!("line {}: {what}", i + 1));
+        let (left, right) = line.split_once(' ').ok_or_else(|| wrong("is no pair of tokens".into())).here()?;
+        let find = |name: &str| {
+            let shown: String = name.chars().take(40).collect();
+            tokens.get(name).copied().ok_or_else(|| wrong(format!("{shown:?} is not in the vocabulary"))).here()
+        };
+        let pair = (find(left)?, find(right)?);
+        let made = find(&format!("{left}{right}"))?;
+        if seen.insert(pair, ()).is_some() {
+            return Err(wrong("this pair came before".into()));
+        }
+        pairs.push((pair, made));
+    }
+    Ok(Bpe::assembled(tokens, &names, &pairs))
 }
 
 impl Tokenizer for Bpe {
@@ -226,7 +248,7 @@ impl Tokenizer for Bpe {
     }
 
     #[track_caller]
-    fn decode(&self, tokens: &[i64]) -> Result<String> {
+    fn decode_bytes(&self, tokens: &[i64]) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         for (at, &token) in tokens.iter().enumerate() {
             let found = usize::try_from(token).ok().and_then(|t| self.bytes.get(t));
@@ -234,7 +256,7 @@ impl Tokenizer for Bpe {
             crate::memory::reserve(&mut bytes, found.len(), "decode", "the tokens")?;
             bytes.extend_from_slice(found);
         }
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        Ok(bytes)
     }
 }
 

@@ -22,10 +22,9 @@ impl Tokenizer for Bytes {
     }
 
     #[track_caller]
-    fn decode(&self, tokens: &[i64]) -> Result<String> {
+    fn decode_bytes(&self, tokens: &[i64]) -> Result<Vec<u8>> {
         let byte = |(at, &token)| u8::try_from(token).map_err(|_| unknown(at, token, 256));
-        let bytes = tokens.iter().enumerate().map(byte).collect::<Result<Vec<u8>>>().here()?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        tokens.iter().enumerate().map(byte).collect::<Result<Vec<u8>>>().here()
     }
 }
 
@@ -73,11 +72,12 @@ impl Tokenizer for Characters {
     }
 
     #[track_caller]
-    fn decode(&self, tokens: &[i64]) -> Result<String> {
+    fn decode_bytes(&self, tokens: &[i64]) -> Result<Vec<u8>> {
         let character = |(at, &token): (usize, &i64)| {
             let found = usize::try_from(token).ok().and_then(|t| self.0.get(t));
             found.copied().ok_or_else(|| unknown(at, token, self.0.len()))
         };
-        tokens.iter().enumerate().map(character).collect::<Result<_>>().here()
+        let text = tokens.iter().enumerate().map(character).collect::<Result<String>>().here()?;
+        Ok(text.into_bytes())
     }
 }

@@ -10,9 +10,17 @@ pub trait Tokenizer: Send + Sync {
     /// The tokens of a text. Errors if a part of the text has no token; the error states the byte offset of that part.
     fn encode(&self, text: &str) -> Result<Vec<i64>>;
 
+    /// The bytes of the text of tokens. A character may be several tokens, so the bytes of some of them need not be
+    /// UTF-8. Errors if a token is out of range.
+    fn decode_bytes(&self, tokens: &[i64]) -> Result<Vec<u8>>;
+
     /// The text of tokens. Bytes that are not UTF-8, such as a part of a character, become `U+FFFD`. Errors if a token
     /// is out of range.
-    fn decode(&self, tokens: &[i64]) -> Result<String>;
+    #[track_caller]
+    fn decode(&self, tokens: &[i64]) -> Result<String> {
+        let bytes = self.decode_bytes(tokens)?;
+        Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+    }
 }
 
 #[track_caller]
