@@ -34,6 +34,7 @@ pub struct Init<'a> {
     pub device: &'a Device,
     /// The source of random numbers; each draw advances it.
     pub generator: &'a mut Generator,
+    skips: bool,
 }
 
 /// The pass in which the variance is preserved: the forward pass (`In`) or the backward pass (`Out`).
@@ -93,7 +94,23 @@ fn over_root(factor: f64, fan: f64) -> f64 {
 impl<'a> Init<'a> {
     /// Creates an `Init` for parameters of `dtype` on `device`, with random values drawn from `generator`.
     pub fn new(dtype: DType, device: &'a Device, generator: &'a mut Generator) -> Self {
-        Init { dtype, device, generator }
+        Init { dtype, device, generator, skips: false }
+    }
+
+    /// Draws nothing: where values would be random, they are zeros. For a model whose weights are loaded next, which takes
+    /// less time then. PyTorch's `skip_init`.
+    ///
+    /// ```
+    /// # use gradus_nn::{Init, Linear}; use gradus_tensor::*;
+    /// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+    /// let mut generator = Generator::new(7);
+    /// let mut init = Init::new(DType::F32, &device, &mut generator).skip();
+    /// assert_eq!(Linear::new(2, 1, &mut init)?.weight.to_vec::<f32>()?, [0.0, 0.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[must_use]
+    pub fn skip(self) -> Self {
+        Init { skips: true, ..self }
     }
 
     /// A tensor filled with `value`.
@@ -117,13 +134,21 @@ impl<'a> Init<'a> {
     /// Uniform random values in `[lo, hi)`.
     #[track_caller]
     pub fn uniform(&mut self, shape: impl AsRef<[usize]>, lo: f64, hi: f64) -> Result<Tensor> {
-        Tensor::random(Distribution::Uniform { lo, hi }, shape, self.dtype, self.device, self.generator)
+        self.draw(Distribution::Uniform { lo, hi }, shape)
     }
 
     /// Normally distributed random values.
     #[track_caller]
     pub fn normal(&mut self, shape: impl AsRef<[usize]>, mean: f64, std: f64) -> Result<Tensor> {
-        Tensor::random(Distribution::Normal { mean, std }, shape, self.dtype, self.device, self.generator)
+        self.draw(Distribution::Normal { mean, std }, shape)
+    }
+
+    #[track_caller]
+    fn draw(&mut self, distribution: Distribution, shape: impl AsRef<[usize]>) -> Result<Tensor> {
+        if self.skips {
+            return self.zeros(shape);
+        }
+        Tensor::random(distribution, shape, self.dtype, self.device, self.generator)
     }
 
     /// Normally distributed random values, truncated to `lo..=hi`. The bounds are absolute values, not multiples of the
@@ -149,6 +174,9 @@ impl<'a> Init<'a> {
         if !ok || pa.is_nan() || pb.is_nan() || pa >= pb {
             let m = format!("mean {mean}, standard deviation {std} and the window {lo}..={hi} are no distribution");
             return Err(Error::argument("truncated_normal", m));
+        }
+        if self.skips {
+            return self.zeros(shape);
         }
         let sign = if mirrored { -1.0 } else { 1.0 };
         let mut moved = self.generator.clone();
@@ -198,6 +226,9 @@ impl<'a> Init<'a> {
     pub fn orthogonal(&mut self, shape: impl AsRef<[usize]>, gain: Gain) -> Result<Tensor> {
         let dims = Shape::new(shape.as_ref())?;
         fans(shape.as_ref())?;
+        if self.skips {
+            return self.zeros(shape);
+        }
         let (rows, columns) = (dims[0], dims.numel().checked_div(dims[0]).unwrap_or(0));
         let (count, length) = (rows.min(columns), rows.max(columns));
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();

@@ -277,9 +277,19 @@ impl RandomState {
         f(&mut self.lock())
     }
 
+    /// Calls `f` with a copy of the generator, and continues from where `f` left it, unless `f` fails. No lock is held
+    /// while `f` works, because a function that watches the device may read the random state.
+    #[track_caller]
+    pub fn advance<R>(&self, f: impl FnOnce(&mut Generator) -> Result<R>) -> Result<R> {
+        let (mut generator, _source) = (self.get(), self.as_source());
+        let made = f(&mut generator).here()?;
+        self.set(generator);
+        Ok(made)
+    }
+
     /// Until the guard is dropped, the numbers that traced operations draw are those of this state: a replay of the
     /// operations continues it.
-    pub(crate) fn as_source(&self) -> ops::SourceGuard {
+    fn as_source(&self) -> ops::SourceGuard {
         ops::source_guard(|| Arc::new(self.0.clone()))
     }
 }

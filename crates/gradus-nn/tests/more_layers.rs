@@ -10,7 +10,7 @@ use gradus_nn::{
     EmbeddingBag, EmbeddingBagConfig, FeatureAlphaDropout, Fold, Forward, Glu, Hardtanh, InstanceNorm,
     InstanceNormConfig, Linear, LpPool2d, MaxPool2d, MaxUnpool2d, Module, MultiMarginLoss, Optimizer, PRelu,
     PaddingMode, Parameter, PixelShuffle, PixelUnshuffle, RRelu, ReflectionPad1d, Sgd, SgdConfig, Softmax2d, Softplus,
-    SpectralNorm, TripletMarginWithDistanceLoss, Unflatten, Upsample, WeightNorm, loss,
+    SpectralNorm, StochasticDepth, TripletMarginWithDistanceLoss, Unflatten, Upsample, WeightNorm, loss,
 };
 use gradus_tensor::ops::Target;
 use gradus_tensor::{DType, Generator, Interpolation, Reduction, Tensor};
@@ -42,6 +42,25 @@ fn dropout_of_channels_drops_all_of_a_channel_or_nothing() {
     assert_eq!(numbers(&layer.forward(&x).unwrap()), numbers(&x));
     let all = Dropout1d::new(1.0, &mut Generator::new(3)).unwrap();
     assert_eq!(numbers(&all.forward(&values(&[1, 2, 2], &d)).unwrap()), [0.0; 4]);
+}
+
+#[test]
+fn stochastic_depth_drops_all_of_a_sample_or_nothing() {
+    let d = device();
+    let mut layer = StochasticDepth::new(0.25, &mut Generator::new(3)).unwrap();
+    let x = Tensor::ones([1024, 2, 3], DType::F64, &d).unwrap().with_grad().unwrap();
+    let y = layer.forward(&x).unwrap();
+    let gradient = y.sum_all().unwrap().backward().unwrap().get(&x).unwrap().clone();
+    assert_eq!(numbers(&y), numbers(&gradient));
+    let samples: Vec<Vec<f64>> = numbers(&y).chunks(6).map(<[f64]>::to_vec).collect();
+    let dropped = samples.iter().filter(|sample| **sample == [0.0; 6]).count();
+    let kept = samples.iter().filter(|sample| **sample == [1.0 / 0.75; 6]).count();
+    // Of 1024 samples: 5 standard deviations of the number that is dropped are 69.
+    assert!(dropped + kept == 1024 && (256 - 69..256 + 69).contains(&dropped), "{dropped}");
+    layer.eval();
+    assert_eq!(numbers(&layer.forward(&x).unwrap()), numbers(&x));
+    let all = StochasticDepth::new(1.0, &mut Generator::new(3)).unwrap();
+    assert_eq!(numbers(&all.forward(&values(&[2, 2], &d)).unwrap()), [0.0; 4]);
 }
 
 /// The formula of PyTorch: kept elements are `a x + b`, others `a (-1.7581) + b`, with `a = (q + 1.7581^2 q p)^-0.5` for
@@ -159,6 +178,7 @@ fn bad_settings_are_refused() {
         refused(SpectralNorm::new(linear(), 1, 0.0, init), "eps is 0");
     });
     refused(AlphaDropout::new(1.1, random), "p is 1.1");
+    refused(StochasticDepth::new(-0.1, random), "p is -0.1");
     refused(Dropout1d::new(f64::NAN, random), "p is NaN");
     refused(RRelu::new(0.4, 0.2, random), "in order");
     refused(LpPool2d::new(0.0, [2, 2], [2, 2]), "p is 0");
@@ -180,6 +200,7 @@ fn bad_inputs_are_refused() {
     refused(Softmax2d.forward(&x(&[2, 3])), "[n, c, h, w]");
     refused(Dropout2d::new(0.5, random).unwrap().forward(&x(&[2, 3, 4])), "2 more");
     refused(FeatureAlphaDropout::new(0.5, random).unwrap().forward(&x(&[4])), "[n, c, ..]");
+    refused(StochasticDepth::new(0.5, random).unwrap().forward(&x(&[])), "[n, ..]");
     refused(PixelShuffle { upscale_factor: 2 }.forward(&x(&[1, 6, 2, 2])), "6 channels");
     refused(PixelShuffle { upscale_factor: 0 }.forward(&x(&[1, 4, 2, 2])), "square of 0");
     let empty = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &device()).unwrap();

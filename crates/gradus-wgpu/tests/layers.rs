@@ -63,6 +63,7 @@ fn results(device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
         Box::new(Dropout2d::new(0.5, &mut random)?),
         Box::new(AlphaDropout::new(0.5, &mut random)?),
         Box::new(FeatureAlphaDropout::new(0.5, &mut random)?),
+        Box::new(StochasticDepth::new(0.5, &mut random)?),
         Box::new(RRelu::new(0.1, 0.3, &mut random)?),
     ];
     for layer in layers {

@@ -243,15 +243,14 @@ impl Forward for RRelu {
         if !self.mode.is_training() || self.lower == self.upper {
             return input.leaky_relu((self.lower + self.upper) / 2.0);
         }
-        let (mut generator, _source) = (self.random.get(), self.random.as_source());
         let slopes = Distribution::Uniform { lo: self.lower, hi: self.upper };
         let dtype = input.dtype().to_float();
-        let slopes = Tensor::random(slopes, input.shape(), dtype, input.device(), &mut generator)?;
-        let y = fused!(|x, slope| {
-            let above = x.gt(0.0);
-            above.select(x, above.select(0.0, x) * slope)
-        })(input, &slopes)?;
-        self.random.set(generator);
-        Ok(y)
+        let draw = |g: &mut Generator| Tensor::random(slopes, input.shape(), dtype, input.device(), g);
+        self.random.advance(|generator| {
+            fused!(|x, slope| {
+                let above = x.gt(0.0);
+                above.select(x, above.select(0.0, x) * slope)
+            })(input, &draw(generator)?)
+        })
     }
 }

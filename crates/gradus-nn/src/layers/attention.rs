@@ -410,10 +410,23 @@ impl MultiheadAttention {
     /// The attention of the heads, with dropout while the layer trains.
     #[track_caller]
     fn heads(&self, [q, k, v]: [&Tensor; 3], mask: Option<&Tensor>, causal: Causal, weights: bool) -> Result<Heads> {
-        // No lock is held while the device works, because a function that watches the device may read the random state.
-        let (mut generator, _source) = (self.random.get(), self.random.as_source());
-        let drops = self.mode.is_training() && self.dropout > 0.0;
-        let found = if weights {
+        if self.mode.is_training() && self.dropout > 0.0 {
+            return self.random.advance(|generator| self.dropped([q, k, v], mask, causal, weights, Some(generator)));
+        }
+        self.dropped([q, k, v], mask, causal, weights, None)
+    }
+
+    /// The attention of the heads, with dropout if there is a generator.
+    #[track_caller]
+    fn dropped(
+        &self,
+        [q, k, v]: [&Tensor; 3],
+        mask: Option<&Tensor>,
+        causal: Causal,
+        weights: bool,
+        generator: Option<&mut Generator>,
+    ) -> Result<Heads> {
+        if weights {
             let (h, size) = (q.shape()[1], q.shape()[3]);
             let scale = if size > 0 { 1.0 / (size as f64).sqrt() } else { 1.0 };
             let mut scores = q.mul(scale)?.matmul(&repeat_heads(k, h)?.transpose(-2, -1)?)?;
@@ -429,24 +442,20 @@ impl MultiheadAttention {
             }
             let keep = if let Some(keep) = keep { keep } else { scores.ne(f64::NEG_INFINITY)? };
             let mut p = scores.masked_softmax(&keep, -1)?;
-            if drops {
-                p = p.dropout(self.dropout, &mut generator)?;
+            if let Some(generator) = generator {
+                p = p.dropout(self.dropout, generator)?;
             }
-            (p.matmul(&repeat_heads(v, h)?)?, Some(p))
+            Ok((p.matmul(&repeat_heads(v, h)?)?, Some(p)))
         } else {
             let mut options = AttentionOptions::new().causal(causal);
             if let Some(mask) = mask {
                 options = options.mask(mask);
             }
-            if drops {
-                options = options.dropout(self.dropout, &mut generator);
+            if let Some(generator) = generator {
+                options = options.dropout(self.dropout, generator);
             }
-            (q.scaled_dot_product_attention(k, v, options)?, None)
-        };
-        if drops {
-            self.random.set(generator);
+            Ok((q.scaled_dot_product_attention(k, v, options)?, None))
         }
-        Ok(found)
     }
 
     /// Projects `x [n, l, ..]` with its own weight or with the rows `first..first + rows` of the packed one, and adds

@@ -1,8 +1,9 @@
-//! Dropout layers: [`Dropout`], [`Dropout1d`] and its kin for whole channels, and [`AlphaDropout`].
+//! Dropout layers: [`Dropout`], [`Dropout1d`] and its kin for whole channels, [`StochasticDepth`] for whole samples, and
+//! [`AlphaDropout`].
 
 use gradus_tensor::backend::params::Distribution;
 use gradus_tensor::ops::Class;
-use gradus_tensor::{DType, Elementwise, Error, Generator, Operand, Result, Tensor};
+use gradus_tensor::{DType, Elementwise, Error, Generator, Here, Operand, Result, Tensor};
 
 use crate::{Forward, Mode, Module, RandomState};
 
@@ -40,15 +41,8 @@ macro_rules! dropouts {
                 if !self.mode.is_training() {
                     return Ok(input.clone());
                 }
-                // No lock is held while the device works, because a function that watches the device may read the
-                // random state.
-                let (mut generator, _source) = (self.random.get(), self.random.as_source());
-                let y = {
-                    let ($x, $p, $generator) = (input, self.p, &mut generator);
-                    $value?
-                };
-                self.random.set(generator);
-                Ok(y)
+                let ($x, $p) = (input, self.p);
+                self.random.advance(|$generator| $value).here()
             }
         }
     )*};
@@ -69,13 +63,19 @@ dropouts! {
     Dropout2d "dropout2d" |x, p, generator| of_channels("dropout2d", x, 2, p, generator);
     /// [`Dropout1d`] for volumes `[n, c, d, h, w]`.
     Dropout3d "dropout3d" |x, p, generator| of_channels("dropout3d", x, 3, p, generator);
+    /// Stochastic depth (Huang et al., 2016), which timm calls `DropPath`: in training, each sample of `[n, ..]` is zeroed
+    /// with probability `p`, and the rest is divided by `1 - p`. The input is what a residual block adds to its own
+    /// input, so a sample that is dropped skips the block.
+    StochasticDepth "stochastic_depth" |x, p, generator| {
+        masked("stochastic_depth", x, 1, p, generator)
+    };
     /// Dropout that keeps the mean and the variance of inputs with mean 0 and variance 1 (Klambauer et al., 2017), for
     /// networks of [`Selu`](crate::Selu). In training, each element is replaced by the limit of SELU, -1.7581, with
     /// probability `p`; then everything is scaled and shifted. In evaluation, it returns its input.
     AlphaDropout "alpha_dropout" |x, p, generator| alpha(x, x.shape(), p, generator);
     /// [`AlphaDropout`] of whole channels of `[n, c, ..]`.
     FeatureAlphaDropout "feature_alpha_dropout" |x, p, generator| {
-        let mask = channels("feature_alpha_dropout", x)?;
+        let mask = leading("feature_alpha_dropout", x, 2)?;
         alpha(x, &mask, p, generator)
     };
 }
@@ -88,14 +88,15 @@ static SCALED: Elementwise =
 static SHIFTED: Elementwise =
     Elementwise::new("alpha_dropout", Class::Float, 5, |x| vec![x[0].select(x[1] * x[2] + x[3], x[4])]).conditions(1);
 
-/// The shape `[n, c, 1, ..]` of a mask with one element for each channel of each sample.
+/// The shape of a mask with one element for each index of the first axes: `[n, c, 1, ..]` for 2 axes, which has one for
+/// each channel of each sample.
 #[track_caller]
-fn channels(op: &str, x: &Tensor) -> Result<Vec<usize>> {
-    if x.rank() < 2 {
-        let e = Error::shape(op, "the input is [n, c, ..]");
+fn leading(op: &str, x: &Tensor, axes: usize) -> Result<Vec<usize>> {
+    if x.rank() < axes {
+        let e = Error::shape(op, if axes > 1 { "the input is [n, c, ..]" } else { "the input is [n, ..]" });
         return Err(e.operand("input", x.shape(), x.dtype(), x.device()));
     }
-    Ok(x.shape().iter().enumerate().map(|(axis, &size)| if axis < 2 { size } else { 1 }).collect())
+    Ok(x.shape().iter().enumerate().map(|(axis, &size)| if axis < axes { size } else { 1 }).collect())
 }
 
 #[track_caller]
@@ -105,11 +106,18 @@ fn of_channels(op: &str, x: &Tensor, spatial: usize, p: f64, generator: &mut Gen
         let e = e.operand("input", x.shape(), x.dtype(), x.device());
         return Err(e.help("unsqueeze a batch axis, or use Dropout for single elements"));
     }
+    masked(op, x, 2, p, generator)
+}
+
+/// Zeroes each index of the first axes with probability `p`, and divides the rest by `1 - p`.
+#[track_caller]
+fn masked(op: &str, x: &Tensor, axes: usize, p: f64, generator: &mut Generator) -> Result<Tensor> {
+    let mask = leading(op, x, axes)?;
     if p == 0.0 {
         return Ok(x.clone());
     }
     let keep = Distribution::Bernoulli { p: 1.0 - p };
-    let mask = Tensor::random(keep, channels(op, x)?, DType::Bool, x.device(), generator)?;
+    let mask = Tensor::random(keep, mask, DType::Bool, x.device(), generator)?;
     let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
     SCALED.apply(&[Operand::Tensor(&mask), Operand::Tensor(x), scale.into()])
 }

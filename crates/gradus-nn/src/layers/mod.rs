@@ -40,7 +40,7 @@ pub use conv::{
     Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, Conv3d, Conv3dConfig, ConvConfig, ConvTranspose1d, ConvTranspose2d,
     ConvTranspose3d, ConvTransposeConfig, PaddingMode,
 };
-pub use dropout::{AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout};
+pub use dropout::{AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout, StochasticDepth};
 pub use embedding::Embedding;
 pub use embedding_bag::{BagMode, EmbeddingBag, EmbeddingBagConfig};
 pub use kv_cache::KvCache;
@@ -103,7 +103,7 @@ debug_as_tree!(Transformer, TransformerEncoder, TransformerEncoderLayer, Transfo
 debug_as_tree!(LearnedPositions, LoraLinear, Rnn, Lstm, Gru, RnnCell, LstmCell, GruCell);
 debug_as_tree!(AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d);
 debug_as_tree!(LpPool1d, LpPool2d, LpPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d);
-debug_as_tree!(AlphaDropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout);
+debug_as_tree!(AlphaDropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout, StochasticDepth);
 debug_as_tree!(Bilinear, EmbeddingBag, PRelu, RRelu);
 debug_as_tree!(AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d);
 debug_as_tree!(AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d);

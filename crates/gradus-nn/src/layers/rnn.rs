@@ -205,10 +205,7 @@ impl Stack {
             };
             let last = (number + 1) * d == count;
             if self.mode.is_training() && self.config.dropout > 0.0 && !last {
-                // No lock is held while the device works, as in `Dropout`.
-                let (mut generator, _source) = (self.random.get(), self.random.as_source());
-                x = x.dropout(self.config.dropout, &mut generator)?;
-                self.random.set(generator);
+                x = self.random.advance(|generator| x.dropout(self.config.dropout, generator))?;
             }
         }
         let y = match () {

@@ -161,7 +161,8 @@ fn layers_and_losses_have_these_names() {
         Dropout1d,
         Dropout3d,
         AlphaDropout,
-        FeatureAlphaDropout
+        FeatureAlphaDropout,
+        StochasticDepth
     ];
     let functions = types![
         Relu,
@@ -222,7 +223,7 @@ fn layers_and_losses_have_these_names() {
         TripletMarginLoss,
         TripletMarginWithDistanceLoss
     ];
-    assert_eq!([windows, norms, functions, moves, losses], [18, 13, 29, 27, 20]);
+    assert_eq!([windows, norms, functions, moves, losses], [18, 14, 29, 27, 20]);
 }
 
 #[test]

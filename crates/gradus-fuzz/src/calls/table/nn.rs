@@ -351,11 +351,12 @@ const MORE_LAYERS: &[Row] = rows! { SHORT;
     };
     nn::random |d| {
         let (p, q, mut generator) = (d.fraction(), d.number(), d.generator.clone());
-        match d.below(5) {
+        match d.below(6) {
             0 => run(d, |_, _| Dropout1d::new(p, &mut generator), |d| images(d, 3, 1)),
             1 => run(d, |_, _| Dropout3d::new(p, &mut generator), |d| images(d, 3, 3)),
             2 => run(d, |_, _| AlphaDropout::new(p, &mut generator), Draw::float),
             3 => run(d, |_, _| FeatureAlphaDropout::new(p, &mut generator), Draw::float),
+            4 => run(d, |_, _| StochasticDepth::new(p, &mut generator), Draw::float),
             _ => run(d, |_, _| RRelu::new(p, q, &mut generator), Draw::float),
         }
     };

@@ -1,0 +1,70 @@
+//! The attention of heads, without the projections, which each family of networks names in its own way.
+
+use gradus_nn::{Mode, Module, RandomState};
+use gradus_tensor::{AttentionOptions, Causal, Error, Generator, Result, Tensor};
+
+/// Attention with dropout of its weights. There may be fewer heads of keys and values than of queries.
+#[derive(Debug, Clone, Module)]
+pub(crate) struct Heads {
+    heads: usize,
+    kv_heads: usize,
+    /// The factor of the scores; `1 / sqrt(size)` if there is none.
+    scale: Option<f64>,
+    dropout: f64,
+    random: RandomState,
+    mode: Mode,
+}
+
+impl Heads {
+    /// `heads` heads, whose weights are dropped with probability `dropout` in training.
+    #[track_caller]
+    pub(crate) fn new(heads: usize, dropout: f64, generator: &mut Generator) -> Result<Self> {
+        if !(0.0..=1.0).contains(&dropout) {
+            let m = format!("the dropout of attention is {dropout}; it is a probability, 0 to 1");
+            return Err(Error::argument("attention", m));
+        }
+        let random = RandomState::new(Generator::new(generator.next_u64()));
+        Ok(Heads { heads, kv_heads: heads, scale: None, dropout, random, mode: Mode::Train })
+    }
+
+    /// Queries `[n, length, features]` as `[n, heads, length, size]`.
+    #[track_caller]
+    pub(crate) fn queries(&self, x: &Tensor) -> Result<Tensor> {
+        split(x, self.heads)
+    }
+
+    /// Keys or values `[n, length, features]` as `[n, kv_heads, length, size]`.
+    #[track_caller]
+    pub(crate) fn keys(&self, x: &Tensor) -> Result<Tensor> {
+        split(x, self.kv_heads)
+    }
+
+    /// The attention of queries to keys and values, which are split among the heads. The result `[n, lq, features]` has
+    /// the heads side by side. `mask` broadcasts with the scores `[n, heads, lq, lk]`: bools are true to keep, floats are
+    /// added.
+    #[track_caller]
+    pub(crate) fn attend(&self, [q, k, v]: [&Tensor; 3], mask: Option<&Tensor>, causal: Causal) -> Result<Tensor> {
+        let mut options = AttentionOptions::new().causal(causal);
+        if let Some(mask) = mask {
+            options = options.mask(mask);
+        }
+        if let Some(scale) = self.scale {
+            options = options.scale(scale);
+        }
+        let y = if self.mode.is_training() && self.dropout > 0.0 {
+            self.random.advance(|g| q.scaled_dot_product_attention(k, v, options.dropout(self.dropout, g)))?
+        } else {
+            q.scaled_dot_product_attention(k, v, options)?
+        };
+        y.transpose(1, 2)?.flatten(2, 3)
+    }
+}
+
+#[track_caller]
+fn split(x: &Tensor, heads: usize) -> Result<Tensor> {
+    let &[n, l, features] = x.shape() else {
+        let e = Error::shape("attention", "the input is [n, length, features]");
+        return Err(e.operand("input", x.shape(), x.dtype(), x.device()));
+    };
+    x.reshape([n, l, heads, features.checked_div(heads).unwrap_or(0)])?.transpose(1, 2)
+}
