@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use gradus_tensor::ops::{Arg, Contiguous, Op, StateUse, Update, over_storage};
+use gradus_tensor::ops::{Contiguous, Op, StateUse, over_storage};
 use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Shape, State, Storage, Tensor};
 
 use crate::graph::{Graph, Memory, Node, Origin, Place};
@@ -25,6 +25,10 @@ pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
             let shown = |op: Option<String>| op.unwrap_or_else(|| "nothing more".to_owned());
             return Err(differs(second.nodes.get(at), "what runs", shown(a), shown(b)));
         }
+    }
+    let idle = |trace: &Trace| trace.idle.iter().map(|(_, source)| source.id()).collect::<Vec<_>>();
+    if idle(first) != idle(second) {
+        return Err(differs(None, "what works without elements", first.idle.len(), second.idle.len()));
     }
     if first.results != second.results {
         return Err(differs(None, "the results", shapes(&first.results), shapes(&second.results)));
@@ -215,7 +219,7 @@ fn same_node(a: &Node, b: &Node) -> Result<()> {
         ));
     }
     let sourced = a.source.is_some();
-    let same = a.op == b.op || sourced && differ_in_parameters(&a.op, &b.op);
+    let same = a.op == b.op || sourced && a.op.same_form(&b.op);
     if !same {
         return Err(differs(Some(b), "an operation", format!("{:?}", a.op), format!("{:?}", b.op)));
     }
@@ -226,21 +230,8 @@ fn same_node(a: &Node, b: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Whether two operations differ only in parameters that a [`Source`](gradus_tensor::ops::Source) supplies.
-fn differ_in_parameters(a: &Op, b: &Op) -> bool {
-    match (a, b) {
-        (Op::Random(a), Op::Random(b)) => a.distribution == b.distribution && a.spec == b.spec,
-        (Op::Update(a), Op::Update(b)) => {
-            let tensors =
-                |op: &Update| op.args.iter().filter(|arg| !matches!(arg, Arg::Scalar(_))).copied().collect::<Vec<_>>();
-            tensors(a) == tensors(b) && a.kernel.args() == b.kernel.args()
-        }
-        _ => false,
-    }
-}
-
 #[track_caller]
-fn differs(node: Option<&Node>, what: &str, a: impl std::fmt::Display, b: impl std::fmt::Display) -> Error {
+pub(crate) fn differs(node: Option<&Node>, what: &str, a: impl std::fmt::Display, b: impl std::fmt::Display) -> Error {
     let m = format!("{what} differs between two calls of the step: {a}, then {b}");
     let e = Error::new(ErrorKind::InvalidArgument, "capture", m);
     let e = match node {

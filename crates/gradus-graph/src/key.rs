@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use gradus_tensor::{DType, Device, Tensor, autocast_dtype, is_grad_enabled, is_inference};
 
-/// The shapes, strides, dtypes and devices of the arguments, which of them share memory, whether operations are
+/// The number of the form, the shapes, strides, dtypes and devices of the arguments, which of them share memory, whether operations are
 /// recorded, and the dtype of autocast.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
+    form: u64,
     inputs: Vec<Input>,
     records: bool,
     inference: bool,
@@ -26,7 +27,7 @@ struct Input {
 }
 
 impl Key {
-    pub(crate) fn of(inputs: &[&Tensor]) -> Key {
+    pub(crate) fn of(form: u64, inputs: &[&Tensor]) -> Key {
         let input = |(i, t): (usize, &&Tensor)| {
             let first = inputs[..i].iter().position(|o| Arc::ptr_eq(o.storage(), t.storage()));
             let distance = |o: &Tensor| t.layout().offset() as isize - o.layout().offset() as isize;
@@ -40,6 +41,7 @@ impl Key {
             }
         };
         Key {
+            form,
             inputs: inputs.iter().enumerate().map(input).collect(),
             records: is_grad_enabled(),
             inference: is_inference(),
@@ -57,6 +59,9 @@ impl Key {
                 let show = |x: &Input| format!("{}{:?} with strides {:?}", x.dtype, x.shape, x.strides);
                 return format!("input {i}: {} -> {}", show(a), show(b));
             }
+        }
+        if self.form != other.form {
+            return "it is another form of the step".to_owned();
         }
         "gradients or autocast were switched on or off".to_owned()
     }

@@ -24,7 +24,9 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod blocks;
 mod capture;
+mod captured;
 mod compare;
 mod graph;
 mod key;
@@ -35,4 +37,5 @@ mod record;
 mod verify;
 
 pub use capture::{Step, capture};
+pub use captured::Captured;
 pub use graph::{Graph, Memory, Node, Origin, Place};

@@ -3,12 +3,17 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use gradus_tensor::ops::{Block, ReplayCall, ReplayOperand, Source, over_storage, replay};
+use gradus_tensor::ops::{Block, Op, ReplayCall, ReplayOperand, Source, over_storage, replay};
 use gradus_tensor::{Error, Layout, Result, Storage, Tensor};
+use smallvec::SmallVec;
 
+use crate::blocks::Blocks;
 use crate::compare::bytes_of;
 use crate::graph::{Graph, Memory, Node, Origin, Place};
 use crate::record::{base, is, moved};
+
+/// A list that is on the stack if it is short.
+type Few<T> = SmallVec<[T; 8]>;
 
 /// A graph that is ready to run.
 pub(crate) struct Plan {
@@ -24,8 +29,14 @@ pub(crate) struct Plan {
     tensors: Vec<usize>,
     /// The memories that the step returns or assigns to states. Each replay allocates them anew.
     leaving: Vec<usize>,
-    /// The memory of the temporary values.
-    blocks: Vec<Block>,
+    /// The sizes of the blocks for temporary values, the largest first.
+    sizes: Vec<usize>,
+    /// The sources of the operations, each once.
+    sources: Vec<Arc<dyn Source>>,
+    /// Their states before a replay.
+    saved: Vec<[u64; 2]>,
+    /// Operations without a kernel, whose sources advance.
+    idle: Vec<(Op, Arc<dyn Source>)>,
     /// The offsets of the arguments that the calls are adapted to.
     offsets: Vec<usize>,
     /// For each argument, the storage and the offset that it had in both traces, if these were the same. In that case,
@@ -44,12 +55,12 @@ enum Renew {
 
 impl Plan {
     /// Plans the memory of `graph`.
-    #[track_caller]
     pub(crate) fn new(
         graph: Graph,
         pinned: Vec<Option<(Weak<Storage>, usize)>>,
         switches: Vec<(Arc<AtomicBool>, bool)>,
-    ) -> Result<Plan> {
+        idle: Vec<(Op, Arc<dyn Source>)>,
+    ) -> Plan {
         let external = |m: &usize| !matches!(graph.memories[*m].origin, Origin::Computed);
         let tensors: Vec<usize> = (0..graph.memories.len()).filter(external).collect();
         let leaving: Vec<usize> = (0..graph.memories.len()).filter(|m| !external(m) && graph.leaves(*m)).collect();
@@ -58,15 +69,14 @@ impl Plan {
         for (i, &m) in tensors.iter().enumerate() {
             numbers[m] = i;
         }
+        for (i, &m) in leaving.iter().enumerate() {
+            numbers[m] = tensors.len() + i;
+        }
         for (m, block) in block_of.iter().enumerate() {
             if let Some(block) = block {
-                numbers[m] = tensors.len() + block;
+                numbers[m] = tensors.len() + leaving.len() + block;
             }
         }
-        for (i, &m) in leaving.iter().enumerate() {
-            numbers[m] = tensors.len() + sizes.len() + i;
-        }
-        let blocks = sizes.iter().map(|&bytes| Block::new(&graph.device, bytes)).collect::<Result<Vec<_>>>()?;
         let operand = |p: &Place| ReplayOperand { memory: numbers[p.memory], layout: p.layout, dtype: p.dtype };
         let call = |node: &Node| ReplayCall {
             op: node.op.clone(),
@@ -84,10 +94,17 @@ impl Plan {
             Some((i, from))
         };
         let renewed = graph.nodes.iter().enumerate().filter_map(renew).collect();
+        let mut sources: Vec<Arc<dyn Source>> = vec![];
+        for source in graph.nodes.iter().filter_map(|n| n.source.as_ref()).chain(idle.iter().map(|(_, source)| source))
+        {
+            if !sources.iter().any(|known| known.id() == source.id()) {
+                sources.push(source.clone());
+            }
+        }
         let offsets = vec![0; pinned.len()];
         let layout = |m: &Memory| if let Origin::State(state) = &m.origin { Some(*state.get().layout()) } else { None };
         let layouts = graph.memories.iter().map(layout).collect();
-        Ok(Plan {
+        Plan {
             graph,
             is_new: true,
             layouts,
@@ -97,10 +114,13 @@ impl Plan {
             numbers,
             tensors,
             leaving,
-            blocks,
+            sizes,
+            saved: vec![[0; 2]; sources.len()],
+            sources,
+            idle,
             offsets,
             pinned,
-        })
+        }
     }
 
     /// Whether each argument that was the same in both traces is the same in this call too.
@@ -121,9 +141,8 @@ impl Plan {
             Origin::State(state) => self.layouts[m].is_some_and(|layout| *state.get().layout() != layout),
             _ => false,
         };
-        let dead = |node: &Node| node.source.as_ref().is_some_and(|source| !source.is_alive());
         (0..self.graph.memories.len()).any(gone)
-            || self.graph.nodes.iter().any(dead)
+            || self.sources.iter().any(|source| !source.is_alive())
             || self.switches.iter().any(|(switch, was)| switch.load(Ordering::Relaxed) != *was)
     }
 
@@ -138,22 +157,38 @@ impl Plan {
         })
     }
 
+    /// Notes the states of the sources, for [`restore`](Plan::restore).
+    pub(crate) fn save(&mut self) {
+        for (saved, source) in self.saved.iter_mut().zip(&self.sources) {
+            *saved = source.save();
+        }
+    }
+
+    /// Restores the states of the sources.
+    pub(crate) fn restore(&self) {
+        self.saved.iter().zip(&self.sources).for_each(|(&saved, source)| source.restore(saved));
+    }
+
+    /// The states of the sources.
+    pub(crate) fn states(&self) -> Vec<[u64; 2]> {
+        self.sources.iter().map(|source| source.save()).collect()
+    }
+
     /// Runs the calls on `inputs` and returns the results.
     #[track_caller]
-    pub(crate) fn run(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+    pub(crate) fn run(&mut self, blocks: &mut Blocks, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         self.follow(inputs)?;
-        let saved: Vec<_> = self.graph.nodes.iter().filter_map(|n| Some(n.source.as_ref()?.save())).collect();
-        let done = self.compute(inputs);
+        self.save();
+        let done = self.compute(blocks, inputs);
         if done.is_err() {
             // A call that fails leaves the states of layers and optimisers unchanged.
-            saved.into_iter().for_each(|put_back| put_back());
+            self.restore();
         }
         let (tensors, fresh) = done?;
-        let kept = self.blocks.len();
-        let storages: Vec<_> = fresh.into_iter().map(|b| b.into_storage(&self.graph.device)).collect();
+        let storages: SmallVec<[_; 4]> = fresh.into_iter().map(|b| b.into_storage(&self.graph.device)).collect();
         let result = |p: &Place| {
             let number = self.numbers[p.memory];
-            let storage = match number.checked_sub(tensors.len() + kept) {
+            let storage = match number.checked_sub(tensors.len()) {
                 Some(i) => storages[i].clone(),
                 None => tensors[number].storage().clone(),
             };
@@ -168,22 +203,22 @@ impl Plan {
 
     /// Runs the calls. Returns the tensors that they used, and the memory of the results.
     #[track_caller]
-    fn compute(&mut self, inputs: &[&Tensor]) -> Result<(Vec<Tensor>, Vec<Block>)> {
+    fn compute(&mut self, blocks: &mut Blocks, inputs: &[&Tensor]) -> Result<(Few<Tensor>, Few<Block>)> {
+        for (op, source) in &mut self.idle {
+            source.renew(op)?;
+        }
         for (i, from) in &self.renewed {
             match from {
                 Renew::From(source) => source.renew(&mut self.calls[*i].op)?,
                 Renew::Repeat(earlier) => self.calls[*i].op = self.calls[*earlier].op.clone(),
             }
         }
-        let tensors = self.tensors.iter().map(|&m| self.tensor(m, inputs)).collect::<Result<Vec<_>>>()?;
+        let tensors = self.tensors.iter().map(|&m| self.tensor(m, inputs)).collect::<Result<Few<_>>>()?;
         let block = |&m: &usize| Block::new(&self.graph.device, self.graph.memories[m].bytes);
-        let fresh = self.leaving.iter().map(block).collect::<Result<Vec<_>>>()?;
-        let kept = self.blocks.len();
-        self.blocks.extend(fresh);
-        let refs: Vec<&Tensor> = tensors.iter().collect();
-        let done = replay(&self.graph.device, &self.calls, &refs, &mut self.blocks);
-        let fresh = self.blocks.split_off(kept);
-        done.map(|()| (tensors, fresh))
+        let mut fresh = self.leaving.iter().map(block).collect::<Result<Few<_>>>()?;
+        let kept = blocks.of(&self.graph.device, &self.sizes)?;
+        replay(&self.graph.device, &self.calls, &tensors, fresh.iter_mut().chain(kept))?;
+        Ok((tensors, fresh))
     }
 
     /// The tensor of a memory that the plan does not own.
@@ -260,5 +295,10 @@ fn assigned(graph: &Graph) -> (Vec<Option<usize>>, Vec<usize>) {
         ended.dedup();
         free.extend(ended.iter().filter(|&&m| temporary[m] && last[m] == i).filter_map(|&m| block_of[m]));
     }
-    (block_of, sizes)
+    // The largest block comes first, so that plans that share blocks need no more of them than the largest plan does.
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    order.sort_by_key(|&at| std::cmp::Reverse(sizes[at]));
+    let mut rank = vec![0; sizes.len()];
+    order.iter().enumerate().for_each(|(i, &at)| rank[at] = i);
+    (block_of.into_iter().map(|block| block.map(|at| rank[at])).collect(), order.iter().map(|&at| sizes[at]).collect())
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
-use gradus_tensor::ops::{Effect, Made, Op, StateUse, Traced, Uses, trace_closed};
+use gradus_tensor::ops::{Closed, Effect, Made, Op, Source, StateUse, Traced, Uses, trace_closed};
 use gradus_tensor::{Device, Error, ErrorKind, Here, Layout, Result, Storage, Tensor};
 
 use crate::graph::{Node, Place};
@@ -20,6 +20,15 @@ pub(crate) struct Trace {
     pub(crate) states: Vec<StateUse>,
     pub(crate) made: Vec<Made>,
     pub(crate) switches: Vec<(Arc<AtomicBool>, bool)>,
+    /// Operations that need no kernel, because their results have no elements, but whose sources advance.
+    pub(crate) idle: Vec<(Op, Arc<dyn Source>)>,
+}
+
+/// What a traced call of a step returned, with its trace or the reason why it cannot be replayed.
+pub(crate) struct Recorded<D> {
+    pub(crate) results: Vec<Tensor>,
+    pub(crate) data: D,
+    pub(crate) trace: Result<Trace>,
 }
 
 /// A storage that occurs in a trace. The weak handle does not keep its bytes, but keeps its address from being reused.
@@ -51,6 +60,7 @@ struct Recorder {
     /// The storages of `memories`. A trace holds them until it ends.
     held: Vec<Arc<Storage>>,
     nodes: Vec<Node>,
+    idle: Vec<(Op, Arc<dyn Source>)>,
     /// The first reason why the step cannot be replayed.
     refused: Option<Error>,
 }
@@ -64,10 +74,11 @@ impl Trace {
 
 /// Runs `f` on `inputs` and records the operations that run.
 #[track_caller]
-pub(crate) fn record<F>(f: &mut F, inputs: &[Tensor]) -> Result<(Vec<Tensor>, Trace)>
-where
-    F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
-{
+pub(crate) fn record<D>(
+    closed: Closed,
+    f: &mut impl FnMut(&[Tensor]) -> Result<(Vec<Tensor>, D)>,
+    inputs: &[Tensor],
+) -> Result<Recorded<D>> {
     let recorder = Rc::new(RefCell::new(Recorder::default()));
     let refs: Vec<&Tensor> = inputs.iter().collect();
     for (i, t) in inputs.iter().enumerate() {
@@ -75,12 +86,19 @@ where
         recorder.borrow_mut().memories[memory].base = base(&refs, i);
     }
     let seen = recorder.clone();
-    let (results, Uses { states, made, switches }) = trace_closed(move |ran| seen.borrow_mut().ran(ran), || f(inputs));
-    let results = results?;
-    let mut recorder = recorder.take();
-    if let Some(e) = recorder.refused.take() {
+    let (returned, uses) = trace_closed(closed, move |ran| seen.borrow_mut().ran(ran), || f(inputs));
+    let (results, data) = returned?;
+    let trace = traced(recorder.take(), uses, inputs, &results);
+    Ok(Recorded { results, data, trace })
+}
+
+/// The trace of a call that ran to its end; fails if the call cannot be replayed.
+#[track_caller]
+fn traced(mut recorder: Recorder, uses: Uses, inputs: &[Tensor], results: &[Tensor]) -> Result<Trace> {
+    if let Some(e) = uses.refused.or(recorder.refused.take()) {
         return Err(e);
     }
+    let Uses { states, made, switches, .. } = uses;
     if let Some(t) = results.iter().find(|t| t.requires_grad()) {
         let m = "a captured step returns a tensor that requires a gradient";
         return Err(Error::new(ErrorKind::Autograd, "capture", m)
@@ -103,8 +121,8 @@ where
     if let Some(other) = recorder.held.iter().find(|storage| *storage.device() != device) {
         return Err(two_devices(&device, other.device())).here();
     }
-    let Recorder { memories, nodes, .. } = recorder;
-    Ok((results, Trace { device, memories, nodes, results: places, states, made, switches }))
+    let Recorder { memories, nodes, idle, .. } = recorder;
+    Ok(Trace { device, memories, nodes, results: places, states, made, switches, idle })
 }
 
 fn two_devices(a: &Device, b: &Device) -> Error {
@@ -146,21 +164,23 @@ impl Recorder {
             let (from, to) = (ran.inputs[0].device(), ran.outputs[0].device());
             self.refused.get_or_insert_with(|| two_devices(from, to));
         }
-        let updated = if ran.in_place && ran.op.effect() == Effect::Updates { ran.outputs.len() } else { 0 };
+        let updated = if ran.in_place && ran.op.effect().updates() { ran.outputs.len() } else { 0 };
         let inputs: Vec<Place> = ran.inputs[updated..].iter().map(|t| self.place(t, First::Outside)).collect();
-        match ran.op {
-            Op::Rule(_) => return,
-            Op::Dispatch(_) => {
-                let m = "dispatch_compute runs a function of its own, which a captured step cannot follow";
-                self.refused.get_or_insert_with(|| Error::argument("capture", m));
-            }
-            _ => {}
+        if matches!(ran.op, Op::Rule(_)) {
+            return;
         }
+        if ran.op.effect() == Effect::Calls {
+            let m = format!("{} runs a function of its own, which a captured step cannot follow", ran.op.name());
+            self.refused.get_or_insert_with(|| Error::argument("capture", m));
+        }
+        let source = ran.source.filter(|source| source.serves(ran.op)).cloned();
         if !ran.kernel {
             // Views share the memory of their input, and results without elements need no kernel.
+            let first = if ran.in_place { First::Outside } else { First::Computed };
             for t in ran.outputs {
-                self.memory(t, First::Computed);
+                self.memory(t, first);
             }
+            self.idle.extend(source.map(|source| (ran.op.clone(), source)));
             return;
         }
         if ran.in_place {
@@ -172,13 +192,12 @@ impl Recorder {
         }
         let first = if ran.in_place { First::Outside } else { First::Computed };
         let outputs = ran.outputs.iter().map(|t| self.place(t, first)).collect();
-        let source = ran.source.filter(|source| source.serves(ran.op)).cloned();
         // A stream yields the same numbers twice only if a region is recomputed.
         let id = source.as_ref().map(|source| source.id());
         let of_same = |node: &Node| node.source.as_ref().map(|source| source.id()) == id;
         let same = |node: &Node| of_same(node) && node.repeats.is_none() && node.op == *ran.op;
-        let repeats = match (&source, ran.op) {
-            (Some(_), Op::Random(_)) => self.nodes.iter().position(same),
+        let repeats = match (&source, ran.op.effect()) {
+            (Some(_), Effect::Draws) => self.nodes.iter().position(same),
             _ => None,
         };
         let (op, in_place, location) = (ran.op.clone(), ran.in_place, ran.location);

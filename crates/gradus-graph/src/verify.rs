@@ -3,6 +3,7 @@
 use gradus_tensor::backend::BackendKind;
 use gradus_tensor::{Attempt, DType, Error, ErrorKind, Result, Tensor};
 
+use crate::blocks::Blocks;
 use crate::compare::bytes_of;
 use crate::graph::{Graph, Origin};
 use crate::plan::Plan;
@@ -13,17 +14,21 @@ const BOUND: f64 = 1e-4;
 /// Replays `plan`, undoes the changes of the replay, runs `f`, and compares the results, the tensors written in place
 /// and the states. Returns the results of `f`.
 #[track_caller]
-pub(crate) fn beside<F>(plan: &mut Plan, f: &mut F, inputs: &[&Tensor]) -> Result<Vec<Tensor>>
-where
-    F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
-{
+pub(crate) fn beside(
+    plan: &mut Plan,
+    blocks: &mut Blocks,
+    mut f: impl FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
+    inputs: &[&Tensor],
+) -> Result<Vec<Tensor>> {
     let written = plan.written(inputs)?;
     let before = written.iter().map(Tensor::copy).collect::<Result<Vec<_>>>()?;
-    let saved: Vec<_> = plan.graph.nodes.iter().filter_map(|n| Some(n.source.as_ref()?.save())).collect();
     let attempt = Attempt::begin();
-    let replayed = plan.run(inputs).and_then(|results| found(&plan.graph, &results, &written));
+    let replayed = plan.run(blocks, inputs).and_then(|results| found(&plan.graph, &results, &written));
+    let states = plan.states();
     drop(attempt); // takes back the changes of states
-    saved.into_iter().for_each(|put_back| put_back());
+    if replayed.is_ok() {
+        plan.restore();
+    }
     for (tensor, old) in written.iter().zip(&before) {
         tensor.copy_(old)?;
     }
@@ -40,6 +45,9 @@ where
         }
     };
     let eager = found(&plan.graph, &results, &written)?;
+    if states != plan.states() {
+        return Err(differs("the random numbers or the step counts end elsewhere", &plan.graph));
+    }
     let exact = plan.graph.device.info().kind == BackendKind::Cpu;
     for ((what, a), (_, b)) in replayed.iter().zip(&eager) {
         if let Some(difference) = difference(a, b, exact)? {

@@ -8,7 +8,7 @@ use gradus_backend::{Buffer, DType, Element, Error, ErrorKind, HostVec, Layout, 
 use crate::autograd::{Edge, Node, Untracked, note_access, notes_access, refuses_host_reads, refuses_reads};
 use crate::footprint::Footprint;
 use crate::locks::with_read;
-use crate::ops::is_constant;
+use crate::ops::{is_constant, refuse};
 use crate::write_log::Write;
 use crate::{Device, Storage};
 
@@ -404,11 +404,12 @@ impl Tensor {
     #[track_caller]
     fn read<R>(&self, f: impl FnOnce(&Buffer, usize, usize) -> Result<R>) -> Result<R> {
         if refuses_host_reads() && !is_constant(self) {
-            let m = "the elements of a tensor are read on the host inside a captured step";
-            let e = self.describe(Error::new(ErrorKind::InvalidArgument, "capture", m), "self");
-            return Err(e
-                .note("a replay would go on with the numbers of this call")
-                .help("return the tensor from the step and read it there, or compute with tensor operations"));
+            refuse(|| {
+                let m = "the elements of a tensor are read on the host inside a captured step";
+                let e = self.describe(Error::new(ErrorKind::InvalidArgument, "capture", m), "self");
+                e.note("a replay would go on with the numbers of this call")
+                    .help("return the tensor from the step and read it there, or compute with tensor operations")
+            })?;
         }
         let dense = if self.is_contiguous() {
             self.clone()

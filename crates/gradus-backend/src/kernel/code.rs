@@ -89,6 +89,13 @@ impl Kernel {
         &self.insts
     }
 
+    /// Whether the kernel fails on some numbers: it divides integers, which may be zero, or raises them to a power, which
+    /// may be negative.
+    pub fn can_fail(&self) -> bool {
+        use ScalarOp::{Div, FloorDiv, Fmod, Pow, Remainder};
+        self.insts.iter().any(|i| matches!(i.op, Div | FloorDiv | Fmod | Pow | Remainder) && !i.dtype.is_float())
+    }
+
     /// The value and the storage dtype of each output.
     pub fn outputs(&self) -> &[(Value, DType)] {
         &self.outputs

@@ -3,12 +3,13 @@
 use crate::Graph;
 
 /// Removes the operations whose results are neither read, nor returned, nor kept. An operation with a source stays,
-/// because its source advances with each call.
+/// because its source advances with each call, and so does one that fails on some elements, such as an index that is out
+/// of range.
 pub fn dead_code(graph: &mut Graph) {
     let mut read: Vec<bool> = (0..graph.memories.len()).map(|m| !graph.is_temporary(m)).collect();
     let mut live = vec![false; graph.nodes.len()];
     for (i, node) in graph.nodes.iter().enumerate().rev() {
-        live[i] = node.source.is_some() || node.outputs.iter().any(|out| read[out.memory]);
+        live[i] = node.source.is_some() || node.op.can_fail() || node.outputs.iter().any(|out| read[out.memory]);
         if live[i] {
             node.inputs.iter().for_each(|input| read[input.memory] = true);
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use gradus_tensor::ops::{Op, Source, collect_updates};
+use gradus_tensor::ops::{Effect, Op, Source, collect_updates};
 use gradus_tensor::{DType, Device, Error, Result, Tensor};
 
 use super::rule::{Hyper, Rule};
@@ -78,7 +78,7 @@ pub(super) struct Updates<R> {
     rule: Weak<R>,
     phase: Phase,
     rates: Rates,
-    /// Shape, dtype and device of the target, the gradient and the state tensors. The tensors themselves are not held,
+    /// Shape, dtype and device of the target, the gradient, the state and the scratch tensors. The tensors themselves are not held,
     /// since it would go unnoticed if they were replaced.
     like: Vec<(Vec<usize>, DType, Device)>,
     left: Mutex<Left>,
@@ -122,7 +122,7 @@ impl<R: Rule> Updates<R> {
         }
         let [target, gradient, slots @ ..] = &left.stand_ins[..] else { return Ok(()) };
         let (done, updates) = collect_updates(|| match self.phase {
-            Phase::Prepare => rule.prepare(hyper, target, gradient, slots).map(drop),
+            Phase::Prepare => rule.prepare(hyper, target, gradient, slots),
             Phase::Update => rule.update(hyper, target, gradient, slots),
         });
         done?;
@@ -140,7 +140,7 @@ impl<R: Rule> Source for Updates<R> {
     }
 
     fn serves(&self, op: &Op) -> bool {
-        matches!(op, Op::Update(_))
+        op.effect() == Effect::Updates
     }
 
     fn is_alive(&self) -> bool {
@@ -158,8 +158,13 @@ impl<R: Rule> Source for Updates<R> {
         Ok(())
     }
 
-    fn save(&self) -> Box<dyn FnOnce()> {
-        let (step, count) = (self.rates.step.clone(), self.rates.step.count());
-        Box::new(move || step.set_count(count))
+    fn save(&self) -> [u64; 2] {
+        [self.rates.step.count(), 0]
+    }
+
+    fn restore(&self, [count, _]: [u64; 2]) {
+        self.rates.step.set_count(count);
+        // What is left was collected for the step that is taken back.
+        self.left.lock().unwrap_or_else(|e| e.into_inner()).updates.clear();
     }
 }

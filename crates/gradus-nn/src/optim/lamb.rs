@@ -1,6 +1,6 @@
 //! The [`Lamb`] optimiser.
 
-use gradus_tensor::{Expr, Result, Tensor, UpdateFn};
+use gradus_tensor::{Error, Expr, Result, Tensor, UpdateFn};
 
 use super::rule::{Hyper, Rule};
 use super::stepper::{Stepper, apply, at_least_zero, below_one};
@@ -94,21 +94,30 @@ impl Rule for LambConfig {
         &["exp_avg", "exp_avg_sq"]
     }
 
+    fn scratch(&self) -> usize {
+        1
+    }
+
     #[track_caller]
-    fn prepare(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<Vec<Tensor>> {
+    fn prepare(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
+        let [state @ .., u] = slots else { return Err(Error::argument("lamb", "a scratch tensor is needed")) };
         let correction = |beta: f64| 1.0 - libm::pow(beta, hyper.step as f64);
         let mut numbers = self.decays().to_vec();
         numbers.extend([1.0 / correction(self.beta1), 1.0 / correction(self.beta2).sqrt()]);
         numbers.extend([self.eps, hyper.weight_decay]);
         let update = if hyper.weight_decay == 0.0 { &DIRECTION } else { &DIRECTION_DECAY };
-        let u = target.zeros_like()?;
         let mut inputs = vec![target, gradient];
-        inputs.extend(slots);
-        update.apply(&[&u], &inputs, &numbers)?;
-        let (weights, step) = (norm(target)?, norm(&u)?);
+        inputs.extend(state);
+        update.apply(&[u], &inputs, &numbers)
+    }
+
+    #[track_caller]
+    fn derive(&self, target: &Tensor, _: &Tensor, slots: &[Tensor]) -> Result<Vec<Tensor>> {
+        let [.., u] = slots else { return Err(Error::argument("lamb", "a scratch tensor is needed")) };
+        let (weights, step) = (norm(target)?, norm(u)?);
         let ratio = weights.div(&step)?;
         let both = weights.gt(0.0)?.logical_and(&step.gt(0.0)?)?;
-        Ok(vec![u, both.where_(&ratio, 1.0)?])
+        Ok(vec![both.where_(&ratio, 1.0)?])
     }
 
     #[track_caller]

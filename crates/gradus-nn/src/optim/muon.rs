@@ -138,7 +138,7 @@ impl Rule for MuonConfig {
     }
 
     #[track_caller]
-    fn prepare(&self, _: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<Vec<Tensor>> {
+    fn derive(&self, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<Vec<Tensor>> {
         let [buffer] = slots else { return Err(Error::argument("muon", "one momentum is needed")) };
         let gradient = gradient.to_dtype(target.dtype())?;
         let momentum = buffer.lerp(&gradient, 1.0 - self.momentum)?;

@@ -28,15 +28,28 @@ pub(super) trait Rule: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Computes what the update needs beside the state, for all parameters before the first of them is written. A rule
-    /// whose update would allocate memory does so here.
+    /// The number of tensors of the parameter's shape that [`prepare`](Rule::prepare) writes.
+    fn scratch(&self) -> usize {
+        0
+    }
+
+    /// Writes the scratch tensors, which follow the state tensors in `slots`, by applying updates. Together with
+    /// [`derive`](Rule::derive), it computes what the update needs beside the state, for all parameters before the first
+    /// of them is written.
     #[track_caller]
-    fn prepare(&self, _hyper: Hyper, _target: &Tensor, _gradient: &Tensor, _slots: &[Tensor]) -> Result<Vec<Tensor>> {
+    fn prepare(&self, _hyper: Hyper, _target: &Tensor, _gradient: &Tensor, _slots: &[Tensor]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Computes more tensors for the update, without numbers that differ from step to step. A rule whose update would
+    /// allocate memory does so here. `slots` are the state tensors and the scratch tensors.
+    #[track_caller]
+    fn derive(&self, _target: &Tensor, _gradient: &Tensor, _slots: &[Tensor]) -> Result<Vec<Tensor>> {
         Ok(Vec::new())
     }
 
-    /// Updates `target` in place. `slots` are the state tensors of the parameter, followed by what
-    /// [`prepare`](Rule::prepare) returned.
+    /// Updates `target` in place by applying updates. `slots` are the state tensors of the parameter, the scratch
+    /// tensors, and what [`derive`](Rule::derive) returned.
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()>;
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gradus_tensor::ops::{SourceGuard, is_captured, source_guard};
+use gradus_tensor::ops::{SourceGuard, refuse, source_guard};
 use gradus_tensor::{
     DType, Error, ErrorKind, Gradients, Here, Result, Storage, Tensor, UpdateFn, no_autocast_guard, no_grad_guard,
 };
@@ -63,7 +63,7 @@ struct Work {
     member: usize,
     gradient: Tensor,
     state: State,
-    /// What [`Rule::prepare`] returned.
+    /// The scratch tensors, and what [`Rule::derive`] returned.
     prepared: Vec<Tensor>,
 }
 
@@ -82,11 +82,10 @@ pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {
 /// Refuses to change a learning rate inside a captured step, whose replays would not do so.
 #[track_caller]
 fn refuse_capture(op: &str) -> Result<()> {
-    if !is_captured() {
-        return Ok(());
-    }
-    let m = "the learning rate is set inside a captured step, and a replay would not set it";
-    Err(Error::argument(op, m).help("set it before the step is called; each replay uses the rate of its time"))
+    refuse(|| {
+        let m = "the learning rate is set inside a captured step, and a replay would not set it";
+        Error::argument(op, m).help("set it before the step is called; each replay uses the rate of its time")
+    })
 }
 
 /// Refuses a decay rate that is negative, or not below 1.
@@ -279,8 +278,20 @@ impl<R: Rule> Stepper<R> {
             let values = group.members[work.member].parameter.values();
             let target = work.state.master.as_ref().map_or(values, |m| &m.values);
             let rates = group.rates(&self.factor, &work.state);
-            let _source = self.source(Phase::Prepare, &rates, target, &work.gradient, &work.state.slots);
-            work.prepared = self.rule.prepare(rates.next(), target, &work.gradient, &work.state.slots)?;
+            let scratch = (0..self.rule.scratch()).map(|_| target.zeros_like()).collect::<Result<Vec<_>>>()?;
+            let all: Vec<Tensor>;
+            let slots = if scratch.is_empty() {
+                &work.state.slots
+            } else {
+                all = work.state.slots.iter().chain(&scratch).cloned().collect();
+                &all
+            };
+            let source = self.source(Phase::Prepare, &rates, target, &work.gradient, slots);
+            self.rule.prepare(rates.next(), target, &work.gradient, slots)?;
+            drop(source);
+            let derived = self.rule.derive(target, &work.gradient, slots)?;
+            work.prepared = scratch;
+            work.prepared.extend(derived);
         }
         let count = work.len();
         for (done, work) in work.into_iter().enumerate() {
@@ -395,9 +406,12 @@ impl<R: Rule> Stepper<R> {
         };
         let version = values.storage().version();
         let current = state.master.as_ref().is_some_and(|m| m.version == version);
-        if values.dtype() != dtype && is_captured() {
-            let m = format!("{} is in half precision, and its f32 copy cannot be kept by a captured step", member.name);
-            return Err(Error::argument(self.rule.name(), m).help("step outside of the captured step"));
+        if values.dtype() != dtype {
+            refuse(|| {
+                let name = &member.name;
+                let m = format!("{name} is in half precision, and its f32 copy cannot be kept by a captured step");
+                Error::argument(self.rule.name(), m).help("step outside of the captured step")
+            })?;
         }
         if values.dtype() != dtype && !current {
             // Either this is the first step, or something else wrote to the parameter, such as loading a checkpoint.

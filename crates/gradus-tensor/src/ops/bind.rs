@@ -9,7 +9,7 @@ use gradus_backend::{Error, ErrorKind, Here, Layout, Result, View, ViewMut, with
 use smallvec::{SmallVec, smallvec};
 
 use super::trace::{Traced, traced};
-use super::{Effect, InPlace, InputSpec, Op, Operation, Outputs, Spec, one, source};
+use super::{InPlace, InputSpec, Op, Operation, Outputs, Spec, one, source};
 use crate::autograd::{
     Edge, Node, Saved, after_write, before_write, guards_saved, is_grad_enabled, is_observed, is_traced, is_watched,
     line, line_of_whole, note_view, notes_access, ran_operation,
@@ -100,7 +100,7 @@ impl<O: Operation + Into<Op>> AnyOperation for O {
     }
 
     fn updates(&self) -> bool {
-        self.effect() == Effect::Updates
+        self.effect().updates()
     }
 
     fn to_op(&self) -> Op {
@@ -115,7 +115,7 @@ impl<O: Operation + Into<Op>> AnyOperation for O {
 
 /// Runs an operation: infers its results, runs its kernel, reports it to observers, and records it.
 ///
-/// The tensors that an operation [updates](Effect::Updates) are not among `inputs`. They are given as [`To::Written`].
+/// The tensors that an operation [updates](super::Effect::Updates) are not among `inputs`. They are given as [`To::Written`].
 // `to` is a constant at every call, so the other cases are not compiled there.
 #[inline(always)]
 #[track_caller]
@@ -406,6 +406,9 @@ fn write(op: &dyn AnyOperation, inputs: &[&Tensor], how: InPlace, device: &Devic
     let location = Location::caller();
     debug_assert!(fits(op, inputs, written), "{op:?} infers other results than {written:?}");
     if how != InPlace::Dispatch && written.iter().all(|t| t.numel() == 0) {
+        if is_traced() {
+            trace(&op.to_op(), &operands(op, inputs, written), written, true, false);
+        }
         return Ok(());
     }
     // An input that shares a storage with a written tensor is copied first, since their memory may overlap.

@@ -66,6 +66,10 @@ impl Operation for CrossEntropy {
         Flow::Mixes
     }
 
+    fn can_fail(&self) -> bool {
+        true
+    }
+
     fn keeps(&self, _: &[bool]) -> Keep {
         Keep::inputs([0, 1]).and_outputs([1])
     }
@@ -106,6 +110,10 @@ impl Operation for CrossEntropyBackward {
 
     fn flow(&self) -> Flow {
         Flow::Mixes
+    }
+
+    fn can_fail(&self) -> bool {
+        true
     }
 
     fn differentiable(&self, _: usize) -> bool {

@@ -47,8 +47,12 @@ impl Operation for Dispatch {
         Flow::Mixes
     }
 
+    fn can_fail(&self) -> bool {
+        true
+    }
+
     fn effect(&self) -> Effect {
-        Effect::Updates
+        Effect::Calls
     }
 
     fn differentiable(&self, _: usize) -> bool {

@@ -33,6 +33,10 @@ impl Operation for Embedding {
         Flow::Moves
     }
 
+    fn can_fail(&self) -> bool {
+        true
+    }
+
     fn keeps(&self, _: &[bool]) -> Keep {
         Keep::inputs([1])
     }
@@ -82,6 +86,10 @@ impl Operation for EmbeddingBackward {
 
     fn flow(&self) -> Flow {
         Flow::Mixes
+    }
+
+    fn can_fail(&self) -> bool {
+        true
     }
 
     fn differentiable(&self, _: usize) -> bool {

@@ -45,6 +45,10 @@ impl Operation for Gather {
         Flow::Moves
     }
 
+    fn can_fail(&self) -> bool {
+        true
+    }
+
     fn keeps(&self, _: &[bool]) -> Keep {
         Keep::inputs([1])
     }

@@ -203,6 +203,10 @@ impl Operation for Map {
         Flow::InPlace
     }
 
+    fn can_fail(&self) -> bool {
+        self.kernel.can_fail()
+    }
+
     fn keeps(&self, needs: &[bool]) -> Keep {
         let mut inputs = 0;
         let read = self.each_vjp(self.wanted(|i| needs[i]), |vjp, _| {

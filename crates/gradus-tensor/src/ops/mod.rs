@@ -109,7 +109,7 @@ pub use replay::{Block, Operand as ReplayOperand, ReplayCall, can_replay, over_s
 pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
 pub use source::{Source, SourceGuard, source_guard};
-pub use trace::{Made, StateUse, Traced, Uses, is_captured, note_state, note_switch, trace, trace_closed};
+pub use trace::{Closed, Made, StateUse, Traced, Uses, note_state, note_switch, refuse, trace, trace_closed};
 pub(crate) use trace::{is_constant, note_made};
 pub use update::{UpdateFn, collect_updates};
 pub use window::{ConvOptions, PoolOptions};
@@ -143,6 +143,15 @@ pub enum Effect {
     Updates,
     /// Its outputs live on a different device from its inputs.
     Crosses,
+    /// As [`Updates`](Effect::Updates), by a function of the user, which may have other effects.
+    Calls,
+}
+
+impl Effect {
+    /// Whether the operation may read the tensors that it writes.
+    pub fn updates(self) -> bool {
+        matches!(self, Effect::Updates | Effect::Calls)
+    }
 }
 
 /// An operation; each file of this folder implements it for its own structs. Equal operations compute the same results
@@ -170,6 +179,17 @@ pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     /// The effects of the operation besides computing its outputs from its inputs.
     fn effect(&self) -> Effect {
         Effect::Pure
+    }
+
+    /// Whether it fails on some elements of its inputs: an index is out of range, or an integer is divided by zero.
+    fn can_fail(&self) -> bool {
+        false
+    }
+
+    /// Whether the other operation differs at most in numbers that a [`Source`] supplies: a position in a stream of
+    /// random numbers, or the scalars of an update.
+    fn same_form(&self, other: &Self) -> bool {
+        self == other
     }
 
     /// The inputs and outputs that [`vjp`](Operation::vjp) will read, given which inputs need a gradient.
@@ -297,6 +317,24 @@ macro_rules! ops {
                 }
             }
 
+            /// Whether it fails on some elements of its inputs. A [`Rule`] may.
+            pub fn can_fail(&self) -> bool {
+                match self {
+                    Op::Map(op) => op.can_fail(),
+                    $(Op::$name(op) => op.can_fail(),)*
+                    Op::Rule(_) => true,
+                }
+            }
+
+            /// Whether the other operation differs at most in numbers that a [`Source`] supplies.
+            pub fn same_form(&self, other: &Op) -> bool {
+                match (self, other) {
+                    (Op::Map(a), Op::Map(b)) => a.same_form(b),
+                    $((Op::$name(a), Op::$name(b)) => a.same_form(b),)*
+                    (a, b) => a == b,
+                }
+            }
+
             /// Runs its kernel; see [`Operation::forward`]. A [`Rule`] has none.
             pub(crate) fn forward(
                 &self,
@@ -323,7 +361,7 @@ macro_rules! ops {
             pub(crate) fn reads_outputs(&self) -> bool {
                 match self {
                     Op::Update(update) => update.args.iter().any(|arg| matches!(arg, Arg::Output(_))),
-                    op => op.effect() == Effect::Updates,
+                    op => op.effect().updates(),
                 }
             }
 

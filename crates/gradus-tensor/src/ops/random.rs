@@ -34,6 +34,10 @@ impl Operation for Random {
         Flow::Moves
     }
 
+    fn same_form(&self, other: &Self) -> bool {
+        self.distribution == other.distribution && self.spec == other.spec
+    }
+
     fn effect(&self) -> Effect {
         Effect::Draws
     }

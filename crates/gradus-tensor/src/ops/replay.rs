@@ -89,7 +89,12 @@ enum Held<'a> {
 /// if this thread is tracing, observing or recomputing operations. The error of an operation reports the line of its
 /// call.
 #[track_caller]
-pub fn replay(device: &Device, calls: &[ReplayCall], tensors: &[&Tensor], blocks: &mut [Block]) -> Result<()> {
+pub fn replay<'b>(
+    device: &Device,
+    calls: &[ReplayCall],
+    tensors: &[Tensor],
+    blocks: impl Iterator<Item = &'b mut Block>,
+) -> Result<()> {
     if !can_replay() {
         let m = "operations are traced, observed, recomputed or packed here, and those of a replay cannot be";
         return Err(Error::argument(OP, m).help("call the function itself here"));
@@ -118,7 +123,7 @@ pub fn replay(device: &Device, calls: &[ReplayCall], tensors: &[&Tensor], blocks
             Held::Write(buffer) => Memory::Write(Some(buffer)),
         });
     }
-    memory.extend(blocks.iter_mut().map(|block| Memory::Write(Some(&mut block.0))));
+    memory.extend(blocks.map(|block| Memory::Write(Some(&mut block.0))));
     calls.iter().try_for_each(|call| run(device, call, &mut memory))
 }
 
@@ -126,11 +131,11 @@ pub fn replay(device: &Device, calls: &[ReplayCall], tensors: &[&Tensor], blocks
 type Places = Vec<SmallVec<[(Footprint, &'static Location<'static>); 1]>>;
 
 #[track_caller]
-fn writes(calls: &[ReplayCall], tensors: &[&Tensor]) -> Result<Places> {
+fn writes(calls: &[ReplayCall], tensors: &[Tensor]) -> Result<Places> {
     let mut written: Places = tensors.iter().map(|_| SmallVec::new()).collect();
     for call in calls {
         for out in call.outputs.iter().filter(|out| out.memory < tensors.len()) {
-            let t = tensors[out.memory];
+            let t = &tensors[out.memory];
             if t.storage().is_guarded() {
                 before_overwrite(&Tensor::from_parts(t.storage().clone(), out.layout, out.dtype), OP).here()?;
             }

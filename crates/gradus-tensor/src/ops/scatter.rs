@@ -58,6 +58,10 @@ impl Operation for ScatterAdd {
         Flow::Mixes
     }
 
+    fn can_fail(&self) -> bool {
+        true
+    }
+
     fn keeps(&self, _: &[bool]) -> Keep {
         Keep::inputs([1])
     }
@@ -113,6 +117,10 @@ impl Operation for Scatter {
             // Elements with the same destination are added.
             ScatterOp::Add => Flow::Mixes,
         }
+    }
+
+    fn can_fail(&self) -> bool {
+        true
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

@@ -55,6 +55,10 @@ impl Operation for ScatterExtreme {
         Flow::Moves
     }
 
+    fn can_fail(&self) -> bool {
+        true
+    }
+
     fn keeps(&self, _: &[bool]) -> Keep {
         Keep::inputs([0, 1, 2, 3])
     }

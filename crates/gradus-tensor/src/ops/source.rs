@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gradus_backend::Result;
 
-use super::Op;
+use super::{Effect, Op};
 use crate::autograd::is_traced;
 use crate::{Generator, State};
 
@@ -22,8 +22,11 @@ pub trait Source: Send + Sync {
     /// call does.
     fn renew(&self, op: &mut Op) -> Result<()>;
 
-    /// Returns a function that restores the current state.
-    fn save(&self) -> Box<dyn FnOnce()>;
+    /// The current state, as numbers.
+    fn save(&self) -> [u64; 2];
+
+    /// Restores a state that [`save`](Source::save) returned.
+    fn restore(&self, saved: [u64; 2]);
 
     /// Whether a trace advanced the state as [`renew`](Source::renew) does. Called just after the trace has ended;
     /// `ops` are the operations of the trace that this source served, in order.
@@ -44,7 +47,7 @@ impl Source for State<Generator> {
     }
 
     fn serves(&self, op: &Op) -> bool {
-        matches!(op, Op::Random(_))
+        op.effect() == Effect::Draws
     }
 
     fn renew(&self, op: &mut Op) -> Result<()> {
@@ -54,9 +57,13 @@ impl Source for State<Generator> {
         Ok(())
     }
 
-    fn save(&self) -> Box<dyn FnOnce()> {
-        let (state, generator) = (self.clone(), self.get());
-        Box::new(move || state.set(generator))
+    fn save(&self) -> [u64; 2] {
+        let generator = self.get();
+        [generator.seed(), generator.offset()]
+    }
+
+    fn restore(&self, [seed, offset]: [u64; 2]) {
+        self.set(Generator::at(seed, offset));
     }
 
     fn follows(&self, ops: &[&Op]) -> bool {

@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gradus_backend::Result;
+use gradus_backend::{Error, Result};
 
 use super::{Op, Source};
 use crate::autograd::{beside, is_traced, refuses_host_reads, refusing_host_reads, tracing};
@@ -102,6 +102,18 @@ pub struct Uses {
     pub made: Vec<Made>,
     /// Switches that decide what runs, such as whether a parameter is frozen, with their values.
     pub switches: Vec<(Arc<AtomicBool>, bool)>,
+    /// The first thing that a replay could not follow, if the trace is [lenient](Closed::Lenient).
+    pub refused: Option<Error>,
+    lenient: bool,
+}
+
+/// What [`trace_closed`] does with things that a replay could not follow, such as reading a tensor on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// They are errors.
+    Strict,
+    /// They happen as without a trace, and the first of them is returned in [`Uses::refused`].
+    Lenient,
 }
 
 thread_local! {
@@ -117,18 +129,37 @@ impl Drop for OuterUses {
     }
 }
 
-/// Like [`trace`], for a step that will be replayed. Reading the elements of a tensor on the host is an error, because
-/// computations of the host are not among the traced operations. Also returns what else the step used.
-pub fn trace_closed<R>(seen: impl FnMut(&Traced<'_>) + 'static, step: impl FnOnce() -> R) -> (R, Uses) {
-    let _outer = OuterUses(USES.replace(Some(Uses::default())));
+/// Like [`trace`], for a step that will be replayed. Reading the elements of a tensor on the host is
+/// [refused](refuse), because computations of the host are not among the traced operations. Also returns what else the
+/// step used.
+pub fn trace_closed<R>(closed: Closed, seen: impl FnMut(&Traced<'_>) + 'static, step: impl FnOnce() -> R) -> (R, Uses) {
+    let uses = Uses { lenient: closed == Closed::Lenient, ..Uses::default() };
+    let _outer = OuterUses(USES.replace(Some(uses)));
     let _mode = refusing_host_reads();
     let result = trace(seen, step);
     (result, USES.take().unwrap_or_default())
 }
 
 /// Whether [`trace_closed`] is tracing a step on this thread.
-pub fn is_captured() -> bool {
+fn is_captured() -> bool {
     refuses_host_reads()
+}
+
+/// Reports to a [`trace_closed`] on this thread something that a replay could not follow. Returns the error, unless the
+/// trace is [lenient](Closed::Lenient) or there is none.
+#[track_caller]
+pub fn refuse(why: impl FnOnce() -> Error) -> Result<()> {
+    if !is_captured() {
+        return Ok(());
+    }
+    let e = why().at(Location::caller());
+    USES.with_borrow_mut(|uses| match uses {
+        Some(uses) if uses.lenient => {
+            uses.refused.get_or_insert(e);
+            Ok(())
+        }
+        _ => Err(e),
+    })
 }
 
 /// Reports to a [`trace_closed`] on this thread that `state` holds `before` and, if `after` is present, that it is

@@ -60,6 +60,16 @@ impl Operation for Update {
         Flow::InPlace
     }
 
+    fn can_fail(&self) -> bool {
+        self.kernel.can_fail()
+    }
+
+    fn same_form(&self, other: &Self) -> bool {
+        let tensors =
+            |op: &Self| op.args.iter().filter(|arg| !matches!(arg, Arg::Scalar(_))).copied().collect::<Vec<_>>();
+        tensors(self) == tensors(other) && self.kernel.args() == other.kernel.args()
+    }
+
     fn effect(&self) -> Effect {
         Effect::Updates
     }

@@ -57,6 +57,7 @@ fn note(rows: &mut Rows, ran: &Traced<'_>, called: Vec<String>) {
         Effect::Pure => "",
         Effect::Draws => "draws",
         Effect::Updates => "updates",
+        Effect::Calls => "updates, calls",
         Effect::Crosses => "crosses",
     };
     let flow = match op.flow() {

@@ -83,6 +83,25 @@ impl Gradients {
         Ok(())
     }
 
+    /// Adds the gradient of a leaf that was computed in another way than by [`backward`](Tensor::backward), or replaces
+    /// the one that is there.
+    ///
+    /// # Errors
+    /// Fails if the tensor does not require a gradient, or has another shape, dtype or device.
+    #[track_caller]
+    pub fn insert(&mut self, tensor: &Tensor, gradient: Tensor) -> Result<()> {
+        let Some(edge) = tensor.edge() else {
+            let e = Error::new(ErrorKind::Autograd, "gradients", "a tensor that requires no gradient is given one");
+            return Err(tensor.describe(e, "tensor"));
+        };
+        if let Some(kind) = gradient.mismatch(&tensor.spec(), tensor.device()) {
+            let e = Error::new(kind, "gradients", "a gradient has the shape, dtype and device of its tensor");
+            return Err(gradient.describe(tensor.describe(e, "tensor"), "gradient"));
+        }
+        self.0.insert(key(edge), gradient);
+        Ok(())
+    }
+
     /// The number of gradients.
     pub fn len(&self) -> usize {
         self.0.len()

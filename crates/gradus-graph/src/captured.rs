@@ -1,0 +1,372 @@
+//! [`Captured`]: the traces and plans of a function, one for each form of its arguments.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gradus_tensor::backend::log;
+use gradus_tensor::ops::Closed;
+use gradus_tensor::{Error, ErrorKind, Result, Tensor};
+
+use crate::blocks::Blocks;
+use crate::compare::{agree, differs};
+use crate::graph::Graph;
+use crate::key::Key;
+use crate::passes;
+use crate::plan::Plan;
+use crate::record::{First, Recorded, Trace, record};
+use crate::verify;
+
+/// The number of traced calls after which a difference between the last two is an error. The first call of a training
+/// step allocates the state of its optimiser, so it differs from the others.
+const TRACES: usize = 4;
+
+/// The largest number of forms that are kept. Beyond it, the least recently used form is dropped.
+const FORMS: usize = 8;
+
+/// The number of traced calls after which [`Captured::or_eager`] gives up if there were no more replays than traces.
+const MOST_TRACES: u64 = 40;
+
+/// What is known about the calls of a function: for each form of the arguments, a trace or a plan.
+///
+/// [`capture`](crate::capture) wraps a function together with one of these. Use it directly if the function borrows
+/// other things in each call, as in a training loop, or if it returns host values `D` beside tensors. Such values must
+/// be equal in both traces, and a replay returns them again.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// use gradus_graph::Captured;
+///
+/// let mut captured = Captured::or_eager();
+/// for i in 0..4 {
+///     let batch = Tensor::full([3], i as f64, DType::F32, &device)?;
+///     let (sums, rows) = captured.call(0, &[&batch], |_| Ok((vec![batch.exp()?.sum_all()?], batch.numel())))?;
+///     assert_eq!(sums[0].item()?, batch.exp()?.sum_all()?.item()?);
+///     assert_eq!(rows, 3);
+/// }
+/// assert!(captured.replays() == 2 && captured.refusal().is_none());
+/// # Ok::<(), Error>(())
+/// ```
+pub struct Captured<D = ()> {
+    /// Ordered by use, the most recently used form last.
+    forms: Vec<(Key, Progress<D>)>,
+    blocks: Blocks,
+    policy: Closed,
+    replays: u64,
+    traces: u64,
+    /// The number of replays that remain to be verified.
+    verified: u64,
+    /// Why calls are not replayed.
+    refusal: Option<Error>,
+}
+
+/// The progress of the capture for one form of the arguments.
+enum Progress<D> {
+    /// The most recent trace, what the function returned, and the number of traces so far.
+    Traced(Box<Trace>, D, usize),
+    /// The plan, the trace that it was made from, and what the function returned.
+    Ready(Box<Plan>, Box<Trace>, D),
+    /// As `Ready`, but the next call is traced to check that the plan is still right.
+    Recheck(Box<Plan>, Box<Trace>, D),
+    /// Calls of this form run the function.
+    Eager,
+}
+
+impl<D> fmt::Debug for Captured<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Captured")
+            .field("forms", &self.forms.len())
+            .field("replays", &self.replays)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
+    /// Calls that could not be replayed are errors.
+    pub fn strict() -> Self {
+        Self::new(Closed::Strict)
+    }
+
+    /// Calls that could not be replayed run the function, and [`refusal`](Captured::refusal) says why.
+    pub fn or_eager() -> Self {
+        Self::new(Closed::Lenient)
+    }
+
+    fn new(policy: Closed) -> Self {
+        let blocks = Blocks::default();
+        Captured { forms: vec![], blocks, policy, replays: 0, traces: 0, verified: 0, refusal: None }
+    }
+
+    /// Runs the function on these arguments: `f` itself, or a replay. Calls with another number `form` are traced
+    /// separately, so that the function may differ between them.
+    ///
+    /// `f` may use the arguments by the handles that it is passed, or by its own handles of the same tensors.
+    ///
+    /// # Errors
+    /// Returns the errors of `f` and, unless it is [`or_eager`](Captured::or_eager), those that
+    /// [`capture`](crate::capture) lists.
+    #[track_caller]
+    pub fn call(
+        &mut self,
+        form: u64,
+        inputs: &[&Tensor],
+        mut f: impl FnMut(&[Tensor]) -> Result<(Vec<Tensor>, D)>,
+    ) -> Result<(Vec<Tensor>, D)> {
+        if !gradus_tensor::ops::can_replay() {
+            return f(&owned(inputs));
+        }
+        if let Some(t) = inputs.iter().find(|t| !t.is_leaf()) {
+            let m = "an argument of a captured step was computed by recorded operations";
+            let e = Error::new(ErrorKind::Autograd, "capture", m)
+                .operand("argument", t.shape(), t.dtype(), t.device())
+                .note("a replay does not know that graph, so no gradient could flow through it")
+                .help("pass x.detach(), or compute it inside of the step");
+            self.refused(None, e)?;
+            return f(&owned(inputs));
+        }
+        let key = Key::of(form, inputs);
+        let mut why = match self.forms.last() {
+            Some((last, _)) if *last != key => last.difference(&key),
+            Some(_) => "two traces are compared".to_owned(),
+            None => "it is the first call".to_owned(),
+        };
+        let found = self.forms.iter().position(|(known, _)| *known == key);
+        match found.map(|at| self.forms.remove(at).1) {
+            Some(Progress::Ready(plan, ..) | Progress::Recheck(plan, ..))
+                if plan.is_stale() || !plan.serves(inputs) =>
+            {
+                why = "what the step works with was replaced".to_owned();
+            }
+            Some(ready @ Progress::Ready(..)) => return self.replay(key, ready, inputs, &mut f),
+            Some(Progress::Recheck(plan, trace, data)) => {
+                return self.recheck_now(key, plan, trace, data, inputs, &mut f);
+            }
+            Some(Progress::Traced(before, known, count)) => {
+                return self.compare(key, &before, &known, count, inputs, &mut f);
+            }
+            Some(Progress::Eager) => {
+                self.forms.push((key, Progress::Eager));
+                return f(&owned(inputs));
+            }
+            None => {}
+        }
+        if self.has_given_up() {
+            return f(&owned(inputs));
+        }
+        self.log(&format!("a call is traced: {why}"));
+        let recorded = self.record(&mut f, inputs)?;
+        if self.forms.len() == FORMS {
+            self.forms.remove(0);
+        }
+        Ok(match recorded.trace {
+            Ok(trace) => {
+                self.forms.push((key, Progress::Traced(Box::new(trace), recorded.data.clone(), 1)));
+                (recorded.results, recorded.data)
+            }
+            Err(e) => {
+                self.refused(Some(key), e)?;
+                (recorded.results, recorded.data)
+            }
+        })
+    }
+
+    #[track_caller]
+    fn record(
+        &mut self,
+        f: &mut impl FnMut(&[Tensor]) -> Result<(Vec<Tensor>, D)>,
+        inputs: &[&Tensor],
+    ) -> Result<Recorded<D>> {
+        self.traces += 1;
+        record(self.policy, f, &owned(inputs))
+    }
+
+    /// Replays a plan.
+    #[track_caller]
+    fn replay(
+        &mut self,
+        key: Key,
+        ready: Progress<D>,
+        inputs: &[&Tensor],
+        f: &mut impl FnMut(&[Tensor]) -> Result<(Vec<Tensor>, D)>,
+    ) -> Result<(Vec<Tensor>, D)> {
+        let Progress::Ready(mut plan, trace, data) = ready else { return f(&owned(inputs)) };
+        let results = if plan.overlaps(inputs) {
+            f(&owned(inputs))
+        } else {
+            let first = std::mem::replace(&mut plan.is_new, false) && cfg!(debug_assertions);
+            let results = if first || self.verified > 0 {
+                self.verified = self.verified.saturating_sub(u64::from(!first));
+                let eager = |inputs: &[Tensor]| {
+                    let (results, found) = f(inputs)?;
+                    if found == data { Ok(results) } else { Err(other_data(&data, &found)) }
+                };
+                verify::beside(&mut plan, &mut self.blocks, eager, inputs)
+            } else {
+                plan.run(&mut self.blocks, inputs)
+            };
+            self.replays += u64::from(results.is_ok());
+            results.map(|results| (results, data.clone()))
+        };
+        self.forms.push((key, Progress::Ready(plan, trace, data)));
+        results
+    }
+
+    /// Traces a call and compares it with the trace before. If they agree, the next call is replayed.
+    #[track_caller]
+    fn compare(
+        &mut self,
+        key: Key,
+        before: &Trace,
+        known: &D,
+        count: usize,
+        inputs: &[&Tensor],
+        f: &mut impl FnMut(&[Tensor]) -> Result<(Vec<Tensor>, D)>,
+    ) -> Result<(Vec<Tensor>, D)> {
+        self.log("a call is traced: two traces are compared");
+        let Recorded { results, data, trace } = self.record(f, inputs)?;
+        let planned = trace.and_then(|trace| {
+            if *known != data {
+                return Ok((Err(other_data(known, &data)), trace));
+            }
+            let plan = agree(before, &trace).map(|graph| planned(graph, before, &trace, inputs));
+            Ok((plan, trace))
+        });
+        let progress = match planned {
+            Ok((Ok(plan), trace)) => Progress::Ready(Box::new(plan), Box::new(trace), data.clone()),
+            Ok((Err(_), trace)) if count + 1 < TRACES => Progress::Traced(Box::new(trace), data.clone(), count + 1),
+            Ok((Err(e), _)) | Err(e) => {
+                self.refused(Some(key), e)?;
+                return Ok((results, data));
+            }
+        };
+        self.forms.push((key, progress));
+        Ok((results, data))
+    }
+
+    /// Traces a call and compares it with the trace of a plan. If they agree, the plan is kept.
+    #[track_caller]
+    fn recheck_now(
+        &mut self,
+        key: Key,
+        plan: Box<Plan>,
+        before: Box<Trace>,
+        known: D,
+        inputs: &[&Tensor],
+        f: &mut impl FnMut(&[Tensor]) -> Result<(Vec<Tensor>, D)>,
+    ) -> Result<(Vec<Tensor>, D)> {
+        let Recorded { results, data, trace } = self.record(f, inputs)?;
+        let progress = match trace {
+            Ok(trace) if known == data && agree(&before, &trace).is_ok() => {
+                self.traces -= 1; // It confirmed a plan.
+                Progress::Ready(plan, Box::new(trace), known)
+            }
+            Ok(trace) => {
+                self.log("a call does other operations than its replays: it is traced again");
+                Progress::Traced(Box::new(trace), data.clone(), 1)
+            }
+            Err(e) => {
+                self.refused(Some(key), e)?;
+                return Ok((results, data));
+            }
+        };
+        self.forms.push((key, progress));
+        Ok((results, data))
+    }
+
+    /// Notes why calls of this form are not replayed, or returns the error if that is the policy.
+    fn refused(&mut self, key: Option<Key>, e: Error) -> Result<()> {
+        if self.policy == Closed::Strict {
+            return Err(e);
+        }
+        self.forms.extend(key.map(|key| (key, Progress::Eager)));
+        let text = e.to_string();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        self.log(&format!("the step runs eagerly: {}", lines.join("; ")));
+        self.refusal = Some(e);
+        Ok(())
+    }
+
+    /// Whether so many calls were traced, and so few replayed, that tracing more of them is a waste.
+    fn has_given_up(&mut self) -> bool {
+        if self.policy == Closed::Strict || self.traces < MOST_TRACES || self.replays > self.traces {
+            return false;
+        }
+        if self.refusal.is_none() {
+            let m = "the arguments have another form in nearly every call, such as another shape";
+            self.log(&format!("the step runs eagerly: {m}"));
+            self.refusal = Some(Error::argument("capture", m));
+        }
+        true
+    }
+
+    /// Prints a line if `GRADUS_LOG` lists `graph`.
+    fn log(&self, line: &str) {
+        if log::wanted("graph") {
+            log::print(&format!("capture: {line}"));
+        }
+    }
+
+    /// Traces the next call of each form again. If the function then does what the replays do, they go on; otherwise two
+    /// traces are compared as at first. Call this where the function may begin to do something else, such as between two
+    /// epochs.
+    pub fn recheck(&mut self) {
+        for (_, progress) in &mut self.forms {
+            *progress = match std::mem::replace(progress, Progress::Eager) {
+                Progress::Ready(plan, trace, data) => Progress::Recheck(plan, trace, data),
+                other => other,
+            };
+        }
+    }
+
+    /// Forgets all traces and plans.
+    pub fn clear(&mut self) {
+        self.forms.clear();
+        self.blocks = Blocks::default();
+    }
+
+    /// Verifies the next `calls` replays; see [`Step::verify`](crate::Step::verify).
+    pub fn verify(&mut self, calls: u64) {
+        self.verified = calls;
+    }
+
+    /// The number of calls that were replayed.
+    pub fn replays(&self) -> u64 {
+        self.replays
+    }
+
+    /// The reason why calls are not replayed, if there is one.
+    pub fn refusal(&self) -> Option<&Error> {
+        self.refusal.as_ref()
+    }
+
+    /// The graph of the most recent call that could be replayed.
+    pub fn graph(&self) -> Option<&Graph> {
+        self.forms.iter().rev().find_map(|(_, p)| match p {
+            Progress::Ready(plan, ..) | Progress::Recheck(plan, ..) => Some(&plan.graph),
+            Progress::Traced(..) | Progress::Eager => None,
+        })
+    }
+}
+
+/// Creates a plan for the graph on which two traces agree.
+fn planned(mut graph: Graph, first: &Trace, second: &Trace, inputs: &[&Tensor]) -> Plan {
+    passes::dead_code(&mut graph);
+    passes::join_elementwise(&mut graph);
+    let pinned = inputs.iter().map(|t| {
+        let input = |trace: &Trace, m: usize| matches!(trace.memories[m].first, First::Input(_));
+        let seen = |trace: &Trace| trace.memory_of(t).filter(|&m| input(trace, m)).map(|m| trace.memories[m].base);
+        let same = seen(first).is_some() && seen(first) == seen(second);
+        same.then(|| (Arc::downgrade(t.storage()), t.layout().offset()))
+    });
+    Plan::new(graph, pinned.collect(), second.switches.clone(), second.idle.clone())
+}
+
+/// The error for host values that differ between two calls.
+#[track_caller]
+fn other_data(first: &impl fmt::Debug, second: &impl fmt::Debug) -> Error {
+    differs(None, "what the step returns", format!("{first:?}"), format!("{second:?}"))
+}
+
+fn owned(inputs: &[&Tensor]) -> Vec<Tensor> {
+    inputs.iter().map(|&t| t.clone()).collect()
+}
