@@ -4,6 +4,7 @@
 //! and passes it to the checks. [`source`] separates Rust code from comments and strings, so that prose does not
 //! trigger a rule about code.
 
+mod book;
 mod circles;
 mod files;
 mod finding;
@@ -26,15 +27,18 @@ use source::Source;
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let mut findings = Vec::new();
     let paths = files::list(root)?;
-    let mut sources = Vec::new();
+    let (mut sources, mut pages) = (Vec::new(), Vec::new());
     for path in &paths {
         if path.ends_with(".rs") {
             sources.push(Source::new(path, &files::read(root, path)?));
         } else if links::is_checked(path) {
             let exists = |target: &str| root.join(target).exists();
-            findings.extend(links::check(path, &files::read(root, path)?, exists));
+            let text = files::read(root, path)?;
+            findings.extend(links::check(path, &text, exists));
+            pages.push((path.clone(), text));
         }
     }
+    findings.extend(book::check(&pages));
     for source in &sources {
         findings.extend(text::check(source));
         findings.extend(unsafety::check(source));

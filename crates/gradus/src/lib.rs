@@ -41,15 +41,17 @@
 //! implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time) and, with the features
 //! `wgpu` and `onnx`, `wgpu` (GPUs through WebGPU) and `onnx` (ONNX models). The [`prelude`] exports what most programs use.
 //!
-//! Pages: [from PyTorch to Gradus](https://github.com/gradus-rs/gradus/blob/main/docs/from-pytorch.md),
-//! [save and resume](https://github.com/gradus-rs/gradus/blob/main/docs/save-and-resume.md),
+//! Pages: [from PyTorch to Gradus](https://github.com/gradus-rs/gradus/blob/main/docs/book/src/from-pytorch.md),
+//! [save and resume](https://github.com/gradus-rs/gradus/blob/main/docs/book/src/save-and-resume.md),
 //! [adding an operation](https://github.com/gradus-rs/gradus/blob/main/docs/add-an-op.md),
-//! [adding a backend](https://github.com/gradus-rs/gradus/blob/main/docs/add-a-backend.md).
+//! [adding a backend](https://github.com/gradus-rs/gradus/blob/main/docs/book/src/your-backend.md).
 //! When you depend on Gradus, add `[profile.dev.package."*"]` with `opt-level = 3` to your `Cargo.toml`. The README
 //! explains why.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+#[cfg(doctest)]
+mod book;
 mod devices;
 pub mod prelude;
 pub mod testing;
@@ -91,48 +93,3 @@ pub use gradus_tensor::autograd::{
 };
 
 pub use gradus_backend::ComputeModule;
-
-// The code in the README compiles and runs with the doc tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
-// The code on the page about adding operations is tested in the same way.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/add-an-op.md")]
-struct AddAnOp;
-
-// The code on the page about adding backends is tested too.
-#[cfg(all(doctest, feature = "cpu"))]
-#[doc = include_str!("../../../docs/add-a-backend.md")]
-struct AddABackend;
-
-// The code on the page about how gradients work is tested too.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/autograd-in-100-lines.md")]
-struct AutogradIn100Lines;
-
-// The code on the page for users of PyTorch is tested too; `tests/from_pytorch.rs` tests the tables of that page.
-#[cfg(all(doctest, feature = "cpu"))]
-#[doc = include_str!("../../../docs/from-pytorch.md")]
-struct FromPyTorch;
-
-// The code on the page about writes in place is tested too.
-#[cfg(all(doctest, feature = "cpu"))]
-#[doc = include_str!("../../../docs/writes-in-place.md")]
-struct WritesInPlace;
-
-// The code on the page about captured steps is tested too.
-#[cfg(all(doctest, feature = "cpu"))]
-#[doc = include_str!("../../../docs/capture.md")]
-struct Capture;
-
-// The code on the page about ONNX is tested too.
-#[cfg(all(doctest, feature = "cpu", feature = "onnx"))]
-#[doc = include_str!("../../../docs/onnx.md")]
-struct Onnx;
-
-// The code on the page about saving and resuming is tested too.
-#[cfg(all(doctest, feature = "cpu"))]
-#[doc = include_str!("../../../docs/save-and-resume.md")]
-struct SaveAndResume;

@@ -1,4 +1,4 @@
-//! Every Rust line in the tables of `docs/from-pytorch.md`, compiled and run, and the differences in meaning that the
+//! Every Rust line in the tables of `docs/book/src/from-pytorch.md`, compiled and run, and the differences in meaning that the
 //! page lists.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
@@ -591,15 +591,15 @@ fn lines_of(page: &str) -> Vec<String> {
 fn every_line_of_the_page_is_here() {
     let here = concat!(include_str!("from_pytorch.rs"), include_str!("from_pytorch/layers.rs"));
     let code: String = here.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
-    let (code, lines) = (squeezed(&code), lines_of(include_str!("../../../docs/from-pytorch.md")));
+    let (code, lines) = (squeezed(&code), lines_of(include_str!("../../../docs/book/src/from-pytorch.md")));
     assert!(lines.len() > 100, "{}", lines.len());
     let absent: Vec<&String> = lines.iter().filter(|line| !code.contains(&squeezed(line))).collect();
-    assert!(absent.is_empty(), "docs/from-pytorch.md has lines that nothing compiles: {absent:#?}");
+    assert!(absent.is_empty(), "docs/book/src/from-pytorch.md has lines that nothing compiles: {absent:#?}");
 }
 
 #[test]
 fn every_difference_names_its_test() {
-    let (page, here) = (include_str!("../../../docs/from-pytorch.md"), include_str!("from_pytorch.rs"));
+    let (page, here) = (include_str!("../../../docs/book/src/from-pytorch.md"), include_str!("from_pytorch.rs"));
     let (_, section) = page.split_once("## What means something else").unwrap();
     let rows: Vec<&str> = section.lines().filter(|l| l.starts_with("| ") && !l.starts_with("| PyTorch does")).collect();
     assert!(rows.len() > 12, "{}", rows.len());

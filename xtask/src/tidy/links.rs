@@ -1,6 +1,10 @@
-//! Checks that relative links in `README.md` and in `docs/` lead to existing files.
+//! Checks that links in `README.md` and in `docs/` lead to existing files: relative ones, and addresses of files of this
+//! repository.
 
 use super::finding::Finding;
+
+/// How the address of a file of this repository begins.
+pub(super) const OWN: &str = "https://github.com/gradus-rs/gradus/blob/main/";
 
 /// `true` for the pages whose links are checked.
 pub(super) fn is_checked(path: &str) -> bool {
@@ -12,8 +16,9 @@ pub(super) fn check(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Ve
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut findings = Vec::new();
     for (line, target) in targets(text) {
-        let Some(file) = file_of(&target) else { continue };
-        let found = resolve(folder, &file).is_some_and(|file| exists(&file));
+        let own = target.strip_prefix(OWN).and_then(relative).map(|file| resolve("", &file));
+        let Some(file) = own.or_else(|| relative(&target).map(|file| resolve(folder, &file))) else { continue };
+        let found = file.is_some_and(|file| exists(&file));
         if !found {
             findings.push(Finding::new(path, line, format!("the link `{target}` leads nowhere")));
         }
@@ -22,7 +27,7 @@ pub(super) fn check(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Ve
 }
 
 /// The targets of all links outside of code, with their lines: `[a](b)`, `![a](b)`, `[a]: b`, `href="b"`, `src="b"`.
-fn targets(text: &str) -> Vec<(usize, String)> {
+pub(super) fn targets(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut fence: Option<&str> = None;
     for (index, line) in text.lines().enumerate() {
@@ -85,7 +90,7 @@ fn without_code(line: &str) -> String {
 }
 
 /// The file part of a relative target; `None` for addresses elsewhere and for anchors on the same page.
-fn file_of(target: &str) -> Option<String> {
+pub(super) fn relative(target: &str) -> Option<String> {
     let file = target.split(['#', '?']).next().unwrap_or_default();
     let scheme = file.split_once(':').map(|(scheme, _)| scheme);
     let is_address =
@@ -96,7 +101,7 @@ fn file_of(target: &str) -> Option<String> {
 
 /// Resolves `file` against `folder`, or against the root if it begins with `/`; `None` if it is empty or leads out of
 /// the root.
-fn resolve(folder: &str, file: &str) -> Option<String> {
+pub(super) fn resolve(folder: &str, file: &str) -> Option<String> {
     let start = if file.starts_with('/') { "" } else { folder };
     let mut parts: Vec<&str> = Vec::new();
     for part in start.split('/').chain(file.split('/')) {
@@ -144,6 +149,12 @@ mod tests {
         let text = "[a](https://x.y/z) [b](mailto:a@b.c) [c](#part) `[d](none)` `x`\n```text\n[e](none)\n```\n\
                     [^1]: A note.\n[Note]: a colon in prose\n";
         assert_eq!(broken("README.md", text), []);
+    }
+
+    #[test]
+    fn addresses_of_this_repository_lead_to_existing_files() {
+        assert_eq!(broken("docs/guide.md", &format!("[a]({OWN}docs/img/x.png) [b]({OWN}README.md#part)")), []);
+        assert_eq!(broken("docs/guide.md", &format!("[a]({OWN}img/x.png)")).len(), 1);
     }
 
     #[test]

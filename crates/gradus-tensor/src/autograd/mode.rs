@@ -318,8 +318,9 @@ pub(crate) fn refuse_inference(op: &str) -> Result<()> {
 /// of the same storage is not an error.
 ///
 /// Inputs are remembered weakly: they are not kept alive, and an input whose storage is gone is not checked. The guide
-/// to [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md) compares the three
-/// switches for writes.
+/// to [writing in place] compares the three switches for writes.
+///
+/// [writing in place]: https://github.com/gradus-rs/gradus/blob/main/docs/book/src/writes-in-place.md
 pub fn strict<R>(f: impl FnOnce() -> R) -> R {
     let _guard = strict_guard();
     f()
@@ -337,8 +338,9 @@ pub fn strict_guard() -> GradModeGuard {
 /// off.
 ///
 /// Values that [`saved_tensors_hooks`](super::saved_tensors_hooks) pack are not protected, but checked when they are
-/// unpacked. The guide to [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md)
-/// compares the three switches for writes.
+/// unpacked. The guide to [writing in place] compares the three switches for writes.
+///
+/// [writing in place]: https://github.com/gradus-rs/gradus/blob/main/docs/book/src/writes-in-place.md
 pub fn strict_inplace<R>(f: impl FnOnce() -> R) -> R {
     let _guard = strict_inplace_guard();
     f()
@@ -356,8 +358,9 @@ pub fn strict_inplace_guard() -> GradModeGuard {
 ///
 /// A [`checkpoint`](super::checkpoint) reads its values again in place, so they cannot be copied: overwriting them
 /// fails, as with [`strict_inplace`]. Values that [`saved_tensors_hooks`](super::saved_tensors_hooks) pack are left to
-/// the hooks. The guide to [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md)
-/// compares the three switches for writes.
+/// the hooks. The guide to [writing in place] compares the three switches for writes.
+///
+/// [writing in place]: https://github.com/gradus-rs/gradus/blob/main/docs/book/src/writes-in-place.md
 pub fn allow_mutation_on_saved_tensors<R>(f: impl FnOnce() -> R) -> R {
     let _guard = allow_mutation_on_saved_tensors_guard();
     f()

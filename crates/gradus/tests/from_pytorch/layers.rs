@@ -1,4 +1,4 @@
-//! The lines of `docs/from-pytorch.md` on modules and losses.
+//! The lines of `docs/book/src/from-pytorch.md` on modules and losses.
 
 use gradus::prelude::*;
 

@@ -1,0 +1,68 @@
+//! Checks the book in `docs/book`: every chapter is in `SUMMARY.md` once, and links to files outside of the book are
+//! addresses, because a built book has no such files.
+//!
+//! That links lead to existing files is checked by [`links`](super::links), for `SUMMARY.md` too.
+
+use super::finding::Finding;
+use super::links;
+
+/// The folder of the chapters.
+const CHAPTERS: &str = "docs/book/src/";
+
+const SUMMARY: &str = "docs/book/src/SUMMARY.md";
+
+/// Checks the pages among `files`, which are paths with their texts.
+pub(super) fn check(files: &[(String, String)]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let chapters = files.iter().filter(|(path, _)| path.starts_with(CHAPTERS));
+    let summary = files.iter().find(|(path, _)| path == SUMMARY).map_or("", |(_, text)| text);
+    let listed: Vec<String> =
+        links::targets(summary).into_iter().filter_map(|(_, target)| links::resolve(CHAPTERS, &target)).collect();
+    for (path, text) in chapters {
+        if path != SUMMARY {
+            match listed.iter().filter(|target| *target == path).count() {
+                1 => {}
+                0 => findings.push(Finding::new(path, 1, "the chapter is not in SUMMARY.md")),
+                n => findings.push(Finding::new(path, 1, format!("the chapter is in SUMMARY.md {n} times"))),
+            }
+        }
+        for (line, target) in links::targets(text) {
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let file = links::relative(&target).and_then(|file| links::resolve(folder, &file));
+            if file.is_some_and(|file| !file.starts_with(CHAPTERS)) {
+                let message = format!(
+                    "`{target}` leads out of the book: write `{}..`, which a built book can follow",
+                    links::OWN
+                );
+                findings.push(Finding::new(path, line, message));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(files: &[(&str, &str)]) -> Vec<(String, usize)> {
+        let files: Vec<_> =
+            files.iter().map(|(path, text)| (format!("{CHAPTERS}{path}"), (*text).to_owned())).collect();
+        check(&files).into_iter().map(|found| (found.path[CHAPTERS.len()..].to_owned(), found.line)).collect()
+    }
+
+    #[test]
+    fn each_chapter_is_in_the_summary_once() {
+        let summary = "- [A](a.md)\n  - [B](deep/b.md)\n- [A again](./a.md)\n";
+        let found = findings(&[("SUMMARY.md", summary), ("a.md", ""), ("deep/b.md", ""), ("c.md", "")]);
+        assert_eq!(found, [("a.md".to_owned(), 1), ("c.md".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn links_stay_in_the_book_or_are_addresses() {
+        let text = "[a](a.md) [b](deep/b.md#part)\n[c](https://x.y)\n[d](../../spec.md)\n";
+        let found =
+            findings(&[("SUMMARY.md", "[A](a.md)\n[B](deep/b.md)"), ("a.md", text), ("deep/b.md", "[a](../a.md)")]);
+        assert_eq!(found, [("a.md".to_owned(), 3)]);
+    }
+}
