@@ -32,24 +32,23 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod generate;
-mod gpt2;
-mod sampling;
-
-pub use generate::{CausalLm, GenerateOptions, Generation, generate};
-pub use gpt2::{Conv1D, Gpt2, Gpt2Activation, Gpt2Attention, Gpt2Block, Gpt2Config, Gpt2Mlp, Gpt2Model};
-pub use sampling::Sampling;
 mod checks;
 mod conv_norm;
 mod convnext;
+mod generate;
+mod gpt2;
 mod heads;
 mod mobilenet_v2;
 mod mobilenet_v3;
 mod resnet;
+mod sampling;
 mod vit;
 
 pub use convnext::{ConvNeXt, ConvNeXtBlock, ConvNeXtConfig};
+pub use generate::{CausalLm, GenerateOptions, Generation, generate};
+pub use gpt2::{Conv1D, Gpt2, Gpt2Activation, Gpt2Attention, Gpt2Block, Gpt2Config, Gpt2Mlp, Gpt2Model};
 pub use mobilenet_v2::{MobileNetV2, MobileNetV2Block, MobileNetV2Config};
 pub use mobilenet_v3::{MobileNetV3, MobileNetV3Block, MobileNetV3Config, SqueezeExcitation};
 pub use resnet::{ResNet, ResNetBlock, ResNetConfig};
+pub use sampling::Sampling;
 pub use vit::{ViT, ViTAttention, ViTBlock, ViTConfig, ViTMlp, ViTPatches};
