@@ -11,6 +11,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from torch_networks import Bert, Lstm, ResNet18, ViTTiny
 from harness import SEED, Parameters, conv2d_shape, integers, main, values
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
@@ -19,7 +20,8 @@ dtype = torch.float64 if reference else torch.float32
 torch.set_default_dtype(dtype)
 # A product, a sum, a convolution and attention are one call of the library either way; a compiled chain is no chain.
 FUSED = ("silu_mul", "silu_mul_backward", "gelu_tanh", "softmax", "softmax_backward", "layer_norm",
-         "layer_norm_backward", "sum_rows", "train_mlp", "train_cnn", "train_gpt", "forward_gpt")
+         "layer_norm_backward", "sum_rows", "train_mlp", "train_cnn", "train_gpt", "forward_gpt",
+         "train_resnet18", "forward_resnet18", "train_vit", "train_bert")
 
 
 def tensor(array):
@@ -95,15 +97,16 @@ class Gpt(nn.Module):
 
 
 def filled(model):
-    """The model with the parameters that all peers have."""
-    source = Parameters()
+    """The model with the parameters that all peers have: a weight of rank 1 and its bias are those of a normalisation."""
+    source, fan_in, is_norm = Parameters(), 1, False
     with torch.no_grad():
         for module in model.modules():
-            if isinstance(module, nn.LayerNorm):
-                continue
-            for parameter in module.parameters(recurse=False):
-                fan_in = 4 if isinstance(module, nn.Embedding) else module.weight[0].numel()
-                parameter.copy_(tensor(source.next(list(parameter.shape), fan_in)))
+            for name, parameter in module.named_parameters(recurse=False):
+                if not name.startswith("bias"):
+                    is_norm = parameter.dim() == 1
+                    fan_in = 4 if isinstance(module, nn.Embedding) else parameter[0].numel()
+                if not is_norm:
+                    parameter.copy_(tensor(source.next(list(parameter.shape), fan_in)))
     return model
 
 
@@ -189,6 +192,23 @@ def run(job, bench):
             train(bench, m, torch.optim.AdamW(m.parameters(), fused=True), ids, y, 256)
         else:
             forward(bench, lambda: m(ids))
+    elif kind in ("train_resnet18", "forward_resnet18", "train_vit"):
+        n, side, classes = sizes
+        m = filled(ViTTiny(side, classes) if kind == "train_vit" else ResNet18(classes))
+        x, y = tensor(values(1, [n, 3, side, side])), torch.from_numpy(integers(2, [n], classes))
+        if kind == "forward_resnet18":
+            m.eval()
+            forward(bench, lambda: m(x))
+        else:
+            train(bench, m, torch.optim.AdamW(m.parameters(), fused=True), x, y, classes)
+    elif kind == "train_bert":
+        m, ids = filled(Bert()), torch.from_numpy(integers(1, sizes, 30522))
+        train(bench, m, torch.optim.AdamW(m.parameters(), fused=True), ids, torch.from_numpy(integers(2, sizes[:1], 768)), 768)
+    elif kind == "train_lstm":
+        n, steps, width, classes = sizes
+        m = filled(Lstm(width, width, 2, classes))
+        x, y = tensor(values(1, [n, steps, width])), torch.from_numpy(integers(2, [n], classes))
+        train(bench, m, torch.optim.AdamW(m.parameters(), fused=True), x, y, classes)
     else:
         bench.absent(f"the kind {kind} is not there")
 

@@ -5,11 +5,12 @@ mod models;
 
 use std::process::ExitCode;
 
+use gradus::models::{ResNet, ViT, ViTConfig};
 use gradus::prelude::*;
 use peer_harness::inputs::{Parameters, SEED, conv2d_shape, integers, values};
 use peer_harness::{Bench, Job, Outcome};
 
-use models::{Cnn, Gpt, mlp, set_parameters};
+use models::{Cnn, Gpt, Sequences, mlp, set_parameters};
 
 /// A tensor with the values of the input formula.
 fn tensor(stream: u32, shape: &[usize]) -> Result<Tensor> {
@@ -63,6 +64,13 @@ fn train(bench: &mut Bench, mut optimizer: impl Optimizer, loss: impl Fn() -> Re
         Ok::<_, Error>(loss)
     };
     bench.train(step, |loss| Ok(loss.item()? as f32))
+}
+
+/// Times training steps of a network with AdamW.
+fn train_network(bench: &mut Bench, model: impl Forward, x: &Tensor, y: &Tensor) -> Outcome {
+    set_parameters(&model)?;
+    let config = AdamConfig { weight_decay: 0.01, ..AdamConfig::default() };
+    train(bench, AdamW::new(model.named_parameters(), config)?, || model.forward(x)?.cross_entropy(y))
 }
 
 fn run(job: &Job, bench: &mut Bench) -> Outcome {
@@ -157,6 +165,28 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             let adam =
                 AdamW::new(model.named_parameters(), AdamConfig { weight_decay: 0.01, ..AdamConfig::default() })?;
             train(bench, adam, || model.forward(&ids)?.flatten(0, 1)?.cross_entropy(&y))
+        }
+        "train_resnet18" | "forward_resnet18" | "train_vit" => {
+            let &[n, side, outputs] = sizes else { return Err("three sizes".into()) };
+            let (device, mut generator) = (Device::cpu()?, Generator::new(0));
+            let mut init = Init::new(DType::F32, &device, &mut generator);
+            let (x, y) = (tensor(1, &[n, 3, side, side])?, classes(2, &[n], outputs)?);
+            if job.kind == "train_vit" {
+                let size = ViTConfig { image_size: [side; 2], num_classes: outputs, ..ViTConfig::tiny() };
+                return train_network(bench, ViT::new(size, &mut init)?, &x, &y);
+            }
+            let mut model = ResNet::resnet18(outputs, 3, &mut init)?;
+            if job.kind == "train_resnet18" {
+                return train_network(bench, model, &x, &y);
+            }
+            set_parameters(&model)?;
+            model.eval();
+            forward(bench, || model.forward(&x))
+        }
+        "train_lstm" => {
+            let &[n, steps, width, outputs] = sizes else { return Err("four sizes".into()) };
+            let model = Sequences::new(width, width, 2, outputs)?;
+            train_network(bench, model, &tensor(1, &[n, steps, width])?, &classes(2, &[n], outputs)?)
         }
         kind => bench.absent(&format!("the kind {kind} is not there")),
     }

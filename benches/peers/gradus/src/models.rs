@@ -3,20 +3,20 @@
 use gradus::prelude::*;
 use peer_harness::inputs::Parameters;
 
-/// Sets a model's parameters to those that all peers use. The parameters of normalisations remain ones and zeros.
+/// Sets a model's parameters to those that all peers use. A weight of rank 1 and the bias that follows it belong to a
+/// normalisation and stay ones and zeros.
 pub fn set_parameters(model: &impl Module) -> Result<()> {
-    let (mut source, mut fan_in) = (Parameters::new(), 1);
+    let (mut source, mut fan_in, mut is_norm) = (Parameters::new(), 1, false);
     for (name, parameter) in model.named_parameters() {
-        if name.contains("norm") {
-            continue;
+        let own = name.rsplit('.').next().unwrap_or(&name);
+        if !own.starts_with("bias") {
+            is_norm = parameter.shape().len() == 1;
+            fan_in = if name.contains("embedding") { 4 } else { parameter.numel() / parameter.shape()[0] };
         }
-        if name.contains("embedding") {
-            fan_in = 4;
-        } else if name.ends_with("weight") {
-            fan_in = parameter.numel() / parameter.shape()[0];
+        if !is_norm {
+            let values = source.next(parameter.numel(), fan_in);
+            parameter.set(&Tensor::from_vec(values, parameter.shape(), &Device::cpu()?)?)?;
         }
-        let values = source.next(parameter.numel(), fan_in);
-        parameter.set(&Tensor::from_vec(values, parameter.shape(), &Device::cpu()?)?)?;
     }
     Ok(())
 }
@@ -124,5 +124,28 @@ impl Forward for Gpt {
             x = block.forward(&x)?;
         }
         self.head.forward(&self.norm.forward(&x)?)
+    }
+}
+
+/// An LSTM, and a linear layer from its last output to the classes.
+#[derive(Module)]
+pub struct Sequences {
+    lstm: Lstm,
+    head: Linear,
+}
+
+impl Sequences {
+    pub fn new(features: usize, width: usize, layers: usize, classes: usize) -> Result<Sequences> {
+        let (device, mut generator) = (Device::cpu()?, Generator::new(0));
+        let mut init = Init::new(DType::F32, &device, &mut generator);
+        let config = RecurrentConfig { num_layers: layers, batch_first: true, ..Default::default() };
+        let lstm = Lstm::new(features, width, config, &mut init)?;
+        Ok(Sequences { lstm, head: Linear::new(width, classes, &mut init)? })
+    }
+}
+
+impl Forward for Sequences {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.head.forward(&self.lstm.run(x, None, None)?.0.select(1, -1)?)
     }
 }
