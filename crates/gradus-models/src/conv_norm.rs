@@ -2,7 +2,7 @@
 //! batch normalisation.
 
 use gradus_nn::init::{Fan, Gain};
-use gradus_nn::{BatchNorm2d, BatchNormConfig, Conv2d, Conv2dConfig, Init, Linear, Parameter, Sequential};
+use gradus_nn::{BatchNorm2d, BatchNormConfig, Conv2d, Conv2dConfig, Init, Parameter, Sequential};
 use gradus_tensor::{Result, Tensor};
 
 /// A convolution without a bias whose output is normalised. The padding keeps the size at stride 1.
@@ -58,13 +58,6 @@ pub(crate) fn kaiming_conv(
         conv.bias = Some(Parameter::new(init.zeros([outputs])?)?);
     }
     Ok(conv)
-}
-
-/// A fully connected layer with weights of this standard deviation and a bias of zeros.
-#[track_caller]
-pub(crate) fn normal_linear(inputs: usize, outputs: usize, std: f64, init: &mut Init<'_>) -> Result<Linear> {
-    let weight = Parameter::new(init.normal([outputs, inputs], 0.0, std)?)?;
-    Linear::from_parameters(weight, Some(Parameter::new(init.zeros([outputs])?)?))
 }
 
 /// `channels * factor` as torchvision rounds it: to the nearest multiple of 8, and up if that is less than 90 %.

@@ -7,7 +7,7 @@ use gradus_nn::{
 use gradus_tensor::{Error, Result, Tensor};
 
 use crate::checks;
-use crate::conv_norm::normal_linear;
+use crate::new_layers::normal_linear;
 
 const OP: &str = "convnext";
 

@@ -27,6 +27,20 @@ impl Heads {
         Ok(Heads { heads, kv_heads: heads, scale: None, dropout, random, mode: Mode::Train })
     }
 
+    /// The number of heads of keys and values, which divides that of queries.
+    #[must_use]
+    pub(crate) fn kv_heads(mut self, kv_heads: usize) -> Self {
+        self.kv_heads = kv_heads;
+        self
+    }
+
+    /// The factor of the scores.
+    #[must_use]
+    pub(crate) fn scale(mut self, scale: f64) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
     /// Queries `[n, length, features]` as `[n, heads, length, size]`.
     #[track_caller]
     pub(crate) fn queries(&self, x: &Tensor) -> Result<Tensor> {
@@ -52,7 +66,9 @@ impl Heads {
             options = options.scale(scale);
         }
         let y = if self.mode.is_training() && self.dropout > 0.0 {
-            self.random.advance(|g| q.scaled_dot_product_attention(k, v, options.dropout(self.dropout, g)))?
+            let mut draw = self.random.begin();
+            let y = q.scaled_dot_product_attention(k, v, options.dropout(self.dropout, &mut draw.generator));
+            draw.end(y)?
         } else {
             q.scaled_dot_product_attention(k, v, options)?
         };

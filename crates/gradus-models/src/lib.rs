@@ -32,23 +32,39 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod bert;
 mod checks;
 mod conv_norm;
 mod convnext;
 mod generate;
 mod gpt2;
 mod heads;
+mod llama;
 mod mobilenet_v2;
 mod mobilenet_v3;
+mod new_layers;
 mod resnet;
 mod sampling;
+mod t5;
+mod t5_positions;
+mod unet;
 mod vit;
 
+pub use bert::{
+    Bert, BertAttention, BertConfig, BertEmbeddings, BertEncoder, BertForSequenceClassification, BertIntermediate,
+    BertLayer, BertOutput, BertPooler, BertSelfAttention,
+};
 pub use convnext::{ConvNeXt, ConvNeXtBlock, ConvNeXtConfig};
 pub use generate::{CausalLm, GenerateOptions, Generation, generate};
 pub use gpt2::{Conv1D, Gpt2, Gpt2Activation, Gpt2Attention, Gpt2Block, Gpt2Config, Gpt2Mlp, Gpt2Model};
+pub use llama::{Llama, LlamaAttention, LlamaConfig, LlamaLayer, LlamaMlp, LlamaModel};
 pub use mobilenet_v2::{MobileNetV2, MobileNetV2Block, MobileNetV2Config};
 pub use mobilenet_v3::{MobileNetV3, MobileNetV3Block, MobileNetV3Config, SqueezeExcitation};
 pub use resnet::{ResNet, ResNetBlock, ResNetConfig};
 pub use sampling::Sampling;
+pub use t5::{
+    T5, T5Attention, T5Block, T5Config, T5CrossAttention, T5Dense, T5Feed, T5FeedForward, T5Layers, T5SelfAttention,
+    T5Stack,
+};
+pub use unet::{UNet, UNetConfig, UNetConvs, UNetDown, UNetOut, UNetUp};
 pub use vit::{ViT, ViTAttention, ViTBlock, ViTConfig, ViTMlp, ViTPatches};

@@ -4,7 +4,8 @@ use gradus_nn::{BatchNormConfig, Dropout, Forward, Init, Module, Relu6, Sequenti
 use gradus_tensor::{Error, Result, Tensor};
 
 use crate::checks;
-use crate::conv_norm::{ConvNorm, make_divisible, normal_linear, pooled};
+use crate::conv_norm::{ConvNorm, make_divisible, pooled};
+use crate::new_layers::normal_linear;
 
 const OP: &str = "mobilenet_v2";
 

@@ -4,8 +4,9 @@ use gradus_nn::{BatchNormConfig, Conv2d, Conv2dConfig, Dropout, Forward, Hardswi
 use gradus_tensor::{Result, Tensor};
 
 use crate::checks;
-use crate::conv_norm::{ConvNorm, kaiming_conv, make_divisible, normal_linear, pooled};
+use crate::conv_norm::{ConvNorm, kaiming_conv, make_divisible, pooled};
 use crate::mobilenet_v2::check_width;
+use crate::new_layers::normal_linear;
 
 const OP: &str = "mobilenet_v3";
 

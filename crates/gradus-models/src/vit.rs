@@ -7,8 +7,8 @@ use gradus_nn::{
 use gradus_tensor::{Causal, Error, Result, Tensor};
 
 use crate::checks;
-use crate::conv_norm::normal_linear;
 use crate::heads::Heads;
+use crate::new_layers::normal_linear;
 
 const OP: &str = "vit";
 

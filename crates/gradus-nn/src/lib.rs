@@ -84,9 +84,9 @@ pub use loss::{
     MultiLabelSoftMarginLoss, MultiMarginLoss, NllLoss, PoissonNllLoss, SmoothL1Loss, SoftMarginLoss,
     TripletMarginLoss, TripletMarginWithDistanceLoss,
 };
-pub use module::{Forward, ItemMut, Module, Visitor, VisitorMut};
+pub use module::{Forward, ForwardPass, ItemMut, Module, Visitor, VisitorMut};
 pub use optim::*;
-pub use parameter::{Buffer, Mode, Parameter, RandomState};
+pub use parameter::{Buffer, Mode, Parameter, RandomDraw, RandomState};
 pub use reduce_lr_on_plateau::{PlateauConfig, PlateauMode, ReduceLrOnPlateau, ThresholdMode};
 pub use schedule::{Anneal, CyclicConfig, CyclicMode, OneCycleConfig, Schedule};
 pub use state_dict::StateDict;

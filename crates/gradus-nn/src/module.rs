@@ -319,6 +319,46 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
     }
 }
 
+/// A computation of a module that [`Forward`] does not cover, because it takes or returns more than one tensor. It does
+/// what [`Forward::forward`] does around `compute`: if the computation fails, buffers and generators are restored, and the
+/// error says which layer failed, by its path in the module.
+///
+/// ```
+/// # use gradus_nn::{Forward, ForwardPass, Linear, Module}; use gradus_tensor::*;
+/// #[derive(Module)]
+/// struct Matcher {
+///     query: Linear,
+///     key: Linear,
+/// }
+///
+/// impl Matcher {
+///     fn scores(&self, queries: &Tensor, keys: &Tensor) -> Result<Tensor> {
+///         let pass = ForwardPass::begin()?;
+///         pass.end(self, self.products(queries, keys))
+///     }
+///
+///     fn products(&self, queries: &Tensor, keys: &Tensor) -> Result<Tensor> {
+///         self.query.forward(queries)?.matmul(&self.key.forward(keys)?.t()?)
+///     }
+/// }
+/// ```
+#[must_use = "what runs before `end` is restored if it fails"]
+pub struct ForwardPass(Attempt);
+
+impl ForwardPass {
+    /// Begins a computation. Errors if calls of modules are nested more than 128 deep.
+    #[track_caller]
+    pub fn begin() -> Result<Self> {
+        Ok(ForwardPass(Attempt::forward()?))
+    }
+
+    /// Ends the computation of `module`, and returns its result.
+    #[track_caller]
+    pub fn end<M: Module + ?Sized, R>(self, module: &M, result: Result<R>) -> Result<R> {
+        self.0.end(result).map_err(|e| out_of_forward(module, e)).here()
+    }
+}
+
 /// Adds the path of the failed layer to an error that leaves the forward pass of `module`.
 #[cold]
 pub(crate) fn out_of_forward<M: Module + ?Sized>(module: &M, e: Error) -> Error {

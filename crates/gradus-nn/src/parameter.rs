@@ -277,14 +277,10 @@ impl RandomState {
         f(&mut self.lock())
     }
 
-    /// Calls `f` with a copy of the generator, and continues from where `f` left it, unless `f` fails. No lock is held
-    /// while `f` works, because a function that watches the device may read the random state.
-    #[track_caller]
-    pub fn advance<R>(&self, f: impl FnOnce(&mut Generator) -> Result<R>) -> Result<R> {
-        let (mut generator, _source) = (self.get(), self.as_source());
-        let made = f(&mut generator).here()?;
-        self.set(generator);
-        Ok(made)
+    /// Begins to draw from a copy of the generator. [`RandomDraw::end`] continues from where it is then. No lock is held
+    /// in between, so that a function that watches the device may read the random state.
+    pub fn begin(&self) -> RandomDraw<'_> {
+        RandomDraw { generator: self.get(), state: self, _source: self.as_source() }
     }
 
     /// Until the guard is dropped, the numbers that traced operations draw are those of this state: a replay of the
@@ -298,6 +294,35 @@ impl fmt::Debug for RandomState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let g = self.get();
         write!(f, "RandomState(seed {}, offset {})", g.seed(), g.offset())
+    }
+}
+
+/// The generator of a [`RandomState`] while a module draws from it. [`RandomState::begin`] makes it.
+///
+/// ```
+/// # use gradus_nn::RandomState; use gradus_tensor::*;
+/// fn noisy(x: &Tensor, random: &RandomState) -> Result<Tensor> {
+///     let mut draw = random.begin();
+///     let y = x.dropout(0.1, &mut draw.generator);
+///     draw.end(y)
+/// }
+/// ```
+#[must_use = "the random state stays where it is until `end` is called"]
+pub struct RandomDraw<'a> {
+    /// The generator.
+    pub generator: Generator,
+    state: &'a RandomState,
+    _source: ops::SourceGuard,
+}
+
+impl RandomDraw<'_> {
+    /// Continues the random state from the position of the generator, unless the result is an error. Returns the result.
+    #[track_caller]
+    pub fn end<R>(self, result: Result<R>) -> Result<R> {
+        if result.is_ok() {
+            self.state.set(self.generator);
+        }
+        result.here()
     }
 }
 

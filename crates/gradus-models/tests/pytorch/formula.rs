@@ -32,16 +32,28 @@ fn weight(name: &str, shape: &[usize], device: &Device) -> Tensor {
     Tensor::from_vec(values, shape, device).unwrap()
 }
 
-/// Sets every parameter and buffer of a model in f64.
+/// Sets every parameter and buffer of a model in f64. A shared parameter has that of its first name.
 pub(crate) fn fill<M: Module>(model: &mut M, device: &Device) {
-    let state = model.state_dict().unwrap();
-    let state: StateDict = state.iter().map(|(name, t)| (name, weight(name, t.shape(), device))).collect();
+    let mut state = StateDict::new();
+    for (name, p) in model.named_parameters() {
+        state.insert(name.clone(), weight(&name, p.shape(), device));
+    }
+    for (name, b) in model.named_buffers() {
+        state.insert(name.clone(), weight(&name, b.tensor().shape(), device));
+    }
     model.load_state_dict(&state, Strict::Yes).unwrap();
 }
 
 /// An input of numbers from -1.5 to 1.5.
 pub(crate) fn floats(name: &str, shape: &[usize], device: &Device) -> Tensor {
     let values = draw(name, shape.iter().product()).into_iter().map(|u| 1.5 * u).collect::<Vec<f64>>();
+    Tensor::from_vec(values, shape, device).unwrap()
+}
+
+/// An input of tokens below `most`.
+pub(crate) fn ids(name: &str, most: usize, shape: &[usize], device: &Device) -> Tensor {
+    let token = |u: f64| ((u + 1.0) / 2.0 * most as f64).floor() as i64;
+    let values = draw(name, shape.iter().product()).into_iter().map(token).collect::<Vec<i64>>();
     Tensor::from_vec(values, shape, device).unwrap()
 }
 

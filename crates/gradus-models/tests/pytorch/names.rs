@@ -1,6 +1,9 @@
 //! Names and shapes of networks in full size beside those of torchvision, timm and transformers.
 
-use gradus_models::{ConvNeXt, MobileNetV2, MobileNetV2Config, MobileNetV3, ResNet, ViT};
+use gradus_models::{
+    Bert, BertConfig, ConvNeXt, Gpt2, Gpt2Config, Llama, LlamaConfig, MobileNetV2, MobileNetV2Config, MobileNetV3,
+    ResNet, T5, T5Config, UNet, UNetConfig, ViT,
+};
 use gradus_nn::{Init, Module};
 use gradus_tensor::{DType, Generator, Result};
 
@@ -39,4 +42,16 @@ fn vision() {
     check("mobilenet_v3_large", |init| MobileNetV3::large(1000, 3, init));
     check("convnext_tiny", |init| ConvNeXt::tiny(1000, 3, init));
     check("vit_tiny", |init| ViT::tiny(1000, 3, init));
+    check("unet", |init| UNet::new(UNetConfig::default(), init));
+}
+
+#[test]
+fn language() {
+    check("bert-base", |init| Bert::new(BertConfig::default(), init));
+    check("gpt2", |init| Gpt2::new(Gpt2Config::default(), init));
+    check("t5-small", |init| T5::new(T5Config::default(), init));
+    let sizes =
+        LlamaConfig { hidden_size: 768, intermediate_size: 3072, num_hidden_layers: 12, ..LlamaConfig::default() };
+    let heads = LlamaConfig { num_attention_heads: 12, num_key_value_heads: Some(4), ..sizes };
+    check("llama", |init| Llama::new(heads, init));
 }

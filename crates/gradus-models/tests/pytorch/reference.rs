@@ -28,6 +28,11 @@ fn numbers(file: &SafeTensors<'_>, name: &str) -> Option<Vec<f64>> {
     Some(bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect())
 }
 
+/// The numbers of a tensor that belongs to no case.
+pub(crate) fn array(name: &str) -> Vec<f64> {
+    numbers(&SafeTensors::deserialize(FILE).unwrap(), name).unwrap_or_else(|| panic!("the file has no {name}"))
+}
+
 /// Compares with PyTorch: the names and shapes of the state, the output in training, the gradients of all parameters, the
 /// buffers after a step, and the output in evaluation.
 pub(crate) fn check<M: Module>(case: &str, mut model: M, call: impl Fn(&M) -> Result<Tensor>) {

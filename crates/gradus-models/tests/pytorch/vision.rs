@@ -2,7 +2,7 @@
 
 use gradus_models::{
     ConvNeXt, ConvNeXtConfig, MobileNetV2, MobileNetV2Config, MobileNetV3, MobileNetV3Config, ResNet, ResNetConfig,
-    ViT, ViTConfig,
+    UNet, UNetConfig, ViT, ViTConfig,
 };
 use gradus_nn::Forward;
 use gradus_tensor::Tensor;
@@ -59,4 +59,12 @@ fn vit() {
     let (image_size, patch_size) = ([8, 12], 4);
     let config = ViTConfig { image_size, patch_size, num_classes: 5, embed_dim: 12, depth: 2, ..ViTConfig::tiny() };
     run("vit", [8, 12], |init| ViT::new(ViTConfig { mlp_dim: 24, ..config }, init));
+}
+
+#[test]
+fn unet() {
+    for (case, bilinear) in [("unet", false), ("unet_bilinear", true)] {
+        let config = UNetConfig { in_channels: 3, num_classes: 2, width: 4, bilinear };
+        run(case, [40, 33], |init| UNet::new(config, init));
+    }
 }

@@ -39,10 +39,11 @@ def weight(name, shape):
 
 
 def fill(model):
-    """Sets every parameter and buffer of a model, which is then in f64."""
+    """Sets every parameter and buffer of a model, which is then in f64. A shared parameter has that of its first name."""
     model.double()
-    state = {name: weight(name, t.shape) for name, t in model.state_dict().items()}
-    model.load_state_dict(state)
+    names = [name for name, _ in model.named_parameters()] + [name for name, _ in model.named_buffers()]
+    state = {name: weight(name, t.shape) for name, t in model.state_dict().items() if name in names}
+    model.load_state_dict(state, strict=False)
     return model
 
 

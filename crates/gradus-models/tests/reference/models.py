@@ -18,12 +18,16 @@ import numpy as np
 import timm
 import torch
 import torchvision
+import transformers
 from safetensors.numpy import save_file
 from timm.models.vision_transformer import VisionTransformer
 from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 from torchvision.models.resnet import BasicBlock, Bottleneck
+from transformers.models.llama import modeling_llama
+from transformers.models.t5 import modeling_t5
 
 from formula import digest, fill, floats, ids
+from unet import UNet
 
 HERE = pathlib.Path(__file__).parent
 
@@ -104,17 +108,115 @@ def vision():
     case("vit", vit, lambda m: m(image[..., :8, :12]))
 
 
+def rms_norm(self, x):
+    return torch.nn.functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon)
+
+
+def rotary(self, x, position_ids):
+    size = self.config.head_dim
+    angles = self.config.rope_parameters["rope_theta"] ** (-torch.arange(0, size, 2) / size)
+    angles = position_ids[..., None] * torch.cat([angles, angles])
+    return angles.cos(), angles.sin()
+
+
+# What transformers computes in f32, whatever the dtype of the model.
+modeling_llama.LlamaRMSNorm.forward = rms_norm
+modeling_llama.LlamaRotaryEmbedding.forward = rotary
+modeling_t5.T5LayerNorm.forward = rms_norm
+
+
+def language():
+    tokens = ids("tokens", 20, 2, 7)
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]])
+    types = ids("types", 2, 2, 7)
+    shape = {"vocab_size": 20, "hidden_size": 12, "intermediate_size": 16, "num_hidden_layers": 2}
+    config = transformers.BertConfig(
+        **shape,
+        num_attention_heads=3,
+        max_position_embeddings=9,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=5,
+    )
+
+    def both(model):
+        out = model(tokens, mask, types)
+        return torch.cat([out.last_hidden_state.flatten(), out.pooler_output.flatten()])
+
+    def sentences(model):
+        weights = mask[..., None].double()
+        mean = (model(tokens, mask).last_hidden_state * weights).sum(1) / weights.sum(1)
+        return torch.nn.functional.normalize(mean)
+
+    case("bert", transformers.BertModel(config), both)
+    case("bert_sentences", transformers.BertModel(config, add_pooling_layer=False), sentences)
+    classifier = transformers.BertForSequenceClassification(config)
+    case("bert_classifier", classifier, lambda m: m(tokens, mask, types).logits)
+
+    llama = transformers.LlamaConfig(**shape, num_attention_heads=6, num_key_value_heads=2, max_position_embeddings=30)
+    case("llama", transformers.LlamaForCausalLM(llama), lambda m: m(tokens).logits)
+    model = fill(transformers.LlamaForCausalLM(llama)).eval()
+    written = model.generate(tokens[:1], max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+    arrays["llama/written"] = written[0, 7:].double().numpy()
+    tied = transformers.LlamaConfig(
+        **shape,
+        num_attention_heads=3,
+        head_dim=6,
+        tie_word_embeddings=True,
+        attention_bias=True,
+        mlp_bias=True,
+        rms_norm_eps=1e-3,
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
+    )
+    case("llama_tied", transformers.LlamaForCausalLM(tied), lambda m: m(tokens).logits)
+
+    answer = ids("answer", 20, 2, 26)
+    shape = {"vocab_size": 20, "d_model": 12, "d_kv": 4, "d_ff": 16, "num_heads": 2, "dropout_rate": 0.0}
+    logits = lambda m: m(tokens, mask, decoder_input_ids=answer).logits
+    t5 = transformers.T5Config(**shape, num_layers=2, num_decoder_layers=3)
+    case("t5", transformers.T5ForConditionalGeneration(t5), logits)
+    gated = transformers.T5Config(
+        **shape,
+        num_layers=2,
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=20,
+    )
+    model = transformers.T5ForConditionalGeneration(gated)
+    # Transformers shares the table even here; the files of such models have one of its own for the head.
+    model.lm_head.weight = torch.nn.Parameter(torch.empty(20, 12))
+    case("t5_gated", model, logits)
+
+
+def segmentation():
+    image = floats("image", 2, 3, 40, 33)
+    case("unet", UNet(3, 2, 4), lambda m: m(image))
+    case("unet_bilinear", UNet(3, 2, 4, bilinear=True), lambda m: m(image))
+
+
 def full_size():
     with torch.device("meta"):
         models = torchvision.models
         for name in ["resnet18", "resnet50", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "convnext_tiny"]:
             yield name, getattr(models, name)()
         yield "vit_tiny", timm.create_model("vit_tiny_patch16_224")
+        yield "bert-base", transformers.BertModel(transformers.BertConfig())
+        yield "gpt2", transformers.GPT2LMHeadModel(transformers.GPT2Config())
+        yield "t5-small", transformers.T5ForConditionalGeneration(transformers.T5Config())
+        # The shape of the smallest models of this kind; the layers of larger ones have the same names.
+        small = transformers.LlamaConfig(
+            hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12, num_key_value_heads=4
+        )
+        yield "llama", transformers.LlamaForCausalLM(small)
+        yield "unet", UNet(3, 2)
 
 
 def main():
     torch.set_default_dtype(torch.float64)
     vision()
+    language()
+    segmentation()
     save_file(arrays, HERE / "models.safetensors", metadata=listed)
     lines = []
     for name, model in full_size():

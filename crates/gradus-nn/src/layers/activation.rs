@@ -245,12 +245,11 @@ impl Forward for RRelu {
         }
         let slopes = Distribution::Uniform { lo: self.lower, hi: self.upper };
         let dtype = input.dtype().to_float();
-        let draw = |g: &mut Generator| Tensor::random(slopes, input.shape(), dtype, input.device(), g);
-        self.random.advance(|generator| {
-            fused!(|x, slope| {
-                let above = x.gt(0.0);
-                above.select(x, above.select(0.0, x) * slope)
-            })(input, &draw(generator)?)
-        })
+        let mut draw = self.random.begin();
+        let slopes = Tensor::random(slopes, input.shape(), dtype, input.device(), &mut draw.generator)?;
+        draw.end(fused!(|x, slope| {
+            let above = x.gt(0.0);
+            above.select(x, above.select(0.0, x) * slope)
+        })(input, &slopes))
     }
 }

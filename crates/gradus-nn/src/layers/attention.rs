@@ -1,14 +1,14 @@
 //! The [`MultiheadAttention`] layer.
 
 use gradus_tensor::ops::causal_mask;
-use gradus_tensor::{Attempt, AttentionOptions, Causal, DType, Error, Generator, Here, Result, Tensor};
+use gradus_tensor::{AttentionOptions, Causal, DType, Error, Generator, Here, Result, Tensor};
 
 use super::dropout::check_probability;
 use super::kv_cache::KvCache;
 use super::positions::RotaryEmbedding;
 use super::{Linear, linear};
 use crate::init::Gain;
-use crate::module::out_of_forward;
+use crate::module::ForwardPass;
 use crate::{Forward, Init, Mode, Module, Parameter, RandomState};
 
 const OP: &str = "multihead_attention";
@@ -322,9 +322,8 @@ impl MultiheadAttention {
         weights: bool,
         cache: Option<&mut KvCache>,
     ) -> Result<(Tensor, Option<Tensor>)> {
-        let attempt = Attempt::begin();
-        let done = attempt.end(self.attended(inputs, masks, weights, cache));
-        done.map_err(|e| out_of_forward(self, e)).here()
+        let pass = ForwardPass::begin()?;
+        pass.end(self, self.attended(inputs, masks, weights, cache))
     }
 
     #[track_caller]
@@ -411,7 +410,9 @@ impl MultiheadAttention {
     #[track_caller]
     fn heads(&self, [q, k, v]: [&Tensor; 3], mask: Option<&Tensor>, causal: Causal, weights: bool) -> Result<Heads> {
         if self.mode.is_training() && self.dropout > 0.0 {
-            return self.random.advance(|generator| self.dropped([q, k, v], mask, causal, weights, Some(generator)));
+            let mut draw = self.random.begin();
+            let found = self.dropped([q, k, v], mask, causal, weights, Some(&mut draw.generator));
+            return draw.end(found);
         }
         self.dropped([q, k, v], mask, causal, weights, None)
     }

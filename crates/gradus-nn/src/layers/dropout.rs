@@ -3,7 +3,7 @@
 
 use gradus_tensor::backend::params::Distribution;
 use gradus_tensor::ops::Class;
-use gradus_tensor::{DType, Elementwise, Error, Generator, Here, Operand, Result, Tensor};
+use gradus_tensor::{DType, Elementwise, Error, Generator, Operand, Result, Tensor};
 
 use crate::{Forward, Mode, Module, RandomState};
 
@@ -41,8 +41,10 @@ macro_rules! dropouts {
                 if !self.mode.is_training() {
                     return Ok(input.clone());
                 }
-                let ($x, $p) = (input, self.p);
-                self.random.advance(|$generator| $value).here()
+                let mut draw = self.random.begin();
+                let ($x, $p, $generator) = (input, self.p, &mut draw.generator);
+                let y = $value;
+                draw.end(y)
             }
         }
     )*};

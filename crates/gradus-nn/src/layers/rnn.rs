@@ -1,10 +1,10 @@
 //! The recurrent layers [`Rnn`], [`Lstm`] and [`Gru`].
 
 use gradus_tensor::ops::{RecurrentCell, RecurrentOptions};
-use gradus_tensor::{Attempt, Error, Generator, Here, Result, Tensor};
+use gradus_tensor::{Error, Generator, Here, Result, Tensor};
 
 use super::dropout::check_probability;
-use crate::module::out_of_forward;
+use crate::module::ForwardPass;
 use crate::{Forward, Init, Mode, Module, Parameter, RandomState, Visitor, VisitorMut};
 
 /// Options of [`Rnn`], [`Lstm`] and [`Gru`].
@@ -205,7 +205,9 @@ impl Stack {
             };
             let last = (number + 1) * d == count;
             if self.mode.is_training() && self.config.dropout > 0.0 && !last {
-                x = self.random.advance(|generator| x.dropout(self.config.dropout, generator))?;
+                let mut draw = self.random.begin();
+                let dropped = x.dropout(self.config.dropout, &mut draw.generator);
+                x = draw.end(dropped)?;
             }
         }
         let y = match () {
@@ -233,9 +235,8 @@ impl Stack {
             let e = Error::argument(self.cell.name(), "lengths are given for an input without a batch axis");
             return Err(e.help("pass the part of the sequence that counts: input.narrow(0, 0, length)?"));
         }
-        let attempt = Attempt::begin();
-        let done = attempt.end(self.run(input, lengths, states));
-        done.map_err(|e| out_of_forward(self, e)).here()
+        let pass = ForwardPass::begin()?;
+        pass.end(self, self.run(input, lengths, states))
     }
 }
 

@@ -1,11 +1,11 @@
 //! Transformers: [`TransformerEncoderLayer`], [`TransformerEncoder`], [`TransformerDecoderLayer`],
 //! [`TransformerDecoder`] and [`Transformer`].
 
-use gradus_tensor::{Attempt, Here, Result, Tensor};
+use gradus_tensor::{Here, Result, Tensor};
 
 use super::{Dropout, LayerNorm, LayerNormConfig, Linear, Masks, MultiheadAttention, MultiheadAttentionConfig};
 use crate::init::Gain;
-use crate::module::out_of_forward;
+use crate::module::ForwardPass;
 use crate::{Forward, Init, Module};
 
 /// The activation between the two linear layers of a transformer layer.
@@ -91,12 +91,11 @@ fn residual(
     norm.forward(&x.add(&branch(x).here()?)?)
 }
 
-/// Runs a function of a module as its forward pass: random states are restored if it fails, and the error names the
-/// layer.
+/// Runs a function of a module as a [`ForwardPass`].
 #[track_caller]
-fn pass<M: Module>(module: &M, done: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
-    let attempt = Attempt::forward()?;
-    attempt.end(done()).map_err(|e| out_of_forward(module, e)).here()
+fn pass<M: Module>(module: &M, run: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
+    let pass = ForwardPass::begin()?;
+    pass.end(module, run())
 }
 
 /// A layer of a transformer encoder (Vaswani et al., 2017): self-attention and two linear layers, each a residual branch
