@@ -1,5 +1,6 @@
 //! [`Sample`]: stacks samples into a batch of tensors.
 
+use gradus_image::Photo;
 use gradus_tensor::backend::HostVec;
 use gradus_tensor::{Device, Error, Here, Result, Tensor};
 
@@ -51,16 +52,42 @@ impl Sample for Image {
 
     #[track_caller]
     fn collate(samples: Vec<Self>, device: &Device) -> Result<Tensor> {
-        let first = samples.first().map_or([0; 3], Image::shape);
-        if let Some(at) = samples.iter().position(|s| s.shape() != first) {
-            let m = format!("image 0 of the batch is {first:?} and image {at} is {:?}", samples[at].shape());
-            return Err(Error::shape("collate", m).help("images of a batch have one size; resize them first"));
-        }
+        let shapes: Vec<_> = samples.iter().map(Image::shape).collect();
+        let first = one_shape(&shapes)?;
         let count = samples.len().saturating_mul(first.iter().product::<usize>());
         let mut pixels = HostVec::with_capacity(device.backend(), "collate", count)?;
         samples.iter().try_for_each(|s| pixels.extend("collate", s.pixels().iter().copied())).here()?;
         Tensor::from_vec(pixels, [samples.len(), first[0], first[1], first[2]], device)
     }
+}
+
+/// A batch is f32, `[n, channels, height, width]`.
+impl Sample for Photo {
+    type Batch = Tensor;
+
+    #[track_caller]
+    fn collate(samples: Vec<Self>, device: &Device) -> Result<Tensor> {
+        let shapes: Vec<_> = samples.iter().map(Photo::shape).collect::<Result<_>>()?;
+        let [channels, height, width] = one_shape(&shapes)?;
+        let size = channels * height * width;
+        let count = samples.len().saturating_mul(size);
+        let mut values = HostVec::filled(device.backend(), "collate", 0.0f32, count)?;
+        for (photo, out) in samples.iter().zip(values.chunks_exact_mut(size)) {
+            photo.fill(out)?;
+        }
+        Tensor::from_vec(values, [samples.len(), channels, height, width], device)
+    }
+}
+
+/// The shape of all images of a batch.
+#[track_caller]
+fn one_shape(shapes: &[[usize; 3]]) -> Result<[usize; 3]> {
+    let first = shapes.first().copied().unwrap_or([0; 3]);
+    if let Some(at) = shapes.iter().position(|&shape| shape != first) {
+        let m = format!("image 0 of the batch is {first:?} and image {at} is {:?}", shapes[at]);
+        return Err(Error::shape("collate", m).help("images of a batch have one size; resize them first"));
+    }
+    Ok(first)
 }
 
 macro_rules! numbers {

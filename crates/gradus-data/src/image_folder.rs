@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use gradus_image::{Format, LoadOptions, grayscale, load};
+use gradus_image::{Channels, Format, LoadOptions, Photo, grayscale, load};
 use gradus_tensor::{DType, Device, Error, ErrorKind, Here, Result, Tensor};
 
 use crate::Dataset;
@@ -11,38 +11,23 @@ use crate::dataset::check_index;
 
 const OP: &str = "image_folder";
 
-/// The channels to which all images of a folder are converted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Channels {
-    /// 1 channel. Colours become their [luma](gradus_image::grayscale), and transparency is dropped.
-    Grey,
-    /// 3 channels. A grey image has the same value in all of them, and transparency is dropped.
-    Rgb,
-    /// 4 channels. An image without transparency is opaque.
-    Rgba,
-    /// The channels of the file: 1, 3 or 4. Images with different numbers of channels cannot be in one batch.
-    OfFile,
-}
-
-impl Channels {
-    /// Converts an image, u8 `[c, h, w]`.
-    #[track_caller]
-    fn of(self, x: Tensor) -> Result<Tensor> {
-        let colours = |x: &Tensor| if x.shape()[0] == 4 { x.narrow(0, 0, 3) } else { Ok(x.clone()) };
-        let spread = |x: Tensor| {
-            let [_, h, w] = *x.shape() else { return Ok(x) };
-            if x.shape()[0] == 1 { x.expand([3, h, w]) } else { Ok(x) }
-        };
-        match self {
-            Channels::OfFile => Ok(x),
-            Channels::Grey => grayscale(&colours(&x)?, false),
-            Channels::Rgb => spread(colours(&x)?)?.contiguous(),
-            Channels::Rgba if x.shape()[0] == 4 => Ok(x),
-            Channels::Rgba => {
-                let x = spread(x)?;
-                let alpha = x.narrow(0, 0, 1)?.full_like(255)?;
-                Tensor::cat(&[&x, &alpha], 0)
-            }
+/// Converts an image, u8 `[c, h, w]`, to these channels.
+#[track_caller]
+fn converted(x: Tensor, channels: Channels) -> Result<Tensor> {
+    let colours = |x: &Tensor| if x.shape()[0] == 4 { x.narrow(0, 0, 3) } else { Ok(x.clone()) };
+    let spread = |x: Tensor| {
+        let [_, h, w] = *x.shape() else { return Ok(x) };
+        if x.shape()[0] == 1 { x.expand([3, h, w]) } else { Ok(x) }
+    };
+    match channels {
+        Channels::OfFile => Ok(x),
+        Channels::Grey => grayscale(&colours(&x)?, false),
+        Channels::Rgb => spread(colours(&x)?)?.contiguous(),
+        Channels::Rgba if x.shape()[0] == 4 => Ok(x),
+        Channels::Rgba => {
+            let x = spread(x)?;
+            let alpha = x.narrow(0, 0, 1)?.full_like(255)?;
+            Tensor::cat(&[&x, &alpha], 0)
         }
     }
 }
@@ -56,22 +41,22 @@ impl Channels {
 /// ```
 ///
 /// The classes are the names of the folders, sorted; here `cat` is 0 and `dog` is 1. A sample is an image, u8 `[c, h,
-/// w]` with values from 0 to 255 and the size of its file, and its label. To batch images, resize them to one size, for
-/// example in [`augment`](crate::DataLoaderBuilder::augment) or [`map`](Dataset::map):
+/// w]` with values from 0 to 255 and the size of its file, and its label. [`photos`](ImageFolder::photos) are the same
+/// images as [`Photo`]s, which are cut, resized and batched for a network in a fraction of the time:
 ///
 /// ```no_run
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// use gradus_data::{Channels, DataLoader, ImageFolder};
-/// use gradus_image::augment::{ResizedCrop, random_flip_horizontal, random_resized_crop};
-/// use gradus_image::{normalize, to_float};
-/// let photos = ImageFolder::open("photos", Channels::Rgb, &device)?;
+/// use gradus_image::augment::ResizedCrop;
+/// let photos = ImageFolder::open("photos", Channels::Rgb, &device)?.photos();
 /// let loader = DataLoader::new(photos, &device).batch_size(32).shuffle(0).workers(4).augment(|(x, label), g| {
-///     let x = random_resized_crop(&x, 224, 224, ResizedCrop::default(), g)?;
-///     let x = to_float(&random_flip_horizontal(&x, 0.5, g)?, DType::F32)?;
-///     Ok((normalize(&x, &[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225])?, label))
+///     let x = x.random_resized_crop(224, 224, ResizedCrop::default(), g)?.random_flip_horizontal(0.5, g)?;
+///     Ok((x.normalize(&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225])?, label))
 /// });
-/// # loader.build()?;
+/// for batch in loader.build()?.epoch(0)? {
+///     let (x, labels) = batch?; // f32 [32, 3, 224, 224] and i64 [32]
+/// }
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -137,6 +122,38 @@ impl ImageFolder {
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
+
+    /// The images as [`Photo`]s. They are batched as f32 `[n, c, h, w]`.
+    pub fn photos(self) -> Photos {
+        Photos(self)
+    }
+}
+
+/// The images of an [`ImageFolder`] as [`Photo`]s: see [`ImageFolder::photos`].
+#[derive(Debug, Clone)]
+pub struct Photos(ImageFolder);
+
+impl Photos {
+    /// The folder.
+    pub fn folder(&self) -> &ImageFolder {
+        &self.0
+    }
+}
+
+impl Dataset for Photos {
+    type Item = (Photo, i64);
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Image `index` and its label. Fails if the file cannot be read or is not an image; the error states its path.
+    #[track_caller]
+    fn get(&self, index: usize) -> Result<(Photo, i64)> {
+        check_index(OP, index, self.len())?;
+        let ImageFolder { files, labels, channels, max_memory, .. } = &self.0;
+        Ok((Photo::open_within(&files[index], *channels, *max_memory)?, labels[index]))
+    }
 }
 
 impl Dataset for ImageFolder {
@@ -152,7 +169,7 @@ impl Dataset for ImageFolder {
         check_index(OP, index, self.len())?;
         let options = LoadOptions { dtype: Some(DType::U8), max_memory: self.max_memory };
         let image = load(&self.files[index], &self.device, options)?;
-        Ok((self.channels.of(image)?, self.labels[index]))
+        Ok((converted(image, self.channels)?, self.labels[index]))
     }
 }
 

@@ -103,3 +103,28 @@ fn broken_folders_and_files_are_named() {
         assert!(error(dir.path()).contains("empty/loop leads to a folder that was searched before"));
     }
 }
+
+#[test]
+fn photos_are_batched_and_workers_change_nothing() {
+    let (d, dir) = (device(), tempfile::tempdir().unwrap());
+    for i in 0..6u8 {
+        put(&dir.path().join(format!("{}/{i}.{}", i % 2, ["png", "jpg"][usize::from(i / 4)])), &[10 * i, 1, 2], 9, &d);
+    }
+    let batches = |workers: usize| {
+        let photos = ImageFolder::open(dir.path(), Channels::Rgb, &d).unwrap().photos();
+        let loader = DataLoader::new(photos, &d).batch_size(4).shuffle(1).workers(workers).augment(|(x, label), g| {
+            Ok((x.random_crop(5, 6, 2, g)?.random_flip_horizontal(0.5, g)?.normalize(&[0.5; 3], &[0.5; 3])?, label))
+        });
+        let batches = loader.build().unwrap().epoch(0).unwrap().map(Result::unwrap).collect::<Vec<_>>();
+        batches.iter().flat_map(|(x, y)| [x.clone(), y.to_dtype(DType::F32).unwrap()]).collect::<Vec<Tensor>>()
+    };
+    let alone = batches(0);
+    assert_eq!(alone[0].shape(), [4, 3, 5, 6]);
+    let values = |x: &[Tensor]| x.iter().flat_map(|x| x.to_vec::<f32>().unwrap()).collect::<Vec<_>>();
+    assert_eq!(values(&batches(2)), values(&alone));
+    fs::write(dir.path().join("1/5.jpg"), "GIF89a").unwrap();
+    let photos = ImageFolder::open(dir.path(), Channels::Rgb, &d).unwrap().photos();
+    assert_eq!((photos.len(), photos.folder().classes().len()), (6, 2));
+    let e = DataLoader::new(photos, &d).build().unwrap().epoch(0).unwrap().next().unwrap().unwrap_err().to_string();
+    assert!(e.contains("1/5.jpg is neither a PNG nor a JPEG"), "{e}");
+}

@@ -28,7 +28,7 @@ use crate::rotate::{Rotate, rotate};
 pub use mix::{Mixed, cutmix, mixup};
 
 /// A uniform number from 0 to 1, without 1.
-fn uniform(g: &mut Generator) -> f64 {
+pub(crate) fn uniform(g: &mut Generator) -> f64 {
     // 53 random bits fill the fraction of an f64.
     (g.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
@@ -38,7 +38,7 @@ fn between(range: (f64, f64), g: &mut Generator) -> f64 {
 }
 
 #[track_caller]
-fn probability(op: &str, p: f64) -> Result<()> {
+pub(crate) fn probability(op: &str, p: f64) -> Result<()> {
     if (0.0..=1.0).contains(&p) {
         return Ok(());
     }
@@ -133,21 +133,30 @@ pub fn random_resized_crop(
 ) -> Result<Tensor> {
     const OP: &str = "random_resized_crop";
     let (h, w) = Picture::new(OP, x)?.size();
+    let (top, left, rows, columns) = random_section(h, w, how, g)?;
+    resize(&crop(x, top, left, rows, columns)?, height, width)
+}
+
+/// The place and the size of the section that [`random_resized_crop`] cuts out: top, left, rows and columns.
+#[track_caller]
+pub(crate) fn random_section(
+    h: usize,
+    w: usize,
+    how: ResizedCrop,
+    g: &mut Generator,
+) -> Result<(usize, usize, usize, usize)> {
+    const OP: &str = "random_resized_crop";
     positive(OP, "scale", how.scale)?;
     positive(OP, "ratio", how.ratio)?;
     if h == 0 || w == 0 {
         return Err(Error::shape(OP, format!("an image of {h} x {w} pixels")).help("it has at least one pixel"));
     }
-    let (top, left, rows, columns) = match section(h, w, how, g) {
-        Some(section) => section,
-        None => {
-            let wanted = (w as f64 / h as f64).clamp(how.ratio.0, how.ratio.1);
-            let rows = ((w as f64 / wanted).round() as usize).clamp(1, h);
-            let columns = ((h as f64 * wanted).round() as usize).clamp(1, w);
-            ((h - rows) / 2, (w - columns) / 2, rows, columns)
-        }
-    };
-    resize(&crop(x, top, left, rows, columns)?, height, width)
+    Ok(section(h, w, how, g).unwrap_or_else(|| {
+        let wanted = (w as f64 / h as f64).clamp(how.ratio.0, how.ratio.1);
+        let rows = ((w as f64 / wanted).round() as usize).clamp(1, h);
+        let columns = ((h as f64 * wanted).round() as usize).clamp(1, w);
+        ((h - rows) / 2, (w - columns) / 2, rows, columns)
+    }))
 }
 
 /// The place and the size of a random section: top, left, rows and columns.

@@ -129,15 +129,22 @@ pub fn normalize(x: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
         return Err(e.help("convert first, with to_float"));
     }
     let channels = x.size(-3)?;
-    if mean.len() != channels || std.len() != channels {
-        let m = format!("{} means and {} deviations for {channels} channels", mean.len(), std.len());
-        return Err(Error::argument(OP, m).help("give one of each a channel"));
-    }
-    if mean.iter().chain(std).any(|v| !v.is_finite()) || std.iter().any(|&s| s <= 0.0) {
-        let e = Error::argument(OP, format!("means {mean:?} and deviations {std:?}"));
-        return Err(e.help("means are finite, deviations finite and above 0"));
-    }
+    check_normalize(OP, mean, std, channels)?;
     let all = picture.all()?;
     let column = |v: &[f64]| Tensor::from_vec(v, [channels, 1, 1], x.device())?.to_dtype(all.dtype());
     picture.plain(&all.sub(&column(mean)?)?.div(&column(std)?)?)
+}
+
+/// Returns an error unless there is a finite mean and a finite deviation above 0 for each channel.
+#[track_caller]
+pub(crate) fn check_normalize(op: &str, mean: &[f64], std: &[f64], channels: usize) -> Result<()> {
+    if mean.len() != channels || std.len() != channels {
+        let m = format!("{} means and {} deviations for {channels} channels", mean.len(), std.len());
+        return Err(Error::argument(op, m).help("give one of each a channel"));
+    }
+    if mean.iter().chain(std).any(|v| !v.is_finite()) || std.iter().any(|&s| s <= 0.0) {
+        let e = Error::argument(op, format!("means {mean:?} and deviations {std:?}"));
+        return Err(e.help("means are finite, deviations finite and above 0"));
+    }
+    Ok(())
 }

@@ -46,10 +46,16 @@ pub fn crop(x: &Tensor, top: usize, left: usize, height: usize, width: usize) ->
     let (h, w) = picture.size();
     let within = |start: usize, size: usize, all: usize| start.checked_add(size).is_some_and(|end| end <= all);
     if !within(top, height, h) || !within(left, width, w) {
-        let m = format!("{height} x {width} pixels from row {top}, column {left} are not within {h} x {w}");
-        return Err(Error::argument("crop", m).help("sizes are height x width; rows and columns count from 0"));
+        return Err(crop_error([top, left, height, width], [h, w]));
     }
     x.narrow(-2, top, height)?.narrow(-1, left, width)
+}
+
+/// The error for a section (top, left, height, width) that is not within an image of `h` x `w` pixels.
+#[track_caller]
+pub(crate) fn crop_error([top, left, height, width]: [usize; 4], [h, w]: [usize; 2]) -> Error {
+    let m = format!("{height} x {width} pixels from row {top}, column {left} are not within {h} x {w}");
+    Error::argument("crop", m).help("sizes are height x width; rows and columns count from 0")
 }
 
 /// Cuts out `height` x `width` pixels from the middle. If the exact middle lies between pixels, the section is further

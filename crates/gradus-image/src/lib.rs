@@ -32,7 +32,9 @@ mod edges;
 mod file;
 mod geometry;
 mod neighbours;
+mod photo;
 mod picture;
+mod raster;
 mod rotate;
 
 pub use blur::gaussian_blur;
@@ -44,4 +46,5 @@ pub use edges::{sharpen, sobel};
 pub use file::{Format, LoadOptions, SaveOptions, decode, encode, load, save};
 pub use geometry::{center_crop, crop, flip_horizontal, flip_vertical, resize, resize_with};
 pub use neighbours::Border;
+pub use photo::{Channels, Photo};
 pub use rotate::{Rotate, rotate};

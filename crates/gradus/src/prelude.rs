@@ -31,8 +31,8 @@ pub use gradus_nn::{
 };
 
 pub use gradus_data::{
-    Channels, CsvOptions, DataLoader, Dataset, Image, ImageFolder, ImageSet, PreprocessOptions, Preprocessor, Sample,
-    Sampler, Sequence, Table, TensorDataset,
+    Channels, CsvOptions, DataLoader, Dataset, Image, ImageFolder, ImageSet, Photo, PreprocessOptions, Preprocessor,
+    Sample, Sampler, Sequence, Table, TensorDataset,
 };
 
 pub use gradus_graph::capture;

@@ -319,6 +319,8 @@ fn data_of_other_kinds() -> Result<()> {
         (label, gradus::image::augment::random_flip_horizontal(&photo, 0.5, &mut rng)?.shape()),
         (0, &[3, 2, 2][..])
     );
+    let loader = DataLoader::new(photos.photos(), &device).batch_size(32).workers(2);
+    assert_eq!(loader.build()?.epoch(0)?.next().unwrap()?.0.shape(), [1, 3, 2, 2]);
     let bpe = gradus::data::text::Bpe::train(["to be or not to be"], 300, &[])?;
     use gradus::data::text::Tokenizer;
     let tokens = bpe.encode("to be")?;

@@ -3,6 +3,7 @@
 mod jpeg;
 mod orientation;
 mod png;
+mod raster;
 mod read;
 mod samples;
 mod write;
@@ -11,6 +12,9 @@ use std::path::Path;
 
 use gradus_tensor::{Error, Result};
 
+pub(crate) use jpeg::nearest;
+pub(crate) use raster::{Sized, head, section, whole};
+pub(crate) use read::read_whole;
 pub use read::{LoadOptions, decode, load};
 pub use write::{SaveOptions, encode, save};
 

@@ -2,6 +2,8 @@
 
 use gradus_tensor::{Result, Tensor};
 
+use crate::raster::Raster;
+
 /// How to turn a stored picture upright: rows and columns are exchanged first, then flipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Orientation {
@@ -56,6 +58,27 @@ impl Orientation {
             _ => return None,
         };
         Some(Orientation { exchange, flip_rows, flip_columns })
+    }
+
+    /// Whether it changes the picture.
+    pub(super) fn turns(self) -> bool {
+        self.exchange || self.flip_rows || self.flip_columns
+    }
+
+    /// Turns a raster upright. `None` if there is no memory for a second one.
+    pub(super) fn turn(self, x: &Raster) -> Option<Raster> {
+        let Raster { height, width, channels, pixels } = x;
+        let (rows, columns) = if self.exchange { (*width, *height) } else { (*height, *width) };
+        let mut turned = Vec::new();
+        turned.try_reserve_exact(pixels.len()).ok()?;
+        for y in 0..rows {
+            let y = if self.flip_rows { rows - 1 - y } else { y };
+            turned.extend((0..columns).map(|x| {
+                let x = if self.flip_columns { columns - 1 - x } else { x };
+                if self.exchange { pixels[x * width + y] } else { pixels[y * width + x] }
+            }));
+        }
+        Some(Raster { height: rows, width: columns, channels: *channels, pixels: turned })
     }
 
     /// Turns `[c, h, w]` upright. The result is a view.

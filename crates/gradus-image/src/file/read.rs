@@ -41,6 +41,15 @@ impl Default for LoadOptions {
 #[track_caller]
 pub fn load(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Result<Tensor> {
     let path = path.as_ref();
+    let bytes = read_whole(path, options.max_memory)?;
+    let samples = samples(&bytes, &path.display().to_string(), options)?;
+    drop(bytes);
+    tensor(samples, device, options.dtype)
+}
+
+/// The bytes of a file, which are at most `max_memory`.
+#[track_caller]
+pub(crate) fn read_whole(path: &Path, max_memory: usize) -> Result<Vec<u8>> {
     let name = path.display().to_string();
     let unreadable = |e| Error::io(OP, &name, e).help("give the path of a PNG or JPEG file that can be read");
     // The type of the file is checked before it is opened: opening a pipe waits for its other end.
@@ -48,15 +57,13 @@ pub fn load(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Re
     gradus_file::check_regular(OP, path, &about).map_err(|e| e.help("give the path of a PNG or JPEG file"))?;
     let file = std::fs::File::open(path).map_err(unreadable).here()?;
     let length = usize::try_from(about.len()).unwrap_or(usize::MAX);
-    if length > options.max_memory {
-        return Err(too_large(&name, format!("the file has {}", shown(length)), options.max_memory));
+    if length > max_memory {
+        return Err(over(&name, format!("the file has {}", shown(length)), max_memory));
     }
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length + 1).map_err(|_| no_memory(&name, length)).here()?;
     file.take(length as u64 + 1).read_to_end(&mut bytes).map_err(unreadable).here()?;
-    let samples = samples(&bytes, &name, options)?;
-    drop(bytes);
-    tensor(samples, device, options.dtype)
+    Ok(bytes)
 }
 
 /// [`load`] for the bytes of a file, which errors call `name`.
@@ -68,8 +75,15 @@ pub fn decode(bytes: &[u8], name: &str, device: &Device, options: LoadOptions) -
     tensor(samples(bytes, name, options)?, device, options.dtype)
 }
 
+/// The error for a picture of this size that needs too many bytes.
 #[track_caller]
-fn too_large(name: &str, why: String, allowed: usize) -> Error {
+pub(super) fn too_large(name: &str, size: &Size, needed: usize, allowed: usize) -> Error {
+    let Size { width, height, .. } = size;
+    over(name, format!("{width} x {height} pixels take {}", shown(needed)), allowed)
+}
+
+#[track_caller]
+fn over(name: &str, why: String, allowed: usize) -> Error {
     let m = format!("{name} needs more memory than the {} allowed: {why}", shown(allowed));
     Error::new(ErrorKind::Format, OP, m)
         .help("make it smaller first, or allow more: LoadOptions::max_memory, --max-memory")
@@ -85,25 +99,28 @@ fn samples(bytes: &[u8], name: &str, options: LoadOptions) -> Result<Samples> {
     if let Some(dtype) = options.dtype.filter(|d| !d.is_float() && !matches!(d, DType::U8 | DType::U16)) {
         return Err(Error::dtype(OP, dtype, "u8, u16 or floats"));
     }
-    let bad = |what: String| Error::new(ErrorKind::Format, OP, format!("{name} {what}"));
     let allow = |size: Size| {
         let needed = size.needed(bytes.len(), target(options.dtype, size.depth == 2));
         if needed <= options.max_memory {
             return Ok(());
         }
-        let Size { width, height, .. } = size;
-        let why = format!("{width} x {height} pixels take {}", shown(needed));
-        Err(Unreadable::Other(too_large(name, why, options.max_memory)))
+        Err(Unreadable::Other(too_large(name, &size, needed, options.max_memory)))
     };
+    choose(bytes, name, |format| match format {
+        Format::Png => png::decode(bytes, allow),
+        Format::Jpeg => jpeg::decode(bytes, allow),
+    })
+}
+
+/// Calls a decoder for the format of the file, and turns its errors into those that name the file.
+#[track_caller]
+pub(super) fn choose<T>(bytes: &[u8], name: &str, decode: impl FnOnce(Format) -> Result<T, Unreadable>) -> Result<T> {
+    let bad = |what: String| Error::new(ErrorKind::Format, OP, format!("{name} {what}"));
     let Some(format) = Format::of_bytes(bytes) else {
         return Err(bad("is neither a PNG nor a JPEG picture".into()).here().help("convert it to PNG first"));
     };
-    let decode = || match format {
-        Format::Png => png::decode(bytes, allow),
-        Format::Jpeg => jpeg::decode(bytes, allow),
-    };
     // No file is known to make the decoders panic, but files have made earlier versions of them panic.
-    let decoded = catch_unwind(AssertUnwindSafe(decode))
+    let decoded = catch_unwind(AssertUnwindSafe(|| decode(format)))
         .unwrap_or_else(|_| Err(Unreadable::Bad("is damaged: its decoder panicked".into())));
     decoded
         .map_err(|e| match e {

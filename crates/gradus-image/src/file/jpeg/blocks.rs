@@ -7,6 +7,8 @@ use super::huffman::{Bits, Fault, Table};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Component {
     pub(super) id: u8,
+    /// The number of its quantization table.
+    pub(super) quantization: usize,
     /// The number of its blocks in a unit of all channels, horizontally and vertically.
     pub(super) sampling: [usize; 2],
     /// The number of blocks of 8 x 8 samples that the channel has, horizontally and vertically.
@@ -15,9 +17,6 @@ pub(super) struct Component {
     pub(super) padded: [usize; 2],
     /// Whether a scan contained its DC coefficients.
     pub(super) is_coded: bool,
-    /// For progressive files only: for each padded block, a mask of the coefficients that are not 0, in the order of
-    /// the file.
-    pub(super) nonzero: Vec<u64>,
 }
 
 /// A scan, as described by its start-of-scan segment.
@@ -46,7 +45,7 @@ pub(super) struct Coding<'a> {
 }
 
 /// The point at which a scan ends too early or is damaged.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Broken {
     pub(super) fault: Fault,
     /// The number of units before that point, and the number of all units.
@@ -55,12 +54,28 @@ pub(super) struct Broken {
     pub(super) at: usize,
 }
 
+/// What happens to the blocks of a scan.
+pub(super) trait Walk {
+    /// Called at every restart marker.
+    fn restart(&mut self);
+
+    /// Reads a block of a channel (its index, and the numbers of its tables), at this place among the padded blocks.
+    fn block(
+        &mut self,
+        bits: &mut Bits<'_>,
+        coding: &Coding<'_>,
+        channel: (usize, usize, usize),
+        place: usize,
+    ) -> Result<(), Fault>;
+}
+
 /// Walks over all units of the scan. Returns the position at which its data end, or one a little after it.
-pub(super) fn walk(
+pub(super) fn walk_units(
     bytes: &[u8],
     scan: &Scan,
-    components: &mut [Component],
+    components: &[Component],
     coding: &Coding<'_>,
+    walk: &mut impl Walk,
 ) -> Result<usize, Broken> {
     let mut bits = Bits::new(bytes, scan.at);
     let alone = scan.channels.len() == 1;
@@ -69,44 +84,71 @@ pub(super) fn walk(
         _ => coding.units,
     };
     let total = units[0] * units[1];
-    let mut run = 0;
+    let [mut x, mut y] = [0, 0];
     for unit in 0..total {
         let broken = |fault, bits: &Bits<'_>| Broken { fault, units: [unit, total], at: bits.at() };
         if coding.interval > 0 && unit > 0 && unit.is_multiple_of(coding.interval) {
             let number = 0xd0 + ((unit / coding.interval - 1) % 8) as u8;
             match bits.marker() {
-                Some(marker) if marker == number => run = 0,
+                Some(marker) if marker == number => walk.restart(),
                 Some(0xd0..=0xd7) => return Err(broken(Fault::Damaged, &bits)),
                 _ => return Err(broken(Fault::Ended, &bits)),
             }
         }
-        let [x, y] = [unit % units[0], unit / units[0]];
-        for &(channel, dc, ac) in &scan.channels {
-            let component = &mut components[channel];
+        for &channel in &scan.channels {
+            let component = &components[channel.0];
             let [across, down] = if alone { [1, 1] } else { component.sampling };
-            for block in 0..across * down {
-                let place = (y * down + block / across) * component.padded[0] + x * across + block % across;
-                let walked = if !coding.is_progressive {
-                    baseline(&mut bits, table(coding, 0, dc), table(coding, 1, ac))
-                } else if scan.band[0] == 0 {
-                    mean(&mut bits, table(coding, 0, dc), scan.refines)
-                } else {
-                    match component.nonzero.get_mut(place) {
-                        Some(known) if scan.refines => {
-                            refined(&mut bits, table(coding, 1, ac), scan.band, &mut run, known)
-                        }
-                        Some(known) => first(&mut bits, table(coding, 1, ac), scan.band, &mut run, known),
-                        None => Err(Fault::Damaged),
-                    }
-                };
-                walked.map_err(|fault| broken(fault, &bits))?;
+            for row in 0..down {
+                let place = (y * down + row) * component.padded[0] + x * across;
+                for place in place..place + across {
+                    walk.block(&mut bits, coding, channel, place).map_err(|fault| broken(fault, &bits))?;
+                }
             }
+        }
+        x += 1;
+        if x == units[0] {
+            [x, y] = [0, y + 1];
         }
     }
     Ok(bits.at())
 }
 
-fn table<'a>(coding: &Coding<'a>, kind: usize, number: usize) -> Option<&'a Table> {
+/// Skips the blocks of a scan, and so checks that they are complete.
+pub(super) struct Checking<'a> {
+    pub(super) scan: &'a Scan,
+    /// The number of blocks that have no further coefficients in this scan.
+    pub(super) run: u32,
+    /// For the channels of progressive files: for each padded block, a mask of the coefficients that are not 0, in the
+    /// order of the file.
+    pub(super) nonzero: &'a mut [Vec<u64>],
+}
+
+impl Walk for Checking<'_> {
+    fn restart(&mut self) {
+        self.run = 0;
+    }
+
+    fn block(
+        &mut self,
+        bits: &mut Bits<'_>,
+        coding: &Coding<'_>,
+        (channel, dc, ac): (usize, usize, usize),
+        place: usize,
+    ) -> Result<(), Fault> {
+        let Checking { scan, run, nonzero } = self;
+        if !coding.is_progressive {
+            return baseline(bits, table(coding, 0, dc), table(coding, 1, ac));
+        }
+        if scan.band[0] == 0 {
+            return mean(bits, table(coding, 0, dc), scan.refines);
+        }
+        let known = nonzero.get_mut(channel).and_then(|masks| masks.get_mut(place)).ok_or(Fault::Damaged)?;
+        let skip = if scan.refines { refined } else { first };
+        skip(bits, table(coding, 1, ac), scan.band, run, known)
+    }
+}
+
+pub(super) fn table<'a>(coding: &Coding<'a>, kind: usize, number: usize) -> Option<&'a Table> {
     coding.tables[kind].get(number)?.as_ref()
 }
 

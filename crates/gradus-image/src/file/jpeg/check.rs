@@ -2,8 +2,11 @@
 //! of a file.
 
 use super::super::samples::{Unreadable, zeros};
-use super::blocks::{Coding, Component, Scan, walk};
+use super::baseline::Decoding;
+use super::blocks::{Broken, Checking, Coding, Component, Scan, walk_units};
+use super::colour::Planes;
 use super::huffman::{Fault, Table, next_marker};
+use crate::raster::Section;
 
 /// The description of the picture, which precedes the first scan.
 #[derive(Debug)]
@@ -24,9 +27,15 @@ pub(super) struct Segments<'a> {
     bytes: &'a [u8],
     at: usize,
     tables: [[Option<Table>; 4]; 2],
+    quantization: [Option<[u16; 64]>; 4],
     interval: usize,
     /// Whether the first scan has been found.
     started: bool,
+    /// What the file says of its colours: whether it is a JFIF file, and the transform that Adobe's segment names.
+    jfif: bool,
+    adobe: Option<u8>,
+    /// The contents of the Exif segment.
+    exif: Option<&'a [u8]>,
 }
 
 fn cut_off() -> Unreadable {
@@ -39,7 +48,17 @@ fn damaged(what: &str) -> Unreadable {
 
 impl<'a> Segments<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Segments { bytes, at: 2, tables: Default::default(), interval: 0, started: false }
+        Segments {
+            bytes,
+            at: 2,
+            tables: Default::default(),
+            quantization: [None; 4],
+            interval: 0,
+            started: false,
+            jfif: false,
+            adobe: None,
+            exif: None,
+        }
     }
 
     /// Reads up to the first scan.
@@ -62,6 +81,12 @@ impl<'a> Segments<'a> {
         Ok(Start { segments: self, frame, scan })
     }
 
+    /// What is known about the coding of the scan that follows.
+    fn coding(&self, frame: &Frame) -> Coding<'_> {
+        let Frame { is_progressive, units, .. } = *frame;
+        Coding { tables: &self.tables, interval: self.interval, is_progressive, units }
+    }
+
     /// Skips segments up to the data of the next scan. Returns `None` at the end marker.
     fn next_scan(&mut self, frame: &mut Option<Frame>) -> Result<Option<Scan>, Unreadable> {
         loop {
@@ -82,7 +107,11 @@ impl<'a> Segments<'a> {
                     let &[high, low] = contents else { return Err(damaged("its restart interval is none")) };
                     self.interval = usize::from(high) << 8 | usize::from(low);
                 }
+                0xdb => self.quantization_of(contents).ok_or_else(|| damaged("a quantization table makes no sense"))?,
+                0xe0 if contents.starts_with(b"JFIF\0") => self.jfif = true,
+                0xe1 if self.exif.is_none() => self.exif = contents.strip_prefix(b"Exif\0\0"),
                 0xee if self.started => return Err(damaged("its colours change between its scans")),
+                0xee if contents.starts_with(b"Adobe") => self.adobe = contents.get(11).copied(),
                 0xc0..=0xc2 if frame.is_some() => return Err(damaged("it has two frames")),
                 0xc0..=0xc2 => {
                     *frame =
@@ -98,6 +127,26 @@ impl<'a> Segments<'a> {
                 _ => {}
             }
         }
+    }
+
+    /// Keeps quantization tables, whose numbers stand in zigzag order.
+    fn quantization_of(&mut self, mut contents: &[u8]) -> Option<()> {
+        while let Some((&place, rest)) = contents.split_first() {
+            let table = self.quantization.get_mut(usize::from(place & 15))?;
+            let size = match place >> 4 {
+                0 => 1,
+                1 => 2,
+                _ => return None,
+            };
+            let (numbers, rest) = rest.split_at_checked(64 * size)?;
+            let mut steps = [0; 64];
+            for (step, number) in steps.iter_mut().zip(numbers.chunks_exact(size)) {
+                *step = number.iter().fold(0, |high, &low| high << 8 | u16::from(low));
+            }
+            *table = Some(steps);
+            contents = rest;
+        }
+        Some(())
     }
 
     fn tables_of(&mut self, mut contents: &[u8]) -> Option<()> {
@@ -125,7 +174,12 @@ fn read_frame(contents: &[u8], is_progressive: bool) -> Option<Frame> {
         if !sampling.iter().all(|s| (1..=4).contains(s)) {
             return None;
         }
-        components.push(Component { id: channel[0], sampling, ..Component::default() });
+        components.push(Component {
+            id: channel[0],
+            sampling,
+            quantization: usize::from(channel[2]),
+            ..Component::default()
+        });
     }
     // A single channel is coded block by block, regardless of its sampling factors.
     if let [only] = &mut components[..] {
@@ -179,30 +233,68 @@ impl Start<'_> {
         if self.frame.is_progressive { 8 * blocks } else { 0 }
     }
 
+    /// The Exif metadata of the file.
+    pub(super) fn exif(&self) -> Option<&[u8]> {
+        self.segments.exif
+    }
+
+    /// Whether [`planes`](Start::planes) may be able to decode the file: it is not progressive, its first scan has all
+    /// channels, and these are grey, or brightness and chroma of the same or half the resolution.
+    pub(super) fn is_plain(&self) -> bool {
+        let Frame { components, is_buffered, .. } = &self.frame;
+        if *is_buffered {
+            return false;
+        }
+        let Segments { jfif, adobe, .. } = self.segments;
+        match &components[..] {
+            [_] => true,
+            [luma, first, second] => {
+                // As libjpeg decides whether three channels are red, green and blue.
+                let named = [luma.id, first.id, second.id] == *b"RGB";
+                let rgb = !jfif && adobe.map_or(named, |transform| transform == 0);
+                let sampled = matches!(luma.sampling, [1, 1] | [2, 1] | [2, 2]);
+                !rgb && sampled && first.sampling == [1, 1] && second.sampling == [1, 1]
+            }
+            _ => false,
+        }
+    }
+
+    /// The bytes that [`planes`](Start::planes) needs.
+    pub(super) fn plane_bytes(&self) -> usize {
+        Decoding::bytes(&self.frame.components)
+    }
+
+    /// Decodes a section of a [plain](Start::is_plain) file, and checks the rest of it. Returns the file as it was if it
+    /// has an unusual order of segments.
+    pub(super) fn planes(self, section: Section) -> Result<Result<Planes, Self>, Unreadable> {
+        let Start { segments, frame, scan } = &self;
+        let (components, size) = (&frame.components, [frame.width, frame.height]);
+        let Some(mut decoding) = Decoding::new(size, components, &segments.quantization, section)? else {
+            return Ok(Err(self));
+        };
+        let coding = segments.coding(frame);
+        let end = decoding.scan(segments.bytes, scan, components, &coding).map_err(|e| unreadable(&e, 1))?;
+        match next_marker(segments.bytes, end) {
+            Some((0xd9, _)) => Ok(Ok(decoding.planes())),
+            None => Err(cut_off()),
+            Some(_) => Ok(Err(self)),
+        }
+    }
+
     /// Checks that all scans up to the end marker are complete.
     pub(super) fn check(self) -> Result<(), Unreadable> {
-        let Start { mut segments, mut frame, scan } = self;
-        for c in frame.components.iter_mut().filter(|_| frame.is_progressive) {
-            c.nonzero = zeros(c.padded[0] * c.padded[1])?;
+        let Start { mut segments, frame, scan } = self;
+        let mut nonzero = Vec::new(); // one a channel, at most 4
+        for c in frame.components.iter().filter(|_| frame.is_progressive) {
+            nonzero.push(zeros(c.padded[0] * c.padded[1])?);
         }
-        let (is_progressive, units) = (frame.is_progressive, frame.units);
         let (mut frame, mut scan) = (Some(frame), Some(scan));
         for number in 1.. {
             let (Some(known), Some(current)) = (&mut frame, scan) else { break };
-            let coding = Coding { tables: &segments.tables, interval: segments.interval, is_progressive, units };
-            let walked = walk(segments.bytes, &current, &mut known.components, &coding);
-            segments.at = walked.map_err(|broken| {
-                let [done, total] = broken.units;
-                Unreadable::Bad(match broken.fault {
-                    Fault::Ended => {
-                        let share = 100 * done / total.max(1);
-                        format!("ends early: scan {number} has {done} of the picture's {total} blocks ({share} %)")
-                    }
-                    Fault::Damaged => {
-                        format!("is damaged: block {done} of {total} in scan {number}, near byte {}", broken.at)
-                    }
-                })
-            })?;
+            let mut checking = Checking { scan: &current, run: 0, nonzero: &mut nonzero };
+            let walked =
+                walk_units(segments.bytes, &current, &known.components, &segments.coding(known), &mut checking);
+            segments.at = walked.map_err(|e| unreadable(&e, number))?;
             for &(channel, ..) in current.channels.iter().filter(|_| current.band[0] == 0 && !current.refines) {
                 known.components[channel].is_coded = true;
             }
@@ -217,4 +309,18 @@ impl Start<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// The error of a scan, the `number`-th of the file.
+fn unreadable(broken: &Broken, number: usize) -> Unreadable {
+    let [done, total] = broken.units;
+    Unreadable::Bad(match broken.fault {
+        Fault::Ended => {
+            let share = 100 * done / total.max(1);
+            format!("ends early: scan {number} has {done} of the picture's {total} blocks ({share} %)")
+        }
+        Fault::Damaged => {
+            format!("is damaged: block {done} of {total} in scan {number}, near byte {}", broken.at)
+        }
+    })
 }

@@ -12,12 +12,27 @@ pub(super) enum Fault {
 /// The number of bits that are read at once to look up a code.
 const LOOK: u32 = 9;
 
+/// The number of bits that are read at once to look up a code and a number.
+const AHEAD: u32 = 10;
+
+/// The number of `size` bits, at most 15, with which `bits` begins. Numbers whose first bit is 0 are negative.
+#[inline(always)]
+fn number(bits: u64, size: u32) -> i32 {
+    // Shifts in two steps, because a single shift by 64 would overflow.
+    let number = (bits >> 32 >> (32 - size)) as i32;
+    let negative = (number >> (size.max(1) - 1)) - 1;
+    number + (negative & (1 - (1 << size)))
+}
+
 /// A Huffman table.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
     /// The length and the symbol of the code that begins with these [`LOOK`] bits. The length is 0 if the code is
     /// longer than that.
     short: Vec<(u8, u8)>,
+    /// For these [`AHEAD`] bits that begin with a code and the whole of the number that follows it: the length of both,
+    /// the symbol and the number. The length is 0 if they are longer than that.
+    whole: Vec<(u8, u8, i16)>,
     /// For each length: the code after the last one, shifted to 16 bits, and the difference between the index of a
     /// symbol and its code.
     ends: [(u32, i32); 17],
@@ -28,7 +43,8 @@ impl Table {
     /// The table for `counts[i]` codes of `i + 1` bits each, and their symbols. Returns `None` if there cannot be that
     /// many codes, or if symbols are missing.
     pub(super) fn new(counts: &[u8; 16], symbols: &[u8]) -> Option<Table> {
-        let mut table = Table { short: vec![(0, 0); 1 << LOOK], ends: [(0, 0); 17], symbols: symbols.to_vec() };
+        let mut table =
+            Table { short: vec![(0, 0); 1 << LOOK], whole: Vec::new(), ends: [(0, 0); 17], symbols: symbols.to_vec() };
         let (mut code, mut place) = (0u32, 0usize);
         for (length, &count) in (1u32..).zip(counts) {
             let count = usize::from(count);
@@ -47,10 +63,19 @@ impl Table {
             table.ends[length as usize].0 = code << (16 - length);
             code <<= 1;
         }
+        let whole = |bits: u32| {
+            let bits = bits << (16 - AHEAD);
+            let (length, symbol) = table.find(bits).filter(|&(length, _)| length <= AHEAD)?;
+            let size = u32::from(symbol & 15);
+            let number = number(u64::from(bits) << 48 << length, size);
+            (length + size <= AHEAD).then_some(((length + size) as u8, symbol, number as i16))
+        };
+        table.whole = (0..1 << AHEAD).map(|bits| whole(bits).unwrap_or_default()).collect();
         Some(table)
     }
 
     /// The length and the symbol of the code with which these 16 bits begin.
+    #[inline]
     fn find(&self, bits: u32) -> Option<(u32, u8)> {
         let (length, symbol) = self.short[(bits >> (16 - LOOK)) as usize];
         if length > 0 {
@@ -68,7 +93,7 @@ pub(super) struct Bits<'a> {
     bytes: &'a [u8],
     /// The position of the first byte that is not in `held` yet.
     at: usize,
-    /// The bits that have been read ahead: `count` bits at the upper end, followed by zeros.
+    /// The bits that have been read ahead: `count` bits at the upper end, followed by bits of the next byte or zeros.
     held: u64,
     count: u32,
     /// Whether there is a marker or the end of the file at `at`.
@@ -80,7 +105,26 @@ impl<'a> Bits<'a> {
         Bits { bytes, at, held: 0, count: 0, ended: false }
     }
 
+    /// Reads ahead until there are more than 56 bits, or up to the end of the data.
+    #[inline]
     fn fill(&mut self) {
+        if let Some(eight) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) {
+            let word = u64::from_be_bytes(*eight);
+            // The upper bit of a byte of `ones` is 1 if that byte of `word` is FF (or, after such a byte, FE).
+            let ones = (!word).wrapping_sub(0x0101_0101_0101_0101) & word & 0x8080_8080_8080_8080;
+            if ones == 0 {
+                let whole = (64 - self.count) / 8;
+                // Bits of the byte after the last whole one may come along. They are read again with their byte.
+                self.held |= word.checked_shr(self.count).unwrap_or(0);
+                self.count += 8 * whole;
+                self.at += whole as usize;
+                return;
+            }
+        }
+        self.fill_bytewise();
+    }
+
+    fn fill_bytewise(&mut self) {
         while self.count <= 56 && !self.ended {
             let byte = match self.bytes.get(self.at) {
                 Some(0xff) => {
@@ -137,6 +181,32 @@ impl<'a> Bits<'a> {
             None if self.count >= 16 => Err(Fault::Damaged),
             _ => Err(Fault::Ended),
         }
+    }
+
+    /// Reads the next code and the number that follows it, and returns the symbol and the number. The lower four bits of
+    /// the symbol are the length of the number (section F.1.2.1 of <https://www.w3.org/Graphics/JPEG/itu-t81.pdf>).
+    #[inline(always)]
+    pub(super) fn coefficient(&mut self, table: &Table) -> Result<(u8, i32), Fault> {
+        // A code and its number have at most 31 bits.
+        if self.count < 32 {
+            self.fill();
+        }
+        let (total, symbol, value) = table.whole[(self.held >> (64 - AHEAD)) as usize];
+        let total = u32::from(total);
+        if total > 0 && total <= self.count {
+            self.drop_bits(total);
+            return Ok((symbol, i32::from(value)));
+        }
+        let Some((length, symbol)) = table.find((self.held >> 48) as u32) else {
+            return Err(if self.count >= 16 { Fault::Damaged } else { Fault::Ended });
+        };
+        let size = u32::from(symbol & 15);
+        if length + size > self.count {
+            return Err(Fault::Ended);
+        }
+        let value = number(self.held << length, size);
+        self.drop_bits(length + size);
+        Ok((symbol, value))
     }
 
     /// Skips to the position after the next marker and returns the marker, if there is one.

@@ -1,8 +1,11 @@
 //! Decodes JPEG files, which may be baseline or progressive, and grey, colour or CMYK.
 
+mod baseline;
 mod blocks;
 mod check;
+mod colour;
 mod huffman;
+mod idct;
 
 use jpeg_encoder::{ColorType, Encoder, EncodingError, SamplingFactor};
 use zune_core::bytestream::ZCursor;
@@ -10,21 +13,74 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
-use super::orientation::orientation_of;
+use super::orientation::{Orientation, orientation_of};
 use super::samples::{Samples, Size, Unreadable, zeros};
+use crate::raster::{Raster, Section};
 use check::{Frame, Segments};
+use colour::{Pixel, Planes};
+
+pub(crate) use idct::nearest;
+
+/// The size of a picture of which a section can be decoded for less than the whole: `[height, width]`. `None` for a picture
+/// that must be decoded whole.
+#[track_caller]
+pub(super) fn size_of_plain(bytes: &[u8]) -> Result<Option<[usize; 2]>, Unreadable> {
+    let start = Segments::new(bytes).start()?;
+    let turned = start.exif().and_then(orientation_of).is_some_and(Orientation::turns);
+    Ok((start.is_plain() && !turned).then_some([start.frame.height, start.frame.width]))
+}
+
+/// Decodes a section of a file for which [`size_of_plain`] returned a size, after checking that `allow` grants the memory
+/// and that the whole file is complete. `None` if its segments are in an unusual order.
+#[track_caller]
+pub(super) fn decode_section(
+    bytes: &[u8],
+    section: Section,
+    allow: impl FnOnce(Size) -> Result<(), Unreadable>,
+) -> Result<Option<Raster>, Unreadable> {
+    let start = Segments::new(bytes).start()?;
+    let Section { height, width, .. } = section;
+    let channels = if start.frame.components.len() == 1 { 1 } else { 3 };
+    allow(Size { width, height, channels: 4, depth: 1, beside: bytes.len() + start.plane_bytes() })?;
+    let Ok(planes) = start.planes(section)? else { return Ok(None) };
+    Ok(Some(Raster { height, width, channels, pixels: colours(&planes, section)? }))
+}
+
+/// The pixels of a section.
+#[track_caller]
+fn colours<P: Pixel + Default>(planes: &Planes, section: Section) -> Result<Vec<P>, Unreadable> {
+    let mut pixels = zeros(section.width * section.height)?;
+    let mut spare = Default::default();
+    for (y, row) in pixels.chunks_exact_mut(section.width).enumerate() {
+        planes.row(section.top + y, section.left, row, &mut spare);
+    }
+    Ok(pixels)
+}
 
 /// Decodes a file, after checking that `allow` grants the memory that it needs and that the file is complete.
 #[track_caller]
 pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unreadable>) -> Result<Samples, Unreadable> {
-    let start = Segments::new(bytes).start()?;
+    let mut start = Segments::new(bytes).start()?;
     let frame = &start.frame;
     let (width, height) = (frame.width, frame.height);
     let coded = frame.components.len();
     let channels = if coded == 1 { 1 } else { 3 };
     // The length of the file is included because the decoder copies the metadata.
-    let beside = bytes.len() + start.bytes().max(coefficients(frame));
+    let beside = bytes.len() + start.bytes().max(coefficients(frame)).max(start.plane_bytes());
     allow(Size { width, height, channels, depth: 1, beside })?;
+    if start.is_plain() {
+        let orientation = start.exif().and_then(orientation_of);
+        match start.planes(Section { top: 0, left: 0, height, width })? {
+            Ok(planes) => {
+                let values = match channels {
+                    1 => colours::<[u8; 1]>(&planes, Section { top: 0, left: 0, height, width })?.into_flattened(),
+                    _ => colours::<[u8; 3]>(&planes, Section { top: 0, left: 0, height, width })?.into_flattened(),
+                };
+                return Ok(Samples { width, height, channels, depth: 1, values, orientation });
+            }
+            Err(unusual) => start = unusual,
+        }
+    }
     start.check()?;
     let out = if channels == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
     let options = DecoderOptions::default()
