@@ -15,6 +15,7 @@ mod byte_symbols;
 mod characters;
 mod letters;
 mod merges;
+mod read;
 mod tokenizer;
 mod train;
 mod windows;
@@ -22,5 +23,6 @@ mod words;
 
 pub use bpe::Bpe;
 pub use characters::{Bytes, Characters};
+pub use read::read_text;
 pub use tokenizer::Tokenizer;
 pub use windows::{TokenWidth, TokenWindows, save_tokens};

@@ -4,7 +4,7 @@
 use std::fs;
 
 use gradus_cpu::CpuBackend;
-use gradus_data::text::{Bpe, Bytes, Characters, TokenWidth, TokenWindows, Tokenizer, save_tokens};
+use gradus_data::text::{Bpe, Bytes, Characters, TokenWidth, TokenWindows, Tokenizer, read_text, save_tokens};
 use gradus_data::{DataLoader, Dataset};
 use gradus_tensor::{Device, ErrorKind};
 use serde_json::Value;
@@ -149,4 +149,18 @@ fn windows_that_cannot_be_are_errors() {
     fs::write(&path, [0; 2]).unwrap();
     assert!(windows.get(1).unwrap_err().to_string().contains("was the file changed"));
     assert!(TokenWindows::open(dir.path(), TokenWidth::U16, 2, 1).is_err());
+}
+
+#[test]
+fn a_file_that_is_no_text_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("text.txt");
+    fs::write(&path, "Grüße\nan alle\n").unwrap();
+    assert_eq!(read_text(&path).unwrap(), "Grüße\nan alle\n");
+    fs::write(&path, b"one\ntwo \xff\n").unwrap();
+    let e = read_text(&path).unwrap_err();
+    assert_eq!(e.kind(), &ErrorKind::Format);
+    assert!(e.to_string().contains("text.txt: byte 8, in line 2, is not UTF-8"), "{e}");
+    assert!(read_text(dir.path()).unwrap_err().to_string().contains("a text file"));
+    assert!(read_text(dir.path().join("none")).unwrap_err().to_string().contains("none"));
 }

@@ -20,6 +20,7 @@
 mod answer;
 pub mod digits;
 mod saved;
+pub mod text;
 
 pub use answer::Answer;
 pub use saved::{Input, Model, Spec, load, write};

@@ -1,0 +1,115 @@
+//! [`Text`]: a trained language model. [`Sizes`]: how large one is.
+
+use gradus_data::text::Tokenizer;
+use gradus_models::{GenerateOptions, Gpt2, Gpt2Config};
+use gradus_nn::{Forward, Init, Module, StateDict, Strict};
+use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Here, Result, Tensor};
+use gradus_train::Outcome;
+use serde::{Deserialize, Serialize};
+
+use super::tokens::Vocabulary;
+use super::writing::{Writing, write_on};
+
+/// The sizes of a language model of the shape of GPT-2. The defaults learn a megabyte of text on two cores within
+/// minutes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sizes {
+    /// Number of blocks. Default 4.
+    pub layers: usize,
+    /// Number of attention heads, which must divide `width`. Default 4.
+    pub heads: usize,
+    /// Number of features of a token. Default 128.
+    pub width: usize,
+    /// The most tokens that the model sees at once. Default 128.
+    pub context: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Sizes { layers: 4, heads: 4, width: 128, context: 128 }
+    }
+}
+
+impl Sizes {
+    /// The configuration of a model with this many tokens, and with this probability of dropout in all places.
+    pub fn config(&self, vocabulary_size: usize, dropout: f64) -> Gpt2Config {
+        Gpt2Config {
+            vocab_size: vocabulary_size,
+            n_positions: self.context,
+            n_embd: self.width,
+            n_layer: self.layers,
+            n_head: self.heads,
+            resid_pdrop: dropout,
+            embd_pdrop: dropout,
+            attn_pdrop: dropout,
+            ..Gpt2Config::default()
+        }
+    }
+}
+
+/// What a model file says of a language model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    /// How large the model is.
+    #[serde(flatten)]
+    pub sizes: Sizes,
+    /// The tokeniser.
+    pub tokenizer: Vocabulary,
+}
+
+/// A trained language model.
+pub struct Text {
+    spec: Spec,
+    model: Gpt2,
+    tokenizer: Box<dyn Tokenizer>,
+    device: Device,
+}
+
+impl Text {
+    /// The model with the weights of `state`, ready to write.
+    #[track_caller]
+    pub(crate) fn from_state(spec: Spec, state: &StateDict, device: &Device) -> Result<Text> {
+        let tokenizer = spec.tokenizer.tokenizer()?;
+        let config = spec.sizes.config(tokenizer.vocabulary_size(), 0.0);
+        let help = "the file was changed, or made by another version; give a model.safetensors of `gradus train text`";
+        // The sizes are compared with the weights first, so that those of a damaged file do not allocate more than it
+        // holds.
+        let shape = |name: &str| state.get(name).map(Tensor::shape);
+        let last = config.n_layer.checked_sub(1).map(|i| format!("transformer.h.{i}.ln_1.weight"));
+        let is_there = shape("transformer.wte.weight") == Some(&[config.vocab_size, config.n_embd])
+            && shape("transformer.wpe.weight") == Some(&[config.n_positions, config.n_embd])
+            && last.is_none_or(|name| shape(&name) == Some(&[config.n_embd]));
+        if !is_there {
+            let Sizes { layers, width, context, .. } = spec.sizes;
+            let m = format!(
+                "the weights are not those of {layers} layers, {} tokens, a width of {width} and a context of {context}",
+                config.vocab_size
+            );
+            return Err(Error::new(ErrorKind::Format, "load", m).help(help));
+        }
+        let mut model = Gpt2::new(config, &mut Init::new(DType::F32, device, &mut Generator::new(0)))?;
+        model.load_state_dict(state, Strict::Yes).map_err(|e| e.help(help))?;
+        model.eval();
+        Ok(Text { spec, model, tokenizer, device: device.clone() })
+    }
+
+    /// How large the model is, and its tokeniser.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Writes on from a prompt, piece by piece. The errors are those of [`write_on`].
+    #[track_caller]
+    pub fn write_on(&mut self, prompt: &str, options: GenerateOptions) -> Result<Writing<'_, Gpt2>> {
+        write_on(&mut self.model, &*self.tokenizer, prompt, &self.device, options)
+    }
+}
+
+/// The task of a language model: the mean cross-entropy, in nats, between its predictions and the next tokens. A batch is
+/// two tensors `[n, length]`, and a sample is one of the `n` sections.
+#[track_caller]
+pub fn next_token_loss<M: Forward>(model: &M, (tokens, next): &(Tensor, Tensor)) -> Result<Outcome> {
+    let logits = model.forward(tokens)?.flatten(0, 1)?;
+    let loss = logits.cross_entropy(&next.flatten(0, 1)?).here()?;
+    Ok(Outcome { loss, samples: tokens.size(0)?, correct: None })
+}
