@@ -34,6 +34,12 @@ pub trait Sample: Send + Sized + 'static {
 
     /// Stacks at least one sample into a batch on `device`. Errors if their shapes differ.
     fn collate(samples: Vec<Self>, device: &Device) -> Result<Self::Batch>;
+
+    /// All tensors of a batch, in a fixed order; `None` if a batch also holds other values, such as texts. A training
+    /// step can be captured only if its batches consist of tensors.
+    fn tensors(_batch: &Self::Batch) -> Option<Vec<&Tensor>> {
+        None
+    }
 }
 
 /// The samples are stacked along a new first axis.
@@ -43,6 +49,10 @@ impl Sample for Tensor {
     #[track_caller]
     fn collate(samples: Vec<Self>, _: &Device) -> Result<Tensor> {
         Tensor::stack(&samples.iter().collect::<Vec<_>>(), 0)
+    }
+
+    fn tensors(batch: &Tensor) -> Option<Vec<&Tensor>> {
+        Some(vec![batch])
     }
 }
 
@@ -58,6 +68,10 @@ impl Sample for Image {
         let mut pixels = HostVec::with_capacity(device.backend(), "collate", count)?;
         samples.iter().try_for_each(|s| pixels.extend("collate", s.pixels().iter().copied())).here()?;
         Tensor::from_vec(pixels, [samples.len(), first[0], first[1], first[2]], device)
+    }
+
+    fn tensors(batch: &Tensor) -> Option<Vec<&Tensor>> {
+        Some(vec![batch])
     }
 }
 
@@ -101,6 +115,10 @@ macro_rules! numbers {
                 let n = samples.len();
                 Tensor::from_vec(samples, [n], device)
             }
+
+            fn tensors(batch: &Tensor) -> Option<Vec<&Tensor>> {
+                Some(vec![batch])
+            }
         }
 
         /// A batch is `[n, len]`. For samples of different lengths, use [`Sequence`](crate::Sequence).
@@ -116,6 +134,10 @@ macro_rules! numbers {
                         .help("pad or cut them to one length, or make each a `Sequence`, which is padded"));
                 }
                 Tensor::from_vec(samples.concat(), [samples.len(), len], device)
+            }
+
+            fn tensors(batch: &Tensor) -> Option<Vec<&Tensor>> {
+                Some(vec![batch])
             }
         }
     )* };
@@ -144,6 +166,12 @@ macro_rules! tuples {
                     $($list.push($part);)*
                 }
                 Ok(($($t::collate($list, device)?,)*))
+            }
+
+            fn tensors(($($part,)*): &Self::Batch) -> Option<Vec<&Tensor>> {
+                let mut all = vec![];
+                $(all.extend($t::tensors($part)?);)*
+                Some(all)
             }
         }
     )* };

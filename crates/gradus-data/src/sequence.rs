@@ -70,4 +70,8 @@ impl<T: Element + PartialEq> Sample for Sequence<T> {
             mask: Tensor::from_vec(mask, [n, longest], device)?,
         })
     }
+
+    fn tensors(batch: &Padded) -> Option<Vec<&Tensor>> {
+        Some(vec![&batch.values, &batch.lengths, &batch.mask])
+    }
 }

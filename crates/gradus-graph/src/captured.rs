@@ -224,17 +224,21 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
     ) -> Result<(Vec<Tensor>, D)> {
         self.log("a call is traced: two traces are compared");
         let Recorded { results, data, trace } = self.record(f, inputs)?;
-        let planned = trace.and_then(|trace| {
-            if *known != data {
-                return Ok((Err(other_data(known, &data)), trace));
+        let trace = match trace {
+            Ok(trace) => trace,
+            Err(e) => {
+                self.refused(Some(key), e)?;
+                return Ok((results, data));
             }
-            let plan = agree(before, &trace).map(|graph| planned(graph, before, &trace, inputs));
-            Ok((plan, trace))
-        });
-        let progress = match planned {
-            Ok((Ok(plan), trace)) => Progress::Ready(Box::new(plan), Box::new(trace), data.clone()),
-            Ok((Err(_), trace)) if count + 1 < TRACES => Progress::Traced(Box::new(trace), data.clone(), count + 1),
-            Ok((Err(e), _)) | Err(e) => {
+        };
+        let graph = if *known == data { agree(before, &trace) } else { Err(other_data(known, &data)) };
+        let progress = match graph {
+            Ok(graph) => {
+                let plan = planned(graph, before, &trace, inputs);
+                Progress::Ready(Box::new(plan), Box::new(trace), data.clone())
+            }
+            Err(_) if count + 1 < TRACES => Progress::Traced(Box::new(trace), data.clone(), count + 1),
+            Err(e) => {
                 self.refused(Some(key), e)?;
                 return Ok((results, data));
             }

@@ -66,6 +66,14 @@ pub(crate) fn sample(input: &DeriveInput) -> Result<TokenStream> {
                     #(#members: <#types as #root::Sample>::collate(#lists, device).map_err(|e| e.note(#notes))?,)*
                 })
             }
+
+            fn tensors(
+                batch: &Self::Batch,
+            ) -> ::core::option::Option<::std::vec::Vec<&#root::derive::Tensor>> {
+                let mut all = ::std::vec::Vec::new();
+                #(all.extend(<#types as #root::Sample>::tensors(&batch.#members)?);)*
+                ::core::option::Option::Some(all)
+            }
         }
     })
 }

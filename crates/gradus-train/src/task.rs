@@ -15,14 +15,23 @@ pub struct Outcome {
     pub loss: Tensor,
     /// The number of samples in the batch.
     pub samples: usize,
-    /// The number of correct answers, if the task counts them.
-    pub correct: Option<usize>,
+    /// The number of correct answers, a tensor of one element, if the task counts them. It is read after the step, so
+    /// that counting does not keep a step from being captured.
+    pub correct: Option<Tensor>,
 }
 
 /// What a model `M` is trained to do with batches `B`. A function `|model, batch| -> Result<Outcome>` is a task too.
 pub trait Task<M: ?Sized, B> {
     /// Runs the model on a batch.
     fn run(&self, model: &M, batch: &B) -> Result<Outcome>;
+
+    /// Whether [`run`](Task::run) does the same operations for all batches of the same shapes, as long as the model is
+    /// the same. If so, the [trainer](crate::Trainer) captures its step: after two steps it repeats their operations, and
+    /// no longer calls `run`. A function that captures no variables is such a task. By default, others are not, since
+    /// variables may change.
+    fn is_fixed(&self) -> bool {
+        false
+    }
 
     /// The reason why the loss of this batch is not finite, if the batch reveals it.
     fn diagnose(&self, _batch: &B) -> Option<String> {
@@ -34,6 +43,10 @@ impl<M: ?Sized, B, F: Fn(&M, &B) -> Result<Outcome>> Task<M, B> for F {
     #[track_caller]
     fn run(&self, model: &M, batch: &B) -> Result<Outcome> {
         self(model, batch)
+    }
+
+    fn is_fixed(&self) -> bool {
+        size_of::<F>() == 0
     }
 }
 
@@ -60,6 +73,10 @@ impl<M: Forward + ?Sized> Task<M, (Tensor, Tensor)> for Classification {
         Ok(Outcome { loss, samples, correct: Some(correct) })
     }
 
+    fn is_fixed(&self) -> bool {
+        true
+    }
+
     fn diagnose(&self, (input, _): &(Tensor, Tensor)) -> Option<String> {
         let values = input.to_dtype(DType::F64).ok()?.to_vec::<f64>().ok()?;
         let row = values.len() / input.shape().first().copied().unwrap_or(1).max(1);
@@ -70,10 +87,9 @@ impl<M: Forward + ?Sized> Task<M, (Tensor, Tensor)> for Classification {
 
 /// The number of rows whose largest logit is that of their label.
 #[track_caller]
-fn agreeing(logits: &Tensor, labels: &Tensor) -> Result<usize> {
-    let predicted = logits.detach().argmax(1, false)?.to_dtype(DType::I64)?.to_vec::<i64>()?;
-    let labels = labels.to_dtype(DType::I64)?.to_vec::<i64>()?;
-    Ok(labels.iter().zip(&predicted).filter(|(label, predicted)| label == predicted).count())
+fn agreeing(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    let predicted = logits.detach().argmax(1, false)?.to_dtype(DType::I64)?;
+    predicted.eq(&labels.to_dtype(DType::I64)?)?.sum_all()
 }
 
 impl Classification {
@@ -124,7 +140,7 @@ where
         for batch in self.epoch(0)?.take(batches.unwrap_or(usize::MAX)) {
             let outcome = task.run(model, &batch.here()?).here()?;
             let loss = outcome.loss.item()?;
-            tally.add(&outcome, loss);
+            tally.add(&Counts::of(&outcome)?, loss);
         }
         if tally.samples == 0 {
             let e = Error::argument("evaluate", "the dataset is empty");
@@ -147,6 +163,26 @@ where
     Validation::evaluate(loader, model, task, None)
 }
 
+/// The numbers of samples and of correct answers of a batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counts {
+    pub(crate) samples: usize,
+    correct: Option<usize>,
+}
+
+impl Counts {
+    #[track_caller]
+    pub(crate) fn of(outcome: &Outcome) -> Result<Self> {
+        Self::new(outcome.samples, outcome.correct.as_ref())
+    }
+
+    #[track_caller]
+    pub(crate) fn new(samples: usize, correct: Option<&Tensor>) -> Result<Self> {
+        let correct = correct.map(|count| count.detach().item()).transpose()?;
+        Ok(Counts { samples, correct: correct.map(|count| count as usize) })
+    }
+}
+
 /// Sums over the batches of an epoch.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
@@ -157,12 +193,12 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn add(&mut self, outcome: &Outcome, loss: f64) {
-        self.samples += outcome.samples;
-        self.loss += loss * outcome.samples as f64;
-        if let Some(correct) = outcome.correct {
+    pub(crate) fn add(&mut self, counts: &Counts, loss: f64) {
+        self.samples += counts.samples;
+        self.loss += loss * counts.samples as f64;
+        if let Some(correct) = counts.correct {
             self.correct += correct;
-            self.counted += outcome.samples;
+            self.counted += counts.samples;
         }
     }
 

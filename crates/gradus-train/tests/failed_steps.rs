@@ -18,14 +18,14 @@ struct Training {
     loader: DataLoader<TensorDataset>,
 }
 
-/// A training run with running statistics, random numbers and moments. The last of its three batches contains the
+/// A training run with running statistics, random numbers and moments. The last of its five batches contains the
 /// number `last`; if that is NaN, so is the loss.
 fn training(device: &Device, last: f32) -> Training {
     let mut generator = Generator::new(5);
-    let mut x = Tensor::randn([6, 3], DType::F32, device, &mut generator).unwrap().to_vec::<f32>().unwrap();
-    x[17] = last;
-    let x = Tensor::from_vec(x, [6, 3], device).unwrap();
-    let y = Tensor::from_vec([0i64, 1, 1, 0, 1, 0], [6], device).unwrap();
+    let mut x = Tensor::randn([10, 3], DType::F32, device, &mut generator).unwrap().to_vec::<f32>().unwrap();
+    x[29] = last;
+    let x = Tensor::from_vec(x, [10, 3], device).unwrap();
+    let y = Tensor::from_vec([0i64, 1, 1, 0, 1, 0, 0, 1, 0, 1], [10], device).unwrap();
     let loader = DataLoader::new(TensorDataset::new(x, y).unwrap(), device).batch_size(2).build().unwrap();
     let drop = Dropout::new(0.25, &mut generator).unwrap();
     let init = &mut Init::new(DType::F32, device, &mut generator);
@@ -70,7 +70,7 @@ impl Training {
 #[test]
 fn whichever_call_fails_the_steps_before_it_are_whole_and_the_one_that_failed_left_nothing() {
     let (backend, device) = Failing::device();
-    let after: Vec<Bits> = (0..=3)
+    let after: Vec<Bits> = (0..=5)
         .map(|steps| {
             let mut training = training(&device, 1.0);
             if steps > 0 {
@@ -79,13 +79,13 @@ fn whichever_call_fails_the_steps_before_it_are_whole_and_the_one_that_failed_le
             training.bits()
         })
         .collect();
-    let (mut failures, mut unfinished) = ([0; 3], 0);
+    let (mut failures, mut unfinished) = ([0; 5], 0);
     for n in 1.. {
         let mut training = training(&device, 1.0);
         let ((done, error), failed) = backend.at(n, || training.run(0));
         let Some(name) = failed else {
-            assert_eq!((done, error.as_str()), (3, ""));
-            assert_eq!(training.bits(), after[3]);
+            assert_eq!((done, error.as_str()), (5, ""));
+            assert_eq!(training.bits(), after[5]);
             break;
         };
         assert!(error.contains("this call fails"), "call {n}, {name}: {error}");
@@ -98,17 +98,17 @@ fn whichever_call_fails_the_steps_before_it_are_whole_and_the_one_that_failed_le
         assert_eq!(training.bits(), after[done], "call {n}, {name}: {error}");
     }
     assert!(failures.iter().all(|&count| count > 30), "{failures:?}");
-    // One call for each of the four parameters in each of three steps.
-    assert_eq!(unfinished, 12);
+    // One call for each of the four parameters in each of five steps.
+    assert_eq!(unfinished, 20);
 }
 
 #[test]
 fn a_loss_that_is_not_finite_leaves_the_statistics_of_the_step_before() {
     let (_, device) = Failing::device();
     let mut whole = training(&device, 1.0);
-    whole.run(2);
+    whole.run(4);
     let mut broken = training(&device, f32::NAN);
     let (done, error) = broken.run(0);
-    assert!(done == 2 && error.contains("epoch 1, step 3"), "{error}");
+    assert!(done == 4 && error.contains("epoch 1, step 5"), "{error}");
     assert_eq!(broken.bits(), whole.bits());
 }

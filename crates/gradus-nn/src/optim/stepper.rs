@@ -278,6 +278,7 @@ impl<R: Rule> Stepper<R> {
             let values = group.members[work.member].parameter.values();
             let target = work.state.master.as_ref().map_or(values, |m| &m.values);
             let rates = group.rates(&self.factor, &work.state);
+            // At most a tensor or two.
             let scratch = (0..self.rule.scratch()).map(|_| target.zeros_like()).collect::<Result<Vec<_>>>()?;
             let all: Vec<Tensor>;
             let slots = if scratch.is_empty() {

@@ -7,10 +7,12 @@ use gradus_nn::{Module, Optimizer};
 use gradus_tensor::{Error, Here, Result};
 
 use super::early_stopping::Monitor;
+use super::failure::Failure;
 use super::options::{OnNonFinite, Trainer};
+use super::passes::Passes;
 use super::progress::Progress;
 use super::saving::Saving;
-use super::step::{Failure, explained};
+use super::step::explained;
 use crate::{EpochReport, Event, Logger, Run, StepReport, Task, Validation};
 
 /// The number of steps in a row that may be skipped because they are not finite.
@@ -74,6 +76,7 @@ impl Trainer {
         let mut saving = self.open(model, optimizer, train.device(), &settings)?;
         let resumed = saving.as_mut().and_then(|saving| saving.resumed.take());
         tell(Event::Start { epochs, steps: batches.div_ceil(self.accumulate), samples: train.samples() }).here()?;
+        let mut passes = Passes::new(self, &*optimizer, task, D::Item::tensors);
         let goes_on = resumed.is_some();
         let (mut progress, mut run) = resumed.unwrap_or_default();
         progress.epoch = progress.epoch.max(1);
@@ -85,6 +88,7 @@ impl Trainer {
             let epoch = progress.epoch;
             tell(Event::EpochStart { epoch }).here()?;
             model.train();
+            passes.recheck();
             let (start, before) = (Instant::now(), progress.seconds_of_epoch);
             let mut rest =
                 train.epoch_from(epoch as u64, progress.batches)?.take(batches.saturating_sub(progress.batches));
@@ -97,7 +101,7 @@ impl Trainer {
                 if group.is_empty() || self.stopped() {
                     break;
                 }
-                match self.step_at(self.schedule.factor(run.steps), model, optimizer, task, &group) {
+                match self.step_at(self.schedule.factor(run.steps), model, optimizer, task, &group, &mut passes) {
                     Ok(done) => {
                         let (samples, loss) = (done.tally.samples, done.loss);
                         progress.tally.merge(&done.tally);
@@ -140,6 +144,7 @@ impl Trainer {
                         run.skipped += 1;
                         if let (OnNonFinite::RollBack, Some(saving)) = (self.on_non_finite, &saving) {
                             self.roll_back(saving, model, optimizer)?;
+                            passes.clear();
                         }
                         tell(Event::Skipped { epoch, step: at.1, value: trouble.value }).here()?;
                     }
@@ -183,6 +188,7 @@ impl Trainer {
         run.stopped_early = progress.is_done;
         run.stopped = !run.stopped_early && progress.epoch <= epochs;
         saving.map_or(Ok(()), Saving::finish)?;
+        passes.log();
         tell(Event::End(&run)).here()?;
         Ok(run)
     }

@@ -4,8 +4,9 @@ use gradus_data::{DataLoader, Dataset, Sample};
 use gradus_nn::{Module, Optimizer};
 use gradus_tensor::{Error, Here, Result};
 
+use super::failure::Failure;
 use super::options::Trainer;
-use super::step::Failure;
+use super::passes::Passes;
 use crate::{Checkpoint, Task};
 
 /// The decay of older losses in the smoothed loss.
@@ -126,6 +127,7 @@ impl Trainer {
         D::Item: Sample,
         T: Task<M, <D::Item as Sample>::Batch> + ?Sized,
     {
+        let mut passes = Passes::new(self, &*optimizer, task, D::Item::tensors);
         // At most `steps` points.
         let mut curve: Vec<LrPoint> = Vec::new();
         let (mut epoch, mut batches) = (1, train.epoch(1)?);
@@ -141,7 +143,7 @@ impl Trainer {
                 next => next,
             };
             let Some(batch) = next else { break };
-            let done = self.step_at(lr / base, model, optimizer, task, &[batch?]);
+            let done = self.step_at(lr / base, model, optimizer, task, &[batch?], &mut passes);
             let loss = match done {
                 Ok(done) => done.loss,
                 Err(Failure::NonFinite(_)) => break,

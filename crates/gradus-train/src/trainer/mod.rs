@@ -1,10 +1,12 @@
 //! [`Trainer`]: trains a model step by step, in epochs.
 
 mod early_stopping;
+mod failure;
 mod fit;
 mod lr_finder;
 mod options;
 mod overfit;
+mod passes;
 mod progress;
 mod saving;
 mod step;

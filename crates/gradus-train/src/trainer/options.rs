@@ -61,6 +61,8 @@ pub struct Trainer {
     pub(super) config: BTreeMap<String, String>,
     pub(super) states: Vec<OwnState>,
     pub(super) fast_dev_run: bool,
+    /// Whether steps are captured; `None` if that depends on the task.
+    pub(super) captures: Option<bool>,
     pub(super) disk: Arc<dyn Disk>,
 }
 
@@ -103,6 +105,7 @@ impl Trainer {
             config: BTreeMap::new(),
             states: Vec::new(),
             fast_dev_run: false,
+            captures: None,
             disk: Arc::new(Os),
         })
     }
@@ -236,6 +239,26 @@ impl Trainer {
     /// calls.
     pub fn fast_dev_run(mut self) -> Self {
         self.fast_dev_run = true;
+        self
+    }
+
+    /// Runs each step operation by operation. By default, steps are captured if the task says that it
+    /// [is fixed](crate::Task::is_fixed), and if batches consist of tensors: after two steps on batches of the same shapes,
+    /// further steps repeat the forward and backward passes of these, which is faster and computes the same bits on the
+    /// CPU. At the start of each epoch, one step for each shape runs the task again, and if its operations have changed,
+    /// they are captured anew. With `GRADUS_LOG=graph`, a line says why steps are not captured.
+    ///
+    /// Choose this if the model or the task uses host values that change within an epoch, or has effects of its own, such
+    /// as printing. Reading a tensor on the host in a task is noticed and needs no choice.
+    pub fn eager(mut self) -> Self {
+        self.captures = Some(false);
+        self
+    }
+
+    /// Captures steps even if the task does not say that it [is fixed](crate::Task::is_fixed). The variables that it
+    /// captures must not change within an epoch.
+    pub fn captured(mut self) -> Self {
+        self.captures = Some(true);
         self
     }
 

@@ -4,8 +4,10 @@ use gradus_data::{DataLoader, Dataset, Sample};
 use gradus_nn::{Module, Optimizer};
 use gradus_tensor::{Error, Result};
 
+use super::failure::Failure;
 use super::options::Trainer;
-use super::step::{Failure, explained};
+use super::passes::Passes;
+use super::step::explained;
 use crate::Task;
 
 impl Trainer {
@@ -36,11 +38,12 @@ impl Trainer {
         };
         let batch = [batch?];
         let factor = optimizer.lr_factor();
+        let mut passes = Passes::new(self, &*optimizer, task, D::Item::tensors);
         model.train();
         // At most `steps` numbers.
         let mut losses = Vec::new();
         for step in 0..steps {
-            match self.step_at(factor, model, optimizer, task, &batch) {
+            match self.step_at(factor, model, optimizer, task, &batch, &mut passes) {
                 Ok(done) => losses.push(done.loss),
                 Err(Failure::Other(e)) => return Err(e),
                 Err(Failure::NonFinite(trouble)) => {

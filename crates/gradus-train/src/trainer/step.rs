@@ -5,7 +5,9 @@ use gradus_tensor::{
     Error, ErrorKind, Gradients, Here, Result, all_or_nothing, autograd::NonFiniteReport, find_nonfinite,
 };
 
+use super::failure::{Failure, NonFinite};
 use super::options::{OnNonFinite, Trainer};
+use super::passes::{Passes, Place};
 use crate::Task;
 use crate::task::Tally;
 
@@ -18,27 +20,6 @@ pub(super) struct Stepped {
     pub(super) grad_norm: Option<f64>,
 }
 
-/// Why a step failed.
-pub(super) enum Failure {
-    /// A loss or a gradient is not finite. The step has changed nothing.
-    NonFinite(NonFinite),
-    Other(Error),
-}
-
-impl From<Error> for Failure {
-    fn from(e: Error) -> Self {
-        Failure::Other(e)
-    }
-}
-
-/// A loss, or a norm of gradients, that is not finite.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct NonFinite {
-    pub(super) value: f64,
-    /// The index of the batch in the step that has this loss; `None` if the gradients are not finite.
-    pub(super) batch: Option<usize>,
-}
-
 impl Trainer {
     /// Makes one step from these batches with this factor on the learning rate. If it fails, nothing has changed.
     #[track_caller]
@@ -49,6 +30,7 @@ impl Trainer {
         optimizer: &mut dyn Optimizer,
         task: &T,
         batches: &[B],
+        passes: &mut Passes<B>,
     ) -> std::result::Result<Stepped, Failure>
     where
         M: Module + ?Sized,
@@ -59,36 +41,30 @@ impl Trainer {
             let refuse = |e: &'static str| Err(Error::argument("trainer", e));
             let (mut tally, mut total): (Tally, Option<Gradients>) = (Tally::default(), None);
             // The loss of the last batch, the number of samples of the first batch, and that of all batches.
-            let (mut last, mut first, mut samples) = (0.0, 0.0, 0.0);
-            for (i, batch) in batches.iter().enumerate() {
-                let outcome = task.run(model, batch)?;
-                let value = outcome.loss.item()?;
-                if !value.is_finite() {
-                    trouble = Some(NonFinite { value, batch: Some(i) });
-                    return refuse("the loss is not finite");
-                }
-                let own = outcome.samples.max(1) as f64;
-                (first, samples) = (if i == 0 { own } else { first }, samples + own);
-                // Each batch is weighted by its number of samples. The total is known only after the last batch. Until
-                // then, all batches are assumed to be as large as the first, which is usually true; otherwise the
-                // gradients are rescaled at the end.
-                let loss = match batches.len() {
-                    1 => outcome.loss.clone(),
-                    n if own == first => outcome.loss.div(n as f64)?,
-                    n => outcome.loss.mul(own / first / n as f64)?,
+            let (mut last, mut first, mut samples) = (0.0, 0, 0);
+            for (index, batch) in batches.iter().enumerate() {
+                let place = Place { index, of: batches.len(), first };
+                let passed = match passes.run(&*model, task, batch, place) {
+                    Ok(passed) => passed,
+                    Err(Failure::NonFinite(found)) => {
+                        trouble = Some(found);
+                        return refuse("the loss is not finite");
+                    }
+                    Err(Failure::Other(e)) => return Err(e),
                 };
-                let gradients = loss.backward()?;
+                let own = passed.counts.samples.max(1);
+                (first, samples) = (if index == 0 { own } else { first }, samples + own);
                 match &mut total {
-                    Some(total) => total.add(gradients)?,
-                    None => total = Some(gradients),
+                    Some(total) => total.add(passed.gradients)?,
+                    None => total = Some(passed.gradients),
                 }
-                tally.add(&outcome, value);
-                last = value;
+                tally.add(&passed.counts, passed.loss);
+                last = passed.loss;
             }
             let Some(mut gradients) = total else { return refuse("a step has no batches") };
-            let as_counted = first * batches.len() as f64;
+            let as_counted = first * batches.len();
             if as_counted != samples {
-                gradients.scale(as_counted / samples)?;
+                gradients.scale(as_counted as f64 / samples as f64)?;
             }
             let grad_norm = match self.clip(&mut gradients, optimizer)? {
                 Some(value) if !value.is_finite() => {

@@ -1,0 +1,178 @@
+//! [`Passes`]: the forward and backward pass of a batch, replayed where that is possible.
+
+use std::sync::Arc;
+
+use gradus_graph::Captured;
+use gradus_nn::{Module, Optimizer, Parameter};
+use gradus_tensor::backend::log;
+use gradus_tensor::{Error, Gradients, Here, Result, Tensor, ops};
+
+use super::failure::{Failure, NonFinite};
+use super::options::Trainer;
+use crate::Task;
+use crate::task::Counts;
+
+/// The tensors of a batch, if it consists of nothing else.
+pub(super) type TensorsOf<B> = fn(&B) -> Option<Vec<&Tensor>>;
+
+/// The batch of a step that a pass is for: its index, the number of batches, and the number of samples of the first.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) index: usize,
+    pub(super) of: usize,
+    pub(super) first: usize,
+}
+
+/// What a pass computed.
+pub(super) struct Passed {
+    pub(super) loss: f64,
+    pub(super) counts: Counts,
+    pub(super) gradients: Gradients,
+}
+
+/// The host values of a pass, which a replay repeats.
+#[derive(Debug, Clone, PartialEq)]
+struct Fixed {
+    samples: usize,
+    counts_correct: bool,
+    /// Whether each parameter of the optimiser has a gradient.
+    has_gradient: Arc<[bool]>,
+}
+
+/// Runs passes, and replays them once two of them did the same.
+pub(super) struct Passes<B> {
+    /// `None` if passes run eagerly.
+    captured: Option<Captured<Fixed>>,
+    parameters: Vec<Parameter>,
+    tensors: TensorsOf<B>,
+}
+
+impl<B> Passes<B> {
+    pub(super) fn new<M, T>(trainer: &Trainer, optimizer: &dyn Optimizer, task: &T, tensors: TensorsOf<B>) -> Self
+    where
+        M: Module + ?Sized,
+        T: Task<M, B> + ?Sized,
+    {
+        let wanted = trainer.captures.unwrap_or(true);
+        let may = trainer.captures.is_some() || task.is_fixed();
+        if wanted && !may {
+            eager("the task may hold values that change; it says that they do not by Task::is_fixed");
+        }
+        let captured = (wanted && may).then(Captured::or_eager);
+        Passes { captured, parameters: optimizer.parameters(), tensors }
+    }
+
+    /// Checks the replays against the model and the task again, which may have changed between two epochs.
+    pub(super) fn recheck(&mut self) {
+        self.captured.iter_mut().for_each(Captured::recheck);
+    }
+
+    /// Forgets what was traced, because the state was replaced.
+    pub(super) fn clear(&mut self) {
+        self.captured.iter_mut().for_each(Captured::clear);
+    }
+
+    /// Prints how many passes were replayed, if `GRADUS_LOG` lists `graph`.
+    pub(super) fn log(&self) {
+        if let Some(captured) = self.captured.as_ref().filter(|_| log::wanted("graph")) {
+            log::print(&format!("trainer: {} passes were replayed", captured.replays()));
+        }
+    }
+
+    /// Runs the pass of a batch.
+    #[track_caller]
+    pub(super) fn run<M, T>(
+        &mut self,
+        model: &M,
+        task: &T,
+        batch: &B,
+        place: Place,
+    ) -> std::result::Result<Passed, Failure>
+    where
+        M: Module + ?Sized,
+        T: Task<M, B> + ?Sized,
+    {
+        let inputs = self.captured.as_ref().and_then(|_| (self.tensors)(batch));
+        let (Some(captured), Some(inputs)) = (&mut self.captured, inputs) else {
+            if self.captured.take().is_some() {
+                eager("a batch holds more than tensors");
+            }
+            let outcome = task.run(model, batch)?;
+            let loss = finite(outcome.loss.item()?, place)?;
+            let gradients = weighted(&outcome.loss, outcome.samples, place)?.backward()?;
+            return Ok(Passed { loss, counts: Counts::of(&outcome)?, gradients });
+        };
+        let parameters = &self.parameters;
+        // The gradients of a pass that ran. Those of a replay are made from its results.
+        let mut made = None;
+        let (results, fixed) = captured.call(form(place), &inputs, |_| {
+            let outcome = task.run(model, batch)?;
+            let gradients = weighted(&outcome.loss, outcome.samples, place)?.backward()?;
+            let found: Vec<Option<&Tensor>> = parameters.iter().map(|p| gradients.get(p.tensor())).collect();
+            if found.iter().all(Option::is_none) {
+                ops::refuse(|| Error::argument("trainer", "no parameter of the optimiser has a gradient"))?;
+            }
+            let mut results = vec![outcome.loss.detach()];
+            results.extend(outcome.correct.iter().map(Tensor::detach));
+            results.extend(found.iter().flatten().map(|g| g.detach()));
+            let fixed = Fixed {
+                samples: outcome.samples,
+                counts_correct: outcome.correct.is_some(),
+                has_gradient: found.iter().map(Option::is_some).collect(),
+            };
+            made = Some(gradients);
+            Ok((results, fixed))
+        })?;
+        let mut results = results.into_iter();
+        let mut next = || results.next().ok_or_else(|| Error::argument("trainer", "a replay has too few results"));
+        let loss = finite(next()?.item()?, place)?;
+        let correct = fixed.counts_correct.then(&mut next).transpose()?;
+        let counts = Counts::new(fixed.samples, correct.as_ref())?;
+        let gradients = match made {
+            Some(gradients) => gradients,
+            None => {
+                let mut gradients = Gradients::default();
+                for (p, _) in self.parameters.iter().zip(fixed.has_gradient.iter()).filter(|(_, has)| **has) {
+                    gradients.insert(p.tensor(), next()?)?;
+                }
+                gradients
+            }
+        };
+        Ok(Passed { loss, counts, gradients })
+    }
+}
+
+/// Prints why steps run eagerly, if `GRADUS_LOG` lists `graph`.
+fn eager(why: &str) {
+    if log::wanted("graph") {
+        log::print(&format!("trainer: steps run eagerly: {why}"));
+    }
+}
+
+/// The loss, or the failure of a loss that is not finite.
+fn finite(value: f64, place: Place) -> std::result::Result<f64, Failure> {
+    if value.is_finite() { Ok(value) } else { Err(Failure::NonFinite(NonFinite { value, batch: Some(place.index) })) }
+}
+
+/// The share of a batch's loss in that of its step. Each batch is weighted by its number of samples. The total is known
+/// only after the last batch. Until then, all batches are assumed to be as large as the first, which is usually true;
+/// otherwise the gradients are rescaled at the end.
+#[track_caller]
+fn weighted(loss: &Tensor, samples: usize, place: Place) -> Result<Tensor> {
+    let own = samples.max(1);
+    let first = if place.index == 0 { own } else { place.first };
+    match place.of {
+        1 => Ok(loss.clone()),
+        n if own == first => loss.div(n as f64).here(),
+        n => loss.mul(own as f64 / first as f64 / n as f64).here(),
+    }
+}
+
+/// A number that differs between passes whose losses are weighted differently although their batches have equal shapes.
+fn form(place: Place) -> u64 {
+    match (place.of, place.index) {
+        (1, _) => 0,
+        (n, 0) => (n as u64) << 40,
+        (n, _) => (n as u64) << 40 | (place.first as u64 + 1),
+    }
+}
