@@ -9,7 +9,8 @@ use gradus_graph::capture;
 use gradus_nn::{
     Adadelta, AdadeltaConfig, Adagrad, AdagradConfig, Adam, AdamConfig, AdamW, Adamax, AdamaxConfig, Forward, Init,
     Lamb, LambConfig, Linear, Lion, LionConfig, Module, Muon, MuonConfig, NAdam, NAdamConfig, Optimizer, Parameter,
-    RAdam, RAdamConfig, RmsProp, RmsPropConfig, Schedule, Sequential, Sgd, SgdConfig, Tanh,
+    RAdam, RAdamConfig, RmsProp, RmsPropConfig, Schedule, Sequential, Sgd, SgdConfig, Tanh, clip_grad_norm,
+    clip_grad_norm_on_device,
 };
 use gradus_tensor::{DType, Device, Generator, Result, Tensor};
 
@@ -84,6 +85,34 @@ fn optimisers_step_as_eagerly() {
     }
     let muon: Make = |p| Ok(Box::new(Muon::new(p, MuonConfig { lr: 0.02, ..Default::default() })?));
     compare("Muon", muon, |name| name.ends_with("weight"));
+}
+
+#[test]
+fn gradients_are_clipped_in_a_captured_step() {
+    let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
+    let (eager, captured) = (model(&device), model(&device));
+    let config = AdamConfig { lr: 0.02, ..Default::default() };
+    let mut a = AdamW::new(eager.named_parameters(), config).unwrap();
+    let mut b = AdamW::new(captured.named_parameters(), config).unwrap();
+    let parameters = captured.parameters();
+    let mut step = capture(|x| {
+        let mut gradients = captured.forward(&x[0])?.cross_entropy(&x[1])?.backward()?;
+        let norm = clip_grad_norm_on_device(&mut gradients, &parameters, 0.4)?;
+        b.step(&gradients)?;
+        Ok(vec![norm])
+    });
+    let (mut below, mut above) = (0, 0);
+    for i in 0..12 {
+        let x = Tensor::randn([4, 3], DType::F32, &device, &mut Generator::new(i)).unwrap();
+        let y = Tensor::from_vec(vec![0i64, 1, 1, 0], [4], &device).unwrap();
+        let mut gradients = eager.forward(&x).unwrap().cross_entropy(&y).unwrap().backward().unwrap();
+        let norm = clip_grad_norm(&mut gradients, &eager.parameters(), 0.4).unwrap();
+        a.step(&gradients).unwrap();
+        assert_eq!(step.call(&[&x, &y]).unwrap()[0].item().unwrap().to_bits(), norm.to_bits(), "step {i}");
+        assert_eq!(bits(&captured.state_dict().unwrap()), bits(&eager.state_dict().unwrap()), "step {i}");
+        *if norm < 0.4 { &mut below } else { &mut above } += 1;
+    }
+    assert!(step.replays() >= 9 && below > 0 && above > 0, "{} replays, {below}, {above}", step.replays());
 }
 
 #[test]

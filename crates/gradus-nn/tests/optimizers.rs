@@ -6,9 +6,9 @@ mod common;
 use common::{assert_close, device, gradients, named, parameter};
 use gradus_nn::{
     Adam, AdamConfig, AdamW, Group, NonFinite, Optimizer, Parameter, Schedule, Sgd, SgdConfig, Strict, clip_grad_norm,
-    clip_grad_value,
+    clip_grad_norm_on_device, clip_grad_value,
 };
-use gradus_tensor::{DType, ErrorKind, Result, Tensor};
+use gradus_tensor::{DType, ErrorKind, Generator, Gradients, Result, Tensor};
 
 #[test]
 fn a_step_over_a_value_that_a_graph_insists_on_changes_nothing() {
@@ -146,6 +146,47 @@ fn the_norm_is_found_whatever_its_size() -> Result<()> {
     let p = Parameter::new(Tensor::full([4], 1000.0, DType::F16, &device)?)?;
     let mut found = p.square()?.mul(0.5)?.sum_all()?.backward()?;
     assert_eq!(clip_grad_norm(&mut found, std::slice::from_ref(&p), 1.0)?, 2000.0);
+    Ok(())
+}
+
+#[test]
+fn clipping_on_the_device_has_the_bits_of_clipping_on_the_host() -> Result<()> {
+    let device = device();
+    for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16] {
+        for scale in [0.0, 1e-30, 1e-12, 1e-3, 1.0, 3e2, 1e25] {
+            let scale = if dtype == DType::F16 { f64::min(scale, 3e2) } else { scale };
+            let p = |shape: &[usize], seed| {
+                let x = Tensor::randn(shape, DType::F64, &device, &mut Generator::new(seed))?.mul(scale)?;
+                Parameter::new(x.to_dtype(dtype)?)
+            };
+            let list = [p(&[7, 5], 1)?, p(&[3], 2)?, p(&[0], 3)?, p(&[1000], 4)?];
+            let make = || {
+                let mut found = Gradients::default();
+                list.iter().try_for_each(|p| found.insert(p.tensor(), p.values().clone())).map(|()| found)
+            };
+            for max in [1e-3, 1e-9, 1e30] {
+                let (mut host, mut there) = (make()?, make()?);
+                let norm = clip_grad_norm(&mut host, &list, max)?;
+                let other = clip_grad_norm_on_device(&mut there, &list, max)?;
+                assert_eq!(norm.to_bits(), other.item()?.to_bits(), "{dtype}, {scale}, {max}: {norm} {other}");
+                for p in &list {
+                    let bits = |g: &Gradients| g.get(p.tensor()).unwrap().to_bytes().unwrap();
+                    assert_eq!(bits(&host), bits(&there), "{dtype}, {scale}, {max}");
+                }
+            }
+        }
+    }
+    // A norm that is not finite clips nothing.
+    let (a, b) = (parameter(&[0.0], &device), parameter(&[0.0], &device));
+    for bad in [f64::NAN, f64::INFINITY] {
+        let mut found = gradients(&[(&a, &[5.0]), (&b, &[bad])], &device);
+        let norm = clip_grad_norm_on_device(&mut found, &[a.clone(), b.clone()], 1.0)?.item()?;
+        assert!(!norm.is_finite() && norm.is_nan() == bad.is_nan());
+        assert_close(found.get(&a).unwrap(), &[5.0]);
+    }
+    let list = [a.clone()];
+    assert!(clip_grad_norm_on_device(&mut gradients(&[(&a, &[5.0])], &device), &list, 0.0).is_err());
+    assert!(clip_grad_norm_on_device(&mut Gradients::default(), &list, 1.0).is_err());
     Ok(())
 }
 

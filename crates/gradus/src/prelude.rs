@@ -26,8 +26,8 @@ pub use gradus_nn::{
     MultiLabelMarginLoss, MultiLabelSoftMarginLoss, MultiMarginLoss, Muon, MuonConfig, NAdam, NAdamConfig, NllLoss,
     OneCycleConfig, Optimizer, Parameter, PlateauConfig, PoissonNllLoss, RAdam, RAdamConfig, RandomState,
     ReduceLrOnPlateau, RmsProp, RmsPropConfig, Schedule, Sgd, SgdConfig, SmoothL1Loss, SoftMarginLoss, StateDict,
-    Strict, TripletMarginLoss, TripletMarginWithDistanceLoss, clip_grad_norm, clip_grad_norm_with, clip_grad_value,
-    grad_norm, step_memory, summary, update_bn,
+    Strict, TripletMarginLoss, TripletMarginWithDistanceLoss, clip_grad_norm, clip_grad_norm_on_device,
+    clip_grad_norm_with, clip_grad_value, grad_norm, step_memory, summary, update_bn,
 };
 
 pub use gradus_data::{

@@ -27,7 +27,7 @@ pub use adadelta::{Adadelta, AdadeltaConfig};
 pub use adagrad::{Adagrad, AdagradConfig};
 pub use adam::{Adam, AdamConfig, AdamW};
 pub use adamax::{Adamax, AdamaxConfig};
-pub use clip::{clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm};
+pub use clip::{clip_grad_norm, clip_grad_norm_on_device, clip_grad_norm_with, clip_grad_value, grad_norm};
 pub use grad_scaler::{GradScaler, GradScalerConfig};
 pub use group::Group;
 pub use lamb::{Lamb, LambConfig};
