@@ -5,7 +5,7 @@ mod models;
 
 use std::process::ExitCode;
 
-use gradus::models::{ResNet, ViT, ViTConfig};
+use gradus::models::{Bert, BertConfig, ResNet, ViT, ViTConfig};
 use gradus::prelude::*;
 use peer_harness::inputs::{Parameters, SEED, conv2d_shape, integers, values};
 use peer_harness::{Bench, Job, Outcome};
@@ -182,6 +182,21 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             set_parameters(&model)?;
             model.eval();
             forward(bench, || model.forward(&x))
+        }
+        "train_bert" => {
+            let (device, mut generator) = (Device::cpu()?, Generator::new(0));
+            let config = BertConfig {
+                pad_token_id: None,
+                hidden_dropout_prob: 0.0,
+                attention_probs_dropout_prob: 0.0,
+                ..BertConfig::default()
+            };
+            let model = Bert::new(config, &mut Init::new(DType::F32, &device, &mut generator))?;
+            set_parameters(&model)?;
+            let (ids, y) = (classes(1, sizes, 30522)?, classes(2, &sizes[..1], 768)?);
+            let config = AdamConfig { weight_decay: 0.01, ..AdamConfig::default() };
+            let optimizer = AdamW::new(model.named_parameters(), config)?;
+            train(bench, optimizer, || model.pooled(&model.encode(&ids, None, None)?)?.cross_entropy(&y))
         }
         "train_lstm" => {
             let &[n, steps, width, outputs] = sizes else { return Err("four sizes".into()) };
