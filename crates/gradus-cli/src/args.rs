@@ -2,15 +2,17 @@
 
 mod common;
 mod digits;
+mod predict;
+mod tabular;
 
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::numbers::memory;
-
-pub(crate) use common::{Common, TrainOptions};
+pub(crate) use common::TrainOptions;
 pub(crate) use digits::DigitsArgs;
+pub(crate) use predict::{EvaluateArgs, PredictArgs};
+pub(crate) use tabular::{GoalName, TabularArgs, TabularModel};
 
 /// Trains neural networks, predicts with them, and filters pictures.
 #[derive(Debug, Parser)]
@@ -27,8 +29,12 @@ pub(crate) enum Command {
         #[command(subcommand)]
         what: TrainCommand,
     },
-    /// Classify pictures with a trained network
+    /// Predict with a trained model: pictures, whole folders, or CSV files
+    #[command(after_help = predict::HELP)]
     Predict(PredictArgs),
+    /// Measure how good a trained model is on other data
+    #[command(after_help = predict::EVALUATE_HELP)]
+    Evaluate(EvaluateArgs),
     /// Filter a picture: blur, find edges, resize and more, also in chains
     #[command(arg_required_else_help = true, after_help = crate::filters::HELP)]
     Image {
@@ -54,35 +60,10 @@ pub(crate) enum TrainCommand {
     /// Train a small convolutional network on images of digits
     #[command(after_help = digits::HELP)]
     Digits(DigitsArgs),
+    /// Train a network that predicts a column of a CSV file from the others
+    #[command(after_help = tabular::HELP)]
+    Tabular(TabularArgs),
 }
-
-#[derive(Debug, clap::Args)]
-#[command(after_help = PREDICT_HELP)]
-pub(crate) struct PredictArgs {
-    /// The model.safetensors of a training run; nothing else is needed
-    #[arg(long, value_name = "FILE")]
-    pub(crate) model: PathBuf,
-
-    /// PNG or JPEG pictures, one digit each, bright on dark
-    #[arg(required = true, value_name = "IMAGE")]
-    pub(crate) images: Vec<PathBuf>,
-
-    /// The pictures are dark on bright, such as ink on paper
-    #[arg(long)]
-    pub(crate) invert: bool,
-
-    /// The most memory to use for reading a picture, such as 512MiB [default: 1GiB]
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
-    pub(crate) max_memory: Option<usize>,
-
-    #[command(flatten)]
-    pub(crate) common: Common,
-}
-
-const PREDICT_HELP: &str = "\
-A picture becomes the network's input in this way: colours become luminance (Rec. 709); with --invert brightness is
-turned round; transparent parts become background; background is added, at both sides alike, up to the input's ratio of
-width to height; then the picture is resized to the input's size, bilinearly, averaging over areas when it shrinks.";
 
 #[cfg(feature = "onnx")]
 #[derive(Debug, Subcommand)]
@@ -113,7 +94,7 @@ pub(crate) struct OnnxRunArgs {
     pub(crate) out: Option<PathBuf>,
 
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: common::Common,
 }
 
 #[derive(Debug, clap::Args)]

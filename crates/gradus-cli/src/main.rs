@@ -45,6 +45,7 @@ fn run(words: &[OsString]) -> gradus::Result<()> {
     match Args::parse_from(std::iter::once(program).chain(words)).command {
         Command::Train { what } => commands::train::run(&what),
         Command::Predict(args) => commands::predict::run(&args),
+        Command::Evaluate(args) => commands::evaluate::run(&args),
         Command::Image { filter: only } => filter(chain::chain(vec![only])),
         #[cfg(feature = "onnx")]
         Command::Onnx { what } => commands::onnx::run(&what),

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind as IoKind, Write};
 
+use gradus::train::ConfusionMatrix;
 use gradus::{Error, Result};
 
 /// Prints a line to standard output. A closed pipe is not an error.
@@ -29,6 +30,17 @@ pub(crate) fn thousands(n: usize) -> String {
         text.push(digit);
     }
     text
+}
+
+/// The largest number of classes whose confusion matrix fits in a terminal.
+const MOST_CLASSES: usize = 20;
+
+/// The lines with a confusion matrix, if it fits in a terminal, after one that names the classes.
+pub(crate) fn matrix(confusion: Option<&ConfusionMatrix>, classes: &[String]) -> Vec<String> {
+    let Some(confusion) = confusion.filter(|confusion| confusion.classes() <= MOST_CLASSES) else { return Vec::new() };
+    let names: Vec<String> = classes.iter().enumerate().map(|(at, name)| format!("{at} {name}")).collect();
+    let names = (!names.is_empty()).then(|| format!("classes: {}", names.join(", ")));
+    names.into_iter().chain([confusion.to_string()]).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Shows the progress of training on standard error: a bar in a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gradus::Result;
 use gradus::train::{Event, Logger, StepReport};
@@ -9,8 +9,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::{complain, thousands};
 
-/// The number of seconds between plain lines within an epoch.
+/// The number of seconds between plain lines within an epoch, and the least number between the lines of two epochs.
 const PLAIN_LINE_EVERY: f64 = 10.0;
+const EPOCH_LINE_EVERY: f64 = 0.5;
 
 /// Shows the loss, the accuracy, the samples per second and the remaining time.
 pub(crate) struct Progress {
@@ -22,13 +23,15 @@ pub(crate) struct Progress {
     samples: usize,
     done: usize,
     last_line: f64,
+    /// When the last line about an epoch was printed.
+    last_epoch: Option<Instant>,
 }
 
 impl Progress {
     /// Shows a bar if standard error is a terminal, and plain lines otherwise. `unit` is the word for a sample.
     pub(crate) fn new(unit: &'static str) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0).with_style(style()));
-        Progress { bar, unit, epochs: 0, samples: 0, done: 0, last_line: 0.0 }
+        Progress { bar, unit, epochs: 0, samples: 0, done: 0, last_line: 0.0, last_epoch: None }
     }
 
     /// The samples per second so far, and the estimated remaining time.
@@ -36,6 +39,15 @@ impl Progress {
         let rate = self.done as f64 / seconds.max(1e-9);
         let left = self.samples.saturating_sub(self.done) as f64 / rate.max(1e-9);
         (rate, Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX))
+    }
+
+    /// Whether the end of this epoch is worth a line: epochs of a small data set end many times a second.
+    fn is_due(&mut self, epoch: usize) -> bool {
+        let waited = self.last_epoch.is_none_or(|last| last.elapsed().as_secs_f64() >= EPOCH_LINE_EVERY);
+        if waited {
+            self.last_epoch = Some(Instant::now());
+        }
+        waited || epoch == self.epochs
     }
 
     fn state(&self, step: &StepReport) -> String {
@@ -86,7 +98,14 @@ impl Logger for Progress {
                 }
             }
             Event::Step(step) => self.step(step),
-            Event::EpochEnd(epoch) if self.bar.is_none() => {
+            Event::Resumed { epoch, step, run, damaged } => {
+                damaged
+                    .iter()
+                    .for_each(|e| complain(&format!("note: a damaged state was passed over: {}", e.message())));
+                complain(&format!("going on from step {step}, in epoch {epoch}"));
+                self.done = run.samples;
+            }
+            Event::EpochEnd(epoch) if self.bar.is_none() && self.is_due(epoch.epoch) => {
                 let accuracy = epoch.accuracy.map(|a| format!("  accuracy {:5.2} %", a * 100.0)).unwrap_or_default();
                 let rate = epoch.samples as f64 / epoch.seconds.max(1e-9);
                 let rate = thousands(rate as usize);
@@ -120,7 +139,8 @@ mod tests {
     #[test]
     fn the_line_fits_a_terminal() {
         let (epochs, done) = (100, 123_456);
-        let progress = Progress { bar: None, unit: "img", epochs, samples: 2 * done, done, last_line: 0.0 };
+        let progress =
+            Progress { bar: None, unit: "img", epochs, samples: 2 * done, done, last_line: 0.0, last_epoch: None };
         let (loss, accuracy) = (12.3456, Some(1.0));
         let (lr, grad_norm) = (0.1, None);
         let step = StepReport {

@@ -116,9 +116,40 @@ enum Fitted {
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
 pub struct Preprocessor {
     options: PreprocessOptions,
     columns: Vec<Fitted>,
+}
+
+/// A preprocessor as a file has it.
+#[derive(Deserialize)]
+struct Unchecked {
+    options: PreprocessOptions,
+    columns: Vec<Fitted>,
+}
+
+impl TryFrom<Unchecked> for Preprocessor {
+    type Error = String;
+
+    fn try_from(Unchecked { options, columns }: Unchecked) -> Result<Self, String> {
+        for column in &columns {
+            let name = column.name();
+            match column {
+                Fitted::Number { fill, shift, scale, .. } => {
+                    if !(fill.is_none_or(f64::is_finite) && shift.is_finite() && scale.is_normal() && *scale > 0.0) {
+                        return Err(format!("the numbers of column {name:?} are out of range"));
+                    }
+                }
+                Fitted::Bool { categories, most_frequent, .. } | Fitted::Category { categories, most_frequent, .. } => {
+                    if *most_frequent >= categories.len() || !categories.is_sorted_by(|a, b| a < b) {
+                        return Err(format!("the categories of column {name:?} are not in order"));
+                    }
+                }
+            }
+        }
+        Ok(Preprocessor { options, columns })
+    }
 }
 
 impl Fitted {
@@ -352,7 +383,7 @@ impl Preprocessor {
                 (Some(place), _) => place,
                 (None, true) if self.options.missing_category == MissingCategory::MostFrequent => most_frequent,
                 (None, true) if self.options.missing_category == MissingCategory::Refuse => {
-                    let e = column.fails_at(row, "the category is missing".into());
+                    let e = column.fails_at(row, "the category is missing");
                     return Err(
                         e.help("give a value, or choose what it counts as: PreprocessOptions::missing_category")
                     );
@@ -411,31 +442,15 @@ impl Preprocessor {
     /// The preprocessor that [`to_json`](Self::to_json) wrote. Errors if the text is anything else.
     #[track_caller]
     pub fn from_json(text: &str) -> Result<Self> {
-        let bad = |m: String| Error::new(ErrorKind::Format, OP, format!("this is no preprocessor: {m}"));
-        let mut read: Preprocessor = serde_json::from_str(text).map_err(|e| bad(e.to_string())).here()?;
-        for column in &mut read.columns {
-            let name = column.name().to_owned();
-            match column {
-                Fitted::Number { fill, shift, scale, .. } => {
-                    if !(fill.is_none_or(f64::is_finite) && shift.is_finite() && scale.is_normal() && *scale > 0.0) {
-                        return Err(bad(format!("the numbers of column {name:?} are out of range")).here());
-                    }
-                }
-                Fitted::Bool { categories, most_frequent, .. } | Fitted::Category { categories, most_frequent, .. } => {
-                    if *most_frequent >= categories.len() || !categories.is_sorted_by(|a, b| a < b) {
-                        return Err(bad(format!("the categories of column {name:?} are not in order")).here());
-                    }
-                }
-            }
-        }
-        Ok(read)
+        let bad = |e: serde_json::Error| Error::new(ErrorKind::Format, OP, format!("this is no preprocessor: {e}"));
+        serde_json::from_str(text).map_err(bad).here()
     }
 }
 
 #[track_caller]
 fn not_finite(column: &Column, row: usize, number: f64) -> Error {
     if number.is_nan() {
-        let e = column.fails_at(row, "the number is missing".into());
+        let e = column.fails_at(row, "the number is missing");
         return e.help("give a value, or choose what takes its place: PreprocessOptions::impute");
     }
     column.fails_at(row, format!("the number {number} gives a feature that is not finite in f32")).help("correct it")

@@ -169,7 +169,7 @@ impl Column {
             self.fails_at(row, format!("{text:?} is none of the {} classes", classes.len()))
                 .help(format!("the classes are {}", known.join(", ")))
         };
-        let missing = |row| self.fails_at(row, "the label is missing".into()).help("leave out rows without a label");
+        let missing = |row| self.fails_at(row, "the label is missing").help("leave out rows without a label");
         let mut labels = gradus_tensor::backend::host_vec::vec_of("labels", self.len())?;
         if let Values::Category { codes, names } = &self.values {
             let places: Vec<Option<i64>> = names.iter().map(|name| place(name)).collect();
@@ -186,14 +186,16 @@ impl Column {
         Ok(labels)
     }
 
+    /// An error about the column that names the file and the column: `what` continues "column .. ".
     #[track_caller]
-    pub(crate) fn fails(&self, what: String) -> Error {
+    pub fn fails(&self, what: String) -> Error {
         let m = format!("{}: column {:?} {what}", self.source.file, self.name);
         Error::new(ErrorKind::Format, "table", m)
     }
 
+    /// An error about the value of row `row` that names the file, the line and the column.
     #[track_caller]
-    pub(crate) fn fails_at(&self, row: usize, what: String) -> Error {
+    pub fn fails_at(&self, row: usize, what: impl fmt::Display) -> Error {
         let line = self.source.lines.get(row).copied().unwrap_or(0);
         let m = format!("{}: line {line} (row {}), column {:?}: {what}", self.source.file, row + 1, self.name);
         Error::new(ErrorKind::Format, "table", m)
@@ -241,6 +243,11 @@ impl Table {
     /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The name of the file that the table was read from.
+    pub fn file(&self) -> &str {
+        &self.source.file
     }
 
     /// The columns from left to right.
@@ -305,7 +312,7 @@ impl Table {
         let columns = self.columns.iter().map(Column::numbers).collect::<Result<Vec<_>>>().here()?;
         for (column, values) in self.columns.iter().zip(&columns) {
             if let Some(row) = values.iter().position(|v| v.is_nan()) {
-                let e = column.fails_at(row, "the value is missing".into());
+                let e = column.fails_at(row, "the value is missing");
                 return Err(e.help("fill it in with a Preprocessor, or leave the row out"));
             }
         }

@@ -61,11 +61,21 @@ impl Answer {
         };
         Ok(probabilities.chunks_exact(classes).filter_map(answer).collect())
     }
+
+    /// The answers of a regression: the numbers `[n]`. Errors if one is not finite.
+    #[track_caller]
+    pub fn of_numbers(numbers: &Tensor) -> Result<Vec<Answer>> {
+        let numbers = numbers.to_dtype(DType::F32)?.to_vec::<f32>()?;
+        if numbers.iter().any(|x| !x.is_finite()) {
+            return Err(not_finite("the model's predictions are not finite"));
+        }
+        Ok(numbers.into_iter().map(|value| Answer::Number { value: f64::from(value) }).collect())
+    }
 }
 
 /// The error for weights that lead to NaN or infinity.
 #[track_caller]
-pub(crate) fn not_finite(what: &str) -> Error {
+fn not_finite(what: &str) -> Error {
     Error::argument("predict", what)
         .help("its weights hold NaN or infinity, or an input is far out of range; train it anew")
 }

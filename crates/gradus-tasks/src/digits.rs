@@ -6,14 +6,17 @@ mod resize;
 
 use std::path::Path;
 
-use gradus_data::{Image, Sample};
+use gradus_data::{Dataset, Image, ImageSet, Sample};
 use gradus_nn::{Forward, Module, StateDict, Strict};
-use gradus_tensor::{Device, Error, Here, Result, no_grad};
+use gradus_tensor::{Device, Error, Here, Result, Tensor, no_grad};
 
-use crate::Answer;
+use crate::{Answer, Measured};
 
 pub use network::{Cnn, Spec};
 pub use picture::{PictureOptions, has_bright_border, to_png};
+
+/// The number of images that the network is given at once.
+const BATCH: usize = 256;
 
 /// A trained network for small grey pictures.
 pub struct Digits {
@@ -43,6 +46,11 @@ impl Digits {
         self.spec
     }
 
+    /// The names of the classes: their numbers.
+    pub fn classes(&self) -> &[String] {
+        &self.names
+    }
+
     /// Reads a PNG or JPEG file as an input of the network: colours become luminance (Rec. 709), transparent parts
     /// become background, background is added up to the input's ratio of width to height, and the picture is resized
     /// bilinearly.
@@ -66,5 +74,31 @@ impl Digits {
         let images = Image::collate(images, &self.device)?;
         let logits = no_grad(|| self.network.forward(&images)).here()?;
         Answer::of_logits(&logits, &self.names)
+    }
+
+    /// Compares the answers with the labels of images. Errors if an image does not have the shape of the network's input,
+    /// or if a label is no class of the network.
+    #[track_caller]
+    pub fn evaluate(&self, images: &ImageSet) -> Result<Measured> {
+        if images.image_shape() != self.spec.input || images.classes() > self.spec.classes {
+            let (shape, classes) = (images.image_shape(), images.classes());
+            let m = format!(
+                "images of {shape:?} with labels up to {}, and the network takes {:?} and knows {} classes",
+                classes.saturating_sub(1),
+                self.spec.input,
+                self.spec.classes
+            );
+            return Err(Error::shape("evaluate", m).help("give images like those of the training"));
+        }
+        // At most one part for each `BATCH` images.
+        let (mut logits, mut labels) = (Vec::new(), Vec::new());
+        for start in (0..images.len()).step_by(BATCH) {
+            let batch = (start..images.len().min(start + BATCH)).map(|at| images.get(at)).collect::<Result<_>>()?;
+            let (inputs, truth) = Sample::collate(batch, &self.device)?;
+            logits.push(no_grad(|| self.network.forward(&inputs)).here()?);
+            labels.push(truth);
+        }
+        let all = |parts: &[Tensor]| Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0);
+        Measured::of_classes(&all(&logits)?, &all(&labels)?)
     }
 }

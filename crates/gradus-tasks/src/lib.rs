@@ -19,8 +19,13 @@
 
 mod answer;
 pub mod digits;
+mod measured;
+mod metric;
 mod saved;
+pub mod tabular;
 pub mod text;
 
 pub use answer::Answer;
+pub use measured::Measured;
+pub use metric::Metric;
 pub use saved::{Input, Model, Spec, load, write};

@@ -3,13 +3,14 @@
 use std::io::Write;
 use std::path::Path;
 
-use gradus_data::Image;
+use gradus_data::{Image, Table};
 use gradus_nn::{Module, StateDict};
 use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::Answer;
 use crate::digits::{self, Digits, PictureOptions};
+use crate::tabular::{self, Tabular};
 
 /// The key of the specification in the metadata of a model file.
 const KEY: &str = "gradus.task";
@@ -22,28 +23,63 @@ const KEY: &str = "gradus.task";
 pub enum Spec {
     /// Grey pictures of one symbol each.
     Digits(digits::Spec),
+    /// Tables.
+    Tabular(tabular::Spec),
 }
 
 /// A trained model, ready to predict.
 #[non_exhaustive]
 pub enum Model {
     /// Recognises grey pictures of one symbol each.
-    Digits(Digits),
+    Digits(Box<Digits>),
+    /// Predicts a column of a table from the others.
+    Tabular(Box<Tabular>),
 }
 
 /// What a model can be asked about.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Input<'a> {
-    /// A file of the kind that the task takes: a picture, which has one answer.
+    /// A file of the kind that the task takes: a picture, which has one answer, or a CSV file, which has one for each
+    /// row.
     File(&'a Path),
     /// A picture in memory, of the size that the model takes.
     Image(&'a Image),
+    /// A table, which has one answer for each row.
+    Table(&'a Table),
 }
 
-impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for Input<'a> {
-    fn from(path: &'a P) -> Self {
-        Input::File(path.as_ref())
+impl Input<'_> {
+    fn kind(&self) -> &'static str {
+        match self {
+            Input::File(_) => "a file",
+            Input::Image(_) => "a picture",
+            Input::Table(_) => "a table",
+        }
+    }
+}
+
+impl<'a> From<&'a Image> for Input<'a> {
+    fn from(image: &'a Image) -> Self {
+        Input::Image(image)
+    }
+}
+
+impl<'a> From<&'a Table> for Input<'a> {
+    fn from(table: &'a Table) -> Self {
+        Input::Table(table)
+    }
+}
+
+impl<'a> From<&'a Path> for Input<'a> {
+    fn from(path: &'a Path) -> Self {
+        Input::File(path)
+    }
+}
+
+impl<'a> From<&'a str> for Input<'a> {
+    fn from(path: &'a str) -> Self {
+        Input::File(Path::new(path))
     }
 }
 
@@ -52,6 +88,7 @@ impl Model {
     pub fn task(&self) -> &'static str {
         match self {
             Model::Digits(_) => "digits",
+            Model::Tabular(_) => "tabular",
         }
     }
 
@@ -67,6 +104,12 @@ impl Model {
                 digits.predict(vec![digits.read(path, PictureOptions::default())?])
             }
             (Model::Digits(digits), Input::Image(image)) => digits.predict(vec![image.clone()]),
+            (Model::Tabular(tabular), Input::File(path)) => tabular.predict(&tabular.read(path)?),
+            (Model::Tabular(tabular), Input::Table(table)) => tabular.predict(table),
+            (_, input) => {
+                let m = format!("a model of the task {:?} does not take {}", self.task(), input.kind());
+                Err(Error::argument("predict", m).help("give what the model was trained on"))
+            }
         }
     }
 }
@@ -93,7 +136,8 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model> {
     let spec = spec_of(&state, path)?;
     let in_file = |e: Error| e.note(format!("in the file {}", path.display()));
     match spec {
-        Spec::Digits(spec) => Digits::from_state(spec, &state, device).map(Model::Digits),
+        Spec::Digits(spec) => Digits::from_state(spec, &state, device).map(|model| Model::Digits(Box::new(model))),
+        Spec::Tabular(spec) => Tabular::from_state(spec, &state, device).map(|model| Model::Tabular(Box::new(model))),
     }
     .map_err(in_file)
 }

@@ -1,17 +1,21 @@
 //! The commands, one per file.
 
 pub(crate) mod devices;
+pub(crate) mod evaluate;
 pub(crate) mod image;
+mod inputs;
 #[cfg(feature = "onnx")]
 pub(crate) mod onnx;
 pub(crate) mod predict;
 pub(crate) mod profile;
 pub(crate) mod train;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use gradus::cpu::CpuBackend;
 use gradus::prelude::*;
+use gradus::tasks::Model;
 
 /// Opens the device with this name. A number of threads applies only to the CPU.
 fn open(name: &str, threads: Option<usize>) -> Result<Device> {
@@ -25,4 +29,10 @@ fn open(name: &str, threads: Option<usize>) -> Result<Device> {
 /// The name by which the user called this program, for suggested commands.
 fn program() -> String {
     std::env::args().next().unwrap_or_else(|| "gradus".into())
+}
+
+/// The error for a model of a task that a command does not have.
+fn unsupported(path: &Path, model: &Model) -> Error {
+    let m = format!("{} is a model of the task {:?}", path.display(), model.task());
+    Error::new(ErrorKind::Unsupported, "gradus", m).help("this command does not know the task; see `gradus --help`")
 }

@@ -13,7 +13,7 @@ use super::job::{Job, Metric, Results, Settings};
 use super::run::train;
 use super::session::Session;
 use crate::args::DigitsArgs;
-use crate::output::thousands;
+use crate::output::{matrix, thousands};
 
 /// The share of the images that is held out for testing.
 const HELD_OUT: f64 = 0.2;
@@ -108,10 +108,7 @@ fn judge(
     let accuracy = Metric::share("test_accuracy", "Test accuracy", result.accuracy.unwrap_or(0.0));
     let (correct, total) = (thousands(confusion.correct() as usize), thousands(result.samples));
     let mut lines = vec![format!("test accuracy {}: {correct} of {total} images that were held out", accuracy.shown())];
-    // A wider table would not fit in a terminal.
-    if confusion.classes() <= 20 {
-        lines.push(confusion.to_string());
-    }
+    lines.extend(matrix(Some(&confusion), &[]));
 
     let mut page = RunReport::default();
     page.title = args.data.as_ref().map_or("Handwritten digits".into(), |data| format!("Images in {}", data.display()));
@@ -135,7 +132,7 @@ fn judge(
             ("parameters", Value::from(parameters as i64)),
         ],
         counts: vec![("training_samples", images.len()), ("test_samples", test.len())],
-        next: vec!["predict", "--model", "{out}/model.safetensors", "{out}/example.png"],
+        next: ["predict", "--model", "{out}/model.safetensors", "{out}/example.png"].map(String::from).to_vec(),
     })
 }
 

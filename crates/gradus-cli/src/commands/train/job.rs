@@ -7,6 +7,8 @@ use toml::Value;
 
 use crate::args::TrainOptions;
 
+pub(super) use gradus::tasks::Metric;
+
 /// The task and the options of a run, with the defaults that the task has put in.
 pub(super) struct Settings {
     /// The name of the task.
@@ -68,35 +70,6 @@ pub(super) struct Job<'a, M, D: Dataset, T> {
     pub(super) intro: String,
 }
 
-/// A number that says how good a model is.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Metric {
-    /// Its key in JSON and in `config.toml`.
-    pub(super) key: &'static str,
-    /// Its name on the page.
-    pub(super) name: &'static str,
-    pub(super) value: f64,
-    /// Whether it is a share, which is shown in percent.
-    pub(super) is_share: bool,
-}
-
-impl Metric {
-    /// A number.
-    pub(super) fn number(key: &'static str, name: &'static str, value: f64) -> Metric {
-        Metric { key, name, value, is_share: false }
-    }
-
-    /// A share from 0 to 1.
-    pub(super) fn share(key: &'static str, name: &'static str, value: f64) -> Metric {
-        Metric { key, name, value, is_share: true }
-    }
-
-    /// The value for a reader.
-    pub(super) fn shown(&self) -> String {
-        if self.is_share { format!("{:.2} %", self.value * 100.0) } else { format!("{:.4}", self.value) }
-    }
-}
-
 /// What a task measured after the training.
 pub(super) struct Results {
     pub(super) metrics: Vec<Metric>,
@@ -109,5 +82,5 @@ pub(super) struct Results {
     /// What `config.toml` says of the data, such as `training_samples`.
     pub(super) counts: Vec<(&'static str, usize)>,
     /// The arguments of a next command, where `{out}` stands for the folder.
-    pub(super) next: Vec<&'static str>,
+    pub(super) next: Vec<String>,
 }

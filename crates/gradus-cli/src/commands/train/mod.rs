@@ -3,10 +3,13 @@
 
 mod config;
 mod digits;
+mod folds;
 mod job;
 mod report;
 mod run;
 mod session;
+mod table_fit;
+mod tabular;
 mod trial;
 
 use gradus::prelude::*;
@@ -17,5 +20,6 @@ use crate::args::TrainCommand;
 pub(crate) fn run(what: &TrainCommand) -> Result<()> {
     match what {
         TrainCommand::Digits(args) => digits::run(args),
+        TrainCommand::Tabular(args) => tabular::run(args),
     }
 }

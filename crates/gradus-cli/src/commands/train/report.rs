@@ -27,7 +27,7 @@ pub(super) fn finished(
             *value = thousands(rate as usize);
         }
     }
-    page.facts.splice(0..0, metrics.iter().map(|metric| (metric.name.to_owned(), metric.shown())));
+    page.facts.splice(0..0, metrics.iter().map(|metric| (metric.name.clone(), metric.shown())));
     page.facts.push(("Peak memory".into(), format!("{:.1} MiB", peak_memory as f64 / f64::from(1 << 20))));
     page.add_steps(steps);
     page.config = rows(config);

@@ -116,7 +116,7 @@ where
         "interrupted": run.stopped,
     });
     for metric in &results.metrics {
-        line[metric.key] = metric.value.into();
+        line[&metric.key] = metric.value.into();
     }
     let (Some(place), Some(mut files)) = (&session.place, files) else {
         print(&run, job.settings.epochs, &results.lines)?;
