@@ -2,6 +2,7 @@
 
 mod common;
 mod digits;
+mod new;
 mod predict;
 mod tabular;
 
@@ -11,6 +12,7 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use common::TrainOptions;
 pub(crate) use digits::DigitsArgs;
+pub(crate) use new::NewArgs;
 pub(crate) use predict::{EvaluateArgs, PredictArgs};
 pub(crate) use tabular::{GoalName, TabularArgs, TabularModel};
 
@@ -35,6 +37,8 @@ pub(crate) enum Command {
     /// Measure how good a trained model is on other data
     #[command(after_help = predict::EVALUATE_HELP)]
     Evaluate(EvaluateArgs),
+    /// Write a small project that trains a network and tests itself
+    New(NewArgs),
     /// Filter a picture: blur, find edges, resize and more, also in chains
     #[command(arg_required_else_help = true, after_help = crate::filters::HELP)]
     Image {

@@ -46,6 +46,7 @@ fn run(words: &[OsString]) -> gradus::Result<()> {
         Command::Train { what } => commands::train::run(&what),
         Command::Predict(args) => commands::predict::run(&args),
         Command::Evaluate(args) => commands::evaluate::run(&args),
+        Command::New(args) => commands::new::run(&args),
         Command::Image { filter: only } => filter(chain::chain(vec![only])),
         #[cfg(feature = "onnx")]
         Command::Onnx { what } => commands::onnx::run(&what),

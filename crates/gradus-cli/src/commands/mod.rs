@@ -4,6 +4,7 @@ pub(crate) mod devices;
 pub(crate) mod evaluate;
 pub(crate) mod image;
 mod inputs;
+pub(crate) mod new;
 #[cfg(feature = "onnx")]
 pub(crate) mod onnx;
 pub(crate) mod predict;

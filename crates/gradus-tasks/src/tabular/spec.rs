@@ -166,9 +166,14 @@ impl Spec {
         let names: Vec<&str> = table.columns().iter().map(Column::name).filter(|name| ignored(name)).collect();
         let features = table.without(&names)?;
         let trained: Vec<String> = self.preprocessor.kinds().into_iter().map(|(name, _)| name).collect();
-        let has_same = trained.len() == features.columns().len() && features.columns().iter().all(|c| trained.iter().any(|name| name == c.name()));
+        let has_same = trained.len() == features.columns().len()
+            && features.columns().iter().all(|c| trained.iter().any(|name| name == c.name()));
         let help = |e: Error| {
-            if has_same { e } else { e.help(format!("give a table with the columns of training: {}", trained.join(", "))) }
+            if has_same {
+                e
+            } else {
+                e.help(format!("give a table with the columns of training: {}", trained.join(", ")))
+            }
         };
         let numbers = self.preprocessor.transform(&features, device).map_err(help)?;
         if self.design.is_one_hot() || self.preprocessor.cardinalities().is_empty() {
