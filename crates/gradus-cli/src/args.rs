@@ -2,9 +2,11 @@
 
 mod common;
 mod digits;
+mod generate;
 mod new;
 mod predict;
 mod tabular;
+mod text;
 
 use std::path::PathBuf;
 
@@ -12,9 +14,11 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use common::TrainOptions;
 pub(crate) use digits::DigitsArgs;
+pub(crate) use generate::GenerateArgs;
 pub(crate) use new::NewArgs;
 pub(crate) use predict::{EvaluateArgs, PredictArgs};
 pub(crate) use tabular::{GoalName, TabularArgs, TabularModel};
+pub(crate) use text::TextArgs;
 
 /// Trains neural networks, predicts with them, and filters pictures.
 #[derive(Debug, Parser)]
@@ -39,6 +43,9 @@ pub(crate) enum Command {
     Evaluate(EvaluateArgs),
     /// Write a small project that trains a network and tests itself
     New(NewArgs),
+    /// Write text with a trained language model
+    #[command(after_help = generate::HELP)]
+    Generate(GenerateArgs),
     /// Filter a picture: blur, find edges, resize and more, also in chains
     #[command(arg_required_else_help = true, after_help = crate::filters::HELP)]
     Image {
@@ -67,6 +74,9 @@ pub(crate) enum TrainCommand {
     /// Train a network that predicts a column of a CSV file from the others
     #[command(after_help = tabular::HELP)]
     Tabular(TabularArgs),
+    /// Train a language model (GPT) on a text
+    #[command(after_help = text::HELP)]
+    Text(TextArgs),
 }
 
 #[cfg(feature = "onnx")]

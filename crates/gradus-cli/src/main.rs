@@ -47,6 +47,7 @@ fn run(words: &[OsString]) -> gradus::Result<()> {
         Command::Predict(args) => commands::predict::run(&args),
         Command::Evaluate(args) => commands::evaluate::run(&args),
         Command::New(args) => commands::new::run(&args),
+        Command::Generate(args) => commands::generate::run(&args),
         Command::Image { filter: only } => filter(chain::chain(vec![only])),
         #[cfg(feature = "onnx")]
         Command::Onnx { what } => commands::onnx::run(&what),

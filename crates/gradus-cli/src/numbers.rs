@@ -5,6 +5,12 @@ pub(crate) fn number(text: &str, from: usize, to: usize) -> Result<usize, String
     number.ok_or_else(|| format!("give a whole number from {from} to {to}"))
 }
 
+/// A share from 0 to 1.
+pub(crate) fn fraction(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "give a number from 0 to 1, such as 0.1".into())
+}
+
 pub(crate) fn threads(text: &str) -> Result<usize, String> {
     number(text, 1, 1024)
 }

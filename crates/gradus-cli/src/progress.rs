@@ -107,10 +107,12 @@ impl Logger for Progress {
             }
             Event::EpochEnd(epoch) if self.bar.is_none() && self.is_due(epoch.epoch) => {
                 let accuracy = epoch.accuracy.map(|a| format!("  accuracy {:5.2} %", a * 100.0)).unwrap_or_default();
+                let validation = epoch.validation.map(|v| format!("  validation {:.4}", v.loss)).unwrap_or_default();
                 let rate = epoch.samples as f64 / epoch.seconds.max(1e-9);
                 let rate = thousands(rate as usize);
                 let (number, of) = (epoch.epoch, self.epochs);
-                complain(&format!("epoch {number}/{of}  loss {:.4}{accuracy}  {rate} samples/s", epoch.loss));
+                let loss = epoch.loss;
+                complain(&format!("epoch {number}/{of}  loss {loss:.4}{accuracy}{validation}  {rate} samples/s"));
             }
             Event::End(_) => {
                 if let Some(bar) = &self.bar {

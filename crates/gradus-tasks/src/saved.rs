@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::Answer;
 use crate::digits::{self, Digits, PictureOptions};
 use crate::tabular::{self, Tabular};
+use crate::text::{self, Text};
 
 /// The key of the specification in the metadata of a model file.
 const KEY: &str = "gradus.task";
@@ -25,6 +26,8 @@ pub enum Spec {
     Digits(digits::Spec),
     /// Tables.
     Tabular(tabular::Spec),
+    /// A language model.
+    Text(text::Spec),
 }
 
 /// A trained model, ready to predict.
@@ -34,6 +37,8 @@ pub enum Model {
     Digits(Box<Digits>),
     /// Predicts a column of a table from the others.
     Tabular(Box<Tabular>),
+    /// Writes on from a text.
+    Text(Box<Text>),
 }
 
 /// What a model can be asked about.
@@ -89,6 +94,7 @@ impl Model {
         match self {
             Model::Digits(_) => "digits",
             Model::Tabular(_) => "tabular",
+            Model::Text(_) => "text",
         }
     }
 
@@ -96,7 +102,7 @@ impl Model {
     ///
     /// # Errors
     /// Fails if the file cannot be read, if the input is not of the kind or shape that the model takes, or if a
-    /// prediction is not finite.
+    /// prediction is not finite. A language model predicts no answers: it [writes](Text::write_on).
     #[track_caller]
     pub fn predict<'a>(&self, input: impl Into<Input<'a>>) -> Result<Vec<Answer>> {
         match (self, input.into()) {
@@ -106,6 +112,14 @@ impl Model {
             (Model::Digits(digits), Input::Image(image)) => digits.predict(vec![image.clone()]),
             (Model::Tabular(tabular), Input::File(path)) => tabular.predict(&tabular.read(path)?),
             (Model::Tabular(tabular), Input::Table(table)) => tabular.predict(table),
+            (Model::Text(_), _) => {
+                let e = Error::new(
+                    ErrorKind::Unsupported,
+                    "predict",
+                    "a language model predicts no answers, it writes text",
+                );
+                Err(e.help("call Text::write_on, or `gradus generate`"))
+            }
             (_, input) => {
                 let m = format!("a model of the task {:?} does not take {}", self.task(), input.kind());
                 Err(Error::argument("predict", m).help("give what the model was trained on"))
@@ -138,6 +152,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model> {
     match spec {
         Spec::Digits(spec) => Digits::from_state(spec, &state, device).map(|model| Model::Digits(Box::new(model))),
         Spec::Tabular(spec) => Tabular::from_state(spec, &state, device).map(|model| Model::Tabular(Box::new(model))),
+        Spec::Text(spec) => Text::from_state(spec, &state, device).map(|model| Model::Text(Box::new(model))),
     }
     .map_err(in_file)
 }

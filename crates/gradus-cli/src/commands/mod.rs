@@ -2,6 +2,7 @@
 
 pub(crate) mod devices;
 pub(crate) mod evaluate;
+pub(crate) mod generate;
 pub(crate) mod image;
 mod inputs;
 pub(crate) mod new;

@@ -22,6 +22,7 @@ pub struct Corpus {
     tokens: [Vec<i64>; 2],
     /// The text for validation.
     held_out: String,
+    start: String,
     bytes: usize,
 }
 
@@ -54,7 +55,8 @@ impl Corpus {
         let vocabulary = Vocabulary::learn(tokens, text, training)?;
         let tokenizer = vocabulary.tokenizer()?;
         let tokens = [tokenizer.encode(training)?, tokenizer.encode(held_out)?];
-        Ok(Corpus { vocabulary, tokenizer, tokens, held_out: held_out.to_owned(), bytes: text.len() })
+        let start = if text.contains('\n') { '\n' } else { first }.to_string();
+        Ok(Corpus { vocabulary, tokenizer, tokens, held_out: held_out.to_owned(), start, bytes: text.len() })
     }
 
     /// Everything that makes the tokeniser.
@@ -80,6 +82,11 @@ impl Corpus {
     /// The text for validation.
     pub fn held_out(&self) -> &str {
         &self.held_out
+    }
+
+    /// What a text like this begins with: a new line if it has lines, otherwise its first character.
+    pub fn start(&self) -> &str {
+        &self.start
     }
 
     /// The number of bytes of the text.
@@ -119,7 +126,7 @@ pub fn once_in_each_epoch(training: &TokenWindows, context: usize) -> Sampler {
     let places = training.len();
     let context = context.max(1);
     // With one section less than there is room for, the first may begin at any of `context` tokens.
-    let samples = ((places + context - 1) / context).saturating_sub(1).max(1);
+    let samples = places.div_ceil(context).saturating_sub(1).max(1);
     let order = move |_: u64, generator: &mut Generator| {
         let first = generator.below(places - (samples - 1) * context);
         let sections = generator.permutation(samples)?;

@@ -55,6 +55,8 @@ pub struct Spec {
     pub sizes: Sizes,
     /// The tokeniser.
     pub tokenizer: Vocabulary,
+    /// What to write on from if there is no prompt: a text of the vocabulary.
+    pub start: String,
 }
 
 /// A trained language model.

@@ -22,7 +22,11 @@ pub fn write_on<'m, M: CausalLm + ?Sized>(
         let e = Error::argument("generate", "the prompt is empty");
         return Err(e.help("give a few words of the kind that the model has learned"));
     }
-    let tokens = tokenizer.encode(prompt).map_err(|e| e.note("in the prompt")).here()?;
+    let tokens = tokenizer.encode(prompt).map_err(|e| {
+        e.note("in the prompt")
+            .help("the model knows only the characters of the text that it has learned; leave this one out")
+    });
+    let tokens = tokens.here()?;
     Ok(Writing { generation: generate(model, &tokens, device, options)?, tokenizer, pending: Vec::new() })
 }
 

@@ -10,6 +10,7 @@ mod run;
 mod session;
 mod table_fit;
 mod tabular;
+mod text;
 mod trial;
 
 use gradus::prelude::*;
@@ -21,5 +22,6 @@ pub(crate) fn run(what: &TrainCommand) -> Result<()> {
     match what {
         TrainCommand::Digits(args) => digits::run(args),
         TrainCommand::Tabular(args) => tabular::run(args),
+        TrainCommand::Text(args) => text::run(args),
     }
 }
