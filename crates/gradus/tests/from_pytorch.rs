@@ -325,6 +325,17 @@ fn data_of_other_kinds() -> Result<()> {
     use gradus::data::text::Tokenizer;
     let tokens = bpe.encode("to be")?;
     assert_eq!(bpe.decode(&tokens)?, "to be");
+    {
+        use gradus::models::{GenerateOptions, Gpt2, Gpt2Config, Sampling, generate};
+        let config =
+            Gpt2Config { vocab_size: 300, n_positions: 8, n_embd: 8, n_layer: 1, n_head: 2, ..Default::default() };
+        let mut init = Init::new(DType::F32, &device, &mut rng);
+        let mut gpt2 = Gpt2::new(config, &mut init)?;
+        let sampling = Sampling { top_k: Some(20), ..Sampling::default() };
+        let options = GenerateOptions { max_new_tokens: 4, sampling, ..GenerateOptions::default() };
+        let written = generate(&mut gpt2, &tokens, &device, options)?;
+        assert_eq!(written.count(), 4);
+    }
     std::fs::remove_dir_all(&dir).unwrap();
 
     // The weights of torch.nn.Sequential(Linear(3, 4), BatchNorm1d(4), Linear(4, 2)): the norms have the same names.
