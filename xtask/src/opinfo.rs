@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::workspace::done;
+
 /// The options of the command.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Options {
@@ -39,12 +41,4 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
     let mut command = crate::workspace::cargo();
     command.args(["run", "--release", "-p", "gradus", "--example", "opinfo", "--"]);
     done(command.arg(samples).arg("--page").arg(root.join("docs/opinfo.md")).current_dir(root), "the comparison")
-}
-
-fn done(command: &mut Command, what: &str) -> Result<(), String> {
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{what}: {status}")),
-        Err(error) => Err(format!("{what}: {error}")),
-    }
 }

@@ -33,6 +33,15 @@ fn cargo_do(root: &Path, command: &str, arguments: &[&str]) -> Result<(), String
     }
 }
 
+/// Runs a command. The error says `what` failed.
+pub(crate) fn done(command: &mut Command, what: &str) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{what}: {status}")),
+        Err(error) => Err(format!("{what}: {error}")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

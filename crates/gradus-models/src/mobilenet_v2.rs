@@ -47,11 +47,15 @@ pub struct MobileNetV2Config {
     pub stem_stride: usize,
     /// The probability of dropout before the last layer. Default 0.2.
     pub dropout: f64,
+    /// Whether the layers of a block are numbered in one row, `features.2.conv.3.weight`, as in files of the first
+    /// implementations in PyTorch, in place of `features.2.conv.1.0.weight`. Default false.
+    pub flat_blocks: bool,
 }
 
 impl Default for MobileNetV2Config {
     fn default() -> Self {
-        MobileNetV2Config { num_classes: 1000, in_channels: 3, width_mult: 1.0, stem_stride: 2, dropout: 0.2 }
+        let (width_mult, flat_blocks) = (1.0, false);
+        MobileNetV2Config { num_classes: 1000, in_channels: 3, width_mult, stem_stride: 2, dropout: 0.2, flat_blocks }
     }
 }
 
@@ -67,7 +71,7 @@ impl MobileNetV2 {
     /// Fails if a number of the config is 0 or too large, or if the dropout is no probability.
     #[track_caller]
     pub fn new(config: MobileNetV2Config, init: &mut Init<'_>) -> Result<Self> {
-        let MobileNetV2Config { num_classes, in_channels, width_mult, stem_stride, dropout } = config;
+        let MobileNetV2Config { num_classes, in_channels, width_mult, stem_stride, dropout, flat_blocks } = config;
         let numbers = [("num_classes", num_classes), ("in_channels", in_channels), ("stem_stride", stem_stride)];
         checks::sizes(OP, &numbers)?;
         check_width(OP, width_mult)?;
@@ -78,7 +82,7 @@ impl MobileNetV2 {
         for (expand, count, blocks, stride) in STAGES {
             for block in 0..blocks {
                 let (outputs, stride) = (channels(count), if block == 0 { stride } else { 1 });
-                features.push(MobileNetV2Block::new(inputs, outputs, stride, expand, init)?);
+                features.push(MobileNetV2Block::new([inputs, outputs], stride, expand, flat_blocks, init)?);
                 inputs = outputs;
             }
         }
@@ -126,16 +130,25 @@ pub struct MobileNetV2Block {
 
 impl MobileNetV2Block {
     #[track_caller]
-    fn new(inputs: usize, outputs: usize, stride: usize, expand: usize, init: &mut Init<'_>) -> Result<Self> {
+    fn new(
+        [inputs, outputs]: [usize; 2],
+        stride: usize,
+        expand: usize,
+        flat: bool,
+        init: &mut Init<'_>,
+    ) -> Result<Self> {
         let inside = inputs * expand;
+        let (first, middle) = (conv(inputs, inside, 1, 1, 1), conv(inside, inside, 3, stride, inside));
         let mut layers = Sequential::new();
-        if expand != 1 {
-            layers.push(conv(inputs, inside, 1, 1, 1).layers(init)?.add(Relu6));
+        for part in [(expand != 1).then_some(first), Some(middle)].into_iter().flatten() {
+            if flat {
+                layers = layers.add(part.conv(init)?).add(part.norm(init)?).add(Relu6);
+            } else {
+                layers.push(part.layers(init)?.add(Relu6));
+            }
         }
-        layers.push(conv(inside, inside, 3, stride, inside).layers(init)?.add(Relu6));
         let last = conv(inside, outputs, 1, 1, 1);
-        layers.push(last.conv(init)?);
-        layers.push(last.norm(init)?);
+        let layers = layers.add(last.conv(init)?).add(last.norm(init)?);
         Ok(MobileNetV2Block { is_residual: stride == 1 && inputs == outputs, conv: layers })
     }
 }
