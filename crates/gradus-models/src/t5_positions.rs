@@ -53,12 +53,12 @@ impl T5Distances {
 /// The rows `[length, length]` for each query and key.
 #[track_caller]
 pub(crate) fn buckets(distances: T5Distances, length: usize, device: &Device) -> Result<Tensor> {
+    let count = length as i64;
     // A row for each distance, of which there are at most twice as many as tokens; then a choice for each pair of tokens.
-    let length_i = length as i64;
-    let rows: Vec<i64> = (1 - length_i..length_i.max(1)).map(|after| distances.row(after)).collect();
-    let keys = Tensor::arange(0, length_i, 1, DType::I64, device)?;
-    let place = keys.unsqueeze(0)?.sub(&keys.unsqueeze(1)?)?.add(length_i - 1)?;
-    let rows = Tensor::from_vec(rows, [(2 * length).max(1) - usize::from(length > 0)], device)?;
+    let rows: Vec<i64> = (1 - count.max(1)..count.max(1)).map(|after| distances.row(after)).collect();
+    let rows = Tensor::from_vec(&rows[..], [rows.len()], device)?;
+    let keys = Tensor::arange(0, count, 1, DType::I64, device)?;
+    let place = keys.unsqueeze(0)?.sub(&keys.unsqueeze(1)?)?.add(count - 1)?;
     rows.index_select(0, &place.flatten(0, 1)?)?.reshape([length, length])
 }
 

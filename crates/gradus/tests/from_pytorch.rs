@@ -5,6 +5,8 @@
 
 #[path = "from_pytorch/layers.rs"]
 mod layers;
+#[path = "from_pytorch/models.rs"]
+mod models;
 
 use gradus::autograd::gradcheck;
 use gradus::nn::NonFinite;
@@ -602,7 +604,11 @@ fn lines_of(page: &str) -> Vec<String> {
 
 #[test]
 fn every_line_of_the_page_is_here() {
-    let here = concat!(include_str!("from_pytorch.rs"), include_str!("from_pytorch/layers.rs"));
+    let here = concat!(
+        include_str!("from_pytorch.rs"),
+        include_str!("from_pytorch/layers.rs"),
+        include_str!("from_pytorch/models.rs")
+    );
     let code: String = here.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     let (code, lines) = (squeezed(&code), lines_of(include_str!("../../../docs/book/src/from-pytorch.md")));
     assert!(lines.len() > 100, "{}", lines.len());
