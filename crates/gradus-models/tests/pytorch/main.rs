@@ -2,6 +2,7 @@
 //! running statistics, and evaluation. `tests/reference/models.py` makes the values and says what is in the files.
 #![allow(clippy::unwrap_used)]
 
+mod first_values;
 mod formula;
 mod language;
 mod names;

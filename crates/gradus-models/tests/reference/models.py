@@ -8,6 +8,7 @@ In `models.safetensors`, each case is a small network in f64 with the weights of
 the names and shapes of its state. `CASE/train` is the output in training, with all probabilities of dropout 0;
 `CASE/gradients` has a digest for each parameter, in the order of their names, for the sum of the output times
 cos(0.9 i); `CASE/buffers` has a digest for each buffer after this step; `CASE/eval` is the output in evaluation after it.
+`first/NAME` describes the parameters of a new network.
 
 `names.txt` lists the names and shapes of the state of networks in full size, which have no weights here.
 """
@@ -195,6 +196,30 @@ def segmentation():
     case("unet_bilinear", UNet(3, 2, 4, bilinear=True), lambda m: m(image))
 
 
+def first_values():
+    """New parameters: mean, standard deviation and fourth moment of each, in the order of their names."""
+    stages = [CNBlockConfig(16, 24, 1), CNBlockConfig(24, 32, 1), CNBlockConfig(32, 40, 1), CNBlockConfig(40, None, 1)]
+    shape = {"vocab_size": 200, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 1}
+    t5 = {"vocab_size": 200, "d_model": 48, "d_kv": 16, "d_ff": 96, "num_heads": 4, "num_layers": 1}
+    yield "resnet", torchvision.models.ResNet(BasicBlock, [1, 1, 1, 1], 40)
+    yield "mobilenet_v2", torchvision.models.mobilenet_v2(width_mult=0.2, num_classes=40)
+    yield "mobilenet_v3", torchvision.models.mobilenet_v3_small(width_mult=0.5, num_classes=40)
+    yield "convnext", ConvNeXt(stages, num_classes=40)
+    yield "vit", VisionTransformer((32, 32), 4, 3, 40, embed_dim=48, depth=1, num_heads=3)
+    yield "bert", transformers.BertForSequenceClassification(transformers.BertConfig(**shape, num_labels=30))
+    yield "llama", transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, num_attention_heads=4))
+    yield "t5", transformers.T5ForConditionalGeneration(transformers.T5Config(**t5))
+    yield "unet", UNet(3, 2, 4)
+
+
+def moments(p):
+    values = p.detach().flatten()
+    mean = values.mean().item()
+    spread = values - mean
+    std = spread.square().mean().sqrt().item()
+    return [mean, std, ((spread / std) ** 4).mean().item() if std > 0 else 0.0]
+
+
 def full_size():
     with torch.device("meta"):
         models = torchvision.models
@@ -217,6 +242,10 @@ def main():
     vision()
     language()
     segmentation()
+    torch.manual_seed(0)
+    for name, model in first_values():
+        rows = {key: moments(p) for key, p in model.named_parameters()}
+        arrays[f"first/{name}"] = np.array([rows[key] for key in sorted(rows)])
     save_file(arrays, HERE / "models.safetensors", metadata=listed)
     lines = []
     for name, model in full_size():
