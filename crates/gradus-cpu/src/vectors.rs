@@ -30,9 +30,23 @@ pub(crate) trait Vectors: Copy {
     fn larger(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// Returns a mask of the first `lanes` lanes.
     fn first(self, lanes: usize) -> Self::Mask;
+    /// Returns the square root of each number.
+    fn sqrt(self, a: Self::Vector) -> Self::Vector;
+    /// Clears the sign of each number, also that of a NaN.
+    fn abs(self, a: Self::Vector) -> Self::Vector;
+    /// Flips the sign of each number, also that of a NaN.
+    fn neg(self, a: Self::Vector) -> Self::Vector;
+    /// Returns a mask of the lanes in which the comparison `HOW` holds: [`EQ`], [`NE`], [`LT`] or [`LE`].
+    fn compare<const HOW: i32>(self, a: Self::Vector, b: Self::Vector) -> Self::Mask;
     /// Returns `yes` in the lanes of the mask and `no` in the others.
     fn select(self, mask: Self::Mask, yes: Self::Vector, no: Self::Vector) -> Self::Vector;
 }
+
+/// Comparisons, numbered as in the instructions of x86. All but `NE` are false for NaN.
+pub(crate) const EQ: i32 = 0x00;
+pub(crate) const NE: i32 = 0x04;
+pub(crate) const LT: i32 = 0x11;
+pub(crate) const LE: i32 = 0x12;
 
 /// A number type that has vectors in every instruction set.
 pub(crate) trait Vectorized: Real {
@@ -96,13 +110,41 @@ impl<T> Arrays<T> {
 #[derive(Clone, Copy)]
 pub(crate) struct Array<T>([T; LANES]);
 
-impl<T: Real + PartialOrd> Vectors for Arrays<T>
+/// The operations of one number that [`Real`] lacks.
+pub(crate) trait One: Copy {
+    fn root(self) -> Self;
+    fn magnitude(self) -> Self;
+    fn negated(self) -> Self;
+}
+
+macro_rules! one {
+    ($($t:ty)*) => {$(
+        impl One for $t {
+            #[inline(always)]
+            fn root(self) -> $t {
+                self.sqrt()
+            }
+            #[inline(always)]
+            fn magnitude(self) -> $t {
+                self.abs()
+            }
+            #[inline(always)]
+            fn negated(self) -> $t {
+                -self
+            }
+        }
+    )*};
+}
+one! { f32 f64 }
+
+impl<T: Real + PartialOrd + One> Vectors for Arrays<T>
 where
     T: Sub<Output = T> + Div<Output = T>,
 {
     type Number = T;
     type Vector = Array<T>;
-    type Mask = usize;
+    /// Bit `l` stands for lane `l`.
+    type Mask = u32;
     #[inline(always)]
     fn splat(self, x: T) -> Array<T> {
         Array([x; LANES])
@@ -136,13 +178,35 @@ where
         a
     }
     #[inline(always)]
-    fn first(self, lanes: usize) -> usize {
-        lanes
+    fn first(self, lanes: usize) -> u32 {
+        (1 << lanes) - 1
     }
     #[inline(always)]
-    fn select(self, mask: usize, yes: Array<T>, mut no: Array<T>) -> Array<T> {
+    fn sqrt(self, a: Array<T>) -> Array<T> {
+        Array(a.0.map(T::root))
+    }
+    #[inline(always)]
+    fn abs(self, a: Array<T>) -> Array<T> {
+        Array(a.0.map(T::magnitude))
+    }
+    #[inline(always)]
+    fn neg(self, a: Array<T>) -> Array<T> {
+        Array(a.0.map(T::negated))
+    }
+    #[inline(always)]
+    fn compare<const HOW: i32>(self, a: Array<T>, b: Array<T>) -> u32 {
+        let holds = |l: usize| match HOW {
+            EQ => a.0[l] == b.0[l],
+            NE => a.0[l] != b.0[l],
+            LT => a.0[l] < b.0[l],
+            _ => a.0[l] <= b.0[l],
+        };
+        (0..LANES).fold(0, |mask, l| mask | u32::from(holds(l)) << l)
+    }
+    #[inline(always)]
+    fn select(self, mask: u32, yes: Array<T>, mut no: Array<T>) -> Array<T> {
         for l in 0..LANES {
-            no.0[l] = if l < mask { yes.0[l] } else { no.0[l] };
+            no.0[l] = if mask >> l & 1 == 1 { yes.0[l] } else { no.0[l] };
         }
         no
     }
@@ -178,7 +242,7 @@ mod x86 {
     // machine has the instruction set. Loads and stores stay within an array or, through a mask, within a slice.
     macro_rules! vectors {
         ($vectors:ident $vector:ident: $t:ty, $register:ty, $mask:ty, $parts:literal; $splat:ident $load:ident
-         $load_some:expr; $store:ident $fused:ident $max:ident; $compare:ident $select:expr; $($trait:ident $method:ident $op:ident)*) => {
+         $load_some:expr; $store:ident $fused:ident $max:ident $sqrt:ident $andnot:ident $xor:ident; $compare:ident $select:expr; $($trait:ident $method:ident $op:ident)*) => {
             #[derive(Clone, Copy)]
             pub(crate) struct $vectors(());
             #[derive(Clone, Copy)]
@@ -247,6 +311,37 @@ mod x86 {
                     std::array::from_fn(|p| unsafe { $compare::<_CMP_GT_OQ>(lanes.0[p], numbers.0[p]) })
                 }
                 #[inline(always)]
+                fn sqrt(self, mut a: $vector) -> $vector {
+                    for p in 0..$parts {
+                        // SAFETY: see above.
+                        a.0[p] = unsafe { $sqrt(a.0[p]) };
+                    }
+                    a
+                }
+                #[inline(always)]
+                fn abs(self, mut a: $vector) -> $vector {
+                    let sign = self.splat(-0.0);
+                    for p in 0..$parts {
+                        // SAFETY: see above.
+                        a.0[p] = unsafe { $andnot(sign.0[p], a.0[p]) };
+                    }
+                    a
+                }
+                #[inline(always)]
+                fn neg(self, mut a: $vector) -> $vector {
+                    let sign = self.splat(-0.0);
+                    for p in 0..$parts {
+                        // SAFETY: see above.
+                        a.0[p] = unsafe { $xor(sign.0[p], a.0[p]) };
+                    }
+                    a
+                }
+                #[inline(always)]
+                fn compare<const HOW: i32>(self, a: $vector, b: $vector) -> [$mask; $parts] {
+                    // SAFETY: see above.
+                    std::array::from_fn(|p| unsafe { $compare::<HOW>(a.0[p], b.0[p]) })
+                }
+                #[inline(always)]
                 fn select(self, mask: [$mask; $parts], yes: $vector, mut no: $vector) -> $vector {
                     for p in 0..$parts {
                         // SAFETY: see above.
@@ -271,25 +366,25 @@ mod x86 {
     }
     vectors! {
         F32Avx512 F32x512: f32, __m512, __mmask16, 1;
-        _mm512_set1_ps _mm512_loadu_ps |m, p| _mm512_maskz_loadu_ps(m, p); _mm512_storeu_ps _mm512_fmadd_ps _mm512_max_ps;
+        _mm512_set1_ps _mm512_loadu_ps |m, p| _mm512_maskz_loadu_ps(m, p); _mm512_storeu_ps _mm512_fmadd_ps _mm512_max_ps _mm512_sqrt_ps _mm512_andnot_ps _mm512_xor_ps;
         _mm512_cmp_ps_mask |m, yes, no| _mm512_mask_blend_ps(m, no, yes);
         Add add _mm512_add_ps Sub sub _mm512_sub_ps Mul mul _mm512_mul_ps Div div _mm512_div_ps
     }
     vectors! {
         F64Avx512 F64x512: f64, __m512d, __mmask8, 2;
-        _mm512_set1_pd _mm512_loadu_pd |m, p| _mm512_maskz_loadu_pd(m, p); _mm512_storeu_pd _mm512_fmadd_pd _mm512_max_pd;
+        _mm512_set1_pd _mm512_loadu_pd |m, p| _mm512_maskz_loadu_pd(m, p); _mm512_storeu_pd _mm512_fmadd_pd _mm512_max_pd _mm512_sqrt_pd _mm512_andnot_pd _mm512_xor_pd;
         _mm512_cmp_pd_mask |m, yes, no| _mm512_mask_blend_pd(m, no, yes);
         Add add _mm512_add_pd Sub sub _mm512_sub_pd Mul mul _mm512_mul_pd Div div _mm512_div_pd
     }
     vectors! {
         F32Avx2 F32x256: f32, __m256, __m256, 2;
-        _mm256_set1_ps _mm256_loadu_ps |m, p| _mm256_maskload_ps(p, _mm256_castps_si256(m)); _mm256_storeu_ps _mm256_fmadd_ps _mm256_max_ps;
+        _mm256_set1_ps _mm256_loadu_ps |m, p| _mm256_maskload_ps(p, _mm256_castps_si256(m)); _mm256_storeu_ps _mm256_fmadd_ps _mm256_max_ps _mm256_sqrt_ps _mm256_andnot_ps _mm256_xor_ps;
         _mm256_cmp_ps |m, yes, no| _mm256_blendv_ps(no, yes, m);
         Add add _mm256_add_ps Sub sub _mm256_sub_ps Mul mul _mm256_mul_ps Div div _mm256_div_ps
     }
     vectors! {
         F64Avx2 F64x256: f64, __m256d, __m256d, 4;
-        _mm256_set1_pd _mm256_loadu_pd |m, p| _mm256_maskload_pd(p, _mm256_castpd_si256(m)); _mm256_storeu_pd _mm256_fmadd_pd _mm256_max_pd;
+        _mm256_set1_pd _mm256_loadu_pd |m, p| _mm256_maskload_pd(p, _mm256_castpd_si256(m)); _mm256_storeu_pd _mm256_fmadd_pd _mm256_max_pd _mm256_sqrt_pd _mm256_andnot_pd _mm256_xor_pd;
         _mm256_cmp_pd |m, yes, no| _mm256_blendv_pd(no, yes, m);
         Add add _mm256_add_pd Sub sub _mm256_sub_pd Mul mul _mm256_mul_pd Div div _mm256_div_pd
     }

@@ -5,6 +5,7 @@
 //! ([`run`](mod@run)). The interpreter costs one dispatch per instruction and block, and intermediate values never
 //! reach memory.
 
+mod chain;
 mod compiled;
 mod convert;
 mod direct;
@@ -12,6 +13,7 @@ mod float;
 mod int;
 mod program;
 mod run;
+mod step;
 
 use std::cell::Cell;
 

@@ -9,15 +9,12 @@
 use gradus_backend::kernel::{Inst, integer_failure};
 use gradus_backend::{DType, Error, Kernel, Result, ScalarOp};
 
+use super::chain::{self, Found, Known, Link};
 use super::compiled::{self, Compiled, MOST_ARGS, MOST_OUTS};
-use super::convert::{Splat, cast, select_1, select_2, select_4, select_8, slice, slice_mut, splat_scalar};
-use super::float::{LANES, binary_f32, binary_f64, compare_f32, compare_f64, test_f32, test_f64, unary_f32, unary_f64};
-use super::int::{self, Bits, Int};
-use crate::access::{match_dtype, with_word};
+use super::convert::{Splat, splat_scalar};
+use super::float::LANES;
+use super::step::{self, One, Slot};
 use crate::isa::Isa;
-
-/// Where a value is stored: an index into the pointer table of arguments, outputs, splats and registers.
-pub(super) type Slot = u32;
 
 /// How an argument is read.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,17 +38,16 @@ pub(super) enum OutMode {
     Store,
 }
 
-/// An instruction with the slots of its result and operands.
+/// A part of a program that runs on a whole block.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Step {
-    op: ScalarOp,
-    /// The dtype of the first operand or, for `Select`, of the values to select from.
-    from: DType,
-    to: DType,
-    dst: Slot,
-    src: [Slot; 3],
-    /// Bit `k` is set if operand `k` is a splat.
-    splat: u8,
+pub(super) enum Step {
+    One(One),
+    /// A [chain](chain) of these links, numbered from..to, with the slots of the value that it loads and of its result.
+    Chain {
+        start: Slot,
+        links: (usize, usize),
+        dst: Slot,
+    },
 }
 
 /// A kernel that is compiled ahead of time, with the slots of its operands.
@@ -66,6 +62,9 @@ pub(super) struct Whole {
 #[derive(Debug, Default)]
 pub(super) struct Program {
     pub(super) steps: Vec<Step>,
+    /// The links of all chains.
+    links: Vec<Link>,
+    found: Vec<Found>,
     /// The compiled kernel that replaces all steps, if there is one.
     pub(super) whole: Option<Whole>,
     pub(super) splats: Vec<Splat>,
@@ -180,10 +179,24 @@ impl Program {
                 self.stores.push((k, 0, insts[usize::from(v)].dtype));
             }
         }
+        // The value that the chain which is being passed loads, and the index of its last instruction.
+        let mut passing: Option<(u16, usize)> = None;
         for (i, inst) in insts.iter().enumerate() {
             if self.place[i].uniform {
                 self.uniform(isa, kernel, i, next_splat, &mut fill)?;
                 next_splat += 1;
+                continue;
+            }
+            if passing.is_none() && !matches!(inst.op, ScalarOp::Arg(_)) {
+                passing = self.chain_from(kernel, i);
+            }
+            if let Some((start, last)) = passing
+                && !matches!(inst.op, ScalarOp::Arg(_))
+            {
+                if i == last {
+                    self.chain(insts, start, i);
+                    passing = None;
+                }
                 continue;
             }
             let slot = match inst.op {
@@ -201,14 +214,8 @@ impl Program {
                     }
                 }
                 _ => {
-                    let dst = match self.place[i].direct {
-                        Some(k) => self.args as Slot + k,
-                        None => {
-                            self.place[i].owned = true;
-                            self.register()
-                        }
-                    };
-                    self.steps.push(self.step(insts, inst, dst));
+                    let dst = self.result(i);
+                    self.steps.push(Step::One(self.step(insts, inst, dst)));
                     dst
                 }
             };
@@ -216,11 +223,7 @@ impl Program {
             for &v in inst.inputs() {
                 self.release(v, i);
             }
-            // The register of a value that nothing reads is free at once.
-            if self.place[i].last == 0 && self.place[i].owned {
-                self.free.push(slot);
-                self.place[i].owned = false;
-            }
+            self.release_unread(i);
         }
         for n in 0..self.stores.len() {
             let (v, _) = kernel.outputs()[self.stores[n].0];
@@ -233,6 +236,78 @@ impl Program {
         }
         self.cost += arg_modes.len() + out_modes.len();
         Ok(())
+    }
+
+    /// The slot for the result of instruction `i`: the output that it writes in place, or a register.
+    fn result(&mut self, i: usize) -> Slot {
+        match self.place[i].direct {
+            Some(k) => self.args as Slot + k,
+            None => {
+                self.place[i].owned = true;
+                self.register()
+            }
+        }
+    }
+
+    /// The register of a value that nothing reads is free at once.
+    fn release_unread(&mut self, i: usize) {
+        if self.place[i].last == 0 && self.place[i].owned {
+            self.free.push(self.place[i].slot);
+            self.place[i].owned = false;
+        }
+    }
+
+    /// Finds the chain that begins with instruction `first`: the value that it loads, and its last instruction. Its
+    /// links are in `found`.
+    fn chain_from(&mut self, kernel: &Kernel, first: usize) -> Option<(u16, usize)> {
+        let place = &self.place;
+        let known = Known {
+            insts: kernel.insts(),
+            uniform: &|v| place[v].uniform,
+            last: &|v| place[v].last,
+            leaves: &|v| place[v].direct.is_some(),
+        };
+        let start = chain::find(&known, first, &mut self.found)?;
+        Some((start, self.found.last()?.inst))
+    }
+
+    /// Adds the chain whose links are in `found` and whose last instruction is `last`.
+    fn chain(&mut self, insts: &[Inst], start: u16, last: usize) {
+        let dst = self.result(last);
+        self.place[last].slot = dst;
+        let from = self.links.len();
+        for found in &self.found {
+            let place = found.operand.map_or(Place::default(), |v| self.place[usize::from(v)]);
+            self.links.push(Link { what: found.what, slot: place.slot, splat: place.uniform });
+        }
+        let start = self.place[usize::from(start)].slot;
+        self.steps.push(Step::Chain { start, links: (from, self.links.len()), dst });
+        let found = std::mem::take(&mut self.found);
+        for i in found.iter().map(|f| f.inst) {
+            insts[i].inputs().iter().for_each(|&v| self.release(v, i));
+        }
+        self.found = found;
+        self.release_unread(last);
+    }
+
+    /// Runs a step on `n` elements, with pointers from the table. If an integer instruction has no result, returns the
+    /// instruction as the error.
+    ///
+    /// # Safety
+    /// For each slot that the step names, the table points to `n` elements of its type, or to `LANES` elements if the
+    /// slot is a splat. The memory of the result does not overlap that of the operands, except that the result of a chain
+    /// may be the memory of one of them.
+    #[inline]
+    pub(super) unsafe fn run(&self, step: &Step, isa: Isa, table: &[*mut u8], n: usize) -> Result<(), ScalarOp> {
+        match *step {
+            // SAFETY: guaranteed by the caller.
+            Step::One(ref one) => unsafe { one.run(isa, table, n) },
+            Step::Chain { start, links: (from, to), dst } => {
+                // SAFETY: guaranteed by the caller.
+                unsafe { chain::run(isa, start, &self.links[from..to], table, dst, n) };
+                Ok(())
+            }
+        }
     }
 
     /// Turns this into the program of a kernel that is compiled ahead of time. Outputs that an argument also reads are
@@ -274,6 +349,7 @@ impl Program {
 
     fn clear(&mut self, args: usize, outs: usize, insts: usize) {
         self.steps.clear();
+        self.links.clear();
         self.whole = None;
         self.splats.clear();
         self.loads.clear();
@@ -335,8 +411,8 @@ impl Program {
         }
     }
 
-    fn step(&self, insts: &[Inst], inst: &Inst, dst: Slot) -> Step {
-        let mut step = Step { op: inst.op, from: inst.dtype, to: inst.dtype, dst, src: [0; 3], splat: 0 };
+    fn step(&self, insts: &[Inst], inst: &Inst, dst: Slot) -> One {
+        let mut step = One { op: inst.op, from: inst.dtype, to: inst.dtype, dst, src: [0; 3], splat: 0 };
         for (k, &v) in inst.inputs().iter().enumerate() {
             let place = self.place[usize::from(v)];
             step.src[k] = place.slot;
@@ -370,7 +446,7 @@ impl Program {
                 let src = step.src.map(|s| before[(s as usize).saturating_sub(first).min(n - 1)].0.as_ptr());
                 // SAFETY: the operands are earlier splats, which have `LANES` elements, and the result is another
                 // splat.
-                if !unsafe { run(isa, &step, src, here[0].0.as_mut_ptr(), LANES) } {
+                if !unsafe { step::run(isa, &step, src, here[0].0.as_mut_ptr(), LANES) } {
                     return Err(failure(kernel, op));
                 }
             }
@@ -396,83 +472,4 @@ impl Whole {
         // SAFETY: guaranteed by the caller. Slots beyond the kernel's operands are 0 and are not used.
         unsafe { (self.kernel.run)(isa, args, self.outs.map(|s| table[s as usize]), n) }
     }
-}
-
-impl Step {
-    /// Runs the step on `n` elements, with pointers from the table. If an integer instruction has no result, returns
-    /// the instruction as the error.
-    ///
-    /// # Safety
-    /// For each slot that the step names, the table points to `n` elements of its type, or to `LANES` elements if the
-    /// slot is a splat. The memory of the result does not overlap that of the operands.
-    #[inline]
-    pub(super) unsafe fn run(&self, isa: Isa, table: &[*mut u8], n: usize) -> Result<(), ScalarOp> {
-        let src = self.src.map(|s| table[s as usize].cast_const());
-        // SAFETY: guaranteed by the caller.
-        if unsafe { run(isa, self, src, table[self.dst as usize], n) } { Ok(()) } else { Err(self.op) }
-    }
-}
-
-/// Runs one instruction on `n` elements. Returns `false` if an integer instruction has no result.
-///
-/// # Safety
-/// `src` are readable for `n` elements of the operands' types, or for `LANES` elements if the step marks them as
-/// splats. `dst` is writable for `n` elements. They do not overlap.
-unsafe fn run(isa: Isa, step: &Step, src: [*const u8; 3], dst: *mut u8, n: usize) -> bool {
-    use ScalarOp::*;
-    let [a, b, c] = src;
-    let len = |k: u8| if step.splat >> k & 1 == 1 { LANES } else { n };
-    let (na, nb) = (len(0), len(1));
-    // SAFETY: guaranteed by the caller. The verifier ensured that operands have the types that the arms read.
-    unsafe {
-        macro_rules! ints {
-            ($t:ident => $body:expr) => {
-                // The float types are never used here, because they have arms of their own.
-                match_dtype!(
-                    step.from, $t => $body;
-                    I64: i64, I32: i32, I16: i16, I8: i8, U64: u64, U32: u32, U16: u16,
-                    U8 | Bool | F64 | F32 | F16 | BF16: u8
-                )
-            };
-        }
-        match step.op {
-            Arg(_) | Const(_) => {}
-            Select => match step.to.size() {
-                1 => select_1(isa, slice(a, na), slice(b, nb), slice(c, len(2)), slice_mut(dst, n)),
-                2 => select_2(isa, slice(a, na), slice(b, nb), slice(c, len(2)), slice_mut(dst, n)),
-                4 => select_4(isa, slice(a, na), slice(b, nb), slice(c, len(2)), slice_mut(dst, n)),
-                _ => select_8(isa, slice(a, na), slice(b, nb), slice(c, len(2)), slice_mut(dst, n)),
-            },
-            Cast => cast(isa, step.from, step.to, a, dst, n),
-            Not => int::not(slice(a, n), slice_mut(dst, n)),
-            And | Or | Xor => int::logic(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
-            IsNan | IsFinite => match step.from {
-                DType::F64 => test_f64(isa, step.op, slice(a, n), slice_mut(dst, n)),
-                DType::F32 => test_f32(isa, step.op, slice(a, n), slice_mut(dst, n)),
-                _ => slice_mut::<u8>(dst, n).fill(u8::from(step.op == IsFinite)),
-            },
-            Eq | Ne | Lt | Le | Gt | Ge => match step.from {
-                DType::F64 => compare_f64(isa, step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
-                DType::F32 => compare_f32(isa, step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
-                DType::Bool => int::compare_bool(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
-                d if matches!(step.op, Eq | Ne) => {
-                    with_word!(d.size(), W => W::equal(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)))
-                }
-                _ => ints!(T => int::compare::<T>(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n))),
-            },
-            _ => match (step.from, step.op.arity()) {
-                (DType::F32, 1) => unary_f32(isa, step.op, slice(a, n), slice_mut(dst, n)),
-                (DType::F64, 1) => unary_f64(isa, step.op, slice(a, n), slice_mut(dst, n)),
-                (DType::F32, _) => binary_f32(isa, step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
-                (DType::F64, _) => binary_f64(isa, step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
-                (d, _) if step.op == Neg => with_word!(d.size(), W => W::neg(slice(a, n), slice_mut(dst, n))),
-                (d, _) if matches!(step.op, Add | Sub | Mul) => {
-                    with_word!(d.size(), W => W::arithmetic(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)))
-                }
-                (_, 1) => ints!(T => <T as Int>::unary(step.op, slice(a, n), slice_mut(dst, n))),
-                _ => return ints!(T => <T as Int>::binary(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n))),
-            },
-        }
-    }
-    true
 }

@@ -274,8 +274,8 @@ impl Worker<'_> {
         for step in &p.steps {
             // SAFETY: the table points to registers of `n` elements, to splats of `LANES` elements and, for operands
             // that are used in place, to `n` consecutive elements. `Program` chooses slots such that no result overlaps
-            // an operand.
-            if let Err(op) = unsafe { step.run(isa, self.table, n) } {
+            // an operand, except where a chain allows it.
+            if let Err(op) = unsafe { p.run(step, isa, self.table, n) } {
                 t.failed.store(true, Ordering::Relaxed);
                 *t.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(op);
                 return;

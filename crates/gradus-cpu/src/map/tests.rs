@@ -454,6 +454,67 @@ fn registers_are_reused_without_clobbering_in_long_programs() {
 }
 
 #[test]
+fn random_chains_agree_with_the_oracle_to_the_bit() {
+    use ScalarOp::*;
+    let cpus = backends();
+    for seed in 0..200 {
+        // Mostly the value before and another one, so that chains are found and end in all ways: by values that are
+        // read again, by outputs, by masks that are read twice, and by an instruction that is never part of one.
+        let draw = |n: usize, of: usize| random(seed * 1000 + n) as usize % of;
+        let builder = KernelBuilder::new(&[DType::F32; 3]);
+        let mut values = builder.args();
+        values.push(builder.constant(DType::F32, 0.75));
+        let mut masks = vec![];
+        for n in 1..5 + draw(1, 24) {
+            let newest = values.len() - 1;
+            let a = values[if draw(10 * n, 4) == 0 { draw(10 * n + 1, values.len()) } else { newest }];
+            let b = values[draw(10 * n + 2, values.len())];
+            let (a, b) = if draw(10 * n + 3, 2) == 0 { (a, b) } else { (b, a) };
+            let all = [Add, Sub, Mul, Div, Neg, Abs, Sqrt, Recip, Eq, Ne, Lt, Le, Gt, Ge, Select, Select, Floor];
+            match all[draw(10 * n + 4, all.len())] {
+                op @ (Eq | Ne | Lt | Le | Gt | Ge) => masks.push(a.binary(op, b)),
+                Select if masks.is_empty() => {}
+                Select => values.push(masks[masks.len() - 1 - draw(10 * n + 5, masks.len().min(3))].select(a, b)),
+                op if op.arity() == 1 => values.push(a.unary(op)),
+                op => values.push(a.binary(op, b)),
+            }
+        }
+        let mut outs = vec![(values[values.len() - 1], DType::F32)];
+        if draw(2, 3) == 0 {
+            outs.push((values[draw(3, values.len())], DType::F32));
+        }
+        if let (0, Some(&mask)) = (draw(4, 4), masks.last()) {
+            outs.push((mask, DType::Bool));
+        }
+        let kernel = builder.finish("chain", &outs).unwrap();
+        for (cpu, n) in cpus.iter().flat_map(|cpu| [1, 15, 16, 17, 129, 1000, 1100].map(|n| (cpu, n))) {
+            let value = |k: usize, i: usize| pattern(DType::F32, seed * 31 + k * 1000 + i);
+            let args: Vec<_> = (0..3).map(|k| Tensor::new(cpu, DType::F32, flat(n), |i| value(k, i))).collect();
+            let mut outs: Vec<_> = kernel.outputs().iter().map(|o| Tensor::new(cpu, o.1, flat(n), |_| !0)).collect();
+            let mut views: Vec<_> = outs.iter_mut().map(Tensor::view_mut).collect();
+            // Sometimes the first output is also the first argument.
+            let in_place = draw(5, 3) == 0;
+            if in_place {
+                let copy = Kernel::build("copy", &[DType::F32], |v| vec![v[0]]).unwrap();
+                map(cpu, &copy, &[MapArg::View(args[0].view())], &mut views[..1]).unwrap();
+            }
+            let first = if in_place { MapArg::Output(0) } else { MapArg::View(args[0].view()) };
+            map(cpu, &kernel, &[first, MapArg::View(args[1].view()), MapArg::View(args[2].view())], &mut views)
+                .unwrap();
+            let got: Vec<_> = outs.iter().map(|t| t.bits(cpu)).collect();
+            for i in 0..n {
+                let scalars: Vec<_> = (0..3).map(|k| scalar(DType::F32, value(k, i))).collect();
+                for (k, want) in kernel.eval(&scalars).unwrap().into_iter().enumerate() {
+                    let (got, want) = (scalar(outs[k].dtype, got[k][i]).to_f64(), want.to_f64());
+                    let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+                    assert!(same, "{kernel} [{i}][{k}] of {n}: {got} {want}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn integer_failures_are_errors_wherever_they_happen() {
     for cpu in backends() {
         for (op, bad) in [(ScalarOp::Div, 0i64), (ScalarOp::Fmod, 0), (ScalarOp::Pow, -1), (ScalarOp::FloorDiv, 0)] {
