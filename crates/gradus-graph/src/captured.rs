@@ -124,18 +124,17 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
             self.refused(None, e)?;
             return f(&owned(inputs));
         }
-        let key = Key::of(form, inputs);
-        let mut why = match self.forms.last() {
-            Some((last, _)) if *last != key => last.difference(&key),
-            Some(_) => "two traces are compared".to_owned(),
-            None => "it is the first call".to_owned(),
+        let found = self.forms.iter().position(|(known, _)| known.matches(form, inputs));
+        let (key, progress) = match found.map(|at| self.forms.remove(at)) {
+            Some((key, progress)) => (key, Some(progress)),
+            None => (Key::of(form, inputs), None),
         };
-        let found = self.forms.iter().position(|(known, _)| *known == key);
-        match found.map(|at| self.forms.remove(at).1) {
+        let mut why = None;
+        match progress {
             Some(Progress::Ready(plan, ..) | Progress::Recheck(plan, ..))
                 if plan.is_stale() || !plan.serves(inputs) =>
             {
-                why = "what the step works with was replaced".to_owned();
+                why = Some("what the step works with was replaced".to_owned());
             }
             Some(ready @ Progress::Ready(..)) => return self.replay(key, ready, inputs, &mut f),
             Some(Progress::Recheck(plan, trace, data)) => {
@@ -153,6 +152,10 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
         if self.has_given_up() {
             return f(&owned(inputs));
         }
+        let why = why.unwrap_or_else(|| match self.forms.last() {
+            Some((last, _)) => last.difference(&key),
+            None => "it is the first call".to_owned(),
+        });
         self.log(&format!("a call is traced: {why}"));
         let recorded = self.record(&mut f, inputs)?;
         if self.forms.len() == FORMS {
@@ -234,7 +237,7 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
         let graph = if *known == data { agree(before, &trace) } else { Err(other_data(known, &data)) };
         let progress = match graph {
             Ok(graph) => {
-                let plan = planned(graph, before, &trace, inputs);
+                let plan = planned(graph, before, &trace, inputs)?;
                 Progress::Ready(Box::new(plan), Box::new(trace), data.clone())
             }
             Err(_) if count + 1 < TRACES => Progress::Traced(Box::new(trace), data.clone(), count + 1),
@@ -353,16 +356,16 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
 }
 
 /// Creates a plan for the graph on which two traces agree.
-fn planned(mut graph: Graph, first: &Trace, second: &Trace, inputs: &[&Tensor]) -> Plan {
-    passes::dead_code(&mut graph);
-    passes::join_elementwise(&mut graph);
+#[track_caller]
+fn planned(mut graph: Graph, first: &Trace, second: &Trace, inputs: &[&Tensor]) -> Result<Plan> {
+    passes::run_all(&mut graph)?;
     let pinned = inputs.iter().map(|t| {
         let input = |trace: &Trace, m: usize| matches!(trace.memories[m].first, First::Input(_));
         let seen = |trace: &Trace| trace.memory_of(t).filter(|&m| input(trace, m)).map(|m| trace.memories[m].base);
         let same = seen(first).is_some() && seen(first) == seen(second);
         same.then(|| (Arc::downgrade(t.storage()), t.layout().offset()))
     });
-    Plan::new(graph, pinned.collect(), second.switches.clone(), second.idle.clone())
+    Ok(Plan::new(graph, pinned.collect(), second.switches.clone(), second.idle.clone()))
 }
 
 /// The error for host values that differ between two calls.

@@ -27,6 +27,7 @@
 mod blocks;
 mod capture;
 mod captured;
+mod check;
 mod compare;
 mod graph;
 mod key;

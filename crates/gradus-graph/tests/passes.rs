@@ -1,0 +1,94 @@
+//! Each pass keeps the bits, and does what it is for.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use gradus_cpu::CpuBackend;
+use gradus_graph::{Graph, capture};
+use gradus_nn::Dropout;
+use gradus_nn::Forward;
+use gradus_tensor::{DType, Device, Generator, Result, Tensor};
+
+fn device() -> Device {
+    Device::from_backend(Arc::new(CpuBackend::new().unwrap()))
+}
+
+fn random(shape: &[usize], seed: u64, device: &Device) -> Tensor {
+    Tensor::randn(shape, DType::F32, device, &mut Generator::new(seed)).unwrap()
+}
+
+/// Compares replays with eager calls of an equal function, and returns the graph.
+fn graph_of<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>>(make: impl Fn() -> F) -> Graph {
+    let device = device();
+    let (mut step, mut eager) = (capture(make()), make());
+    for i in 0..5 {
+        let inputs = || [random(&[6, 6], i, &device), random(&[6, 6], 50 + i, &device)];
+        let (own, other) = (inputs(), inputs());
+        let (got, want) = (step.call(&[&own[0], &own[1]]).unwrap(), eager(&other).unwrap());
+        for (got, want) in got.iter().chain(&own).zip(want.iter().chain(&other)) {
+            assert_eq!(got.to_bytes().unwrap(), want.to_bytes().unwrap(), "call {i}");
+        }
+    }
+    assert_eq!(step.replays(), 3);
+    step.graph().unwrap().clone()
+}
+
+fn names(graph: &Graph) -> Vec<&str> {
+    graph.nodes.iter().map(|n| n.op.name()).collect()
+}
+
+#[test]
+fn what_was_computed_before_is_not_computed_again() {
+    let graph = graph_of(|| {
+        |x: &[Tensor]| {
+            let a = x[0].matmul(&x[1])?.softmax(-1)?;
+            let b = x[0].matmul(&x[1])?.softmax(-1)?;
+            Ok(vec![a.matmul(&b)?, x[0].matmul(&x[1])?.sum_all()?])
+        }
+    });
+    assert_eq!(names(&graph), ["matmul", "softmax", "matmul", "sum"]);
+}
+
+#[test]
+fn equal_operations_on_other_versions_are_kept() {
+    let graph = graph_of(|| {
+        |x: &[Tensor]| {
+            let a = x[0].sum(&[0], false)?;
+            x[0].mul_(2.0)?;
+            let b = x[0].sum(&[0], false)?;
+            // Equal results, of which one is written, and which are both returned.
+            let c = x[1].sum(&[0], false)?;
+            c.add_(1.0)?;
+            let d = x[1].sum(&[0], false)?;
+            Ok(vec![a, b, c, d.clone(), d, x[1].sum(&[0], false)?])
+        }
+    });
+    assert_eq!(names(&graph).iter().filter(|n| **n == "sum").count(), 5);
+}
+
+#[test]
+fn random_draws_are_never_common() {
+    let graph = graph_of(|| {
+        let dropout = Dropout::new(0.5, &mut Generator::new(3)).unwrap();
+        move |x: &[Tensor]| Ok(vec![dropout.forward(&x[0])?.matmul(&dropout.forward(&x[0])?)?])
+    });
+    assert_eq!(names(&graph).iter().filter(|n| **n == "random").count(), 2);
+}
+
+#[test]
+fn a_graph_that_is_broken_is_found() {
+    let graph = graph_of(|| |x: &[Tensor]| Ok(vec![x[0].matmul(&x[1])?.sum(&[0], false)?.exp()?]));
+    graph.check().unwrap();
+    let broken = |change: fn(&mut Graph), part: &str| {
+        let mut graph = graph.clone();
+        change(&mut graph);
+        let e = graph.check().unwrap_err().to_string();
+        assert!(e.contains(part) && e.contains("passes.rs"), "{e}");
+    };
+    broken(|g| drop(g.nodes.remove(0)), "is read when it is None");
+    broken(|g| g.nodes.swap(0, 1), "is read when it is None");
+    broken(|g| g.nodes[1].outputs[0].dtype = DType::F64, "it infers f32[1, 6]");
+    broken(|g| g.nodes[0].inputs[0].version = 3, "is read when it is Some(0)");
+    broken(|g| g.memories[g.nodes[0].outputs[0].memory].bytes = 8, "ends at byte 144 of 8");
+    broken(|g| g.nodes[0].inputs[0].memory = 99, "there is no memory 99");
+}
