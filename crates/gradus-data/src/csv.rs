@@ -66,7 +66,7 @@ impl Table {
     /// Like [`read_csv`](Table::read_csv), for the bytes of a file. Errors refer to it as `name`.
     #[track_caller]
     pub fn from_csv(bytes: &[u8], name: &str, options: &CsvOptions) -> Result<Table> {
-        let text = decoded(bytes, name)?;
+        let text = decoded(bytes, name).here()?;
         if matches!(options.delimiter, b'"' | b'\n' | b'\r') || !options.delimiter.is_ascii() {
             let m = format!("the delimiter is {:?}", char::from(options.delimiter));
             return Err(Error::argument(OP, m).help("use another ASCII character, such as , ; or a tab"));

@@ -87,14 +87,15 @@ impl ImageFolder {
             images(&path, &mut files, &mut seen)?;
             if files.len() == before {
                 return Err(bad(&path, "has no image whose name ends in .png, .jpg or .jpeg")
-                    .help("every folder is a class: remove those that are none"));
+                    .help("every folder is a class: remove those that are none")
+                    .here());
             }
             labels.extend(files[before..].iter().map(|_| classes.len() as i64));
             classes.push(path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned()));
         }
         if classes.is_empty() {
             let e = bad(folder, "has no folders");
-            return Err(e.help("put the images of each class into a folder of their own"));
+            return Err(e.help("put the images of each class into a folder of their own").here());
         }
         let max_memory = LoadOptions::default().max_memory;
         Ok(ImageFolder { files, labels, classes, channels, device: device.clone(), max_memory })

@@ -66,7 +66,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Tensor> {
         let m = format!("{} ends too early", path.display());
         Error::new(ErrorKind::Format, LOAD, m).help("is the file whole? Copy it again")
     };
-    array(LOAD, &path.display().to_string(), length, device, |piece| file.read_exact(piece).map_err(early).here())
+    array(LOAD, &path.display().to_string(), length, device, |piece| file.read_exact(piece).map_err(early)).here()
 }
 
 /// Writes an `.npy` file. It appears whole or not at all.
@@ -94,7 +94,7 @@ pub fn load_npz(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<Stri
         let mut contents = zip.contents(&entry)?;
         let name = entry.name.strip_suffix(".npy").unwrap_or(&entry.name).to_owned();
         let (file, size) = (contents.name.clone(), contents.left());
-        let array = array(LOAD_NPZ, &file, size, device, |piece| contents.fill(piece))?;
+        let array = array(LOAD_NPZ, &file, size, device, |piece| contents.fill(piece)).here()?;
         contents.check()?;
         if arrays.insert(name, array).is_some() {
             let m = format!("{file} is there twice");

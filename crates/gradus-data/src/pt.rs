@@ -54,7 +54,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<TorchFile> {
     file.by_ref().take(legacy::MAGIC.len() as u64).read_to_end(&mut start).map_err(failed).here()?;
     file.rewind().map_err(failed).here()?;
     if start == legacy::MAGIC {
-        return legacy::load(file, &name, device);
+        return legacy::load(file, &name, device).here();
     }
     if !start.starts_with(b"PK\x03\x04") {
         let m = format!("{name} is no file of torch.save");

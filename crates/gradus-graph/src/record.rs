@@ -96,7 +96,7 @@ pub(crate) fn record<D>(
 #[track_caller]
 fn traced(mut recorder: Recorder, uses: Uses, inputs: &[Tensor], results: &[Tensor]) -> Result<Trace> {
     if let Some(e) = uses.refused.or(recorder.refused.take()) {
-        return Err(e);
+        return Err(e.here());
     }
     let Uses { states, made, switches, .. } = uses;
     if let Some(t) = results.iter().find(|t| t.requires_grad()) {

@@ -41,10 +41,12 @@ pub trait LoadPlugin: Sized {
     /// Returns [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if there is no such file,
     /// [`ErrorKind::Format`](gradus_tensor::ErrorKind::Format) with a [`Refusal`] if it is not a plug-in of this
     /// version, and otherwise any error of the backend.
+    #[track_caller]
     unsafe fn load_plugin(path: impl AsRef<Path>) -> Result<Self>;
 }
 
 impl LoadPlugin for Device {
+    #[track_caller]
     unsafe fn load_plugin(path: impl AsRef<Path>) -> Result<Device> {
         // SAFETY: the caller guarantees the same conditions.
         Ok(Device::from_backend(unsafe { load(path.as_ref()) }?))

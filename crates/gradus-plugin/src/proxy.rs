@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gradus_backend::plugin::{self, Handle, Header, KernelParts, RawArg, RawError, RawInfo, RawStats, RawView, Table};
 use gradus_backend::{
-    ArgReduceOp, Axes, Backend, BackendInfo, Buffer, BufferOwner, DType, Distribution, Error, ErrorKind, Kernel,
+    ArgReduceOp, Axes, Backend, BackendInfo, Buffer, BufferOwner, DType, Distribution, Error, ErrorKind, Here, Kernel,
     MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 use libloading::Library;
@@ -46,16 +46,17 @@ fn check_whole(path: &Path) -> Result<()> {
 ///
 /// # Safety
 /// The conditions of [`LoadPlugin::load_plugin`](crate::LoadPlugin::load_plugin).
+#[track_caller]
 pub unsafe fn load(path: &Path) -> Result<Arc<dyn Backend>> {
     // The path must be absolute: a bare name would be searched for in other folders.
-    let path = path.canonicalize().map_err(|e| Error::io("load_plugin", path.display(), e))?;
-    check_whole(&path)?;
+    let path = path.canonicalize().map_err(|e| Error::io("load_plugin", path.display(), e)).here()?;
+    check_whole(&path).here()?;
     // SAFETY: the caller vouches for the code that runs when the library is loaded, and when it is unloaded if refused.
     let library = unsafe { Library::new(&path) };
-    let library = library.map_err(|e| refused(&path, Refusal::NotALibrary, Some(e.to_string())))?;
+    let library = library.map_err(|e| refused(&path, Refusal::NotALibrary, Some(e.to_string()))).here()?;
     // SAFETY: nothing is read through the symbol here; what it points to is checked below.
     let symbol = unsafe { library.get::<*const Header>(plugin::SYMBOL.as_bytes()) };
-    let symbol = *symbol.map_err(|_| refused(&path, Refusal::NoTable, None))?;
+    let symbol = *symbol.map_err(|_| refused(&path, Refusal::NoTable, None)).here()?;
     // SAFETY: the caller vouches that whatever the library exports under this name is readable for the size of a
     // header. A header is plain data, so any bytes form a valid one.
     let header = unsafe { symbol.read_unaligned() };
@@ -69,7 +70,7 @@ pub unsafe fn load(path: &Path) -> Result<Arc<dyn Backend>> {
         _ => None,
     };
     if let Some(refusal) = refusal {
-        return Err(refused(&path, refusal, None));
+        return Err(refused(&path, refusal, None).here());
     }
     // The library is never unloaded: a buffer or a thread of the plug-in may outlive every handle known to this side.
     std::mem::forget(library);

@@ -159,7 +159,7 @@ impl Tensor {
         if rows > 0 && needed > 0 {
             let positive = if classes == 0 { 0 } else { fewest_positive(&weights)? };
             if positive < needed {
-                return fail(format!("a row has {positive} positive weights, where {needed} are needed")).here();
+                return fail(format!("a row has {positive} positive weights; it needs at least {needed}")).here();
             }
         }
         let (u, device) = (DType::F64, self.device());

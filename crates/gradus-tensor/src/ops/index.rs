@@ -204,7 +204,7 @@ fn resolve(op: &str, x: &Tensor, items: &[Index<'_>]) -> Result<(Tensor, Vec<Pic
             }
             Kind::Tensor(mask) if mask.dtype() == DType::Bool => {
                 if taken == 0 || mask.shape() != &view.shape()[axis..axis + taken] {
-                    let m = format!("the mask (item {pos}) has not the sizes of the axes from {from} on");
+                    let m = format!("the sizes of the mask (item {pos}) are not those of the axes from {from} on");
                     return Err(mask.describe(fail(Error::shape(op, m)), "mask"));
                 }
                 let places = mask.nonzero()?;

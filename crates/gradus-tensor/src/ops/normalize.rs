@@ -403,7 +403,10 @@ impl Tensor {
         let c = self.shape()[1];
         let count = self.numel().checked_div(c).unwrap_or(0);
         if count < 2 {
-            let e = Error::shape("batch_norm", format!("{count} values a channel have no variance to train on"));
+            let e = Error::shape(
+                "batch_norm",
+                format!("training needs at least 2 values a channel, for their variance; there is {count}"),
+            );
             return Err(self.describe(e, "input").help("use a larger batch, or evaluation mode"));
         }
         let axes = (0..self.rank()).filter(|&a| a != 1).fold(Axes::NONE, Axes::with);

@@ -51,8 +51,9 @@ impl Trainer {
             return Err(Error::new(ErrorKind::Io, "trainer", m).help("go on with `resume`, or name another folder"));
         }
         let from = |e: Error| e.note(format!("checkpoints: {}", path.display()));
-        found.check_config(&first.config).map_err(from)?;
+        // A checkpoint of another loop has none of a trainer's settings, which would be a long list.
         let progress = Progress::of(&found).map_err(from)?;
+        found.check_config(&first.config).map_err(from)?;
         let missing = self.states.iter().find(|own| !found.states.contains_key(&own.name));
         if let Some(own) = missing {
             let m = format!("the checkpoint has no state {:?}", own.name);

@@ -6,6 +6,7 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
+use gradus_backend::error::is_of_user;
 use gradus_backend::{Error, ErrorKind, Here, Result};
 
 use crate::autograd::Nested;
@@ -130,7 +131,11 @@ pub struct NonFiniteReport {
 
 impl fmt::Display for NonFiniteReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (op, at) = (&self.op, self.location);
+        let op = &self.op;
+        // A trainer runs the operations of a task, whose lines are inside Gradus.
+        let is_users = is_of_user(self.location);
+        let at = if is_users { format!(", at {}", self.location) } else { String::new() };
+        let recorded = if is_users { format!("; {op} was recorded at {}", self.location) } else { String::new() };
         let total = |ranges: &[ValueRange]| ranges.iter().fold((0, 0), |n, r| (n.0 + r.nan, n.1 + r.infinite));
         let gave = total(&self.outputs);
         // If the operation also spread some, the first value in the table below may be one of those.
@@ -143,15 +148,15 @@ impl fmt::Display for NonFiniteReport {
         };
         let (made, given) = (counted(self.made) + &which, counted(total(&self.inputs)));
         match self.origin {
-            Origin::Operation => write!(f, "{op} made {made}, at {at}")?,
-            Origin::Gradient => write!(f, "the gradient of {op} made {made}; {op} was recorded at {at}")?,
-            Origin::Sum => write!(f, "gradients of the result of {op} add up to {made}; {op} was recorded at {at}")?,
-            Origin::Hook => write!(f, "a hook of {op} gave {made}; {op} was recorded at {at}")?,
-            Origin::Write => write!(f, "{op} wrote {made} in place, at {at}")?,
-            Origin::Given if given.is_empty() => write!(f, "{op} was given a number that is not finite, at {at}")?,
-            Origin::Given => write!(f, "{op} was given {given}, at {at}: no operation of this step made it")?,
+            Origin::Operation => write!(f, "{op} made {made}{at}")?,
+            Origin::Gradient => write!(f, "the gradient of {op} made {made}{recorded}")?,
+            Origin::Sum => write!(f, "gradients of the result of {op} add up to {made}{recorded}")?,
+            Origin::Hook => write!(f, "a hook of {op} gave {made}{recorded}")?,
+            Origin::Write => write!(f, "{op} wrote {made} in place{at}")?,
+            Origin::Given if given.is_empty() => write!(f, "{op} was given a number that is not finite{at}")?,
+            Origin::Given => write!(f, "{op} was given {given}{at}: no operation of this step made it")?,
             Origin::MadeOrSpread => {
-                write!(f, "{op} made or spread {}, at {at}: it was given {given}", counted(gave))?;
+                write!(f, "{op} made or spread {}{at}: it was given {given}", counted(gave))?;
             }
         }
         if let Some(inside) = &self.inside {
