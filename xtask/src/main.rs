@@ -4,7 +4,7 @@
 //! `packages` the budget of dependencies, and `digits` what the README promises of its first command. `fuzz-grad`
 //! compares gradients of random programs with a reference. `calls` and `files` try the public API with random arguments
 //! and damaged files. `deep` runs many of these tests, and random cases of the conformance suite. `wgpu` runs the
-//! conformance suite on three profiles of an adapter. `op-table`, `kinks`, `higher-order`, `spec`, `sources` and
+//! conformance suite on three profiles of an adapter. `op-table`, `kinks`, `higher-order`, `spec`, `errors`, `sources` and
 //! `gallery` generate or check pages of `docs`. `opinfo` compares Gradus with PyTorch on PyTorch's own samples, and `onnx` runs the tests of ONNX. `models`
 //! compares networks that have the weights of packages. `peers`
 //! compares the speed with other libraries, and `bench` compares it with an earlier build or, for WebGPU, with
@@ -68,9 +68,11 @@ commands:
   spec               writes docs/spec.md: the operations that can run, what they take, do and call; with --check, fails if
                      it is stale or an operation is in no case
   kinks              writes docs/kinks.md: the slopes at kinks, beside PyTorch's; with --check, fails if it is stale
+  errors             writes docs/book/src/errors, the gallery of errors; with --check, fails if a page is stale or a kind of
+                     error has no entry
   compiled           writes the CPU's list of kernels that are compiled; with --check, fails if it is stale
   bless [--python PATH]
-                     writes all of these five, and first, with a Python that has PyTorch, what PyTorch says: after a change
+                     writes all of these six, and first, with a Python that has PyTorch, what PyTorch says: after a change
                      of an operation or a sample
   places             adds operations, an optimiser and a filter to a copy of the tree, and counts the files that it takes
   sources --check    every name in docs/sources.md has its call and an existing test
@@ -172,8 +174,8 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
         [
-            "ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "higher-order" | "spec" | "bless"
-            | "places" | "sources" | "wgpu",
+            "ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "higher-order" | "spec"
+            | "errors" | "bless" | "places" | "sources" | "wgpu",
             rest @ ..,
         ] => Err(format!("`{}` does not take `{}`", arguments[0], rest.join(" "))),
         [unknown, ..] => Err(format!("unknown command `{unknown}`")),

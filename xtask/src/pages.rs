@@ -7,11 +7,12 @@ use std::process::Command;
 type Page = (&'static str, &'static str, &'static [&'static str]);
 
 /// All pages. Each comes after those that it reads.
-const PAGES: [Page; 5] = [
+const PAGES: [Page; 6] = [
     ("op-table", "the_matrix_of_operations", &["-p", "gradus", "--features", "wgpu", "--test", "golden"]),
     ("kinks", "the_page_says_what_the_operations_do", &["-p", "gradus", "--test", "kinks"]),
     ("higher-order", "second_derivatives_are_right_in_every_mode", &["-p", "gradus", "--test", "golden"]),
     ("spec", "the_vocabulary_is_complete_and_fresh", &["-p", "gradus", "--test", "golden"]),
+    ("errors", "the_pages_say_what_the_errors_say", &["-p", "gradus", "--test", "errors"]),
     ("compiled", "the_list_is_made_from_the_kernels", &["-p", "gradus-cpu", "--lib"]),
 ];
 

@@ -15,6 +15,7 @@ page!(AutogradIn100Lines, "docs/book/src/autograd-in-100-lines.md");
 #[cfg(feature = "cpu")]
 mod on_the_cpu {
     page!(CapturedSteps, "docs/book/src/captured-steps.md");
+    page!(Errors, "docs/book/src/errors.md");
     page!(FromPyTorch, "docs/book/src/from-pytorch.md");
     page!(SaveAndResume, "docs/book/src/save-and-resume.md");
     page!(WritesInPlace, "docs/book/src/writes-in-place.md");
