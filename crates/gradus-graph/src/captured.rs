@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gradus_tensor::backend::log;
 use gradus_tensor::ops::Closed;
-use gradus_tensor::{Error, ErrorKind, Result, Tensor};
+use gradus_tensor::{Error, ErrorKind, Here, Result, Tensor};
 
 use crate::blocks::Blocks;
 use crate::compare::{agree, differs};
@@ -281,9 +281,10 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
     }
 
     /// Notes why calls of this form are not replayed, or returns the error if that is the policy.
+    #[track_caller]
     fn refused(&mut self, key: Option<Key>, e: Error) -> Result<()> {
         if self.policy == Closed::Strict {
-            return Err(e);
+            return Err(e.here());
         }
         self.forms.extend(key.map(|key| (key, Progress::Eager)));
         let text = e.to_string();
