@@ -78,6 +78,16 @@ impl StateDict {
     pub fn load_safetensors(path: impl AsRef<Path>, device: &Device) -> Result<StateDict> {
         load(path.as_ref(), device)
     }
+
+    /// Like [`load_safetensors`](StateDict::load_safetensors), for the bytes of a file, such as one that
+    /// `include_bytes!` put into the program.
+    ///
+    /// # Errors
+    /// The same, but none of reading.
+    #[track_caller]
+    pub fn from_safetensors(bytes: &[u8], device: &Device) -> Result<StateDict> {
+        parse(&mut &bytes[..], bytes.len() as u64, Path::new("the bytes"), device)
+    }
 }
 
 const DTYPES: [(DType, Dtype, &str); 13] = [
@@ -216,14 +226,20 @@ fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result
 #[track_caller]
 fn load(path: &Path, device: &Device) -> Result<StateDict> {
     let failed = |e| not_read(path, e);
-    let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display())).help(HELP_FORMAT);
     // Check the metadata before opening the file, because opening a pipe waits for its writer.
     let found = std::fs::metadata(path).map_err(failed).here()?;
     gradus_file::check_regular(LOAD, path, &found).map_err(|e| e.help("give the path of a safetensors file"))?;
     let file = File::open(path).map_err(failed).here()?;
     let length = file.metadata().map_err(failed).here()?.len();
-    let mut reader = BufReader::new(file);
-    let header = read_header(&mut reader, length, device)
+    parse(&mut BufReader::new(file), length, path, device)
+}
+
+/// Reads a file of `length` bytes, which errors call `path`.
+#[track_caller]
+fn parse(reader: &mut impl Read, length: u64, path: &Path, device: &Device) -> Result<StateDict> {
+    let failed = |e| not_read(path, e);
+    let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display())).help(HELP_FORMAT);
+    let header = read_header(reader, length, device)
         .map_err(|e| match e {
             HeaderError::Io(e) => failed(e),
             HeaderError::Format(m) => wrong(m),

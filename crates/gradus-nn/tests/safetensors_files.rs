@@ -14,11 +14,30 @@ fn file(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
 }
 
+/// Loads the bytes from a file, and from memory, which must agree.
 fn load(bytes: &[u8], device: &Device) -> Result<StateDict> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("odd.safetensors");
     std::fs::write(&path, bytes).unwrap();
-    StateDict::load_safetensors(&path, device)
+    let (from_file, from_bytes) =
+        (StateDict::load_safetensors(&path, device), StateDict::from_safetensors(bytes, device));
+    match (&from_file, &from_bytes) {
+        (Ok(a), Ok(b)) => {
+            assert!(a.iter_metadata().eq(b.iter_metadata()));
+            let all = |state: &StateDict| -> Vec<(String, DType, Vec<u8>)> {
+                state.iter().map(|(name, t)| (name.to_owned(), t.dtype(), t.to_bytes().unwrap())).collect()
+            };
+            assert_eq!(all(a), all(b));
+        }
+        (Err(a), Err(b)) => {
+            assert_eq!(
+                (a.kind(), a.message().replace(&path.display().to_string(), "the bytes")),
+                (b.kind(), b.message().into())
+            );
+        }
+        _ => panic!("from a file {from_file:?}, from memory {from_bytes:?}"),
+    }
+    from_file
 }
 
 const HEADER: &str =

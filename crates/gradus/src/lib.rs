@@ -41,10 +41,10 @@
 //! implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time) and, with the features
 //! `wgpu` and `onnx`, `wgpu` (GPUs through WebGPU) and `onnx` (ONNX models). The [`prelude`] exports what most programs use.
 //!
-//! Pages: [from PyTorch to Gradus](https://github.com/gradus-rs/gradus/blob/main/docs/book/src/from-pytorch.md),
-//! [save and resume](https://github.com/gradus-rs/gradus/blob/main/docs/book/src/save-and-resume.md),
-//! [adding an operation](https://github.com/gradus-rs/gradus/blob/main/docs/add-an-op.md),
-//! [adding a backend](https://github.com/gradus-rs/gradus/blob/main/docs/book/src/your-backend.md).
+//! [The book](https://github.com/gradus-rs/gradus/blob/main/docs/book/src/SUMMARY.md) teaches Gradus step by step: a first
+//! network, your data, layers and operations, gradients, devices, training, saving, and a gallery of errors. It has a
+//! chapter for those who [come from
+//! PyTorch](https://github.com/gradus-rs/gradus/blob/main/docs/book/src/from-pytorch.md).
 //! When you depend on Gradus, add `[profile.dev.package."*"]` with `opt-level = 3` to your `Cargo.toml`. The README
 //! explains why.
 #![forbid(unsafe_code)]
