@@ -1,5 +1,5 @@
 //! Checks the book in `docs/book`: every chapter is in `SUMMARY.md` once, and links to files outside of the book are
-//! addresses, because a built book has no such files.
+//! addresses, because a built book has no such files. Links to a heading, in all pages, name one that exists.
 //!
 //! That links lead to existing files is checked by [`links`](super::links), for `SUMMARY.md` too.
 
@@ -38,7 +38,37 @@ pub(super) fn check(files: &[(String, String)]) -> Vec<Finding> {
             }
         }
     }
+    findings.extend(headings(files));
     findings
+}
+
+/// Links with a `#` that name no heading of their page.
+fn headings(files: &[(String, String)]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in files {
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        for (line, target) in links::targets(text) {
+            let Some((file, heading)) = target.split_once('#') else { continue };
+            let own = file.strip_prefix(links::OWN);
+            let page = match own.or_else(|| links::relative(&target).map(|_| file)) {
+                _ if file.is_empty() => Some(path.clone()),
+                Some(file) => links::resolve(if own.is_some() { "" } else { folder }, file),
+                None => continue,
+            };
+            let Some((_, text)) = files.iter().find(|(path, _)| Some(path) == page.as_ref()) else { continue };
+            if !text.lines().filter_map(|line| line.strip_prefix('#')).any(|title| anchor(title) == heading) {
+                findings.push(Finding::new(path, line, format!("`{target}` names no heading of its page")));
+            }
+        }
+    }
+    findings
+}
+
+/// The name of a heading in links: small letters, digits, `_` and `-`, with `-` for spaces.
+fn anchor(title: &str) -> String {
+    let letters = title.trim_start_matches('#').trim().to_lowercase();
+    let kept = letters.chars().filter(|&c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -59,10 +89,21 @@ mod tests {
     }
 
     #[test]
+    fn links_to_headings_name_one() {
+        let summary = ("SUMMARY.md", "[A](a.md)\n[B](b.md)");
+        let a = ("a.md", "# Title\n[1](#title) [2](b.md#what-item-does-2)\n[3](#titel)\n[4](b.md#what)\n");
+        let b = ("b.md", "## What `item` does (2)\n");
+        assert_eq!(findings(&[summary, a, b]), [("a.md".to_owned(), 3), ("a.md".to_owned(), 4)]);
+    }
+
+    #[test]
     fn links_stay_in_the_book_or_are_addresses() {
         let text = "[a](a.md) [b](deep/b.md#part)\n[c](https://x.y)\n[d](../../spec.md)\n";
-        let found =
-            findings(&[("SUMMARY.md", "[A](a.md)\n[B](deep/b.md)"), ("a.md", text), ("deep/b.md", "[a](../a.md)")]);
+        let found = findings(&[
+            ("SUMMARY.md", "[A](a.md)\n[B](deep/b.md)"),
+            ("a.md", text),
+            ("deep/b.md", "## Part\n[a](../a.md)"),
+        ]);
         assert_eq!(found, [("a.md".to_owned(), 3)]);
     }
 }
