@@ -33,7 +33,7 @@ page! {
 /// The input of a layer has another number of features than its weight. Read the layer's name from the message: here the
 /// second linear layer takes 64 features, and the first one gives 32.
 ///
-/// Mend: make both the same. `summary(&model, &shape)` prints the shapes layer by layer.
+/// Mend: make both the same. `summary(&model, shape)` prints the shapes layer by layer.
 fn an_input_does_not_fit_a_layer_of_a_model(device: &Device) -> Result<Error> {
     let mut rng = Generator::new(0);
     let mut init = Init::new(DType::F32, device, &mut rng);

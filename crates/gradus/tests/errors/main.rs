@@ -2,7 +2,7 @@
 //! mistake, returns the error, and shows the mend; the pages quote the function and what its error prints.
 //!
 //! `cargo test -p gradus --test errors` compares the pages with the code; with `GRADUS_WRITE=1` it writes them instead.
-#![cfg(all(feature = "cpu", feature = "plugin", unix))]
+#![cfg(all(feature = "cpu", feature = "plugin", target_os = "linux"))]
 #![allow(clippy::unwrap_used)]
 // What a mend computes is not needed: it must not fail.
 #![allow(unused_must_use)]
@@ -15,6 +15,7 @@ mod devices;
 mod dtypes;
 mod indices;
 mod layers;
+mod models;
 mod onnx;
 mod pictures;
 mod plugins;
@@ -42,6 +43,7 @@ fn modules() -> Vec<Module> {
         autograd::page(),
         captured::page(),
         layers::page(),
+        models::page(),
         training::page(),
         runs::page(),
         tables::page(),
