@@ -46,7 +46,6 @@ mod new_layers;
 mod resnet;
 mod sampling;
 mod t5;
-mod t5_positions;
 mod unet;
 mod vit;
 
@@ -64,7 +63,7 @@ pub use resnet::{ResNet, ResNetBlock, ResNetConfig};
 pub use sampling::Sampling;
 pub use t5::{
     T5, T5Attention, T5Block, T5Config, T5CrossAttention, T5Dense, T5Feed, T5FeedForward, T5Layers, T5SelfAttention,
-    T5Stack,
+    T5Stack, T5Writer,
 };
 pub use unet::{UNet, UNetConfig, UNetConvs, UNetDown, UNetOut, UNetUp};
 pub use vit::{ViT, ViTAttention, ViTBlock, ViTConfig, ViTMlp, ViTPatches};

@@ -76,18 +76,25 @@ fn llama() {
     check("llama_tied", make(device, |init| Llama::new(tied, init)), |model| model.forward(&tokens));
 }
 
-/// The most probable tokens, with the keys and values of the earlier ones in caches, are those of transformers; and the
-/// logits are those of the whole text at once.
+/// The most probable tokens after a prompt, with the keys and values of the earlier ones in caches.
+fn written<M: CausalLm>(model: &mut M, prompt: &[i64], device: &Device) -> Vec<i64> {
+    let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+    let options = GenerateOptions { max_new_tokens: 12, sampling, ..GenerateOptions::default() };
+    generate(model, prompt, device, options).unwrap().collect::<Result<Vec<i64>>>().unwrap()
+}
+
+/// The tokens that transformers writes.
+fn wanted(case: &str) -> Vec<i64> {
+    array(&format!("{case}/written")).into_iter().map(|token| token as i64).collect()
+}
+
+/// What is written token by token is what transformers writes, and the logits are those of the whole text at once.
 #[test]
 fn llama_writes_as_in_transformers() {
     let device = &device();
     let mut model = make(device, |init| Llama::new(llama_config(), init));
     let prompt = tokens(device).narrow(0, 0, 1).unwrap().to_vec::<i64>().unwrap();
-    let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-    let options = GenerateOptions { max_new_tokens: 12, sampling, ..GenerateOptions::default() };
-    let written = generate(&mut model, &prompt, device, options).unwrap().collect::<Result<Vec<i64>>>().unwrap();
-    let wanted: Vec<i64> = array("llama/written").into_iter().map(|token| token as i64).collect();
-    assert_eq!(written, wanted);
+    assert_eq!(written(&mut model, &prompt, device), wanted("llama"));
 
     let tokens = tokens(device);
     let all = no_grad(|| model.forward(&tokens)).unwrap();
@@ -116,6 +123,10 @@ fn t5() {
     };
     let more = T5Config { num_decoder_layers: Some(3), ..config };
     check("t5", make(device, |init| T5::new(more, init)), |model| model.logits(&tokens, Some(&mask), &answer));
+    let mut model = make(device, |init| T5::new(more, init));
+    let (question, counts) = (tokens.narrow(0, 1, 1).unwrap(), mask.narrow(0, 1, 1).unwrap());
+    let mut writer = model.writer(&question, Some(&counts)).unwrap();
+    assert_eq!(written(&mut writer, &[0], device), wanted("t5"));
     let gated = T5Config {
         feed_forward_proj: T5FeedForward::GatedGelu,
         relative_attention_num_buckets: 8,

@@ -176,6 +176,11 @@ def language():
     logits = lambda m: m(tokens, mask, decoder_input_ids=answer).logits
     t5 = transformers.T5Config(**shape, num_layers=2, num_decoder_layers=3)
     case("t5", transformers.T5ForConditionalGeneration(t5), logits)
+    model = fill(transformers.T5ForConditionalGeneration(t5)).eval()
+    # Its cache has no room for more layers of the decoder than of the encoder.
+    settings = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0, "use_cache": False}
+    written = model.generate(tokens[1:], attention_mask=mask[1:], decoder_start_token_id=0, **settings)
+    arrays["t5/written"] = written[0, 1:].double().numpy()
     gated = transformers.T5Config(
         **shape,
         num_layers=2,

@@ -2,22 +2,22 @@
 
 use gradus_tensor::{DType, Device, Error, Result, Tensor};
 
-pub(crate) const OP: &str = "t5";
+pub(super) const OP: &str = "t5";
 
 /// How distances become rows of the table of biases.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct T5Distances {
+pub(super) struct T5Distances {
     /// Whether later tokens count as being at distance 0. Otherwise half of the rows are for them.
-    pub(crate) causal: bool,
+    pub(super) causal: bool,
     /// How many distances are told apart.
-    pub(crate) rows: usize,
+    pub(super) rows: usize,
     /// The distance from which on all are the same.
-    pub(crate) most: usize,
+    pub(super) most: usize,
 }
 
 impl T5Distances {
     #[track_caller]
-    pub(crate) fn check(self) -> Result<()> {
+    pub(super) fn check(self) -> Result<()> {
         let T5Distances { rows, most, .. } = self;
         if !rows.is_multiple_of(2) || !(4..=1 << 20).contains(&rows) {
             let m = format!("relative_attention_num_buckets is {rows}; it is even, and 4 to {}", 1 << 20);
@@ -50,16 +50,17 @@ impl T5Distances {
     }
 }
 
-/// The rows `[length, length]` for each query and key.
+/// The rows `[length, first + length]` for queries from the position `first` on, and for all keys.
 #[track_caller]
-pub(crate) fn buckets(distances: T5Distances, length: usize, device: &Device) -> Result<Tensor> {
-    let count = length as i64;
+pub(super) fn buckets(distances: T5Distances, first: usize, length: usize, device: &Device) -> Result<Tensor> {
+    let (first, end) = (first as i64, (first + length) as i64);
     // A row for each distance, of which there are at most twice as many as tokens; then a choice for each pair of tokens.
-    let rows: Vec<i64> = (1 - count.max(1)..count.max(1)).map(|after| distances.row(after)).collect();
+    let rows: Vec<i64> = (1 - end.max(1)..end.max(1)).map(|after| distances.row(after)).collect();
     let rows = Tensor::from_vec(&rows[..], [rows.len()], device)?;
-    let keys = Tensor::arange(0, count, 1, DType::I64, device)?;
-    let place = keys.unsqueeze(0)?.sub(&keys.unsqueeze(1)?)?.add(count - 1)?;
-    rows.index_select(0, &place.flatten(0, 1)?)?.reshape([length, length])
+    let keys = Tensor::arange(0, end, 1, DType::I64, device)?;
+    let queries = Tensor::arange(first, end, 1, DType::I64, device)?;
+    let place = keys.unsqueeze(0)?.sub(&queries.unsqueeze(1)?)?.add(end - 1)?;
+    rows.index_select(0, &place.flatten(0, 1)?)?.reshape(place.shape())
 }
 
 #[cfg(test)]
