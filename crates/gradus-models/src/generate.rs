@@ -145,6 +145,11 @@ impl<M: CausalLm + ?Sized> Generation<'_, M> {
         let tokens = Tensor::from_vec(new, [1, new.len()], &self.device)?;
         let logits = self.model.decode(&tokens, &mut self.cache)?;
         self.cached = self.seen.len();
+        if logits.numel() != self.model.vocabulary_size() {
+            let m = format!("`decode` returns {} numbers for {} tokens", logits.numel(), self.model.vocabulary_size());
+            let e = Error::shape("generate", m).operand("logits", logits.shape(), logits.dtype(), logits.device());
+            return Err(e.help("`CausalLm::decode` returns the logits of the last position alone"));
+        }
         let logits = logits.to_dtype(DType::F64)?.to_vec::<f64>()?;
         let token = sample(&logits, &self.seen, &self.options.sampling, &mut self.generator)?;
         if self.options.stop.contains(&token) {

@@ -132,9 +132,18 @@ impl T5 {
     }
 
     /// Reads a text, tokens `[1, length]`, for [`generate`](crate::generate) to write the answer, whose first token is 0.
-    /// The errors are those of [`encode`](T5::encode).
+    /// Fails if `tokens` has another shape, and as [`encode`](T5::encode) does.
     #[track_caller]
     pub fn writer(&mut self, tokens: &Tensor, mask: Option<&Tensor>) -> Result<T5Writer<'_>> {
+        if !matches!(tokens.shape(), [1, _]) {
+            let e = Error::shape("t5", "one text is answered at a time").operand(
+                "tokens",
+                tokens.shape(),
+                tokens.dtype(),
+                tokens.device(),
+            );
+            return Err(e.help("give tokens of the shape [1, length]"));
+        }
         self.eval();
         let _guard = no_grad_guard();
         let sources = self.decoder.sources(&self.encode(tokens, mask)?)?;

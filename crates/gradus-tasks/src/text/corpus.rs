@@ -125,7 +125,7 @@ impl Corpus {
 pub fn once_in_each_epoch(training: &TokenWindows, context: usize) -> Sampler {
     let places = training.len();
     let context = context.max(1);
-    // With one section less than there is room for, the first may begin at any of `context` tokens.
+    // With one section less than there is room for, the first may begin anywhere in that room.
     let samples = places.div_ceil(context).saturating_sub(1).max(1);
     let order = move |_: u64, generator: &mut Generator| {
         let first = generator.below(places - (samples - 1) * context);

@@ -145,7 +145,7 @@ fn a_temperature_is_negative(device: &Device) -> Result<Error> {
     Ok(error)
 }
 
-/// Training windows are longer than the model has positions.
+/// Training windows are longer than the number of positions of the model.
 ///
 /// Mend: cut the text into shorter windows, or make the model with more positions.
 fn more_tokens_than_positions(device: &Device) -> Result<Error> {

@@ -36,7 +36,7 @@ fn texts() -> Result<()> {
     assert_eq!(gpt.forward(&tokens)?.shape(), [1, 4, 50257]);
     let config = LlamaConfig { hidden_size: 64, num_hidden_layers: 2, ..LlamaConfig::default() };
     let mut llama = Llama::new(config, &mut init)?;
-    let options = GenerateOptions { max_new_tokens: 3, ..GenerateOptions::default() };
+    let options = GenerateOptions { max_new_tokens: 3, sampling: Sampling::greedy(), ..GenerateOptions::default() };
     let mut count = 0;
     for token in generate(&mut llama, &[1, 5, 7], &device, options)? {
         count += usize::from((0..32_000).contains(&token?));
