@@ -10,8 +10,9 @@ use crate::output::say;
 /// The number of steps on the single batch.
 const OVERFIT_STEPS: usize = 100;
 
-/// The share of its first value to which the loss on a single batch falls if the model can learn.
-const LEARNS: f64 = 0.1;
+/// The share of its first value to which the loss on a single batch falls if the model can learn. It does not fall to 0
+/// where labels are smoothed.
+const LEARNS: f64 = 0.3;
 
 pub(super) fn overfit_batch<M, D, T>(session: &Session<'_>, mut job: Job<'_, M, D, T>) -> Result<()>
 where
