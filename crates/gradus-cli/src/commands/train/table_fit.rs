@@ -43,6 +43,10 @@ impl Task<Network, (Tensor, Tensor)> for TableTask {
         let loss = network.forward(inputs)?.mse_loss(targets, Reduction::Mean)?;
         Ok(Outcome { loss, samples: targets.numel(), correct: None })
     }
+
+    fn is_fixed(&self) -> bool {
+        true
+    }
 }
 
 /// The default size of a batch, and the default number of epochs for it or for the size that the user chose.
