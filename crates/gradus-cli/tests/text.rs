@@ -48,6 +48,19 @@ fn a_text_is_learned_and_written() {
         let loss = json["validation_loss"].as_f64().unwrap();
         assert!(loss < limit, "{tokenizer}: {loss}");
         assert!((json["perplexity"].as_f64().unwrap() - loss.exp()).abs() < 1e-9);
+        // On the part that was held out, the model is as good as it was in training.
+        let text = VERSE.repeat(60);
+        fs::write(dir.join("rest.txt"), &text[text.floor_char_boundary(text.len() - text.len() / 10)..]).unwrap();
+        let out = run(dir, &format!("evaluate --model {tokenizer}/model.safetensors rest.txt --json"));
+        assert!((last_json(&out)["loss"].as_f64().unwrap() - loss).abs() < 1e-4, "{out} and {loss}");
+        for metric in ["perplexity", "bits_per_byte"] {
+            let relative = last_json(&out)[metric].as_f64().unwrap() / json[metric].as_f64().unwrap();
+            assert!((relative - 1.0).abs() < 1e-4, "{metric}: {out}");
+        }
+        // A text that is shorter than the context is one section.
+        fs::write(dir.join("rest.txt"), "box").unwrap();
+        let out = run(dir, &format!("evaluate --model {tokenizer}/model.safetensors rest.txt --json"));
+        assert_eq!(last_json(&out)["samples"], 1, "{out}");
         let names: Vec<_> =
             snapshot(&dir.join(tokenizer)).into_keys().map(|p| p.file_name().unwrap().to_owned()).collect();
         assert_eq!(names, ["config.toml", "metrics.csv", "model.safetensors", "report.html"]);
@@ -136,6 +149,8 @@ fn bad_texts_models_and_prompts() {
     fs::write(dir.join("latin.txt"), b"one\ntwo \xe9\n").unwrap();
     fs::write(dir.join("same.txt"), "a".repeat(5000)).unwrap();
     fs::write(dir.join("short.txt"), "a short text").unwrap();
+    fs::write(dir.join("zoo.txt"), "zoo").unwrap();
+    fs::write(dir.join("one.txt"), "p").unwrap();
     fs::write(dir.join("text.txt"), VERSE.repeat(30)).unwrap();
     for (line, says) in [
         ("train text empty.txt", &["the text is empty", "empty.txt"][..]),
@@ -181,6 +196,12 @@ fn bad_texts_models_and_prompts() {
         (&format!("generate --model run --prompt {long}"), &["the prompt has 33 tokens; the model sees 32 at once"]),
         ("generate --model digits --prompt 1", &["digits", "a model of the task digits", "`gradus train text`"]),
         ("predict --model run/model.safetensors text.txt", &["\"text\""]),
+        (
+            "evaluate --model run/model.safetensors zoo.txt",
+            &["byte 0: 'z' is none of the", "in the text to evaluate on"],
+        ),
+        ("evaluate --model run/model.safetensors one.txt", &["the text has 1 tokens"]),
+        ("evaluate --model run/model.safetensors empty.txt", &["the text has 0 tokens"]),
     ] {
         fails(dir, line, 1, says);
     }

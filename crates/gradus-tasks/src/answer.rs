@@ -75,7 +75,7 @@ impl Answer {
 
 /// The error for weights that lead to NaN or infinity.
 #[track_caller]
-fn not_finite(what: &str) -> Error {
+pub(crate) fn not_finite(what: &str) -> Error {
     Error::argument("predict", what)
         .help("its weights hold NaN or infinity, or an input is far out of range; train it anew")
 }

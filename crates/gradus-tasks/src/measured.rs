@@ -11,11 +11,12 @@ use crate::Metric;
 pub struct Measured {
     /// For classes: accuracy, macro F1 and the area under the ROC curve (of each class against the others, averaged),
     /// which is left out if all samples are of one class. For numbers: the mean absolute error, the root of the mean
-    /// squared error, and R2.
+    /// squared error, and R2. For texts: the mean loss of a token in nats, perplexity, and bits per byte.
     pub metrics: Vec<Metric>,
     /// The confusion matrix, if classes are predicted.
     pub confusion: Option<ConfusionMatrix>,
-    /// The loss of each sample: minus the logarithm of the probability of its class, or the absolute error.
+    /// The loss of each sample: minus the logarithm of the probability of its class, the absolute error, or the mean
+    /// loss of a section of a text.
     pub losses: Vec<f64>,
 }
 

@@ -24,6 +24,6 @@ mod tokens;
 mod writing;
 
 pub use corpus::{Corpus, once_in_each_epoch};
-pub use model::{Sizes, Spec, Text, next_token_loss};
+pub use model::{Sizes, Spec, Text, loss_metrics, next_token_loss};
 pub use tokens::{Tokens, Vocabulary};
 pub use writing::{Writing, write_on};

@@ -44,7 +44,7 @@ pub(crate) struct PredictArgs {
 
 pub(super) const EVALUATE_HELP: &str = "\
 DATA is of the form that the model was trained on: for `train digits` a folder of IDX files, of which the test files are
-taken if there are any; for `train tabular` a CSV file with the target column.";
+taken if there are any; for `train tabular` a CSV file with the target column; for `train text` a text file in UTF-8.";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct EvaluateArgs {

@@ -1,6 +1,7 @@
 //! `gradus evaluate`: how good a trained model is on other data.
 
 use gradus::data::idx;
+use gradus::data::text::read_text;
 use gradus::prelude::*;
 use gradus::tasks::{self, Measured, Model};
 
@@ -17,6 +18,7 @@ pub(crate) fn run(args: &EvaluateArgs) -> Result<()> {
             (digits.evaluate(&idx::read_folder(&args.data, part)?)?, Vec::new())
         }
         Model::Tabular(tabular) => (tabular.evaluate(&tabular.read(&args.data)?)?, tabular.spec().classes().to_vec()),
+        Model::Text(text) => (text.evaluate(&read_text(&args.data)?)?, Vec::new()),
         _ => return Err(super::unsupported(&args.model, &model)),
     };
     say(&format!("{} samples of {}", thousands(measured.losses.len()), args.data.display()))?;

@@ -1,11 +1,14 @@
 //! [`Text`]: a trained language model. [`Sizes`]: how large one is.
 
-use gradus_data::text::Tokenizer;
+use gradus_data::text::{TokenWindows, Tokenizer};
+use gradus_data::{Dataset, Sample};
 use gradus_models::{GenerateOptions, Gpt2, Gpt2Config};
 use gradus_nn::{Forward, Init, Module, StateDict, Strict};
-use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Here, Result, Tensor};
+use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Here, Result, Tensor, no_grad};
 use gradus_train::Outcome;
 use serde::{Deserialize, Serialize};
+
+use crate::{Measured, Metric};
 
 use super::tokens::Vocabulary;
 use super::writing::{Writing, write_on};
@@ -100,6 +103,41 @@ impl Text {
         &self.spec
     }
 
+    /// How well the model predicts a text, which it reads in sections of its context, one after the other. A last section
+    /// that is not full is left out, unless it is the only one.
+    ///
+    /// # Errors
+    /// Fails if the text has fewer than two tokens or a character that is not in the vocabulary, or if the loss is not
+    /// finite.
+    #[track_caller]
+    pub fn evaluate(&self, text: &str) -> Result<Measured> {
+        const OP: &str = "evaluate";
+        let tokens = self.tokenizer.encode(text).map_err(|e| {
+            e.note("in the text to evaluate on")
+                .help("the model knows only the characters of the text that it has learned")
+        });
+        let tokens = tokens.here()?;
+        let bytes_per_token = text.len() as f64 / tokens.len().max(1) as f64;
+        let Some(length) = tokens.len().checked_sub(1).filter(|&n| n > 0) else {
+            let e = Error::argument(OP, format!("the text has {} tokens", tokens.len()));
+            return Err(e.help("give a text of two tokens or more: the second is the first that can be predicted"));
+        };
+        let length = length.min(self.spec.sizes.context);
+        let windows = TokenWindows::new(tokens, length, length)?;
+        // At most one for each section of the text.
+        let mut losses = Vec::new();
+        for section in 0..windows.len() {
+            let (input, next) = Sample::collate(vec![windows.get(section)?], &self.device)?;
+            let logits = no_grad(|| self.model.forward(&input))?.flatten(0, 1)?;
+            losses.push(logits.cross_entropy(&next.flatten(0, 1)?)?.item()?);
+        }
+        let loss = losses.iter().sum::<f64>() / losses.len() as f64;
+        if !loss.is_finite() {
+            return Err(crate::answer::not_finite(&format!("the loss on the text is {loss}")));
+        }
+        Ok(Measured { metrics: loss_metrics(loss, bytes_per_token), confusion: None, losses })
+    }
+
     /// Writes on from a prompt, piece by piece. The errors are those of [`write_on`].
     #[track_caller]
     pub fn write_on(&mut self, prompt: &str, options: GenerateOptions) -> Result<Writing<'_, Gpt2>> {
@@ -114,4 +152,14 @@ pub fn next_token_loss<M: Forward>(model: &M, (tokens, next): &(Tensor, Tensor))
     let logits = model.forward(tokens)?.flatten(0, 1)?;
     let loss = logits.cross_entropy(&next.flatten(0, 1)?).here()?;
     Ok(Outcome { loss, samples: tokens.size(0)?, correct: None })
+}
+
+/// What a mean loss of a token in nats amounts to: the loss itself, perplexity, and bits per byte, which models with
+/// different tokenisers share.
+pub fn loss_metrics(loss: f64, bytes_per_token: f64) -> Vec<Metric> {
+    vec![
+        Metric::number("loss", "Loss", loss),
+        Metric::number("perplexity", "Perplexity", loss.exp()),
+        Metric::number("bits_per_byte", "Bits per byte", loss / bytes_per_token / std::f64::consts::LN_2),
+    ]
 }

@@ -4,7 +4,7 @@ use gradus::data::text::TokenWindows;
 use gradus::models::{GenerateOptions, Gpt2, Sampling};
 use gradus::prelude::*;
 use gradus::tasks;
-use gradus::tasks::text::{Corpus, Sizes, Spec, next_token_loss, once_in_each_epoch, write_on};
+use gradus::tasks::text::{Corpus, Sizes, Spec, loss_metrics, next_token_loss, once_in_each_epoch, write_on};
 use gradus::train::{Example, Examples, Run};
 use toml::Value;
 
@@ -115,17 +115,12 @@ fn judge(
         Some(result) => result,
         None => evaluate(model, validation, &next_token_loss::<Gpt2>)?,
     };
-    let bits = result.loss / corpus.bytes_per_token() / std::f64::consts::LN_2;
-    let metrics = vec![
-        Metric::number("validation_loss", "Validation loss", result.loss),
-        Metric::number("perplexity", "Perplexity", result.loss.exp()),
-        Metric::number("bits_per_byte", "Bits per byte", bits),
-    ];
-    let line = format!(
-        "validation loss {:.4} nats a token, perplexity {:.2}, {bits:.3} bits per byte of the text that was held out",
-        result.loss,
-        result.loss.exp()
-    );
+    let mut metrics = loss_metrics(result.loss, corpus.bytes_per_token());
+    if let Some(loss) = metrics.first_mut() {
+        *loss = Metric::number("validation_loss", "Validation loss", result.loss);
+    }
+    let shown: Vec<String> = metrics.iter().map(|m| format!("{} {}", m.name.to_lowercase(), m.shown())).collect();
+    let line = format!("on the text that was held out: {}", shown.join(", "));
     let [learned, held_out] = corpus.lengths();
     let parameters = model.num_parameters();
     let mut page = RunReport::default();
