@@ -1,13 +1,15 @@
 //! [`Gpt2`], the language model of Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
 
 use gradus_nn::{
-    Dropout, Embedding, Forward, Init, KvCache, LayerNorm, LayerNormConfig, Linear, Mode, Module, Parameter,
-    RandomState,
+    Dropout, Embedding, Forward, ForwardPass, Init, KvCache, LayerNorm, LayerNormConfig, Linear, Module, Parameter,
 };
-use gradus_tensor::{AttentionOptions, Causal, DType, Error, Generator, Here, Result, Tensor};
+use gradus_tensor::{Causal, DType, Error, Result, Tensor};
 
 use crate::CausalLm;
+use crate::checks;
 use crate::generate::decoded;
+use crate::heads::Heads;
+use crate::new_layers::normal_embedding;
 
 const OP: &str = "gpt2";
 
@@ -76,27 +78,15 @@ impl Gpt2Config {
     /// Fails if the sizes describe no network.
     #[track_caller]
     fn check(&self) -> Result<()> {
-        let sizes = [
-            ("vocab_size", self.vocab_size),
-            ("n_positions", self.n_positions),
-            ("n_embd", self.n_embd),
-            ("n_head", self.n_head),
-        ];
-        if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            return Err(Error::argument(OP, format!("{name} is 0")).help("it is at least 1"));
-        }
-        if !self.n_embd.is_multiple_of(self.n_head) {
-            let m = format!("{} heads do not divide {} features", self.n_head, self.n_embd);
-            return Err(Error::argument(OP, m).help("choose n_embd as a multiple of n_head"));
-        }
-        // The layers check the other probabilities.
-        if !(0.0..=1.0).contains(&self.attn_pdrop) {
-            return Err(Error::argument(OP, format!("attn_pdrop is {}; it is a probability, 0 to 1", self.attn_pdrop)));
-        }
-        if self.n_embd.checked_mul(4).is_none() {
-            return Err(Error::argument(OP, format!("{} features are too many", self.n_embd)));
-        }
-        Ok(())
+        let (width, heads) = (("n_embd", self.n_embd), ("n_head", self.n_head));
+        checks::sizes(OP, &[("vocab_size", self.vocab_size), ("n_positions", self.n_positions), width, heads])?;
+        checks::sizes(OP, &[("n_inner", self.inner())])?;
+        checks::layers(OP, &[("n_layer", self.n_layer)])?;
+        checks::divides(OP, heads, width)
+    }
+
+    fn inner(&self) -> usize {
+        self.n_inner.unwrap_or(self.n_embd.saturating_mul(4))
     }
 
     #[track_caller]
@@ -108,7 +98,7 @@ impl Gpt2Config {
     /// The standard deviation of the weights that end a residual branch. There are two branches in each block, and the
     /// sum of all of them has the variance of one.
     fn residual_range(&self) -> f64 {
-        self.initializer_range / (2.0 * self.n_layer.max(1) as f64).sqrt()
+        self.initializer_range / (2.0 * self.n_layer as f64).sqrt()
     }
 }
 
@@ -139,15 +129,12 @@ impl Forward for Conv1D {
 /// Causal self-attention of several heads, transformers' `GPT2Attention`.
 #[derive(Clone, Module)]
 pub struct Gpt2Attention {
-    n_head: usize,
-    attn_pdrop: f64,
     /// From `n_embd` to queries, keys and values, side by side.
     pub c_attn: Conv1D,
     /// From the concatenated results of the heads to `n_embd`.
     pub c_proj: Conv1D,
+    heads: Heads,
     resid_dropout: Dropout,
-    random: RandomState,
-    mode: Mode,
 }
 
 impl Gpt2Attention {
@@ -155,38 +142,24 @@ impl Gpt2Attention {
     fn new(config: &Gpt2Config, init: &mut Init<'_>) -> Result<Self> {
         let width = config.n_embd;
         Ok(Gpt2Attention {
-            n_head: config.n_head,
-            attn_pdrop: config.attn_pdrop,
             c_attn: Conv1D::new(width, 3 * width, config.initializer_range, init)?,
             c_proj: Conv1D::new(width, width, config.residual_range(), init)?,
+            heads: Heads::new(config.n_head, config.attn_pdrop, init.generator)?,
             resid_dropout: Dropout::new(config.resid_pdrop, init.generator)?,
-            random: RandomState::new(Generator::new(init.generator.next_u64())),
-            mode: Mode::Train,
         })
     }
 
     /// Attention of the tokens `x [n, length, n_embd]` to those in the cache and to themselves.
     #[track_caller]
     fn attend(&self, x: &Tensor, cache: Option<&mut KvCache>) -> Result<Tensor> {
-        let &[n, length, width] = x.shape() else {
-            let e = Error::shape(OP, "the input of attention is [n, length, n_embd]");
-            return Err(e.operand("input", x.shape(), x.dtype(), x.device()));
-        };
-        let size = width / self.n_head;
-        let parts = self.c_attn.forward(x)?.split(width, -1)?;
-        let heads = |part: &Tensor| part.reshape([n, length, self.n_head, size])?.transpose(1, 2);
-        let (q, mut k, mut v) = (heads(&parts[0])?, heads(&parts[1])?, heads(&parts[2])?);
+        let parts = self.c_attn.forward(x)?.split(self.c_proj.weight.shape()[0], -1)?;
+        let q = self.heads.queries(&parts[0])?;
+        let (mut k, mut v) = (self.heads.keys(&parts[1])?, self.heads.keys(&parts[2])?);
         if let Some(cache) = cache {
             (k, v) = cache.append(&k, &v)?;
         }
-        let options = AttentionOptions::new().causal(Causal::BottomRight);
-        let y = if self.mode.is_training() && self.attn_pdrop > 0.0 {
-            self.random
-                .draw(|generator| q.scaled_dot_product_attention(&k, &v, options.dropout(self.attn_pdrop, generator)))?
-        } else {
-            q.scaled_dot_product_attention(&k, &v, options)?
-        };
-        self.resid_dropout.forward(&self.c_proj.forward(&y.transpose(1, 2)?.reshape([n, length, width])?)?)
+        let y = self.heads.attend([&q, &k, &v], None, Causal::BottomRight)?;
+        self.resid_dropout.forward(&self.c_proj.forward(&y)?)
     }
 }
 
@@ -212,7 +185,7 @@ pub struct Gpt2Mlp {
 impl Gpt2Mlp {
     #[track_caller]
     fn new(config: &Gpt2Config, init: &mut Init<'_>) -> Result<Self> {
-        let inner = config.n_inner.unwrap_or(4 * config.n_embd);
+        let inner = config.inner();
         Ok(Gpt2Mlp {
             c_fc: Conv1D::new(config.n_embd, inner, config.initializer_range, init)?,
             c_proj: Conv1D::new(inner, config.n_embd, config.residual_range(), init)?,
@@ -288,15 +261,13 @@ pub struct Gpt2Model {
 
 impl Gpt2Model {
     /// Creates a model with new parameters: normally distributed weights, biases of 0, and norms of weight 1. Errors if
-    /// a size is 0, if `n_head` does not divide `n_embd`, or if a dropout probability is outside 0 to 1.
+    /// a size is 0 or too large, if `n_head` does not divide `n_embd`, or if a dropout probability is outside 0 to 1.
     #[track_caller]
     pub fn new(config: Gpt2Config, init: &mut Init<'_>) -> Result<Self> {
         config.check()?;
-        let mut table = |rows| {
-            let weight = Parameter::new(init.normal([rows, config.n_embd], 0.0, config.initializer_range)?)?;
-            Embedding::from_parameters(weight, None)
-        };
-        let (wte, wpe) = (table(config.vocab_size).here()?, table(config.n_positions).here()?);
+        let (width, std) = (config.n_embd, config.initializer_range);
+        let wte = normal_embedding(config.vocab_size, width, None, std, init)?;
+        let wpe = normal_embedding(config.n_positions, width, None, std, init)?;
         let drop = Dropout::new(config.embd_pdrop, init.generator)?;
         let mut h = Vec::new();
         for _ in 0..config.n_layer {
@@ -418,7 +389,8 @@ impl CausalLm for Gpt2 {
 
     #[track_caller]
     fn decode(&self, tokens: &Tensor, cache: &mut [KvCache]) -> Result<Tensor> {
-        let x = decoded(cache, |cache| self.transformer.run(tokens, Some(cache)))?;
+        let pass = ForwardPass::begin()?;
+        let x = pass.end(self, decoded(cache, |cache| self.transformer.run(tokens, Some(cache))))?;
         self.lm_head.forward(&x.select(1, -1)?)
     }
 }

@@ -229,10 +229,13 @@ fn wrong_arguments_are_refused() {
         Ok(_) => panic!("there is no error"),
         Err(e) => e.to_string(),
     };
-    assert!(new(Gpt2Config { n_head: 3, ..tiny() }).contains("3 heads do not divide 8 features"));
-    assert!(new(Gpt2Config { vocab_size: 0, ..tiny() }).contains("vocab_size is 0"));
+    assert!(new(Gpt2Config { n_head: 3, ..tiny() }).contains("n_head 3 does not divide n_embd 8"));
+    assert!(new(Gpt2Config { vocab_size: 0, ..tiny() }).contains("vocab_size is 0; it is 1 to"));
     assert!(new(Gpt2Config { attn_pdrop: 1.5, ..tiny() }).contains("1.5"));
-    assert!(new(Gpt2Config { n_embd: usize::MAX / 2 + 1, ..tiny() }).contains("too many"));
+    assert!(
+        new(Gpt2Config { n_embd: usize::MAX / 2 + 1, ..tiny() }).contains("n_embd is 9223372036854775808; it is 1 to")
+    );
+    assert!(new(Gpt2Config { n_layer: 0, ..tiny() }).contains("n_layer is 0; it is 1 to"));
 
     let mut model = filled(tiny(), DType::F32, &device);
     let mut refused = |prompt: &[i64], sampling: Sampling| {

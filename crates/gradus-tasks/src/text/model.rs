@@ -92,7 +92,7 @@ impl Text {
             );
             return Err(Error::new(ErrorKind::Format, "load", m).help(help));
         }
-        let mut model = Gpt2::new(config, &mut Init::new(DType::F32, device, &mut Generator::new(0)))?;
+        let mut model = Gpt2::new(config, &mut Init::new(DType::F32, device, &mut Generator::new(0)).skip())?;
         model.load_state_dict(state, Strict::Yes).map_err(|e| e.help(help))?;
         model.eval();
         Ok(Text { spec, model, tokenizer, device: device.clone() })
