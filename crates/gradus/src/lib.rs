@@ -52,10 +52,12 @@
 
 #[cfg(doctest)]
 mod book;
+mod compiled;
 mod devices;
 pub mod prelude;
 pub mod testing;
 
+pub use compiled::{Compile, Compiled};
 pub use devices::{DeviceExt, devices};
 
 pub use gradus_backend as backend;

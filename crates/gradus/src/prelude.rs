@@ -35,6 +35,7 @@ pub use gradus_data::{
     Sample, Sampler, Sequence, Table, TensorDataset,
 };
 
+pub use crate::{Compile, Compiled};
 pub use gradus_graph::capture;
 
 pub use gradus_train::{

@@ -1,0 +1,46 @@
+//! Models whose forward pass is captured.
+#![allow(clippy::unwrap_used)]
+
+use gradus::prelude::*;
+
+fn model(device: &Device) -> Sequential {
+    let mut rng = Generator::new(3);
+    let dropout = Dropout::new(0.5, &mut rng).unwrap();
+    let mut init = Init::new(DType::F32, device, &mut rng);
+    let convolution = Conv2d::new(3, 8, [3, 3], Conv2dConfig { padding: [1, 1], ..Default::default() }, &mut init);
+    Sequential::new()
+        .add(convolution.unwrap())
+        .add(BatchNorm2d::new(8, BatchNormConfig::default(), &mut init).unwrap())
+        .add(Relu)
+        .add(Flatten::default())
+        .add(dropout)
+        .add(Linear::new(8 * 36, 5, &mut init).unwrap())
+}
+
+#[test]
+fn a_compiled_model_has_the_bits_of_its_forward_pass() {
+    let device = Device::cpu().unwrap();
+    let mut rng = Generator::new(1);
+    let mut random = |n: usize| Tensor::randn([n, 3, 6, 6], DType::F32, &device, &mut rng).unwrap();
+    let mut model = model(&device);
+    let state = |m: &Sequential| format!("{:?} {:?}", m.state_dict().unwrap(), m.named_random_states());
+    let before = state(&model);
+    let e = model.compiled(&random(4)).err().unwrap();
+    assert_eq!(state(&model), before);
+    assert!(e.to_string().contains("model.eval()"), "{e}");
+    model.eval();
+    let mut compiled = model.compiled(&random(4)).unwrap();
+    for n in [4, 4, 1, 1, 1, 4, 2] {
+        let x = random(n);
+        let want = no_grad(|| model.forward(&x)).unwrap();
+        assert_eq!(compiled.forward(&x).unwrap().to_bytes().unwrap(), want.to_bytes().unwrap());
+    }
+    // Values written into a parameter are those of the next call.
+    let x = random(4);
+    let weight = model.parameters().into_iter().next_back().unwrap();
+    no_grad(|| weight.values().mul_(2.0)).unwrap();
+    let want = no_grad(|| model.forward(&x)).unwrap();
+    assert_eq!(compiled.forward(&x).unwrap().to_bytes().unwrap(), want.to_bytes().unwrap());
+    let e = compiled.forward(&random(4).reshape([4, 108]).unwrap()).unwrap_err();
+    assert!(e.to_string().contains("compiled.rs"), "{e}");
+}
