@@ -17,6 +17,7 @@ mod indices;
 mod layers;
 mod models;
 mod onnx;
+mod operations;
 mod pictures;
 mod plugins;
 mod runs;
@@ -38,6 +39,7 @@ fn modules() -> Vec<Module> {
         shapes::page(),
         dtypes::page(),
         indices::page(),
+        operations::page(),
         devices::page(),
         plugins::page(),
         autograd::page(),
