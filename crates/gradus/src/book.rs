@@ -23,6 +23,7 @@ mod on_the_cpu {
     page!(Devices, "docs/book/src/devices.md");
     page!(YourBackend, "docs/book/src/your-backend.md");
     page!(TrainingForReal, "docs/book/src/training-for-real.md");
+    page!(TrainingWithoutCode, "docs/book/src/training-without-code.md");
     page!(FromPyTorch, "docs/book/src/from-pytorch.md");
     page!(SavingAndDeploying, "docs/book/src/saving-and-deploying.md");
     page!(SaveAndResume, "docs/book/src/save-and-resume.md");
