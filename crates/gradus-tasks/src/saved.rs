@@ -147,7 +147,7 @@ pub fn write<M: Module + ?Sized>(spec: &Spec, model: &M, out: &mut dyn Write) ->
 pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model> {
     let path = path.as_ref();
     let state = StateDict::load_safetensors(path, device)?;
-    let spec = spec_of(&state, path)?;
+    let spec = spec_of(&state, path).here()?;
     let in_file = |e: Error| e.note(format!("in the file {}", path.display()));
     match spec {
         Spec::Digits(spec) => Digits::from_state(spec, &state, device).map(|model| Model::Digits(Box::new(model))),
@@ -155,6 +155,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model> {
         Spec::Text(spec) => Text::from_state(spec, &state, device).map(|model| Model::Text(Box::new(model))),
     }
     .map_err(in_file)
+    .here()
 }
 
 #[track_caller]

@@ -1,7 +1,7 @@
 //! [`Spec`]: how the columns of a table become the inputs and targets of a network.
 
 use gradus_data::{Column, Kind, PreprocessOptions, Preprocessor, Table, UnknownCategory};
-use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
+use gradus_tensor::{DType, Device, Error, ErrorKind, Here, Result, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::design::Design;
@@ -96,7 +96,7 @@ impl Spec {
             return Err(e.help("leave out other columns"));
         }
         let (features, column) = table.without(&drop)?.split_target(target)?;
-        let goal = goal(&column, options.classify)?;
+        let goal = goal(&column, options.classify).here()?;
         let texts: Vec<&str> = features.columns().iter().filter(|c| c.kind() == Kind::Text).map(Column::name).collect();
         if !texts.is_empty() {
             let m = format!("{}: these columns hold texts that nearly all differ: {}", table.file(), texts.join(", "));

@@ -23,6 +23,7 @@ mod plugins;
 mod runs;
 mod shapes;
 mod tables;
+mod tasks;
 mod tensors_in_files;
 mod training;
 
@@ -49,6 +50,7 @@ fn modules() -> Vec<Module> {
         training::page(),
         runs::page(),
         tables::page(),
+        tasks::page(),
         tensors_in_files::page(),
         pictures::page(),
         onnx::page(),

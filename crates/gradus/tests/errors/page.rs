@@ -110,6 +110,10 @@ impl Module {
                     continue;
                 }
             };
+            // Only code that calls a backend itself meets errors of this kind, and those have no line of a user.
+            if error.location().is_none() && *error.kind() != ErrorKind::NotContiguous {
+                failures.push(format!("{name}: no line of the call in {error}"));
+            }
             match self.localized(&portable(&error), first, code.len()) {
                 Ok(printed) => sections.push(Section {
                     name,
