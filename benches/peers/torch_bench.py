@@ -21,7 +21,7 @@ torch.set_default_dtype(dtype)
 # A product, a sum, a convolution and attention are one call of the library either way; a compiled chain is no chain.
 FUSED = ("silu_mul", "silu_mul_backward", "gelu_tanh", "softmax", "softmax_backward", "layer_norm",
          "layer_norm_backward", "sum_rows", "train_mlp", "train_cnn", "train_gpt", "forward_gpt",
-         "train_resnet18", "forward_resnet18", "train_vit", "train_bert")
+         "elementwise10", "conv_norm_relu", "train_resnet18", "forward_resnet18", "train_vit", "train_bert")
 
 
 def tensor(array):
@@ -122,8 +122,15 @@ def train(bench, model, optimizer, x, y, classes):
     bench.train(step)
 
 
+def ten(a, b):
+    """Ten elementwise operations."""
+    y = F.relu(a * 1.5 + b) * a - 0.25
+    return torch.clamp((y * b).abs() + a, -3, 3) * 0.5
+
+
 def run(job, bench):
-    kind, sizes = job.kind, job.sizes
+    # A captured step of Gradus is compared with what PyTorch does for the same step.
+    kind, sizes = job.kind.removesuffix("_captured"), job.sizes
     if compiles and kind not in FUSED:
         bench.absent("there is nothing to fuse")
     elif kind in ("gemm_f32", "gemm_bf16", "matmul_bf16"):
@@ -149,6 +156,14 @@ def run(job, bench):
             "exp": lambda: a.exp(),
             "sum": lambda: a.sum(),
         }[kind])
+    elif kind == "elementwise10":
+        a, b = (tensor(values(s, sizes)) for s in (1, 2))
+        forward(bench, lambda: ten(a, b))
+    elif kind == "conv_norm_relu":
+        n, c, h, o, k, s = sizes
+        m = filled(nn.Conv2d(c, o, k, stride=s, padding=k // 2))
+        m, x = nn.Sequential(m, nn.BatchNorm2d(o), nn.ReLU()).eval(), tensor(values(1, [n, c, h, h]))
+        forward(bench, lambda: m(x))
     elif kind == "silu_mul_backward":
         a, b = leaf(1, sizes), leaf(2, sizes)
         backward(bench, lambda: F.silu(a) * b, [a, b], sizes)

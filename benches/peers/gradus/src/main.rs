@@ -73,9 +73,59 @@ fn train_network(bench: &mut Bench, model: impl Forward, x: &Tensor, y: &Tensor)
     train(bench, AdamW::new(model.named_parameters(), config)?, || model.forward(x)?.cross_entropy(y))
 }
 
+/// Times a captured `f` of `inputs` without gradients.
+fn forward_captured(bench: &mut Bench, inputs: &[&Tensor], f: impl Fn(&[Tensor]) -> Result<Tensor>) -> Outcome {
+    let mut step = capture(|x| Ok(vec![no_grad(|| f(x))?]));
+    bench.time(|| step.call(inputs), |y| read(&y))
+}
+
+/// Times captured training steps of a model with its optimiser.
+fn train_captured(
+    bench: &mut Bench,
+    mut optimizer: impl Optimizer,
+    inputs: &[&Tensor],
+    loss: impl Fn(&[Tensor]) -> Result<Tensor>,
+) -> Outcome {
+    let mut step = capture(|x| {
+        let loss = loss(x)?;
+        optimizer.step(&loss.backward()?)?;
+        Ok(vec![loss.detach()])
+    });
+    bench.train(|| step.call(inputs), |loss| Ok(loss[0].item()? as f32))
+}
+
+/// Ten elementwise operations.
+fn ten(x: &[Tensor]) -> Result<Tensor> {
+    let y = x[0].mul(1.5)?.add(&x[1])?.relu()?.mul(&x[0])?.sub(0.25)?;
+    y.mul(&x[1])?.abs()?.add(&x[0])?.clamp(-3.0, 3.0)?.mul(0.5)
+}
+
 fn run(job: &Job, bench: &mut Bench) -> Outcome {
     let sizes = &job.sizes[..];
     match job.kind {
+        "elementwise10" | "elementwise10_captured" => {
+            let inputs = [tensor(1, sizes)?, tensor(2, sizes)?];
+            match job.kind {
+                "elementwise10" => forward(bench, || ten(&inputs)),
+                _ => forward_captured(bench, &[&inputs[0], &inputs[1]], ten),
+            }
+        }
+        "conv_norm_relu" | "conv_norm_relu_captured" => {
+            let &[n, c, h, o, k, s] = sizes else { return Err("six sizes".into()) };
+            let (mut source, device, mut rng) = (Parameters::new(), Device::cpu()?, Generator::new(0));
+            let weight = Tensor::from_vec(source.next(o * c * k * k, c * k * k), [o, c, k, k], &device)?;
+            let bias = Tensor::from_vec(source.next(o, c * k * k), [o], &device)?;
+            let mut norm =
+                BatchNorm2d::new(o, BatchNormConfig::default(), &mut Init::new(DType::F32, &device, &mut rng))?;
+            norm.eval();
+            let x = tensor(1, &[n, c, h, h])?;
+            let options = ConvOptions::new().stride([s, s]).padding([k / 2, k / 2]);
+            let f = |x: &Tensor| norm.forward(&x.conv2d(&weight, Some(&bias), options)?)?.relu();
+            match job.kind {
+                "conv_norm_relu" => forward(bench, || f(&x)),
+                _ => forward_captured(bench, &[&x], |x| f(&x[0])),
+            }
+        }
         "gemm_f32" | "gemm_bf16" | "matmul_bf16" => {
             let dtype = if job.kind == "gemm_f32" { DType::F32 } else { DType::BF16 };
             let [m, k, n] = if let &[m, k, n] = sizes { [m, k, n] } else { [sizes[0]; 3] };
@@ -138,12 +188,15 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             }
             backward(bench, &[&x, &weight, &bias], &conv2d_shape(sizes), f)
         }
-        "train_mlp" => {
+        "train_mlp" | "train_mlp_captured" => {
             let &[n, features, width, outputs] = sizes else { return Err("four sizes".into()) };
             let model = mlp(features, width, outputs)?;
             set_parameters(&model)?;
             let (x, y) = (tensor(5, &[n, features])?, classes(2, &[n], outputs)?);
             let adam = Adam::new(model.named_parameters(), AdamConfig::default())?;
+            if job.kind == "train_mlp_captured" {
+                return train_captured(bench, adam, &[&x, &y], |x| model.forward(&x[0])?.cross_entropy(&x[1]));
+            }
             train(bench, adam, || model.forward(&x)?.cross_entropy(&y))
         }
         "train_cnn" => {
@@ -154,7 +207,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             let adam = Adam::new(model.named_parameters(), AdamConfig::default())?;
             train(bench, adam, || model.forward(&x)?.cross_entropy(&y))
         }
-        "train_gpt" | "forward_gpt" => {
+        "train_gpt" | "train_gpt_captured" | "forward_gpt" => {
             let model = Gpt::new(256, 256, 384, 6, 6)?;
             set_parameters(&model)?;
             let (ids, y) = (classes(1, sizes, 256)?, classes(2, sizes, 256)?);
@@ -164,6 +217,10 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             let y = y.flatten(0, -1)?;
             let adam =
                 AdamW::new(model.named_parameters(), AdamConfig { weight_decay: 0.01, ..AdamConfig::default() })?;
+            if job.kind == "train_gpt_captured" {
+                let loss = |x: &[Tensor]| model.forward(&x[0])?.flatten(0, 1)?.cross_entropy(&x[1]);
+                return train_captured(bench, adam, &[&ids, &y], loss);
+            }
             train(bench, adam, || model.forward(&ids)?.flatten(0, 1)?.cross_entropy(&y))
         }
         "train_resnet18" | "forward_resnet18" | "train_vit" => {

@@ -76,7 +76,7 @@ mod tests {
         let jobs = jobs().unwrap();
         let names: std::collections::BTreeSet<_> = jobs.iter().map(|job| job.name).collect();
         let timed = jobs.iter().filter(|job| matches!(job.goal, Goal::Ratio(_))).count();
-        assert_eq!((timed, jobs.len(), names.len()), (36, 38, 38));
+        assert_eq!((timed, jobs.len(), names.len()), (44, 46, 46));
         assert_eq!(jobs[0].sizes, [64]);
         assert_eq!(jobs.iter().find(|job| job.kind == "chain").map(Job::repeats), Some(1000));
         assert_eq!(jobs.iter().filter(|job| job.is_all()).count(), 1);
