@@ -401,7 +401,9 @@ fn apply(s: &Statement, x: &[&Tensor]) -> Result<Tensor> {
         Name::Gather => x0.gather(axis, &index(&indices(s.number(1), x0.numel(), x0.size(axis)?), x0.shape())?),
         Name::IndexSelect => {
             let size = x0.size(axis)?;
-            let picked: Vec<usize> = s.numbers[1..].iter().map(|&n| n.unsigned_abs() as usize % size).collect();
+            // A captured program may have other leaves than its text says, also an empty one: that is an error, not a
+            // division by zero.
+            let picked: Vec<usize> = s.numbers[1..].iter().map(|&n| n.unsigned_abs() as usize % size.max(1)).collect();
             x0.index_select(axis, &index(&picked, &[picked.len()])?)
         }
         Name::ScatterAdd => {
