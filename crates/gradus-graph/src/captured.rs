@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gradus_tensor::backend::log;
+use gradus_tensor::backend::{BackendKind, log};
 use gradus_tensor::ops::Closed;
 use gradus_tensor::{Error, ErrorKind, Here, Result, Tensor};
 
@@ -196,7 +196,9 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
         let results = if plan.overlaps(inputs) {
             f(&owned(inputs))
         } else {
-            let first = std::mem::replace(&mut plan.is_new, false) && cfg!(debug_assertions);
+            // On other devices than CPUs, numbers may differ a little, and that is no reason to end a lenient step.
+            let exact = self.policy == Closed::Strict || plan.graph.device.info().kind == BackendKind::Cpu;
+            let first = std::mem::replace(&mut plan.is_new, false) && cfg!(debug_assertions) && exact;
             let results = if first || self.verified > 0 {
                 self.verified = self.verified.saturating_sub(u64::from(!first));
                 let eager = |inputs: &[Tensor]| {

@@ -1,4 +1,4 @@
-//! Models whose forward pass is captured.
+//! Models whose forward pass is captured, and what a profile shows of captured steps.
 #![allow(clippy::unwrap_used)]
 
 use gradus::prelude::*;
@@ -43,4 +43,18 @@ fn a_compiled_model_has_the_bits_of_its_forward_pass() {
     assert_eq!(compiled.forward(&x).unwrap().to_bytes().unwrap(), want.to_bytes().unwrap());
     let e = compiled.forward(&random(4).reshape([4, 108]).unwrap()).unwrap_err();
     assert!(e.to_string().contains("compiled.rs"), "{e}");
+}
+
+#[test]
+fn a_profile_shows_what_was_joined() {
+    let names = std::sync::Arc::new(std::sync::Mutex::new(vec![]));
+    let seen = names.clone();
+    let device = Device::cpu().unwrap().watched(move |call| seen.lock().unwrap().push(call.name.to_owned()));
+    let x = Tensor::ones([4, 4], DType::F32, &device).unwrap();
+    let mut step = capture(|x| Ok(vec![x[0].mul(2.0)?.add(&x[0])?.tanh()?.sum_all()?]));
+    for _ in 0..4 {
+        names.lock().unwrap().clear();
+        step.call(&[&x]).unwrap();
+    }
+    assert_eq!(*names.lock().unwrap(), ["mul+add+tanh", "reduce"]);
 }
