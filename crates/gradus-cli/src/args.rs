@@ -3,6 +3,7 @@
 mod common;
 mod digits;
 mod generate;
+mod images;
 mod new;
 mod predict;
 mod tabular;
@@ -15,6 +16,7 @@ use clap::{Parser, Subcommand};
 pub(crate) use common::TrainOptions;
 pub(crate) use digits::DigitsArgs;
 pub(crate) use generate::GenerateArgs;
+pub(crate) use images::ImagesArgs;
 pub(crate) use new::NewArgs;
 pub(crate) use predict::{EvaluateArgs, PredictArgs};
 pub(crate) use tabular::{GoalName, TabularArgs, TabularModel};
@@ -77,6 +79,9 @@ pub(crate) enum TrainCommand {
     /// Train a language model (GPT) on a text
     #[command(after_help = text::HELP)]
     Text(TextArgs),
+    /// Train a network on pictures, a folder for each class
+    #[command(after_help = images::HELP)]
+    Images(ImagesArgs),
 }
 
 #[cfg(feature = "onnx")]

@@ -85,6 +85,11 @@ impl<D: Dataset> Subset<D> {
         Ok(Subset { dataset, indices })
     }
 
+    /// The underlying dataset.
+    pub fn dataset(&self) -> &D {
+        &self.dataset
+    }
+
     /// The indices into the underlying dataset.
     pub fn indices(&self) -> &[usize] {
         &self.indices

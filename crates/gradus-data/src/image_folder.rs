@@ -75,7 +75,7 @@ impl ImageFolder {
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the folder cannot be read. [`ErrorKind::Format`] if it has no subfolders, or if a subfolder
-    /// has no image; the error states its path.
+    /// has no image or a name that is not UTF-8; the error states its path.
     #[track_caller]
     pub fn open(folder: impl AsRef<Path>, channels: Channels, device: &Device) -> Result<Self> {
         let folder = folder.as_ref();
@@ -91,7 +91,10 @@ impl ImageFolder {
                     .here());
             }
             labels.extend(files[before..].iter().map(|_| classes.len() as i64));
-            classes.push(path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned()));
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+                return Err(bad(&path, "has a name that is not UTF-8").help("rename it: the name is that of a class"));
+            };
+            classes.push(name.to_owned());
         }
         if classes.is_empty() {
             let e = bad(folder, "has no folders");

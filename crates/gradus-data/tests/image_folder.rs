@@ -101,6 +101,10 @@ fn broken_folders_and_files_are_named() {
     {
         std::os::unix::fs::symlink(dir.path().join("empty"), dir.path().join("empty/loop")).unwrap();
         assert!(error(dir.path()).contains("empty/loop leads to a folder that was searched before"));
+        use std::os::unix::ffi::OsStrExt;
+        let odd = tempfile::tempdir().unwrap();
+        put(&odd.path().join(std::ffi::OsStr::from_bytes(b"k\xe4se/1.png")), &[1], 2, &d);
+        assert!(error(odd.path()).contains("has a name that is not UTF-8"), "{}", error(odd.path()));
     }
 }
 

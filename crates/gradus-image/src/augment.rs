@@ -233,18 +233,30 @@ impl Default for RandomErasing {
 pub fn random_erasing(x: &Tensor, how: RandomErasing, g: &mut Generator) -> Result<Tensor> {
     const OP: &str = "random_erasing";
     let (h, w) = Picture::new(OP, x)?.size();
-    probability(OP, how.p)?;
-    positive(OP, "scale", how.scale)?;
-    positive(OP, "ratio", how.ratio)?;
-    if uniform(g) >= how.p {
-        return Ok(x.clone());
-    }
-    match section(h, w, ResizedCrop { scale: how.scale, ratio: how.ratio }, g) {
+    match random_rectangle(h, w, how, g)? {
         Some((top, left, rows, columns)) => {
             x.index_assign((gradus_tensor::Ellipsis, top..top + rows, left..left + columns), how.value)
         }
         None => Ok(x.clone()),
     }
+}
+
+/// The place and the size of the rectangle that [`random_erasing`] fills, if it does.
+#[track_caller]
+pub(crate) fn random_rectangle(
+    h: usize,
+    w: usize,
+    how: RandomErasing,
+    g: &mut Generator,
+) -> Result<Option<(usize, usize, usize, usize)>> {
+    const OP: &str = "random_erasing";
+    probability(OP, how.p)?;
+    positive(OP, "scale", how.scale)?;
+    positive(OP, "ratio", how.ratio)?;
+    if uniform(g) >= how.p {
+        return Ok(None);
+    }
+    Ok(section(h, w, ResizedCrop { scale: how.scale, ratio: how.ratio }, g))
 }
 
 /// Rotates the image by a random angle of at most `degrees` in either direction, as [`rotate`](crate::rotate) does.

@@ -6,7 +6,7 @@ use gradus_tensor::backend::HostVec;
 use gradus_tensor::{Device, Error, Generator, Result, Tensor};
 
 use crate::LoadOptions;
-use crate::augment::{ResizedCrop, probability, random_section, uniform};
+use crate::augment::{RandomErasing, ResizedCrop, probability, random_rectangle, random_section, uniform};
 use crate::file::{Sized, head, read_whole, section, whole};
 use crate::geometry::crop_error;
 use crate::raster::{Raster, Section};
@@ -51,7 +51,10 @@ pub struct Photo {
     source: Source,
     section: Section,
     channels: Channels,
+    /// The channels of the file: 1, 3 or 4.
+    of_file: usize,
     mirrored: bool,
+    erased: Option<(Section, f32)>,
     /// What is subtracted from the values 0 to 1 of each channel, and by what the difference is divided.
     mean: [f32; 4],
     std: [f32; 4],
@@ -97,21 +100,92 @@ impl Photo {
 
     #[track_caller]
     fn new(bytes: Vec<u8>, name: String, channels: Channels, max_memory: usize) -> Result<Photo> {
-        let (source, [height, width]) = match head(&bytes, &name)? {
-            Sized::InPart(size) => (Source::File(bytes), size),
-            Sized::Whole => {
-                let raster = converted(whole(&bytes, &name, max_memory)?, channels);
-                let size = [raster.height, raster.width];
-                (Source::Pixels(raster), size)
+        Ok(match head(&bytes, &name)? {
+            Sized::InPart { size: [height, width], channels: of_file } => {
+                let section = Section { top: 0, left: 0, height, width };
+                Photo { source: Source::File(bytes), section, of_file, ..Photo::of_nothing(name, channels, max_memory) }
             }
-        };
-        let section = Section { top: 0, left: 0, height, width };
-        Ok(Photo { name, source, section, channels, mirrored: false, mean: [0.0; 4], std: [1.0; 4], max_memory })
+            Sized::Whole => {
+                let raster = whole(&bytes, &name, max_memory)?;
+                Photo::of_raster(raster, Photo::of_nothing(name, channels, max_memory))
+            }
+        })
+    }
+
+    /// The picture of the bytes `[height, width, of_file]`, which errors call `name`.
+    ///
+    /// # Errors
+    /// There is no pixel, there are not 1, 3 or 4 channels, or another number of bytes.
+    #[track_caller]
+    pub fn from_pixels(
+        bytes: &[u8],
+        [height, width, of_file]: [usize; 3],
+        name: &str,
+        channels: Channels,
+    ) -> Result<Photo> {
+        let count = height.checked_mul(width).and_then(|n| n.checked_mul(of_file));
+        if count != Some(bytes.len()) || bytes.is_empty() || !matches!(of_file, 1 | 3 | 4) {
+            let m = format!("{} bytes for {height} x {width} pixels of {of_file} channels", bytes.len());
+            return Err(Error::argument(OP, m).help("1, 3 or 4 channels, and a byte for each channel of each pixel"));
+        }
+        let pixels = bytes.chunks_exact(of_file).map(|pixel| match *pixel {
+            [v] => [v, v, v, 255],
+            [r, g, b] => [r, g, b, 255],
+            [r, g, b, a] => [r, g, b, a],
+            _ => [0; 4],
+        });
+        let raster =
+            Raster { height, width, channels: of_file, pixels: gradus_tensor::backend::host_vec::collect(OP, pixels)? };
+        let max_memory = LoadOptions::default().max_memory;
+        Ok(Photo::of_raster(raster, Photo::of_nothing(name.to_owned(), channels, max_memory)))
+    }
+
+    fn of_nothing(name: String, channels: Channels, max_memory: usize) -> Photo {
+        Photo {
+            name,
+            source: Source::File(Vec::new()),
+            section: Section { top: 0, left: 0, height: 0, width: 0 },
+            channels,
+            of_file: 1,
+            mirrored: false,
+            erased: None,
+            mean: [0.0; 4],
+            std: [1.0; 4],
+            max_memory,
+        }
+    }
+
+    fn of_raster(raster: Raster, nothing: Photo) -> Photo {
+        let section = Section { top: 0, left: 0, height: raster.height, width: raster.width };
+        let of_file = raster.channels;
+        Photo { source: Source::Pixels(converted(raster, nothing.channels)), section, of_file, ..nothing }
     }
 
     /// The name of the file.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The channels of the file: 1, 3 or 4.
+    pub fn channels_of_file(&self) -> usize {
+        self.of_file
+    }
+
+    /// Sets the channels.
+    ///
+    /// # Errors
+    /// The file has colours, and the photo was grey before.
+    #[track_caller]
+    pub fn channels(mut self, channels: Channels) -> Result<Photo> {
+        if self.of_file > 1 && self.channels == Channels::Grey && channels != Channels::Grey {
+            let e = Error::argument(OP, "a picture that became grey has no colours any more");
+            return Err(self.noted(e.help("open it with the channels that are wanted in the end")));
+        }
+        if let Source::Pixels(raster) = self.source {
+            self.source = Source::Pixels(converted(raster, channels));
+        }
+        self.channels = channels;
+        Ok(self)
     }
 
     /// The height and the width.
@@ -261,7 +335,7 @@ impl Photo {
     /// There is not one mean and one deviation for each channel, a number is not finite, or a deviation is not above 0.
     #[track_caller]
     pub fn normalize(mut self, mean: &[f64], std: &[f64]) -> Result<Photo> {
-        let channels = self.shape()?[0];
+        let channels = self.shape()[0];
         crate::colour::check_normalize(OP, mean, std, channels)?;
         for (to, from) in self.mean.iter_mut().zip(mean).chain(self.std.iter_mut().zip(std)) {
             *to = *from as f32;
@@ -269,18 +343,30 @@ impl Photo {
         Ok(self)
     }
 
-    /// Channels, height and width.
+    /// Fills a random rectangle with one value in all channels: see [`random_erasing`](crate::augment::random_erasing). It
+    /// comes last: the value is one of the normalised picture, and the rectangle stays in its place whatever happens to the
+    /// picture afterwards. A second rectangle takes the place of the first.
     ///
     /// # Errors
-    /// The number of channels is that of a file that is damaged.
+    /// The probability or a range is not one.
     #[track_caller]
-    pub fn shape(&self) -> Result<[usize; 3]> {
-        let channels = match (self.channels, &self.source) {
-            (Channels::OfFile, Source::File(_)) => self.pixels()?.channels,
-            (_, Source::Pixels(raster)) => self.channels_of(raster.channels),
-            _ => self.channels_of(4),
+    pub fn random_erasing(mut self, how: RandomErasing, g: &mut Generator) -> Result<Photo> {
+        let (h, w) = self.size();
+        if let Some((top, left, height, width)) = random_rectangle(h, w, how, g)? {
+            self.erased = Some((Section { top, left, height, width }, how.value as f32));
+        }
+        Ok(self)
+    }
+
+    /// Channels, height and width.
+    pub fn shape(&self) -> [usize; 3] {
+        let channels = match self.channels {
+            Channels::Grey => 1,
+            Channels::Rgb => 3,
+            Channels::Rgba => 4,
+            Channels::OfFile => self.of_file,
         };
-        Ok([channels, self.section.height, self.section.width])
+        [channels, self.section.height, self.section.width]
     }
 
     /// Writes what [`to_tensor`](Photo::to_tensor) returns into `out`, row by row.
@@ -297,8 +383,7 @@ impl Photo {
                 (&decoded, Section { top: 0, left: 0, ..self.section })
             }
         };
-        let channels = self.channels_of(raster.channels);
-        let count = channels * section.height * section.width;
+        let count = self.shape().iter().product::<usize>();
         if out.len() != count {
             let e = Error::argument(OP, format!("{} elements for {count} values", out.len()));
             return Err(self.noted(e.help("give as many as the product of the shape")));
@@ -317,6 +402,11 @@ impl Photo {
             } else {
                 row.iter_mut().zip(pixels).for_each(|(v, pixel)| *v = value(pixel));
             }
+            if let Some((erased, value)) = self.erased
+                && (erased.top..erased.top + erased.height).contains(&y)
+            {
+                row.iter_mut().skip(erased.left).take(erased.width).for_each(|v| *v = value);
+            }
         }
         Ok(())
     }
@@ -327,7 +417,7 @@ impl Photo {
     /// The file is damaged, or there is no memory.
     #[track_caller]
     pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
-        let shape = self.shape()?;
+        let shape = self.shape();
         let mut values = HostVec::filled(device.backend(), OP, 0.0f32, shape.iter().product())?;
         self.fill(&mut values)?;
         Tensor::from_vec(values, shape, device)
@@ -341,16 +431,6 @@ impl Photo {
             Source::File(bytes) => {
                 Ok(converted(section(bytes, &self.name, self.section, self.max_memory)?, self.channels))
             }
-        }
-    }
-
-    /// The number of channels, if the file has `of_file`.
-    fn channels_of(&self, of_file: usize) -> usize {
-        match self.channels {
-            Channels::Grey => 1,
-            Channels::Rgb => 3,
-            Channels::Rgba => 4,
-            Channels::OfFile => of_file,
         }
     }
 

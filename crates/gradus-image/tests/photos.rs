@@ -5,7 +5,9 @@
 mod common;
 
 use common::{cpu, floats};
-use gradus_image::augment::{ResizedCrop, random_crop, random_flip_horizontal, random_resized_crop};
+use gradus_image::augment::{
+    RandomErasing, ResizedCrop, random_crop, random_erasing, random_flip_horizontal, random_resized_crop,
+};
 use gradus_image::{
     Channels, LoadOptions, Photo, center_crop, crop, decode, grayscale, load, normalize, resize, to_float,
 };
@@ -103,7 +105,7 @@ fn values_are_normalised_and_transparency_kept_on_demand() {
     let file = gradus_image::encode(&x, gradus_image::Format::Png, 90).unwrap();
     let photo = |channels| Photo::from_bytes(file.clone(), "x.png", channels).unwrap();
     assert_eq!(apart(&bytes(&photo(Channels::Rgba)), &x).0, 0.0);
-    assert_eq!(photo(Channels::OfFile).shape().unwrap(), [4, 4, 4]);
+    assert_eq!(photo(Channels::OfFile).shape(), [4, 4, 4]);
     let (mean, std) = ([0.1, 0.2, 0.3], [0.5, 0.6, 0.7]);
     let found = photo(Channels::Rgb).normalize(&mean, &std).unwrap().to_tensor(&cpu()).unwrap();
     let rgb = to_float(&x.narrow(0, 0, 3).unwrap(), DType::F32).unwrap();
@@ -111,6 +113,22 @@ fn values_are_normalised_and_transparency_kept_on_demand() {
     let e = photo(Channels::Grey).normalize(&mean, &std).unwrap_err().to_string();
     assert!(e.contains("3 means and 3 deviations for 1 channels"), "{e}");
     assert!(photo(Channels::Rgb).fill(&mut [0.0; 5]).is_err());
+
+    let hwc = gradus_image::to_hwc(&x).unwrap().contiguous().unwrap().to_vec::<u8>().unwrap();
+    let found = Photo::from_pixels(&hwc, [4, 4, 4], "x", Channels::OfFile).unwrap();
+    assert_eq!((apart(&bytes(&found), &x).0, found.channels_of_file()), (0.0, 4));
+    for shape in [[4, 4, 3], [4, 16, 0], [0, 4, 4], [8, 4, 2], [usize::MAX, 4, 4]] {
+        assert!(Photo::from_pixels(&hwc, shape, "x", Channels::Rgb).is_err(), "{shape:?}");
+    }
+    let grey = || photo(Channels::Rgb).channels(Channels::Grey).unwrap();
+    assert_eq!(apart(&bytes(&grey()), &bytes(&photo(Channels::Grey))).0, 0.0);
+    assert!(grey().channels(Channels::Rgb).unwrap_err().to_string().contains("no colours any more"));
+    let how = RandomErasing { p: 0.8, value: 7.0, ..Default::default() };
+    for seed in 0..20 {
+        let y = random_erasing(&rgb, how, &mut Generator::new(seed)).unwrap();
+        let found = photo(Channels::Rgb).random_erasing(how, &mut Generator::new(seed)).unwrap();
+        assert!(apart(&found.to_tensor(&cpu()).unwrap(), &y).0 < 1e-6);
+    }
 }
 
 #[test]

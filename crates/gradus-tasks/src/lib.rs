@@ -19,6 +19,7 @@
 
 mod answer;
 pub mod digits;
+pub mod images;
 mod measured;
 mod metric;
 mod saved;

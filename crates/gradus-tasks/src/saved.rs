@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Answer;
 use crate::digits::{self, Digits, PictureOptions};
+use crate::images::{self, Images};
 use crate::tabular::{self, Tabular};
 use crate::text::{self, Text};
 
@@ -28,6 +29,8 @@ pub enum Spec {
     Tabular(tabular::Spec),
     /// A language model.
     Text(text::Spec),
+    /// Pictures of classes.
+    Images(images::Spec),
 }
 
 /// A trained model, ready to predict.
@@ -39,6 +42,8 @@ pub enum Model {
     Tabular(Box<Tabular>),
     /// Writes on from a text.
     Text(Box<Text>),
+    /// Recognises what is in pictures.
+    Images(Box<Images>),
 }
 
 /// What a model can be asked about.
@@ -95,6 +100,7 @@ impl Model {
             Model::Digits(_) => "digits",
             Model::Tabular(_) => "tabular",
             Model::Text(_) => "text",
+            Model::Images(_) => "images",
         }
     }
 
@@ -120,6 +126,7 @@ impl Model {
                 );
                 Err(e.help("call Text::write_on, or `gradus generate`"))
             }
+            (Model::Images(images), Input::File(path)) => images.predict(vec![images.read(path, None)?]),
             (_, input) => {
                 let m = format!("a model of the task {:?} does not take {}", self.task(), input.kind());
                 Err(Error::argument("predict", m).help("give what the model was trained on"))
@@ -153,6 +160,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model> {
         Spec::Digits(spec) => Digits::from_state(spec, &state, device).map(|model| Model::Digits(Box::new(model))),
         Spec::Tabular(spec) => Tabular::from_state(spec, &state, device).map(|model| Model::Tabular(Box::new(model))),
         Spec::Text(spec) => Text::from_state(spec, &state, device).map(|model| Model::Text(Box::new(model))),
+        Spec::Images(spec) => Images::from_state(spec, &state, device).map(|model| Model::Images(Box::new(model))),
     }
     .map_err(in_file)
     .here()

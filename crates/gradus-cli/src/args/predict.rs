@@ -12,6 +12,8 @@ target may be absent. Of a folder, all pictures or CSV files in it and its subfo
 --out writes a CSV file with a row for each prediction: the file, for tables the number of the row, the prediction, its
 probability, and the probability of each class.
 
+A model of `train images` sees the middle of a picture, resized so that it covers the network's input.
+
 A model of `train digits` sees a picture in this way: colours become luminance (Rec. 709); with --invert brightness is
 turned round; transparent parts become background; background is added, at both sides alike, up to the input's ratio of
 width to height; then the picture is resized to the input's size, bilinearly, averaging over areas when it shrinks.";
@@ -44,7 +46,8 @@ pub(crate) struct PredictArgs {
 
 pub(super) const EVALUATE_HELP: &str = "\
 DATA is of the form that the model was trained on: for `train digits` a folder of IDX files, of which the test files are
-taken if there are any; for `train tabular` a CSV file with the target column; for `train text` a text file in UTF-8.";
+taken if there are any; for `train images` also a folder with a folder of pictures for each class, or with train and val, of
+which val is taken; for `train tabular` a CSV file with the target column; for `train text` a text file in UTF-8.";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct EvaluateArgs {

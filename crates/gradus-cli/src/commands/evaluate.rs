@@ -19,6 +19,7 @@ pub(crate) fn run(args: &EvaluateArgs) -> Result<()> {
         }
         Model::Tabular(tabular) => (tabular.evaluate(&tabular.read(&args.data)?)?, tabular.spec().classes().to_vec()),
         Model::Text(text) => (text.evaluate(&read_text(&args.data)?)?, Vec::new()),
+        Model::Images(images) => (images.evaluate(&args.data, None)?, images.spec().classes.clone()),
         _ => return Err(super::unsupported(&args.model, &model)),
     };
     say(&format!("{} samples of {}", thousands(measured.losses.len()), args.data.display()))?;

@@ -48,6 +48,12 @@ pub(crate) fn run(args: &PredictArgs) -> Result<()> {
             }
             (all, tabular.spec().classes().to_vec())
         }
+        Model::Images(images) => {
+            let files = files(&args.inputs, PICTURES)?;
+            let answers = images.predict_files(files.clone(), args.max_memory)?;
+            let all = files.into_iter().zip(answers).map(|(file, answer)| Prediction { file, row: None, answer });
+            (all.collect(), images.spec().classes.clone())
+        }
         _ => return Err(super::unsupported(&args.model, &model)),
     };
     if let Some(out) = &args.out {

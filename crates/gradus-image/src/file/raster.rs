@@ -8,8 +8,13 @@ use gradus_tensor::{Here, Result};
 
 /// What is known of a file before its pixels are decoded.
 pub(crate) enum Sized {
-    /// `[height, width]` of a file of which [`section`] can decode a part.
-    InPart([usize; 2]),
+    /// A file of which [`section`] can decode a part.
+    InPart {
+        /// Its height and width.
+        size: [usize; 2],
+        /// The number of its channels: 1 or 3.
+        channels: usize,
+    },
     /// The file must be [decoded whole](whole).
     Whole,
 }
@@ -18,7 +23,11 @@ pub(crate) enum Sized {
 #[track_caller]
 pub(crate) fn head(bytes: &[u8], name: &str) -> Result<Sized> {
     choose(bytes, name, |format| match format {
-        Format::Jpeg => Ok(jpeg::size_of_plain(bytes)?.map_or(Sized::Whole, Sized::InPart)),
+        Format::Jpeg => {
+            let plain = jpeg::size_of_plain(bytes)?;
+            Ok(plain
+                .map_or(Sized::Whole, |[height, width, channels]| Sized::InPart { size: [height, width], channels }))
+        }
         Format::Png => Ok(Sized::Whole),
     })
 }

@@ -6,9 +6,9 @@ use gradus::data::{Subset, digits, idx, split};
 use gradus::prelude::*;
 use gradus::tasks;
 use gradus::tasks::digits::{Cnn, Spec, to_png};
-use gradus::train::{Example, Examples};
 use toml::Value;
 
+use super::examples::{EXAMPLE_COUNT, captioned, worst_and_random};
 use super::job::{Job, Metric, Results, Settings};
 use super::run::train;
 use super::session::Session;
@@ -18,15 +18,11 @@ use crate::output::{matrix, thousands};
 /// The share of the images that is held out for testing.
 const HELD_OUT: f64 = 0.2;
 
-/// The keys with which the generators of the split and of the examples in the report are forked from the seed.
+/// The key with which the generator of the split is forked from the seed.
 const SPLIT: u64 = 3;
-const EXAMPLES: u64 = 4;
 
 /// The number of images in a test batch.
 const TEST_BATCH: usize = 256;
-
-/// The number of pictures in each group of examples.
-const EXAMPLE_COUNT: usize = 16;
 
 /// The default number of epochs, for the digits that come with the program and for other images.
 const EPOCHS: (usize, usize) = (20, 5);
@@ -121,7 +117,10 @@ fn judge(
         args.options.common.device
     );
     page.confusion = Some(confusion);
-    page.examples = examples(args, model, test, &loader, device)?;
+    page.examples = worst_and_random(model, &loader, args.options.seed, |p| {
+        let (image, _) = test.get(p.index)?;
+        Ok(captioned(p, to_png(&image, device)?, |class| class.to_string()))
+    })?;
     Ok(Results {
         metrics: vec![accuracy, Metric::number("test_loss", "Test loss", result.loss)],
         lines,
@@ -133,73 +132,6 @@ fn judge(
         ],
         counts: vec![("training_samples", images.len()), ("test_samples", test.len())],
         next: ["predict", "--model", "{out}/model.safetensors", "{out}/example.png"].map(String::from).to_vec(),
-    })
-}
-
-/// The held-out images with the largest loss, and some at random.
-fn examples(
-    args: &DigitsArgs,
-    model: &Cnn,
-    test: &Part,
-    loader: &DataLoader<Part>,
-    device: &Device,
-) -> Result<Vec<Examples>> {
-    let mut all = predictions(model, loader)?;
-    let order = Generator::new(args.options.seed).fork(EXAMPLES).permutation(all.len())?;
-    let chosen = order.iter().filter_map(|&at| all.get(at)).take(EXAMPLE_COUNT);
-    let chosen = chosen.map(|p| example(p, test, device)).collect::<Result<_>>()?;
-    all.sort_by(|a, b| b.loss.total_cmp(&a.loss));
-    let worst = all.iter().take(EXAMPLE_COUNT).map(|p| example(p, test, device)).collect::<Result<_>>()?;
-    Ok(vec![
-        Examples { title: "Held-out images with the largest loss".into(), all: worst },
-        Examples { title: "Held-out images at random".into(), all: chosen },
-    ])
-}
-
-/// An image of the test set, and what the network makes of it.
-struct Prediction {
-    index: usize,
-    label: i64,
-    predicted: usize,
-    probability: f64,
-    /// Minus the logarithm of the label's probability.
-    loss: f64,
-}
-
-fn predictions(model: &Cnn, loader: &DataLoader<Part>) -> Result<Vec<Prediction>> {
-    let mut all = Vec::new();
-    for batch in loader.epoch(0)? {
-        let (images, labels) = batch?;
-        let scores = no_grad(|| model.forward(&images)?.log_softmax(-1))?;
-        let classes = scores.size(1)?.max(1);
-        let (scores, labels) = (scores.to_vec::<f32>()?, labels.to_dtype(DType::I64)?.to_vec::<i64>()?);
-        for (row, label) in scores.chunks_exact(classes).zip(labels) {
-            let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
-            let (predicted, score) = best.map_or((0, 0.0), |(class, score)| (class, *score));
-            let own =
-                usize::try_from(label).ok().and_then(|class| row.get(class)).copied().unwrap_or(f32::NEG_INFINITY);
-            all.push(Prediction {
-                index: all.len(),
-                label,
-                predicted,
-                probability: f64::from(score).exp(),
-                loss: -f64::from(own),
-            });
-        }
-    }
-    Ok(all)
-}
-
-fn example(p: &Prediction, images: &Part, device: &Device) -> Result<Example> {
-    let (image, _) = images.get(p.index)?;
-    let is_right = usize::try_from(p.label) == Ok(p.predicted);
-    let caption = if is_right { p.label.to_string() } else { format!("{}, predicted as {}", p.label, p.predicted) };
-    Ok(Example {
-        png: Some(to_png(&image, device)?),
-        text: String::new(),
-        caption,
-        note: format!("{:.1} % sure", p.probability * 100.0),
-        is_right: Some(is_right),
     })
 }
 

@@ -3,7 +3,9 @@
 
 mod config;
 mod digits;
+mod examples;
 mod folds;
+mod images;
 mod job;
 mod report;
 mod run;
@@ -23,5 +25,6 @@ pub(crate) fn run(what: &TrainCommand) -> Result<()> {
         TrainCommand::Digits(args) => digits::run(args),
         TrainCommand::Tabular(args) => tabular::run(args),
         TrainCommand::Text(args) => text::run(args),
+        TrainCommand::Images(args) => images::run(args),
     }
 }

@@ -21,13 +21,14 @@ use colour::{Pixel, Planes};
 
 pub(crate) use idct::nearest;
 
-/// The size of a picture of which a section can be decoded for less than the whole: `[height, width]`. `None` for a picture
-/// that must be decoded whole.
+/// The size of a picture of which a section can be decoded for less than the whole: `[height, width, channels]`. `None` for
+/// a picture that must be decoded whole.
 #[track_caller]
-pub(super) fn size_of_plain(bytes: &[u8]) -> Result<Option<[usize; 2]>, Unreadable> {
+pub(super) fn size_of_plain(bytes: &[u8]) -> Result<Option<[usize; 3]>, Unreadable> {
     let start = Segments::new(bytes).start()?;
     let turned = start.exif().and_then(orientation_of).is_some_and(Orientation::turns);
-    Ok((start.is_plain() && !turned).then_some([start.frame.height, start.frame.width]))
+    let channels = if start.frame.components.len() == 1 { 1 } else { 3 };
+    Ok((start.is_plain() && !turned).then_some([start.frame.height, start.frame.width, channels]))
 }
 
 /// Decodes a section of a file for which [`size_of_plain`] returned a size, after checking that `allow` grants the memory
