@@ -27,8 +27,8 @@ pub trait Task<M: ?Sized, B> {
 
     /// Whether [`run`](Task::run) does the same operations for all batches of the same shapes, as long as the model is
     /// the same. If so, the [trainer](crate::Trainer) captures its step: after two steps it repeats their operations, and
-    /// no longer calls `run`. A function that captures no variables is such a task. By default, others are not, since
-    /// variables may change.
+    /// no longer calls `run`. By default, a task is not fixed, and neither is a function: it may read a variable, a
+    /// static or a clock. [`Trainer::captured`](crate::Trainer::captured) says that it does not.
     fn is_fixed(&self) -> bool {
         false
     }
@@ -43,10 +43,6 @@ impl<M: ?Sized, B, F: Fn(&M, &B) -> Result<Outcome>> Task<M, B> for F {
     #[track_caller]
     fn run(&self, model: &M, batch: &B) -> Result<Outcome> {
         self(model, batch)
-    }
-
-    fn is_fixed(&self) -> bool {
-        size_of::<F>() == 0
     }
 }
 

@@ -255,8 +255,8 @@ impl Trainer {
         self
     }
 
-    /// Captures steps even if the task does not say that it [is fixed](crate::Task::is_fixed). The variables that it
-    /// captures must not change within an epoch.
+    /// Captures steps even if the task does not say that it [is fixed](crate::Task::is_fixed), such as a function. What
+    /// the task uses besides the model and the batch, such as variables and statics, must not change within an epoch.
     pub fn captured(mut self) -> Self {
         self.captures = Some(true);
         self

@@ -56,7 +56,7 @@ impl<B> Passes<B> {
         let wanted = trainer.captures.unwrap_or(true);
         let may = trainer.captures.is_some() || task.is_fixed();
         if wanted && !may {
-            eager("the task may hold values that change; it says that they do not by Task::is_fixed");
+            eager("the task may use values that change; Trainer::captured() or Task::is_fixed says that they do not");
         }
         let captured = (wanted && may).then(Captured::or_eager);
         Passes { captured, parameters: optimizer.parameters(), tensors }
