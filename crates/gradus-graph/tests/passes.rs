@@ -92,3 +92,28 @@ fn a_graph_that_is_broken_is_found() {
     broken(|g| g.memories[g.nodes[0].outputs[0].memory].bytes = 8, "ends at byte 144 of 8");
     broken(|g| g.nodes[0].inputs[0].memory = 99, "there is no memory 99");
 }
+
+#[test]
+fn an_operation_that_can_fail_is_not_moved_behind_a_write() {
+    let device = device();
+    let numbers = |n: i64| Tensor::from_vec(vec![n; 4], [4], &device).unwrap();
+    let step = |x: &[Tensor]| {
+        let rest = x[0].remainder(&x[1])?;
+        x[2].add_(1)?;
+        Ok(vec![rest.add(5)?])
+    };
+    let mut captured = capture(step);
+    for (i, divisor) in [3, 4, 5, 0, 7].into_iter().enumerate() {
+        let (count, other) = (numbers(0), numbers(0));
+        let got = captured.call(&[&numbers(9), &numbers(divisor), &count]);
+        let want = step(&[numbers(9), numbers(divisor), other.clone()]);
+        assert_eq!(count.to_bytes().unwrap(), other.to_bytes().unwrap(), "call {i}");
+        match (got, want) {
+            (Ok(got), Ok(want)) => assert_eq!(got[0].to_bytes().unwrap(), want[0].to_bytes().unwrap()),
+            (Err(got), Err(want)) => {
+                assert_eq!((i, got.kind(), got.location(), got.op()), (3, want.kind(), want.location(), want.op()));
+            }
+            (got, want) => panic!("call {i}: {got:?}, eagerly {want:?}"),
+        }
+    }
+}

@@ -34,7 +34,8 @@ pub fn join_elementwise(graph: &mut Graph) {
 fn only_reader(graph: &Graph, first: usize) -> Option<usize> {
     let node = &graph.nodes[first];
     let ([out], Op::Map(_), false) = (&node.outputs[..], &node.op, node.in_place) else { return None };
-    if !graph.is_temporary(out.memory) {
+    // An error must name the operation that failed, and come before later writes in place.
+    if node.op.can_fail() || !graph.is_temporary(out.memory) {
         return None;
     }
     let touches = |place: &Place| place.memory == out.memory;
