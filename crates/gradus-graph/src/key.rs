@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use gradus_tensor::autograd::saved_value_modes;
 use gradus_tensor::{DType, Device, Tensor, autocast_dtype, is_grad_enabled, is_inference};
 
-/// The number of the form, the shapes, strides, dtypes and devices of the arguments, which of them share memory, whether operations are
-/// recorded, and the dtype of autocast.
+/// The number of the form, the shapes, strides, dtypes and devices of the arguments, which of them share memory, whether
+/// operations are recorded, how saved values are protected, and the dtype of autocast.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
     form: u64,
     inputs: Vec<Input>,
     records: bool,
     inference: bool,
+    saved: u16,
     autocast: Option<DType>,
 }
 
@@ -45,6 +47,7 @@ impl Key {
             inputs: inputs.iter().enumerate().map(input).collect(),
             records: is_grad_enabled(),
             inference: is_inference(),
+            saved: saved_value_modes(),
             autocast: autocast_dtype(),
         }
     }
@@ -66,6 +69,7 @@ impl Key {
             && self.inputs.iter().zip(inputs).enumerate().all(like)
             && self.records == is_grad_enabled()
             && self.inference == is_inference()
+            && self.saved == saved_value_modes()
             && self.autocast == autocast_dtype()
     }
 
@@ -83,6 +87,6 @@ impl Key {
         if self.form != other.form {
             return "it is another form of the step".to_owned();
         }
-        "gradients or autocast were switched on or off".to_owned()
+        "gradients, autocast or the protection of saved values were switched on or off".to_owned()
     }
 }

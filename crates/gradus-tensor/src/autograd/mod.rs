@@ -38,7 +38,8 @@ pub use guard::packed::{SavedTensorsHooksGuard, saved_tensors_hooks, saved_tenso
 pub use mode::{
     GradModeGuard, allow_mutation_on_saved_tensors, allow_mutation_on_saved_tensors_guard, autocast, autocast_dtype,
     autocast_guard, enable_grad, enable_grad_guard, inference, inference_guard, is_grad_enabled, is_inference,
-    no_autocast, no_autocast_guard, no_grad, no_grad_guard, strict, strict_guard, strict_inplace, strict_inplace_guard,
+    no_autocast, no_autocast_guard, no_grad, no_grad_guard, saved_value_modes, strict, strict_guard, strict_inplace,
+    strict_inplace_guard,
 };
 pub(crate) use mode::{
     beside, checks_access, guards_saved, holding, is_observed, is_traced, is_watched, notes_access, packs_saved,

@@ -61,6 +61,13 @@ pub(super) fn is_set(bits: u16) -> bool {
     MODE.get() & bits != 0
 }
 
+/// The switches of [`strict`], [`strict_inplace`] and [`allow_mutation_on_saved_tensors`], as a number that is equal
+/// for equal settings.
+#[inline]
+pub fn saved_value_modes() -> u16 {
+    MODE.get() & GUARDS
+}
+
 /// Whether accesses to storages are noted.
 #[inline]
 pub(crate) fn notes_access() -> bool {
