@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Weak};
 
-use gradus_tensor::ops::{Contiguous, Op, StateUse, over_storage};
-use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Shape, State, Storage, Tensor};
+use gradus_tensor::ops::{Contiguous, Op, draws_lead, over_storage};
+use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Shape, Storage, Tensor};
 
 use crate::graph::{Graph, Memory, Node, Origin, Place};
-use crate::record::{First, Seen, Trace, is};
+use crate::record::{First, Seen, Trace, Used, is};
 
 /// Returns the graph of a step that was traced twice. Fails at the first difference that a replay could not reproduce.
 #[track_caller]
@@ -33,27 +33,22 @@ pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
     if first.results != second.results {
         return Err(differs(None, "the results", shapes(&first.results), shapes(&second.results)));
     }
-    let states = states_of(second);
-    let earlier = states_of(first);
-    if states.len() != earlier.len() || !states.iter().zip(&earlier).all(|(a, b)| a.0.id() == b.0.id()) {
-        return Err(differs(None, "the number of states used", earlier.len(), states.len()));
+    let (earlier, states) = (&first.states, &second.states);
+    if earlier.iter().map(|used| used.state.id()).ne(states.iter().map(|used| used.state.id())) {
+        let shown = |states: &[Used]| format!("{} of them", states.len());
+        return Err(differs(None, "which buffers are used", shown(earlier), format!("{} others", states.len())));
     }
-    alone(&states, second)?;
+    alone(second)?;
     followed(second)?;
     if first.switches.iter().map(|s| s.1).ne(second.switches.iter().map(|s| s.1)) {
         return Err(differs(None, "which parameters are frozen", "some", "others"));
     }
     let mut memories = Vec::with_capacity(second.memories.len()); // at most one for each storage that was seen
     for (i, seen) in second.memories.iter().enumerate() {
-        let origin = origin((first, second), first.memories.get(i), seen, &states)?;
+        let origin = origin((first, second), first.memories.get(i), seen, i)?;
         memories.push(Memory { origin, bytes: seen.bytes });
     }
-    let replaced = states.iter().filter_map(|(state, _, after)| {
-        let after = after.as_ref()?;
-        let memory = second.memory_of(after)?;
-        let version = second.memories[memory].version;
-        Some((state.clone(), Place { memory, version, layout: *after.layout(), dtype: after.dtype() }))
-    });
+    let replaced = states.iter().filter_map(|used| Some((used.state.clone(), used.assigned?)));
     let mut graph = Graph {
         device: second.device.clone(),
         replaced: replaced.collect(),
@@ -65,36 +60,38 @@ pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
     Ok(graph)
 }
 
-/// Rejects states that share a storage with another state or with an argument, because a trace does not show which of
-/// them an operation reads.
+/// Rejects states that share a storage with another state, an argument or another tensor that the step reads, because a
+/// trace does not show which of them an operation reads.
 #[track_caller]
-fn alone(states: &[(State<Tensor>, Tensor, Option<Tensor>)], trace: &Trace) -> Result<()> {
-    for (i, (_, held, _)) in states.iter().enumerate() {
-        let shared = states[..i].iter().any(|(_, other, _)| Arc::ptr_eq(other.storage(), held.storage()));
-        let input = |seen: &Seen| matches!(seen.first, First::Input(_)) && is(&seen.storage, held.storage());
-        if shared || trace.memories.iter().any(input) {
-            let m = "a buffer of the step shares its memory with another buffer or with an argument";
-            return Err(Error::argument("capture", m).help("pass a copy: x.copy()?"));
-        }
+fn alone(trace: &Trace) -> Result<()> {
+    for (i, used) in trace.states.iter().enumerate() {
+        let with = match trace.memories[used.held].first {
+            First::Input(_) => "an argument",
+            _ if trace.states[..i].iter().any(|other| other.held == used.held) => "another buffer",
+            _ if used.is_shared => "another tensor that the step uses, such as a parameter",
+            _ => continue,
+        };
+        let m = format!("a buffer of the step shares its memory with {with}");
+        return Err(Error::argument("capture", m).help("give it a copy: Buffer::new(t.copy()?)"));
     }
     Ok(())
 }
 
-/// Rejects a step in which the state of a source advanced differently than it would in a replay.
+/// Rejects a step in which a random state moved otherwise than by the traced draws, one after the other.
 #[track_caller]
 fn followed(trace: &Trace) -> Result<()> {
-    for (i, node) in trace.nodes.iter().enumerate() {
-        let Some(source) = &node.source else { continue };
-        let served = |n: &&Node| n.repeats.is_none() && n.source.as_ref().is_some_and(|s| s.id() == source.id());
-        if trace.nodes[..i].iter().any(|n| served(&n)) {
-            continue;
-        }
-        let ops: Vec<&Op> = trace.nodes.iter().filter(served).map(|n| &n.op).collect();
-        if !source.follows(&ops) {
+    for (state, start, end) in &trace.randoms {
+        let served = |n: &&Node| n.repeats.is_none() && n.source.as_ref().is_some_and(|s| s.id() == state.id());
+        let nodes: Vec<&Node> = trace.nodes.iter().filter(served).collect();
+        let ops: Vec<&Op> = nodes.iter().map(|n| &n.op).collect();
+        if !draws_lead(start, &ops, end) {
             let m = "a random state is moved in a way that a replay cannot follow";
-            return Err(Error::argument("capture", m)
-                .note(format!("{} draws from it at {}", node.op.name(), node.location))
-                .help("draw tensors from it, one after the other, and set it to where they end"));
+            let e = Error::argument("capture", m);
+            let e = match nodes.first() {
+                Some(node) => e.note(format!("{} draws from it at {}", node.op.name(), node.location)),
+                None => e.note("the host sets it or draws from it, and no operation does"),
+            };
+            return Err(e.help("draw tensors from it, one after the other, and leave it where they end"));
         }
     }
     Ok(())
@@ -134,26 +131,9 @@ fn shapes(places: &[Place]) -> String {
     shown.join(", ")
 }
 
-/// Each state that a trace used, with the tensor that it held at first and the last tensor that was assigned to it.
-fn states_of(trace: &Trace) -> Vec<(State<Tensor>, Tensor, Option<Tensor>)> {
-    let mut found: Vec<(State<Tensor>, Tensor, Option<Tensor>)> = vec![];
-    for StateUse { state, before, after } in &trace.states {
-        match found.iter_mut().find(|(known, ..)| known.id() == state.id()) {
-            Some((.., last)) => *last = after.clone().or(last.take()),
-            None => found.push((state.clone(), before.clone(), after.clone())),
-        }
-    }
-    found
-}
-
 /// The origin of the contents of a memory of the second trace.
 #[track_caller]
-fn origin(
-    (first, second): (&Trace, &Trace),
-    before: Option<&Seen>,
-    seen: &Seen,
-    states: &[(State<Tensor>, Tensor, Option<Tensor>)],
-) -> Result<Origin> {
+fn origin((first, second): (&Trace, &Trace), before: Option<&Seen>, seen: &Seen, number: usize) -> Result<Origin> {
     match (seen.first, before.map(|b| b.first)) {
         (now, Some(old)) if now != old => {
             return Err(differs(None, "the first use of a memory", format!("{old:?}"), format!("{now:?}")));
@@ -162,8 +142,8 @@ fn origin(
         (First::Computed, _) => return Ok(Origin::Computed),
         (First::Outside, _) => {}
     }
-    if let Some((state, ..)) = states.iter().find(|(_, held, _)| is(&seen.storage, held.storage())) {
-        return Ok(Origin::State(state.clone()));
+    if let Some(used) = second.states.iter().find(|used| used.held == number) {
+        return Ok(Origin::State(used.state.clone()));
     }
     let made = |trace: &Trace, storage: &Weak<Storage>| {
         trace.made.iter().find(|m| is(storage, m.tensor.storage())).map(|m| m.copy.clone())

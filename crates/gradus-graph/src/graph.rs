@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::sync::{Arc, Weak};
 
 use gradus_tensor::ops::{Op, Source};
-use gradus_tensor::{DType, Device, Layout, State, Storage, Tensor};
+use gradus_tensor::{DType, Device, Layout, Storage, Tensor, WeakState};
 
 /// The operations of a step, in the order in which they ran.
 ///
@@ -22,7 +22,7 @@ pub struct Graph {
     /// The values that the step returns.
     pub results: Vec<Place>,
     /// The states to which the step assigns new tensors, each with its new tensor.
-    pub replaced: Vec<(State<Tensor>, Place)>,
+    pub replaced: Vec<(WeakState<Tensor>, Place)>,
 }
 
 /// A storage that the step reads or writes.
@@ -43,8 +43,8 @@ pub enum Origin {
     /// A storage that outlives a call, such as that of a parameter. The step may write it. The graph does not keep it
     /// alive: once all other owners have dropped it, the graph is out of date.
     Held(Weak<Storage>),
-    /// The tensor that a state holds when the step begins.
-    State(State<Tensor>),
+    /// The tensor that a state holds when the step begins. The graph does not keep the state alive either.
+    State(WeakState<Tensor>),
     /// A tensor that the step creates from host numbers, which were the same in both traces.
     Constant(Tensor),
     /// The step computes it.

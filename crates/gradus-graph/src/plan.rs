@@ -102,7 +102,10 @@ impl Plan {
             }
         }
         let offsets = vec![0; pinned.len()];
-        let layout = |m: &Memory| if let Origin::State(state) = &m.origin { Some(*state.get().layout()) } else { None };
+        let layout = |m: &Memory| match &m.origin {
+            Origin::State(state) => state.upgrade().map(|state| *state.get().layout()),
+            _ => None,
+        };
         let layouts = graph.memories.iter().map(layout).collect();
         Plan {
             graph,
@@ -133,15 +136,16 @@ impl Plan {
         })
     }
 
-    /// Whether the plan is out of date: a tensor or optimiser that the step uses was dropped, a state changed its
+    /// Whether the plan is out of date: a tensor, state or optimiser that the step uses was dropped, a state changed its
     /// layout, or a switch changed, such as whether a parameter is frozen.
     pub(crate) fn is_stale(&self) -> bool {
         let gone = |m: usize| match &self.graph.memories[m].origin {
             Origin::Held(storage) => storage.strong_count() == 0,
-            Origin::State(state) => self.layouts[m].is_some_and(|layout| *state.get().layout() != layout),
+            Origin::State(state) => state.upgrade().map(|state| *state.get().layout()) != self.layouts[m],
             _ => false,
         };
         (0..self.graph.memories.len()).any(gone)
+            || self.graph.replaced.iter().any(|(state, _)| state.upgrade().is_none())
             || self.sources.iter().any(|source| !source.is_alive())
             || self.switches.iter().any(|(switch, was)| switch.load(Ordering::Relaxed) != *was)
     }
@@ -152,7 +156,7 @@ impl Plan {
         self.graph.memories.iter().any(|m| match &m.origin {
             Origin::Held(storage) => inputs.iter().any(|i| is(storage, i.storage())),
             Origin::Constant(t) => input(t),
-            Origin::State(state) => input(&state.get()),
+            Origin::State(state) => state.upgrade().is_some_and(|state| input(&state.get())),
             _ => false,
         })
     }
@@ -196,7 +200,9 @@ impl Plan {
         };
         let results = self.graph.results.iter().map(result).collect::<Result<Vec<_>>>()?;
         for (state, place) in &self.graph.replaced {
-            state.set(result(place)?);
+            if let Some(state) = state.upgrade() {
+                state.set(result(place)?);
+            }
         }
         Ok(results)
     }
@@ -224,13 +230,14 @@ impl Plan {
     /// The tensor of a memory that the plan does not own.
     #[track_caller]
     fn tensor(&self, memory: usize, inputs: &[&Tensor]) -> Result<Tensor> {
+        let gone = || Error::argument("replay", "a tensor of the step is gone");
         match &self.graph.memories[memory].origin {
             Origin::Input(i) => Ok(inputs[*i].clone()),
             Origin::Constant(t) => Ok(t.clone()),
-            Origin::State(state) => Ok(state.get()),
+            Origin::State(state) => state.upgrade().map(|state| state.get()).ok_or_else(gone),
             Origin::Held(storage) => match storage.upgrade() {
                 Some(storage) => bytes_of(&storage),
-                None => Err(Error::argument("replay", "a tensor of the step is gone")),
+                None => Err(gone()),
             },
             Origin::Computed => Err(Error::argument("replay", "a temporary value is no tensor")),
         }

@@ -1,13 +1,13 @@
 //! Runs a step and records its operations.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use gradus_tensor::ops::{Closed, Effect, Made, Op, Source, StateUse, Traced, Uses, trace_closed};
-use gradus_tensor::{Device, Error, ErrorKind, Here, Layout, Result, Storage, Tensor};
+use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Layout, Result, Storage, Tensor, WeakState};
 
 use crate::graph::{Node, Place};
 
@@ -17,11 +17,24 @@ pub(crate) struct Trace {
     pub(crate) memories: Vec<Seen>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) results: Vec<Place>,
-    pub(crate) states: Vec<StateUse>,
+    pub(crate) states: Vec<Used>,
+    /// The random states that were used, each with its positions before the first use and after the step.
+    pub(crate) randoms: Vec<(WeakState<Generator>, Generator, Generator)>,
     pub(crate) made: Vec<Made>,
     pub(crate) switches: Vec<(Arc<AtomicBool>, bool)>,
     /// Operations that need no kernel, because their results have no elements, but whose sources advance.
     pub(crate) idle: Vec<(Op, Arc<dyn Source>)>,
+}
+
+/// A state that holds a tensor, and that a step used.
+pub(crate) struct Used {
+    pub(crate) state: WeakState<Tensor>,
+    /// The number of the memory of the tensor that it held at first.
+    pub(crate) held: usize,
+    /// The last tensor that was assigned to it.
+    pub(crate) assigned: Option<Place>,
+    /// Whether an operation read the memory by another handle than that of the state, which existed before the step.
+    pub(crate) is_shared: bool,
 }
 
 /// What a traced call of a step returned, with its trace or the reason why it cannot be replayed.
@@ -40,6 +53,8 @@ pub(crate) struct Seen {
     pub(crate) version: u32,
     /// The smallest offset of the arguments in this storage, to which places are relative.
     pub(crate) base: usize,
+    /// The tensors over this storage that operations read, apart from the views that the step made itself.
+    handles: Vec<usize>,
 }
 
 /// The first occurrence of a storage in a trace.
@@ -57,8 +72,10 @@ pub(crate) enum First {
 struct Recorder {
     known: HashMap<*const Storage, usize>,
     memories: Vec<Seen>,
-    /// The storages of `memories`. A trace holds them until it ends.
-    held: Vec<Arc<Storage>>,
+    /// The devices of `memories`, each once.
+    devices: Vec<Device>,
+    /// The tensors that the step made as views of others.
+    views: HashSet<usize>,
     nodes: Vec<Node>,
     idle: Vec<(Op, Arc<dyn Source>)>,
     /// The first reason why the step cannot be replayed.
@@ -98,7 +115,7 @@ fn traced(mut recorder: Recorder, uses: Uses, inputs: &[Tensor], results: &[Tens
     if let Some(e) = uses.refused.or(recorder.refused.take()) {
         return Err(e.here());
     }
-    let Uses { states, made, switches, .. } = uses;
+    let Uses { states, randoms, made, switches, .. } = uses;
     if let Some(t) = results.iter().find(|t| t.requires_grad()) {
         let m = "a captured step returns a tensor that requires a gradient";
         return Err(Error::new(ErrorKind::Autograd, "capture", m)
@@ -108,21 +125,27 @@ fn traced(mut recorder: Recorder, uses: Uses, inputs: &[Tensor], results: &[Tens
     }
     let places = results.iter().map(|t| recorder.place(t, First::Outside)).collect();
     // Tensors that were assigned to states belong to the step, even if no operation computed them.
-    for used in &states {
-        recorder.memory(&used.before, First::Outside);
-        if let Some(after) = &used.after {
-            recorder.memory(after, First::Outside);
+    let mut used: Vec<Used> = vec![];
+    for StateUse { state, before, after, is_shared } in states {
+        let held = recorder.memory(&before, First::Outside);
+        let assigned = after.map(|after| recorder.place(&after, First::Outside));
+        if let Some(known) = used.iter_mut().find(|known| known.state.id() == state.id()) {
+            known.assigned = assigned.or(known.assigned);
+            continue;
         }
+        let is_shared = is_shared && recorder.memories[held].handles.iter().any(|&handle| handle != handle_of(&before));
+        used.push(Used { state: state.downgrade(), held, assigned, is_shared });
     }
+    let randoms = randoms.into_iter().map(|(state, start)| (state.downgrade(), start, state.get())).collect();
     let Some(device) = inputs.first().or(results.first()).map(|t| t.device().clone()).or_else(|| recorder.device())
     else {
         return Err(Error::argument("capture", "the step runs no operation"));
     };
-    if let Some(other) = recorder.held.iter().find(|storage| *storage.device() != device) {
-        return Err(two_devices(&device, other.device())).here();
+    if let Some(other) = recorder.devices.iter().find(|other| **other != device) {
+        return Err(two_devices(&device, other)).here();
     }
     let Recorder { memories, nodes, idle, .. } = recorder;
-    Ok(Trace { device, memories, nodes, results: places, states, made, switches, idle })
+    Ok(Trace { device, memories, nodes, results: places, states: used, randoms, made, switches, idle })
 }
 
 fn two_devices(a: &Device, b: &Device) -> Error {
@@ -132,18 +155,29 @@ fn two_devices(a: &Device, b: &Device) -> Error {
 
 impl Recorder {
     fn device(&self) -> Option<Device> {
-        self.held.first().map(|storage| storage.device().clone())
+        self.devices.first().cloned()
     }
 
     /// The number of a tensor's memory.
     fn memory(&mut self, t: &Tensor, first: First) -> usize {
         let storage = t.storage();
         *self.known.entry(Arc::as_ptr(storage)).or_insert_with(|| {
-            self.held.push(storage.clone());
+            if !self.devices.contains(storage.device()) {
+                self.devices.push(storage.device().clone());
+            }
             let (storage, bytes) = (Arc::downgrade(storage), storage.bytes());
-            self.memories.push(Seen { storage, bytes, first, version: 0, base: 0 });
+            self.memories.push(Seen { storage, bytes, first, version: 0, base: 0, handles: vec![] });
             self.memories.len() - 1
         })
+    }
+
+    /// Notes that an operation read `t`, if its storage existed before the step.
+    fn note_handle(&mut self, t: &Tensor) {
+        let (memory, handle) = (self.memory(t, First::Outside), handle_of(t));
+        let Seen { first, handles, .. } = &mut self.memories[memory];
+        if *first == First::Outside && !self.views.contains(&handle) && !handles.contains(&handle) {
+            handles.push(handle);
+        }
     }
 
     fn place(&mut self, t: &Tensor, first: First) -> Place {
@@ -166,6 +200,7 @@ impl Recorder {
         }
         let updated = if ran.in_place && ran.op.effect().updates() { ran.outputs.len() } else { 0 };
         let inputs: Vec<Place> = ran.inputs[updated..].iter().map(|t| self.place(t, First::Outside)).collect();
+        ran.inputs.iter().for_each(|t| self.note_handle(t));
         if matches!(ran.op, Op::Rule(_)) {
             return;
         }
@@ -179,6 +214,7 @@ impl Recorder {
             let first = if ran.in_place { First::Outside } else { First::Computed };
             for t in ran.outputs {
                 self.memory(t, first);
+                self.views.insert(handle_of(t));
             }
             self.idle.extend(source.map(|source| (ran.op.clone(), source)));
             return;
@@ -235,6 +271,11 @@ pub(crate) fn moved(layout: &Layout, from: usize, to: usize, t: &Tensor) -> Opti
     let offset = (layout.offset() + to).checked_sub(from)?;
     let elements = t.storage().bytes() / t.dtype().size();
     Layout::from_parts(*layout.shape(), layout.strides(), offset, elements).ok()
+}
+
+/// A number that clones of a tensor share, and that no other tensor alive has.
+fn handle_of(t: &Tensor) -> usize {
+    std::ptr::from_ref(t.layout()).addr()
 }
 
 /// Whether a weak handle refers to this storage.

@@ -68,7 +68,7 @@ fn found(graph: &Graph, results: &[Tensor], written: &[Tensor]) -> Result<Vec<(S
         found.push((format!("written tensor {i}"), t.copy()?));
     }
     for (i, (state, _)) in graph.replaced.iter().enumerate() {
-        found.push((format!("state {i}"), state.get()));
+        found.extend(state.upgrade().map(|state| (format!("state {i}"), state.get())));
     }
     Ok(found)
 }
@@ -118,7 +118,7 @@ impl Plan {
             match &memory.origin {
                 Origin::Input(i) => found.push(bytes_of(inputs[*i].storage())?),
                 Origin::Held(storage) => found.extend(storage.upgrade().map(|s| bytes_of(&s)).transpose()?),
-                Origin::State(state) => found.push(bytes_of(state.get().storage())?),
+                Origin::State(state) => found.extend(state.upgrade().map(|s| bytes_of(s.get().storage())).transpose()?),
                 Origin::Constant(_) | Origin::Computed => {}
             }
         }

@@ -152,7 +152,10 @@ impl Buffer {
     /// is contiguous.
     #[track_caller]
     pub fn new(tensor: Tensor) -> Result<Self> {
-        Ok(Buffer(State::new(tensor.detach().contiguous()?)))
+        let values = tensor.detach().contiguous()?;
+        // A handle of its own shows a trace which tensor an operation reads: the buffer's, or `tensor`.
+        let own = ops::over_storage(values.storage().clone(), *values.layout(), values.dtype())?;
+        Ok(Buffer(State::new(own)))
     }
 
     /// The current values. A later [`set`](Buffer::set) puts another tensor into the buffer and does not change this
@@ -258,16 +261,19 @@ impl RandomState {
 
     /// A copy of the generator at its current position.
     pub fn get(&self) -> Generator {
+        ops::note_random(&self.0);
         self.0.get()
     }
 
     /// Continues from the position of `generator`.
     pub fn set(&self, generator: Generator) {
+        ops::note_random(&self.0);
         self.0.set(generator);
     }
 
     /// Locks the generator.
     pub(crate) fn lock(&self) -> StateGuard<'_, Generator> {
+        ops::note_random(&self.0);
         self.0.lock()
     }
 
@@ -286,7 +292,7 @@ impl RandomState {
     /// Until the guard is dropped, the numbers that traced operations draw are those of this state: a replay of the
     /// operations continues it.
     fn as_source(&self) -> ops::SourceGuard {
-        ops::source_guard(|| Arc::new(self.0.clone()))
+        ops::source_guard(|| Arc::new(self.0.downgrade()))
     }
 }
 

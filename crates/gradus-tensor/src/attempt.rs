@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::marker::PhantomData;
 use std::mem;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use gradus_backend::{Error, Result};
 
@@ -194,6 +194,28 @@ struct Inner<T> {
     changes: u64,
 }
 
+/// A handle to a [`State`] that does not keep it alive. [`State::downgrade`] makes it.
+#[derive(Debug)]
+pub struct WeakState<T>(Weak<Mutex<Inner<T>>>);
+
+impl<T> Clone for WeakState<T> {
+    fn clone(&self) -> Self {
+        WeakState(self.0.clone())
+    }
+}
+
+impl<T> WeakState<T> {
+    /// The state, unless all its owners have dropped it.
+    pub fn upgrade(&self) -> Option<State<T>> {
+        self.0.upgrade().map(State)
+    }
+
+    /// The identifier of the state: see [`State::id`]. No other state has it as long as this handle exists.
+    pub fn id(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+}
+
 impl<T> Clone for State<T> {
     fn clone(&self) -> Self {
         State(self.0.clone())
@@ -204,6 +226,11 @@ impl<T: Clone + 'static> State<T> {
     /// Creates a state with this value.
     pub fn new(value: T) -> Self {
         State(Arc::new(Mutex::new(Inner { value, changes: 0 })))
+    }
+
+    /// A handle that does not keep the state alive.
+    pub fn downgrade(&self) -> WeakState<T> {
+        WeakState(Arc::downgrade(&self.0))
     }
 
     /// Returns a copy of the value.

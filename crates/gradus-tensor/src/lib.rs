@@ -27,7 +27,7 @@ mod storage;
 mod tensor;
 mod write_log;
 
-pub use attempt::{Attempt, State, StateGuard, all_or_nothing};
+pub use attempt::{Attempt, State, StateGuard, WeakState, all_or_nothing};
 pub use autograd::{
     BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, autocast, autocast_dtype,
     autocast_guard, checkpoint, checkpoint_with, enable_grad, enable_grad_guard, explain_grad, find_nan,

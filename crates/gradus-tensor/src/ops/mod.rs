@@ -108,8 +108,10 @@ pub use recurrent::{RecurrentCell, RecurrentOptions};
 pub use replay::{Block, Operand as ReplayOperand, ReplayCall, can_replay, over_storage, replay};
 pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
-pub use source::{Source, SourceGuard, source_guard};
-pub use trace::{Closed, Made, StateUse, Traced, Uses, note_state, note_switch, refuse, trace, trace_closed};
+pub use source::{Source, SourceGuard, draws_lead, source_guard};
+pub use trace::{
+    Closed, Made, StateUse, Traced, Uses, note_random, note_state, note_switch, refuse, trace, trace_closed,
+};
 pub(crate) use trace::{is_constant, note_made};
 pub use update::{UpdateFn, collect_updates};
 pub use window::{ConvOptions, PoolOptions};

@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use gradus_backend::Result;
+use gradus_backend::{Error, Result};
 
 use super::{Effect, Op};
 use crate::autograd::is_traced;
-use crate::{Generator, State};
+use crate::{Generator, WeakState};
 
 /// Host state that determines parameters of an operation: a learning rate, the number of a step, a position in a stream
 /// of random numbers. A replay of traced operations asks it for the parameters of each call.
@@ -28,12 +28,6 @@ pub trait Source: Send + Sync {
     /// Restores a state that [`save`](Source::save) returned.
     fn restore(&self, saved: [u64; 2]);
 
-    /// Whether a trace advanced the state as [`renew`](Source::renew) does. Called just after the trace has ended;
-    /// `ops` are the operations of the trace that this source served, in order.
-    fn follows(&self, _ops: &[&Op]) -> bool {
-        true
-    }
-
     /// Whether the state still belongs to something that eager calls use.
     fn is_alive(&self) -> bool {
         true
@@ -41,9 +35,13 @@ pub trait Source: Send + Sync {
 }
 
 /// The stream of a layer's random numbers, which a replay advances as far as the traced draws did.
-impl Source for State<Generator> {
+impl Source for WeakState<Generator> {
     fn id(&self) -> usize {
-        State::id(self)
+        WeakState::id(self)
+    }
+
+    fn is_alive(&self) -> bool {
+        self.upgrade().is_some()
     }
 
     fn serves(&self, op: &Op) -> bool {
@@ -53,31 +51,35 @@ impl Source for State<Generator> {
     fn renew(&self, op: &mut Op) -> Result<()> {
         let Op::Random(random) = op else { return Ok(()) };
         let spec = random.spec;
-        (random.seed, random.offset) = self.lock().advance(random.distribution, spec.dtype, spec.shape.numel());
+        let Some(state) = self.upgrade() else {
+            return Err(Error::argument("replay", "the layer whose random numbers the step draws is gone"));
+        };
+        (random.seed, random.offset) = state.lock().advance(random.distribution, spec.dtype, spec.shape.numel());
         Ok(())
     }
 
     fn save(&self) -> [u64; 2] {
-        let generator = self.get();
-        [generator.seed(), generator.offset()]
+        self.upgrade().map_or([0; 2], |state| [state.get().seed(), state.get().offset()])
     }
 
     fn restore(&self, [seed, offset]: [u64; 2]) {
-        self.set(Generator::at(seed, offset));
+        if let Some(state) = self.upgrade() {
+            state.set(Generator::at(seed, offset));
+        }
     }
+}
 
-    fn follows(&self, ops: &[&Op]) -> bool {
-        let Some(Op::Random(first)) = ops.first() else { return true };
-        let mut generator = Generator::at(first.seed, first.offset);
-        let continues = ops.iter().all(|op| match op {
-            Op::Random(r) => {
-                let spec = r.spec;
-                generator.advance(r.distribution, spec.dtype, spec.shape.numel()) == (r.seed, r.offset)
-            }
-            _ => false,
-        });
-        continues && generator == self.get()
-    }
+/// Whether these draws, one after the other and without gaps, move a generator from `start` to `end`.
+pub fn draws_lead(start: &Generator, ops: &[&Op], end: &Generator) -> bool {
+    let mut generator = start.clone();
+    let continues = ops.iter().all(|op| match op {
+        Op::Random(r) => {
+            let spec = r.spec;
+            generator.advance(r.distribution, spec.dtype, spec.shape.numel()) == (r.seed, r.offset)
+        }
+        _ => false,
+    });
+    continues && generator == *end
 }
 
 thread_local! {

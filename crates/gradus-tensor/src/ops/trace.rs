@@ -9,7 +9,7 @@ use gradus_backend::{Error, Result};
 
 use super::{Op, Source};
 use crate::autograd::{beside, is_traced, refuses_host_reads, refusing_host_reads, tracing};
-use crate::{State, Tensor};
+use crate::{Generator, State, Tensor};
 
 /// An operation that ran.
 #[derive(Clone, Copy)]
@@ -82,6 +82,8 @@ pub struct StateUse {
     pub before: Tensor,
     /// The tensor that was assigned to it, if any.
     pub after: Option<Tensor>,
+    /// Whether another tensor than the one in the state has the same memory, such as a parameter.
+    pub is_shared: bool,
 }
 
 /// A tensor that was created from host numbers, and a copy of its first contents.
@@ -98,6 +100,8 @@ pub struct Made {
 pub struct Uses {
     /// The uses of states.
     pub states: Vec<StateUse>,
+    /// The random states that were used, each with its position before the first use.
+    pub randoms: Vec<(State<Generator>, Generator)>,
     /// The tensors that were created from host numbers.
     pub made: Vec<Made>,
     /// Switches that decide what runs, such as whether a parameter is frozen, with their values.
@@ -168,7 +172,22 @@ pub fn note_state(state: &State<Tensor>, before: &Tensor, after: Option<&Tensor>
     if is_traced() {
         USES.with_borrow_mut(|uses| {
             if let Some(uses) = uses {
-                uses.states.push(StateUse { state: state.clone(), before: before.clone(), after: after.cloned() });
+                let is_shared = Arc::strong_count(before.storage()) > 1;
+                let (state, before, after) = (state.clone(), before.clone(), after.cloned());
+                uses.states.push(StateUse { state, before, after, is_shared });
+            }
+        });
+    }
+}
+
+/// Reports to a [`trace_closed`] on this thread that the random state `state` is about to be read or moved.
+pub fn note_random(state: &State<Generator>) {
+    if is_captured() {
+        USES.with_borrow_mut(|uses| {
+            if let Some(uses) = uses
+                && !uses.randoms.iter().any(|(known, _)| known.id() == state.id())
+            {
+                uses.randoms.push((state.clone(), state.get()));
             }
         });
     }
