@@ -12,14 +12,14 @@ use crate::plan::Plan;
 const BOUND: f64 = 1e-4;
 
 /// Replays `plan`, undoes the changes of the replay, runs `f`, and compares the results, the tensors written in place
-/// and the states. Returns the results of `f`.
+/// and the states. Returns the results of `f`, and how the replay differs from it, if it does.
 #[track_caller]
 pub(crate) fn beside(
     plan: &mut Plan,
     blocks: &mut Blocks,
     mut f: impl FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
-) -> Result<Vec<Tensor>> {
+) -> Result<(Vec<Tensor>, Option<Error>)> {
     let written = plan.written(inputs)?;
     let before = written.iter().map(Tensor::copy).collect::<Result<Vec<_>>>()?;
     let attempt = Attempt::begin();
@@ -37,8 +37,9 @@ pub(crate) fn beside(
     let (replayed, results) = match (replayed, results) {
         (Ok(replayed), Ok(results)) => (replayed, results),
         (Err(_), Err(e)) => return Err(e),
-        (Err(e), Ok(_)) => {
-            return Err(differs("the replay fails, and the function does not", &plan.graph).note(e.to_string()));
+        (Err(e), Ok(results)) => {
+            let e = differs("the replay fails, and the function does not", &plan.graph).note(e.to_string());
+            return Ok((results, Some(e)));
         }
         (Ok(_), Err(e)) => {
             return Err(differs("the function fails, and the replay does not", &plan.graph).note(e.to_string()));
@@ -46,15 +47,16 @@ pub(crate) fn beside(
     };
     let eager = found(&plan.graph, &results, &written)?;
     if states != plan.states() {
-        return Err(differs("the random numbers or the step counts end elsewhere", &plan.graph));
+        let e = differs("the random numbers or the step counts end elsewhere", &plan.graph);
+        return Ok((results, Some(e)));
     }
     let exact = plan.graph.device.info().kind == BackendKind::Cpu;
     for ((what, a), (_, b)) in replayed.iter().zip(&eager) {
         if let Some(difference) = difference(a, b, exact)? {
-            return Err(differs(&format!("{what}: {difference}"), &plan.graph));
+            return Ok((results, Some(differs(&format!("{what}: {difference}"), &plan.graph))));
         }
     }
-    Ok(results)
+    Ok((results, None))
 }
 
 /// Copies of the results of a call, of the tensors that it wrote, and of the tensors that its states hold.

@@ -194,3 +194,28 @@ fn the_steps_of_an_empty_parameter_are_counted() {
         assert_eq!(bits(got), bits(want), "{name}");
     }
 }
+
+#[test]
+fn a_plan_that_verification_finds_wrong_never_runs_again() {
+    let device = device();
+    let factor = |call: u64| if call < 2 { 2.0 } else { call as f64 + 1.0 };
+    let mut captured = Captured::or_eager();
+    captured.verify(1);
+    for i in 0..6 {
+        let x = random(&[4], i, &device);
+        let (got, ()) = captured.call(0, &[&x], |x| Ok((vec![x[0].mul(factor(i))?], ()))).unwrap();
+        assert_eq!(bits(&got[0]), bits(&x.mul(factor(i)).unwrap()), "call {i}");
+    }
+    assert_eq!(captured.replays(), 0);
+    assert!(captured.refusal().unwrap().message().contains("a replay differs from its function"));
+    // Otherwise it is an error, and the function is traced again.
+    let (mut captured, calls) = (Captured::strict(), Cell::new(0));
+    captured.verify(1);
+    let results: Vec<_> = (0..4)
+        .map(|i| {
+            calls.set(i);
+            captured.call(0, &[&random(&[4], i, &device)], |x| Ok((vec![x[0].mul(factor(calls.get()))?], ()))).is_ok()
+        })
+        .collect();
+    assert_eq!((results, captured.replays()), (vec![true, true, false, true], 0));
+}
