@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     sources: Vec<Arc<dyn Source>>,
     /// Their states before a replay.
     saved: Vec<[u64; 2]>,
+    /// Whether the caller restores what the next replay writes.
+    pub(crate) is_trial: bool,
     /// Operations without a kernel, whose sources advance.
     idle: Vec<(Op, Arc<dyn Source>)>,
     /// The offsets of the arguments that the calls are adapted to.
@@ -119,6 +121,7 @@ impl Plan {
             leaving,
             sizes,
             saved: vec![[0; 2]; sources.len()],
+            is_trial: false,
             sources,
             idle,
             offsets,
@@ -173,6 +176,15 @@ impl Plan {
         self.saved.iter().zip(&self.sources).for_each(|(&saved, source)| source.restore(saved));
     }
 
+    /// Tells the sources that a replay failed, of which `begun` calls were begun.
+    fn fail(&self, begun: usize) {
+        for (&saved, source) in self.saved.iter().zip(&self.sources) {
+            let serves = |node: &&Node| node.source.as_ref().is_some_and(|s| s.id() == source.id());
+            let among = |n: usize| self.graph.nodes.iter().take(n).filter(serves).count();
+            source.fail(saved, among(begun), among(begun.saturating_sub(1)), among(usize::MAX));
+        }
+    }
+
     /// The states of the sources.
     pub(crate) fn states(&self) -> Vec<[u64; 2]> {
         self.sources.iter().map(|source| source.save()).collect()
@@ -183,10 +195,11 @@ impl Plan {
     pub(crate) fn run(&mut self, blocks: &mut Blocks, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         self.follow(inputs)?;
         self.save();
-        let done = self.compute(blocks, inputs);
+        let mut begun = 0;
+        let done = self.compute(blocks, inputs, &mut begun);
         if done.is_err() {
-            // A call that fails leaves the states of layers and optimisers unchanged.
-            self.restore();
+            // A call that fails leaves the states of layers unchanged, and those of optimisers that have not stepped.
+            self.fail(if self.is_trial { 0 } else { begun });
         }
         let (tensors, fresh) = done?;
         let storages: SmallVec<[_; 4]> = fresh.into_iter().map(|b| b.into_storage(&self.graph.device)).collect();
@@ -209,7 +222,12 @@ impl Plan {
 
     /// Runs the calls. Returns the tensors that they used, and the memory of the results.
     #[track_caller]
-    fn compute(&mut self, blocks: &mut Blocks, inputs: &[&Tensor]) -> Result<(Few<Tensor>, Few<Block>)> {
+    fn compute(
+        &mut self,
+        blocks: &mut Blocks,
+        inputs: &[&Tensor],
+        begun: &mut usize,
+    ) -> Result<(Few<Tensor>, Few<Block>)> {
         for (op, source) in &mut self.idle {
             source.renew(op)?;
         }
@@ -223,7 +241,7 @@ impl Plan {
         let block = |&m: &usize| Block::new(&self.graph.device, self.graph.memories[m].bytes);
         let mut fresh = self.leaving.iter().map(block).collect::<Result<Few<_>>>()?;
         let kept = blocks.of(&self.graph.device, &self.sizes)?;
-        replay(&self.graph.device, &self.calls, &tensors, fresh.iter_mut().chain(kept))?;
+        replay(&self.graph.device, &self.calls, &tensors, fresh.iter_mut().chain(kept), begun)?;
         Ok((tensors, fresh))
     }
 

@@ -23,7 +23,9 @@ pub(crate) fn beside(
     let written = plan.written(inputs)?;
     let before = written.iter().map(Tensor::copy).collect::<Result<Vec<_>>>()?;
     let attempt = Attempt::begin();
+    plan.is_trial = true;
     let replayed = plan.run(blocks, inputs).and_then(|results| found(&plan.graph, &results, &written));
+    plan.is_trial = false;
     let states = plan.states();
     drop(attempt); // takes back the changes of states
     if replayed.is_ok() {

@@ -44,6 +44,20 @@ impl Number {
     }
 }
 
+/// The message about a step that failed halfway, if there is one. Replays share it with their optimiser.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Unfinished(Arc<Mutex<Option<String>>>);
+
+impl Unfinished {
+    pub(super) fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    pub(super) fn set(&self, message: Option<String>) {
+        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = message;
+    }
+}
+
 /// What determines the hyper-parameters of a parameter's next step.
 #[derive(Debug, Clone)]
 pub(super) struct Rates {
@@ -76,6 +90,7 @@ pub(super) enum Phase {
 pub(super) struct Updates<R> {
     /// The rule, which the optimiser holds.
     rule: Weak<R>,
+    unfinished: Unfinished,
     phase: Phase,
     rates: Rates,
     /// Shape, dtype and device of the target, the gradient, the state and the scratch tensors. The tensors themselves are not held,
@@ -95,7 +110,7 @@ struct Left {
 
 impl<R: Rule> Updates<R> {
     pub(super) fn new<'t>(
-        rule: &Arc<R>,
+        (rule, unfinished): (&Arc<R>, &Unfinished),
         phase: Phase,
         rates: &Rates,
         tensors: impl IntoIterator<Item = &'t Tensor>,
@@ -103,6 +118,7 @@ impl<R: Rule> Updates<R> {
         let like = |t: &Tensor| (t.shape().to_vec(), t.dtype(), t.device().clone());
         Updates {
             rule: Arc::downgrade(rule),
+            unfinished: unfinished.clone(),
             phase,
             rates: rates.clone(),
             like: tensors.into_iter().map(like).collect(),
@@ -144,7 +160,7 @@ impl<R: Rule> Source for Updates<R> {
     }
 
     fn is_alive(&self) -> bool {
-        self.rule.strong_count() > 0
+        self.rule.strong_count() > 0 && self.unfinished.get().is_none()
     }
 
     fn renew(&self, op: &mut Op) -> Result<()> {
@@ -166,5 +182,18 @@ impl<R: Rule> Source for Updates<R> {
         self.rates.step.set_count(count);
         // What is left was collected for the step that is taken back.
         self.left.lock().unwrap_or_else(|e| e.into_inner()).updates.clear();
+    }
+
+    fn fail(&self, saved: [u64; 2], begun: usize, done: usize, all: usize) {
+        if self.phase == Phase::Update && begun > 0 && done == all {
+            return; // The parameter has been stepped.
+        }
+        self.restore(match self.phase {
+            Phase::Prepare => self.save(), // The count is that of the update.
+            Phase::Update => saved,
+        });
+        if self.phase == Phase::Update && begun > 0 {
+            self.unfinished.set(Some("something failed in the middle of a captured step".to_owned()));
+        }
     }
 }

@@ -119,7 +119,7 @@ impl<R: Rule> Stepper<R> {
         }
         // Every parameter has been given a saved state, so an unfinished step no longer matters.
         if report.missing.is_empty() && report.mismatched.is_empty() {
-            self.unfinished = None;
+            self.unfinished.set(None);
         }
         Ok(report)
     }

@@ -8,7 +8,7 @@ use gradus_tensor::{
     DType, Error, ErrorKind, Gradients, Here, Result, Storage, Tensor, UpdateFn, no_autocast_guard, no_grad_guard,
 };
 
-use super::captured::{Number, Phase, Rates, Updates};
+use super::captured::{Number, Phase, Rates, Unfinished, Updates};
 use super::clip::fetch;
 use super::rule::Rule;
 use super::{Group, NonFinite};
@@ -54,7 +54,7 @@ pub(super) struct Stepper<R> {
     pub(super) maximize: bool,
     pub(super) skipped: u64,
     /// The message about a step that failed halfway, if there is one.
-    pub(super) unfinished: Option<String>,
+    pub(super) unfinished: Unfinished,
 }
 
 /// The planned update of one parameter.
@@ -182,7 +182,7 @@ impl<R: Rule> Stepper<R> {
         let groups = arranged(&rule, groups)?;
         let non_finite = NonFinite::default();
         let (rule, factor) = (Arc::new(rule), Number::of(1.0));
-        Ok(Stepper { rule, groups, factor, non_finite, maximize: false, skipped: 0, unfinished: None })
+        Ok(Stepper { rule, groups, factor, non_finite, maximize: false, skipped: 0, unfinished: Unfinished::default() })
     }
 
     /// See [`Optimizer::rebind`](crate::Optimizer::rebind).
@@ -298,10 +298,10 @@ impl<R: Rule> Stepper<R> {
         for (done, work) in work.into_iter().enumerate() {
             // Set before the update, because a function that watches the device may panic during it.
             let m = format!("something failed in the middle of a step, after {done} of {count} parameters");
-            self.unfinished = Some(m.clone());
+            self.unfinished.set(Some(m.clone()));
             self.advance(work).map_err(|e| e.note(m).help(UNFINISHED))?;
         }
-        self.unfinished = None;
+        self.unfinished.set(None);
         Ok(())
     }
 
@@ -338,14 +338,14 @@ impl<R: Rule> Stepper<R> {
     fn source(&self, phase: Phase, rates: &Rates, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> SourceGuard {
         source_guard(|| {
             let tensors = [target, gradient].into_iter().chain(slots);
-            Arc::new(Updates::new(&self.rule, phase, rates, tensors))
+            Arc::new(Updates::new((&self.rule, &self.unfinished), phase, rates, tensors))
         })
     }
 
     /// Returns an error if an earlier step is unfinished.
     #[track_caller]
     pub(super) fn refuse_unfinished(&self) -> Result<()> {
-        let Some(m) = &self.unfinished else { return Ok(()) };
+        let Some(m) = self.unfinished.get() else { return Ok(()) };
         Err(Error::argument(self.rule.name(), format!("{m}: the values are those of no step")).help(UNFINISHED))
     }
 

@@ -82,7 +82,8 @@ enum Held<'a> {
 }
 
 /// Runs `calls` in order. Memory number `i` is the storage of `tensors[i]` or, after these, a block. Writes to the
-/// storages of tensors raise their versions and are logged, as those of eager operations are.
+/// storages of tensors raise their versions and are logged, as those of eager operations are. `begun` is raised before
+/// each call, so that after an error it is the number of calls that ran in full or in part.
 ///
 /// # Errors
 /// Fails before anything runs if two tensors share a storage, if a write would change a value that a graph protects, or
@@ -94,6 +95,7 @@ pub fn replay<'b>(
     calls: &[ReplayCall],
     tensors: &[Tensor],
     blocks: impl Iterator<Item = &'b mut Block>,
+    begun: &mut usize,
 ) -> Result<()> {
     if !can_replay() {
         let m = "operations are traced, observed, recomputed or packed here, and those of a replay cannot be";
@@ -124,7 +126,10 @@ pub fn replay<'b>(
         });
     }
     memory.extend(blocks.map(|block| Memory::Write(Some(&mut block.0))));
-    calls.iter().try_for_each(|call| run(device, call, &mut memory))
+    calls.iter().try_for_each(|call| {
+        *begun += 1;
+        run(device, call, &mut memory)
+    })
 }
 
 /// For each tensor, the bytes that `calls` write, with the line of each write.

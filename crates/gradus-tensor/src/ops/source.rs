@@ -28,7 +28,13 @@ pub trait Source: Send + Sync {
     /// Restores a state that [`save`](Source::save) returned.
     fn restore(&self, saved: [u64; 2]);
 
-    /// Whether the state still belongs to something that eager calls use.
+    /// Takes the call back that a failed replay began, given the state `saved` before it. Of the `all` operations that
+    /// the source serves, `begun` were begun and `done` ended. By default, the state is restored.
+    fn fail(&self, saved: [u64; 2], _begun: usize, _done: usize, _all: usize) {
+        self.restore(saved);
+    }
+
+    /// Whether the state still belongs to something that eager calls use, and replays may go on with it.
     fn is_alive(&self) -> bool {
         true
     }

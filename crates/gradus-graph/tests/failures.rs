@@ -1,0 +1,65 @@
+//! Devices that fail during a replay.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../gradus-nn/tests/common/failing.rs"]
+mod failing;
+
+use failing::Failing;
+use gradus_graph::Captured;
+use gradus_nn::{Adam, AdamConfig, Forward, Init, Linear, Module, Optimizer};
+use gradus_tensor::{DType, Device, Generator, Result, Tensor};
+
+fn step(layer: &Linear, optimizer: &mut Adam, x: &Tensor) -> Result<Tensor> {
+    let loss = layer.forward(x)?.square()?.mean_all()?;
+    optimizer.step(&loss.backward()?)?;
+    // An operation that may fail after the step of the optimiser.
+    layer.weight.values().matmul(&layer.weight.values().t()?)?.add(&loss.detach())
+}
+
+fn make(device: &Device) -> (Linear, Adam) {
+    let layer = Linear::new(3, 2, &mut Init::new(DType::F32, device, &mut Generator::new(8))).unwrap();
+    let optimizer = Adam::new(layer.named_parameters(), AdamConfig { lr: 0.1, ..Default::default() }).unwrap();
+    (layer, optimizer)
+}
+
+#[test]
+fn a_step_of_an_optimiser_that_fails_in_a_replay_is_unfinished() {
+    // How often none of the parameters, some of them and all of them were stepped before the failure.
+    let mut seen = [0; 3];
+    for n in 1.. {
+        let (backend, device) = Failing::device();
+        let (layer, mut optimizer) = make(&device);
+        let x = Tensor::randn([4, 3], DType::F32, &device, &mut Generator::new(1)).unwrap();
+        let values = || [&layer.weight, layer.bias.as_ref().unwrap()].map(|p| p.values().to_bytes().unwrap());
+        let mut captured = Captured::strict();
+        let mut call = |optimizer: &mut Adam| {
+            captured.call(0, &[&x], |x| Ok((vec![step(&layer, optimizer, &x[0])?], ()))).map(drop)
+        };
+        // The first calls are traced, and the first replay is verified.
+        (0..4).for_each(|_| call(&mut optimizer).unwrap());
+        let before = values();
+        let (failed, name) = backend.at(n, || call(&mut optimizer));
+        if name.is_none() {
+            failed.unwrap();
+            break;
+        }
+        failed.unwrap_err();
+        let stepped = values().iter().zip(&before).filter(|(a, b)| a != b).count();
+        seen[stepped] += 1;
+        let (steps, next) = (
+            optimizer.state_dict().map(|s| format!("{:?}", s.iter_metadata().collect::<Vec<_>>())),
+            call(&mut optimizer),
+        );
+        match (stepped, next) {
+            // The first update may have been begun.
+            (0, Ok(())) => assert!(!steps.unwrap().contains("\"5\""), "failure {n}"),
+            (0 | 1, Err(e)) => assert!(e.to_string().contains("in the middle of a captured step"), "failure {n}: {e}"),
+            (2, Ok(())) => {
+                let s = steps.unwrap();
+                assert!(!s.contains("\"4\""), "failure {n} of {name:?}: {s}")
+            }
+            (_, next) => panic!("failure {n}, {stepped} stepped: {next:?}"),
+        }
+    }
+    assert!(seen.iter().all(|&times| times > 0), "{seen:?}");
+}
