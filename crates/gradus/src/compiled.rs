@@ -32,9 +32,9 @@ pub trait Compile: Forward {
         // If the model is in training mode, the random numbers and running statistics are restored.
         all_or_nothing(|| {
             let mut compiled = Compiled { model: self, captured: Captured::strict() };
-            // The first two calls are traced, and the third is a replay.
-            for _ in 0..3 {
-                let _ = compiled.forward(example)?;
+            // The first two calls are traced, and the third is a replay. A copy shows that the input may be another tensor.
+            for x in [example, &example.copy()?, example] {
+                let _ = compiled.forward(x)?;
             }
             if compiled.graph().is_some_and(changes_the_model) {
                 let m = "the forward pass draws random numbers or changes tensors of the model";
@@ -75,6 +75,11 @@ impl<M: Forward + ?Sized> Compiled<'_, M> {
     /// Verifies the next `calls` replays; see [`Step::verify`](crate::graph::Step::verify).
     pub fn verify(&mut self, calls: u64) {
         self.captured.verify(calls);
+    }
+
+    /// The number of forward passes that were replayed, including one by [`compiled`](Compile::compiled).
+    pub fn replays(&self) -> u64 {
+        self.captured.replays()
     }
 
     /// The operations of the forward pass.

@@ -18,6 +18,19 @@ fn model(device: &Device) -> Sequential {
 }
 
 #[test]
+fn other_inputs_of_the_same_shape_are_replayed() {
+    let (device, mut rng) = (Device::cpu().unwrap(), Generator::new(0));
+    let model = Linear::new(4, 2, &mut Init::new(DType::F32, &device, &mut rng)).unwrap();
+    let [x, y] = [0, 1].map(|_| Tensor::randn([3, 4], DType::F32, &device, &mut rng).unwrap());
+    let mut compiled = model.compiled(&x).unwrap();
+    for input in [&y, &x, &y] {
+        let want = no_grad(|| model.forward(input)).unwrap();
+        assert_eq!(compiled.forward(input).unwrap().to_bytes().unwrap(), want.to_bytes().unwrap());
+    }
+    assert_eq!(compiled.replays(), 4);
+}
+
+#[test]
 fn a_compiled_model_has_the_bits_of_its_forward_pass() {
     let device = Device::cpu().unwrap();
     let mut rng = Generator::new(1);
