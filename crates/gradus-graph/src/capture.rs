@@ -39,8 +39,8 @@ where
     ///
     /// # Errors
     /// Returns the errors of the function, and those that [`capture`] lists. If an operation of a replay fails, the
-    /// error is the same as in the function, with the same line. If a trace cannot be replayed, the error is returned
-    /// after the function has run.
+    /// error is the same as in the function, with the same line. If a call cannot be replayed, the function may have run
+    /// in part or to its end, and what it changed stays changed.
     #[track_caller]
     pub fn call(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         let f = &mut self.f;

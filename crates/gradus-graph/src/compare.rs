@@ -6,13 +6,13 @@ use gradus_tensor::ops::{Contiguous, Op, draws_lead, over_storage};
 use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Shape, Storage, Tensor};
 
 use crate::graph::{Graph, Memory, Node, Origin, Place};
-use crate::record::{First, Seen, Trace, Used, is};
+use crate::record::{First, Seen, Trace, Used, is, two_devices};
 
 /// Returns the graph of a step that was traced twice. Fails at the first difference that a replay could not reproduce.
 #[track_caller]
 pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
     if first.device != second.device {
-        return Err(differs(None, "the device", &first.device, &second.device));
+        return Err(two_devices(&first.device, &second.device));
     }
     for (a, b) in first.nodes.iter().zip(&second.nodes) {
         same_node(a, b)?;
@@ -28,7 +28,9 @@ pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
     }
     let idle = |trace: &Trace| trace.idle.iter().map(|(_, source)| source.id()).collect::<Vec<_>>();
     if idle(first) != idle(second) {
-        return Err(differs(None, "what works without elements", first.idle.len(), second.idle.len()));
+        let named = |trace: &Trace| trace.idle.iter().map(|(op, _)| op.name()).collect::<Vec<_>>().join(", ");
+        let what = "the layer or optimiser behind an operation without elements";
+        return Err(differs(None, what, named(first), format!("{} of others", named(second))));
     }
     if first.results != second.results {
         return Err(differs(None, "the results", shapes(&first.results), shapes(&second.results)));
@@ -41,7 +43,10 @@ pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
     alone(second)?;
     followed(second)?;
     if first.switches.iter().map(|s| s.1).ne(second.switches.iter().map(|s| s.1)) {
-        return Err(differs(None, "which parameters are frozen", "some", "others"));
+        let frozen = |trace: &Trace| trace.switches.iter().filter(|s| s.1).count();
+        let shown = |trace: &Trace| format!("{} of {} are frozen", frozen(trace), trace.switches.len());
+        let what = "which parameters are used or frozen";
+        return Err(differs(None, what, shown(first), format!("{}, and they are others", shown(second))));
     }
     let mut memories = Vec::with_capacity(second.memories.len()); // at most one for each storage that was seen
     for (i, seen) in second.memories.iter().enumerate() {

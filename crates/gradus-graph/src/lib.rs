@@ -5,7 +5,7 @@
 //!
 //! [`capture`] wraps a function of tensors: a training step, an evaluation or a step of a generation. The first calls
 //! run normally and are traced. Once two traces agree, later calls replay the trace. On the CPU, a replay computes the
-//! same bits, without recording a graph, allocating temporary memory or running the function.
+//! same bits, except that a NaN may be another NaN, without recording a graph, allocating temporary memory or running the function.
 //!
 //! ```
 //! # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

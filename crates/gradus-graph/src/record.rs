@@ -148,9 +148,11 @@ fn traced(mut recorder: Recorder, uses: Uses, inputs: &[Tensor], results: &[Tens
     Ok(Trace { device, memories, nodes, results: places, states: used, randoms, made, switches, idle })
 }
 
-fn two_devices(a: &Device, b: &Device) -> Error {
+#[track_caller]
+pub(crate) fn two_devices(a: &Device, b: &Device) -> Error {
     let m = format!("a captured step runs on one device, and this one uses {a} and {b}");
-    Error::new(ErrorKind::DeviceMismatch, "capture", m).help("move the tensors before the step")
+    let e = Error::new(ErrorKind::DeviceMismatch, "capture", m).help("move the tensors before the step");
+    a.tell_apart(b, e)
 }
 
 impl Recorder {

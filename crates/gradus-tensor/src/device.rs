@@ -53,7 +53,7 @@ impl Device {
 
     /// Adds a note to an error if the two devices have the same name.
     #[track_caller]
-    pub(crate) fn tell_apart(&self, other: &Device, error: Error) -> Error {
+    pub fn tell_apart(&self, other: &Device, error: Error) -> Error {
         if self.name() == other.name() {
             return error.note(format!("these are two devices with the name {}", self.name()));
         }

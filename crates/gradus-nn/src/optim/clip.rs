@@ -185,7 +185,8 @@ pub fn clip_grad_norm_with(
 /// as an f64 tensor of shape `[]`. Norm and gradients have the bits of `clip_grad_norm`, which reads fewer elements and is
 /// faster outside of captured steps.
 ///
-/// If the norm is not finite, the gradients stay as they are, and there is no error: look at the norm.
+/// If the norm is not finite, the gradients stay as they are, and there is no error: look at the norm. If the same
+/// captured step also updates the parameters, such gradients have reached them by then.
 ///
 /// # Errors
 /// Fails if `max_norm` is not above 0, if gradients are on several devices, or if the device does not support f64.

@@ -1,6 +1,7 @@
 //! Steps that cannot be replayed. `capture` compares two traces of a step and refuses what a replay could not follow;
-//! [captured steps](../captured-steps.md) says how it works. A step that is refused has run, so call the function itself
-//! until it is mended. `first_error(step, &x)` calls the step on `x` until it fails, which takes three calls at most.
+//! [captured steps](../captured-steps.md) says how it works. A step that is refused may have run in part or to its
+//! end, and what it changed stays changed. Call the function itself until it is mended. `first_error(step, &x)` calls
+//! the step on `x` until it fails, which takes four calls at most.
 
 use crate::page::page;
 use gradus::graph::Step;
