@@ -220,7 +220,13 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
                     Err(e) => Err(e),
                 }
             } else {
-                plan.run(&mut self.blocks, inputs)
+                let replayed = plan.run(&mut self.blocks, inputs);
+                if replayed.is_err() && !plan.has_written {
+                    // The error of the function has its layer and notes, which a replay does not know.
+                    self.forms.push((key, Progress::Ready(plan, trace, data)));
+                    return f(&owned(inputs));
+                }
+                replayed
             };
             self.replays += u64::from(results.is_ok());
             results.map(|results| (results, data.clone()))

@@ -37,6 +37,8 @@ pub(crate) struct Plan {
     saved: Vec<[u64; 2]>,
     /// Whether the caller restores what the next replay writes.
     pub(crate) is_trial: bool,
+    /// Whether the latest replay failed after it had begun to write what outlives the call.
+    pub(crate) has_written: bool,
     /// Operations without a kernel, whose sources advance.
     idle: Vec<(Op, Arc<dyn Source>)>,
     /// The offsets of the arguments that the calls are adapted to.
@@ -122,6 +124,7 @@ impl Plan {
             sizes,
             saved: vec![[0; 2]; sources.len()],
             is_trial: false,
+            has_written: false,
             sources,
             idle,
             offsets,
@@ -193,6 +196,7 @@ impl Plan {
     /// Runs the calls on `inputs` and returns the results.
     #[track_caller]
     pub(crate) fn run(&mut self, blocks: &mut Blocks, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        self.has_written = false;
         self.follow(inputs)?;
         self.save();
         let mut begun = 0;
@@ -200,6 +204,8 @@ impl Plan {
         if done.is_err() {
             // A call that fails leaves the states of layers unchanged, and those of optimisers that have not stepped.
             self.fail(if self.is_trial { 0 } else { begun });
+            let kept = |p: &Place| !matches!(self.graph.memories[p.memory].origin, Origin::Computed);
+            self.has_written = self.graph.nodes.iter().take(begun).any(|node| node.outputs.iter().any(kept));
         }
         let (tensors, fresh) = done?;
         let storages: SmallVec<[_; 4]> = fresh.into_iter().map(|b| b.into_storage(&self.graph.device)).collect();

@@ -5,9 +5,9 @@
 mod failing;
 
 use failing::Failing;
-use gradus_graph::Captured;
-use gradus_nn::{Adam, AdamConfig, Forward, Init, Linear, Module, Optimizer};
-use gradus_tensor::{DType, Device, Generator, Result, Tensor};
+use gradus_graph::{Captured, capture};
+use gradus_nn::{Adam, AdamConfig, Embedding, Forward, Init, Linear, Module, Optimizer, Sequential};
+use gradus_tensor::{DType, Device, Generator, Result, Tensor, no_grad};
 
 fn step(layer: &Linear, optimizer: &mut Adam, x: &Tensor) -> Result<Tensor> {
     let loss = layer.forward(x)?.square()?.mean_all()?;
@@ -43,8 +43,12 @@ fn a_step_of_an_optimiser_that_fails_in_a_replay_is_unfinished() {
             failed.unwrap();
             break;
         }
-        failed.unwrap_err();
         let stepped = values().iter().zip(&before).filter(|(a, b)| a != b).count();
+        if failed.is_ok() {
+            // It failed before anything was written, so the function ran instead.
+            assert_eq!(stepped, 2, "failure {n}");
+            continue;
+        }
         seen[stepped] += 1;
         let (steps, next) = (
             optimizer.state_dict().map(|s| format!("{:?}", s.iter_metadata().collect::<Vec<_>>())),
@@ -62,4 +66,29 @@ fn a_step_of_an_optimiser_that_fails_in_a_replay_is_unfinished() {
         }
     }
     assert!(seen.iter().all(|&times| times > 0), "{seen:?}");
+}
+
+#[test]
+fn the_error_of_a_replay_names_the_layer() {
+    let (_, device) = Failing::device();
+    let mut init_rng = Generator::new(1);
+    let mut init = Init::new(DType::F32, &device, &mut init_rng);
+    let model = Sequential::new()
+        .add(Embedding::new(4, 3, None, &mut init).unwrap())
+        .add(Linear::new(3, 2, &mut init).unwrap());
+    let pass = |x: &[Tensor]| Ok(vec![no_grad(|| model.forward(&x[0]))?]);
+    let mut captured = capture(pass);
+    for row in [0i64, 1, 2, 3, 9] {
+        let x = Tensor::from_vec([row], [1], &device).unwrap();
+        match (captured.call(&[&x]), pass(&[x])) {
+            (Ok(_), Ok(_)) => assert!(row < 4),
+            (Err(got), Err(want)) => {
+                assert!(want.layer().is_some());
+                assert_eq!(format!("{:?}", got.layer()), format!("{:?}", want.layer()));
+                assert_eq!((got.message(), got.location()), (want.message(), want.location()));
+            }
+            (got, want) => panic!("{row}: {got:?}, eagerly {want:?}"),
+        }
+    }
+    assert_eq!(captured.replays(), 2);
 }
