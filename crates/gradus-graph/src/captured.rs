@@ -229,6 +229,7 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
                 replayed
             };
             self.replays += u64::from(results.is_ok());
+            plan.runs += u64::from(results.is_ok());
             results.map(|results| (results, data.clone()))
         };
         self.forms.push((key, Progress::Ready(plan, trace, data)));
@@ -276,7 +277,7 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
     fn recheck_now(
         &mut self,
         key: Key,
-        plan: Box<Plan>,
+        mut plan: Box<Plan>,
         before: Box<Trace>,
         known: D,
         inputs: &[&Tensor],
@@ -286,10 +287,12 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
         let progress = match trace {
             Ok(trace) if known == data && agree(&before, &trace).is_ok() => {
                 self.traces -= 1; // It confirmed a plan.
+                plan.runs = 0;
                 Progress::Ready(plan, Box::new(trace), known)
             }
             Ok(trace) => {
                 self.log("a call does other operations than its replays: it is traced again");
+                self.recheck(); // The other forms may have changed too.
                 Progress::Traced(Box::new(trace), data.clone(), 1)
             }
             Err(e) => {
@@ -339,9 +342,15 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
     /// traces are compared as at first. Call this where the function may begin to do something else, such as between two
     /// epochs.
     pub fn recheck(&mut self) {
+        self.recheck_replayed(0);
+    }
+
+    /// Like [`recheck`](Captured::recheck), but only for forms that were replayed at least `times` times since they were
+    /// traced. So a form that occurs once between two checks is replayed too. If one form has changed, all are checked.
+    pub fn recheck_replayed(&mut self, times: u64) {
         for (_, progress) in &mut self.forms {
             *progress = match std::mem::replace(progress, Progress::Eager) {
-                Progress::Ready(plan, trace, data) => Progress::Recheck(plan, trace, data),
+                Progress::Ready(plan, trace, data) if plan.runs >= times => Progress::Recheck(plan, trace, data),
                 other => other,
             };
         }

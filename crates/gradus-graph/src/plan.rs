@@ -20,6 +20,8 @@ pub(crate) struct Plan {
     pub(crate) graph: Graph,
     /// Whether the plan has not run yet.
     pub(crate) is_new: bool,
+    /// The number of replays since the last trace.
+    pub(crate) runs: u64,
     calls: Vec<ReplayCall>,
     /// The calls whose parameters are renewed before each replay, in order.
     renewed: Vec<(usize, Renew)>,
@@ -114,6 +116,7 @@ impl Plan {
         Plan {
             graph,
             is_new: true,
+            runs: 0,
             layouts,
             switches,
             calls,

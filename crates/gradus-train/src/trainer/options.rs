@@ -245,8 +245,8 @@ impl Trainer {
     /// Runs each step operation by operation. By default, steps are captured if the task says that it
     /// [is fixed](crate::Task::is_fixed), and if batches consist of tensors: after two steps on batches of the same shapes,
     /// further steps repeat the forward and backward passes of these, which is faster and computes the same bits on the
-    /// CPU. At the start of each epoch, one step for each shape runs the task again, and if its operations have changed,
-    /// they are captured anew. With `GRADUS_LOG=graph`, a line says why steps are not captured.
+    /// CPU. At the start of each epoch, one step for each shape that was replayed three times runs the task again, and if
+    /// its operations have changed, all are captured anew. With `GRADUS_LOG=graph`, a line says why steps are not captured.
     ///
     /// Choose this if the model or the task uses host values that change within an epoch, or has effects of its own, such
     /// as printing. Reading a tensor on the host in a task is noticed and needs no choice.

@@ -39,6 +39,10 @@ struct Fixed {
     has_gradient: Arc<[bool]>,
 }
 
+/// The number of replays after which a form of the batch is checked again: a smaller last batch, which comes once in an
+/// epoch, is replayed too.
+const OFTEN: u64 = 3;
+
 /// Runs passes, and replays them once two of them did the same.
 pub(super) struct Passes<B> {
     /// `None` if passes run eagerly.
@@ -62,9 +66,10 @@ impl<B> Passes<B> {
         Passes { captured, parameters: optimizer.parameters(), tensors }
     }
 
-    /// Checks the replays against the model and the task again, which may have changed between two epochs.
+    /// Checks forms that were replayed often against the model and the task again, which may have changed between two
+    /// epochs.
     pub(super) fn recheck(&mut self) {
-        self.captured.iter_mut().for_each(Captured::recheck);
+        self.captured.iter_mut().for_each(|captured| captured.recheck_replayed(OFTEN));
     }
 
     /// Forgets what was traced, because the state was replaced.
