@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use gradus_tensor::ops::{Block, Op, ReplayCall, ReplayOperand, Source, over_storage, replay};
-use gradus_tensor::{Error, Layout, Result, Storage, Tensor};
+use gradus_tensor::{Attempt, Error, Layout, Result, Storage, Tensor, WeakState};
 use smallvec::SmallVec;
 
 use crate::blocks::Blocks;
@@ -182,6 +182,11 @@ impl Plan {
         self.saved.iter().zip(&self.sources).for_each(|(&saved, source)| source.restore(saved));
     }
 
+    /// Whether a node writes to memory that outlives the call.
+    fn writes(&self, node: &Node) -> bool {
+        node.outputs.iter().any(|p| !matches!(self.graph.memories[p.memory].origin, Origin::Computed))
+    }
+
     /// Tells the sources that a replay failed, of which `begun` calls were begun.
     fn fail(&self, begun: usize) {
         for (&saved, source) in self.saved.iter().zip(&self.sources) {
@@ -202,13 +207,13 @@ impl Plan {
         self.has_written = false;
         self.follow(inputs)?;
         self.save();
+        let versions: Few<_> = self.graph.replaced.iter().map(|(state, _)| version_of(state)).collect();
         let mut begun = 0;
         let done = self.compute(blocks, inputs, &mut begun);
         if done.is_err() {
             // A call that fails leaves the states of layers unchanged, and those of optimisers that have not stepped.
             self.fail(if self.is_trial { 0 } else { begun });
-            let kept = |p: &Place| !matches!(self.graph.memories[p.memory].origin, Origin::Computed);
-            self.has_written = self.graph.nodes.iter().take(begun).any(|node| node.outputs.iter().any(kept));
+            self.has_written = self.graph.nodes.iter().take(begun).any(|node| self.writes(node));
         }
         let (tensors, fresh) = done?;
         let storages: SmallVec<[_; 4]> = fresh.into_iter().map(|b| b.into_storage(&self.graph.device)).collect();
@@ -221,12 +226,21 @@ impl Plan {
             over_storage(storage, self.layout(p, inputs)?, p.dtype)
         };
         let results = self.graph.results.iter().map(result).collect::<Result<Vec<_>>>()?;
-        for (state, place) in &self.graph.replaced {
-            if let Some(state) = state.upgrade() {
-                state.set(result(place)?);
+        // What another thread has assigned to a state since then must not be lost. If the replay wrote elsewhere too, it
+        // cannot be taken back.
+        let writes = self.graph.nodes.iter().any(|node| self.writes(node));
+        let attempt = Attempt::begin();
+        for ((state, place), seen) in self.graph.replaced.iter().zip(versions) {
+            let (Some(state), Some(seen), new) = (state.upgrade(), seen, result(place)?) else { continue };
+            if self.is_trial || writes {
+                state.set(new);
+            } else if !state.replace(new, seen) {
+                drop(attempt);
+                self.fail(begun);
+                return Err(Error::argument("replay", "another thread changed a buffer of the step in the meantime"));
             }
         }
-        Ok(results)
+        attempt.end(Ok(results))
     }
 
     /// Runs the calls. Returns the tensors that they used, and the memory of the results.
@@ -294,6 +308,11 @@ impl Plan {
         self.offsets = inputs.iter().map(|t| t.layout().offset()).collect();
         Ok(())
     }
+}
+
+/// How often a state was changed so far.
+fn version_of(state: &WeakState<Tensor>) -> Option<u64> {
+    state.upgrade().map(|state| state.versioned().1)
 }
 
 /// Assigns a block to each temporary memory, and returns the sizes of the blocks too. Memories share a block only if no

@@ -164,3 +164,35 @@ fn a_trace_copies_no_gradients() {
     let graph = captured.graph().unwrap();
     assert!(graph.nodes.iter().all(|n| n.op.name() != "contiguous"), "{graph}");
 }
+
+#[test]
+fn a_buffer_that_another_thread_changes_during_a_replay_keeps_the_change() {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    static ARMED: AtomicBool = AtomicBool::new(false);
+    static TOTAL: OnceLock<Buffer> = OnceLock::new();
+    // As soon as an operation has run, another thread puts 100 into the buffer.
+    let device = device().watched(|_| {
+        if ARMED.swap(false, Ordering::Relaxed) {
+            let total = TOTAL.get().unwrap();
+            let change = || total.set(&Tensor::full([1], 100.0, DType::F32, total.tensor().device()).unwrap()).unwrap();
+            std::thread::scope(|s| s.spawn(change).join().unwrap());
+        }
+    });
+    let total = TOTAL.get_or_init(|| Buffer::new(Tensor::zeros([1], DType::F32, &device).unwrap()).unwrap());
+    let mut captured = Captured::strict();
+    let one = Tensor::ones([1], DType::F32, &device).unwrap();
+    for i in 0..6 {
+        ARMED.store(i == 4, Ordering::Relaxed);
+        let step = |x: &[Tensor]| {
+            let sum = total.tensor().add(&x[0])?;
+            total.set(&sum)?;
+            Ok((vec![sum], ()))
+        };
+        let (got, ()) = captured.call(0, &[&one], step).unwrap();
+        let want = if i < 4 { i as f64 + 1.0 } else { 101.0 + (i - 4) as f64 };
+        assert_eq!((got[0].item().unwrap(), total.tensor().item().unwrap()), (want, want), "call {i}");
+    }
+    assert_eq!(captured.replays(), 3);
+}
