@@ -13,7 +13,7 @@ fn step(layer: &Linear, optimizer: &mut Adam, x: &Tensor) -> Result<Tensor> {
     let loss = layer.forward(x)?.square()?.mean_all()?;
     optimizer.step(&loss.backward()?)?;
     // An operation that may fail after the step of the optimiser.
-    layer.weight.values().matmul(&layer.weight.values().t()?)?.add(&loss.detach())
+    layer.weight.values().matmul(&layer.weight.values().t()?)?.add(loss.detach())
 }
 
 fn make(device: &Device) -> (Linear, Adam) {

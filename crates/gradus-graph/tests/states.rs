@@ -53,7 +53,8 @@ fn a_random_state_that_the_host_moves_is_refused() {
         noisy(rs, x)
     };
     let host_only = |rs: &RandomState, x: &Tensor| x.mul(if rs.draw(|g| g.below(4)) == 0 { 3.0 } else { 2.0 });
-    let programs: [&dyn Fn(&RandomState, &Tensor) -> Result<Tensor>; 3] = [&host_first, &set_first, &host_only];
+    type Program<'a> = dyn Fn(&RandomState, &Tensor) -> Result<Tensor> + 'a;
+    let programs: [&Program<'_>; 3] = [&host_first, &set_first, &host_only];
     for (i, program) in programs.into_iter().enumerate() {
         let captured = beside(&device, || RandomState::new(Generator::new(1)), program, |_, _| {});
         assert_eq!(captured.replays(), 0, "program {i}");
@@ -76,7 +77,7 @@ fn a_buffer_that_shares_its_memory_with_a_parameter_is_refused() {
     };
     // A step that writes the parameter, and whose target network is replaced in the fifth call.
     let step = |(online, target): &(Parameter, Buffer), x: &Tensor| {
-        let y = x.mul(&online.values())?.sub(&target.tensor())?;
+        let y = x.mul(online.values())?.sub(target.tensor())?;
         online.values().mul_(0.5)?;
         Ok(y)
     };
@@ -94,7 +95,7 @@ fn a_buffer_that_shares_its_memory_with_a_parameter_is_refused() {
         (table.clone(), Buffer::new(table).unwrap())
     };
     let step = |(_, buffer): &(Tensor, Buffer), x: &Tensor| {
-        x.mul(&buffer.tensor())?.add(&buffer.tensor().reshape([2, 4])?.sum(&[1], false)?.sum_all()?)
+        x.mul(buffer.tensor())?.add(&buffer.tensor().reshape([2, 4])?.sum(&[1], false)?.sum_all()?)
     };
     assert_eq!(beside(&device, make, step, |_, _| {}).replays(), 10);
 }
@@ -108,7 +109,7 @@ fn layers_that_are_replaced_between_calls_are_noticed() {
     let step = |model: &RefCell<(Dropout, Buffer, Buffer)>, x: &Tensor| {
         let (dropout, read, written) = &*model.borrow();
         written.set(&written.tensor().add(x)?)?;
-        dropout.forward(x)?.mul(&read.tensor())?.add(&written.tensor())
+        dropout.forward(x)?.mul(read.tensor())?.add(written.tensor())
     };
     for part in 0..3 {
         let change = |model: &RefCell<(Dropout, Buffer, Buffer)>, i: u64| match part {
