@@ -62,14 +62,13 @@ impl Answer {
         Ok(probabilities.chunks_exact(classes).filter_map(answer).collect())
     }
 
-    /// The answers of a regression: the numbers `[n]`. Errors if one is not finite.
+    /// The answers of a regression. Errors if a number is not finite.
     #[track_caller]
-    pub fn of_numbers(numbers: &Tensor) -> Result<Vec<Answer>> {
-        let numbers = numbers.to_dtype(DType::F32)?.to_vec::<f32>()?;
+    pub fn of_numbers(numbers: &[f64]) -> Result<Vec<Answer>> {
         if numbers.iter().any(|x| !x.is_finite()) {
             return Err(not_finite("the model's predictions are not finite"));
         }
-        Ok(numbers.into_iter().map(|value| Answer::Number { value: f64::from(value) }).collect())
+        Ok(numbers.iter().map(|&value| Answer::Number { value }).collect())
     }
 }
 

@@ -53,25 +53,25 @@ impl Measured {
         Ok(Measured { metrics, confusion: Some(confusion), losses: losses.collect() })
     }
 
-    /// Compares numbers `[n]` with others, f32. Errors if one is not finite.
+    /// Compares numbers with others, one for each sample. Errors if one is not finite, or if their counts differ.
     #[track_caller]
-    pub fn of_numbers(outputs: &Tensor, targets: &Tensor) -> Result<Measured> {
+    pub fn of_numbers(outputs: &[f64], targets: &[f64]) -> Result<Measured> {
         let (mut mae, mut rmse, mut r2) = (RegressionError::mae(), RegressionError::rmse(), R2::default());
-        mae.update(outputs, targets)?;
-        rmse.update(outputs, targets)?;
-        r2.update(outputs, targets)?;
+        mae.update_numbers(outputs, targets)?;
+        rmse.update_numbers(outputs, targets)?;
+        r2.update_numbers(outputs, targets)?;
         let mut metrics = vec![
             Metric::number("mae", "Mean absolute error", mae.value()?),
             Metric::number("rmse", "Root mean squared error", rmse.value()?),
         ];
         // R2 is not defined for a single row.
-        if targets.numel() > 1 {
+        if targets.len() > 1 {
             metrics.push(Metric::number("r2", "R\u{b2}", r2.value()?));
         }
         if metrics.iter().any(|metric| !metric.value.is_finite()) {
             return Err(Error::argument("evaluate", "a prediction is not finite").help("train the model anew"));
         }
-        let losses = outputs.sub(targets)?.abs()?.to_vec::<f32>()?;
-        Ok(Measured { metrics, confusion: None, losses: losses.into_iter().map(f64::from).collect() })
+        let losses = outputs.iter().zip(targets).map(|(output, target)| (output - target).abs()).collect();
+        Ok(Measured { metrics, confusion: None, losses })
     }
 }

@@ -109,6 +109,6 @@ pub fn predict(spec: &Spec, network: &Network, table: &Table, device: &Device) -
     let outputs = outputs::outputs(spec, network, table, device)?;
     match &spec.goal {
         Goal::Classification { classes } => Answer::of_logits(&outputs, classes),
-        Goal::Regression { .. } => Answer::of_numbers(&outputs),
+        Goal::Regression { mean, std } => Answer::of_numbers(&outputs::unscaled(&outputs, *mean, *std)?),
     }
 }

@@ -4,7 +4,7 @@ use gradus_data::Table;
 use gradus_tensor::{Device, Result};
 
 use super::network::Network;
-use super::outputs::outputs;
+use super::outputs::{outputs, unscaled};
 use super::spec::{Goal, Spec};
 use crate::Measured;
 
@@ -15,10 +15,14 @@ use crate::Measured;
 /// not finite.
 #[track_caller]
 pub fn measure(spec: &Spec, network: &Network, table: &Table, device: &Device) -> Result<Measured> {
-    let targets = spec.targets(table, device)?;
-    let outputs = outputs(spec, network, table, device)?;
-    match &spec.goal {
-        Goal::Classification { .. } => Measured::of_classes(&outputs, &targets),
-        Goal::Regression { .. } => Measured::of_numbers(&outputs, &spec.unscaled(&targets)?),
+    match spec.goal {
+        Goal::Classification { .. } => {
+            let targets = spec.targets(table, device)?;
+            Measured::of_classes(&outputs(spec, network, table, device)?, &targets)
+        }
+        Goal::Regression { mean, std } => {
+            let targets = spec.numbers(table)?;
+            Measured::of_numbers(&unscaled(&outputs(spec, network, table, device)?, mean, std)?, targets)
+        }
     }
 }

@@ -190,31 +190,30 @@ impl Spec {
     /// error names the file, line and column.
     #[track_caller]
     pub fn targets(&self, table: &Table, device: &Device) -> Result<Tensor> {
-        let column = table.column(&self.target)?;
         match &self.goal {
             Goal::Classification { classes } => {
-                let labels = column.labels(classes)?;
+                let labels = table.column(&self.target)?.labels(classes)?;
                 Tensor::from_vec(labels, [table.len()], device)
             }
             Goal::Regression { mean, std } => {
-                let numbers = column.numbers()?;
-                if let Some(row) = numbers.iter().position(|x| !x.is_finite()) {
-                    let what = if numbers[row].is_nan() { "missing" } else { "infinite" };
-                    return Err(column.fails_at(row, format!("the target is {what}")).help("leave out such rows"));
-                }
+                let numbers = self.numbers(table)?;
                 let scaled: Vec<f32> = numbers.iter().map(|x| ((x - mean) / std) as f32).collect();
                 Tensor::from_vec(scaled, [table.len(), 1], device)
             }
         }
     }
 
-    /// The outputs of the network in the unit of the target: logits unchanged, and numbers `[n]`.
+    /// The numbers in the target column of a table. Errors if the column does not exist, is missing in a row or holds
+    /// something else than finite numbers.
     #[track_caller]
-    pub(super) fn unscaled(&self, outputs: &Tensor) -> Result<Tensor> {
-        match self.goal {
-            Goal::Classification { .. } => Ok(outputs.clone()),
-            Goal::Regression { mean, std } => outputs.squeeze(-1)?.mul(std)?.add(mean),
+    pub(super) fn numbers<'a>(&self, table: &'a Table) -> Result<&'a [f64]> {
+        let column = table.column(&self.target)?;
+        let numbers = column.numbers()?;
+        if let Some(row) = numbers.iter().position(|x| !x.is_finite()) {
+            let what = if numbers[row].is_nan() { "missing" } else { "infinite" };
+            return Err(column.fails_at(row, format!("the target is {what}")).help("leave out such rows"));
         }
+        Ok(numbers)
     }
 
     /// The number of outputs of the network.

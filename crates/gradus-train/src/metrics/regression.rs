@@ -38,8 +38,16 @@ impl Columns {
         if n == 0 {
             return Ok(());
         }
-        let (outputs, targets) = (floats(outputs)?, floats(targets)?);
-        let width = outputs.len() / n;
+        self.add_rows(name, &floats(outputs)?, &floats(targets)?, outputs.numel() / n)
+    }
+
+    /// Adds rows of `width` numbers each.
+    #[track_caller]
+    fn add_rows(&mut self, name: &str, outputs: &[f64], targets: &[f64], width: usize) -> Result<()> {
+        if outputs.len() != targets.len() {
+            let m = format!("{} outputs and {} targets", outputs.len(), targets.len());
+            return Err(Error::argument(name, m).help("give one target for each output"));
+        }
         if self.samples > 0 && width != self.columns.len() {
             let m = format!("a sample has {width} numbers, those before have {}", self.columns.len());
             return Err(Error::argument(name, m));
@@ -82,6 +90,16 @@ enum Kind {
     RootSquared,
 }
 
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Absolute => "mae",
+            Kind::Squared => "mse",
+            Kind::RootSquared => "rmse",
+        }
+    }
+}
+
 /// The mean absolute error, the mean squared error, or its square root. Outputs and targets are `[n]`, or `[n, ..]`
 /// with the same axes; in the latter case, the value is the mean over the elements of a sample, as in scikit-learn.
 #[derive(Debug, Clone)]
@@ -105,22 +123,23 @@ impl RegressionError {
     pub fn rmse() -> Self {
         RegressionError { kind: Kind::RootSquared, columns: Columns::default() }
     }
+
+    /// Adds samples of one number each, in f64. Errors unless there is one target for each output.
+    #[track_caller]
+    pub fn update_numbers(&mut self, outputs: &[f64], targets: &[f64]) -> Result<()> {
+        let name = self.kind.name();
+        self.columns.add_rows(name, outputs, targets, 1)
+    }
 }
 
 impl Metric for RegressionError {
     fn name(&self) -> &str {
-        match self.kind {
-            Kind::Absolute => "mae",
-            Kind::Squared => "mse",
-            Kind::RootSquared => "rmse",
-        }
+        self.kind.name()
     }
 
     #[track_caller]
     fn update(&mut self, outputs: &Tensor, targets: &Tensor) -> Result<()> {
-        let kind = self.kind;
-        let name = RegressionError { kind, columns: Columns::default() };
-        self.columns.add(name.name(), outputs, targets)
+        self.columns.add(self.kind.name(), outputs, targets)
     }
 
     #[track_caller]
@@ -144,6 +163,14 @@ impl Metric for RegressionError {
 /// `value` is an error for fewer than 2 samples.
 #[derive(Debug, Clone, Default)]
 pub struct R2(Columns);
+
+impl R2 {
+    /// Adds samples of one number each, in f64. Errors unless there is one target for each output.
+    #[track_caller]
+    pub fn update_numbers(&mut self, outputs: &[f64], targets: &[f64]) -> Result<()> {
+        self.0.add_rows("r2", outputs, targets, 1)
+    }
+}
 
 impl Metric for R2 {
     fn name(&self) -> &str {
