@@ -19,7 +19,7 @@ pub(crate) use generate::GenerateArgs;
 pub(crate) use images::ImagesArgs;
 pub(crate) use new::NewArgs;
 pub(crate) use predict::{EvaluateArgs, PredictArgs};
-pub(crate) use tabular::{GoalName, TabularArgs, TabularModel};
+pub(crate) use tabular::{GoalName, TabularArgs, TabularModel, Unknown};
 pub(crate) use text::TextArgs;
 
 /// Trains neural networks, predicts with them, and filters pictures.

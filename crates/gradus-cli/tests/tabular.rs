@@ -310,3 +310,43 @@ fn tables_that_changed_since_the_training() {
         assert!(snapshot(dir.path()) == before, "{line} left files");
     }
 }
+
+#[test]
+fn categories_that_training_did_not_have_are_refused_or_count_as_none_of_the_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    // One farm has a single row, and the only value of the column `sparse`.
+    let mut rows = String::new();
+    for line in animals(60).lines() {
+        rows += &format!("{line},{}\n", if rows.is_empty() { "sparse" } else { "" });
+    }
+    write("a.csv", &format!("{rows}far,4.1,4,false,2001,cat,7\n"));
+    write("new.csv", "name_of_farm,mass,legs,wild,born,kind,sparse\nwest,40.2,4,true,2001,?,\n");
+    let line = "train tabular a.csv --target kind --epochs 20";
+    let output = command(dir.path(), &format!("{line} --cv 3 --out strict")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output).1.contains("1 rows are tested in no fold"), "{output:?}");
+    let output = command(dir.path(), "predict --model strict/model.safetensors new.csv").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let (_, err) = text(&output);
+    assert!(err.contains("\"west\"") && err.contains("--unknown-category none"), "{err}");
+
+    succeed(&mut command(dir.path(), &format!("{line} --unknown-category none --out free")));
+    let config = fs::read_to_string(dir.path().join("free/config.toml")).unwrap();
+    assert!(config.contains("unknown-category = \"none\"\n"), "{config}");
+    // The target is to be predicted, so that its `?` is no class to look for.
+    let json = last_json(&succeed(&mut command(dir.path(), "predict --model free/model.safetensors new.csv --json")));
+    assert_eq!(json["predictions"][0]["name"].as_str(), Some("wolf"), "{json}");
+    // Whatever the seed, no row to test has a value that training could not know.
+    for seed in 0..6 {
+        succeed(&mut command(dir.path(), &format!("{line} --fast-dev-run --seed {seed}")));
+    }
+    // Numbers are predicted whatever the target column holds, and evaluated only with numbers.
+    let numbers: String = (0..40).map(|i| format!("{i},{}.5\n", 2 * i)).collect();
+    write("n.csv", &format!("x,price\n{numbers}"));
+    succeed(&mut command(dir.path(), "train tabular n.csv --target price --epochs 2 --out n"));
+    write("asked.csv", "x,price\n3,?\n4,unknown\n");
+    succeed(&mut command(dir.path(), "predict --model n/model.safetensors asked.csv"));
+    let output = command(dir.path(), "evaluate --model n/model.safetensors asked.csv").output().unwrap();
+    assert!(text(&output).1.contains("\"price\""), "{output:?}");
+}

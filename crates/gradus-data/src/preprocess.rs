@@ -393,7 +393,8 @@ impl Preprocessor {
                     let some: Vec<String> = categories.iter().take(10).map(|c| format!("{c:?}")).collect();
                     let m = format!("the category {text:?} is none of the {} of training", categories.len());
                     return Err(column.fails_at(row, m).help(format!(
-                        "training had {}; to allow others, choose PreprocessOptions::unknown_category",
+                        "training had {}; to allow others, train with PreprocessOptions::unknown_category, or with \
+                         `gradus train tabular --unknown-category none`",
                         some.join(", ")
                     )));
                 }

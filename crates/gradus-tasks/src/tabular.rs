@@ -28,7 +28,7 @@ mod spec;
 
 use std::path::Path;
 
-use gradus_data::{CsvOptions, Table};
+use gradus_data::{CsvOptions, Kind, Table};
 use gradus_nn::{Module, StateDict, Strict};
 use gradus_tensor::{Device, Result};
 
@@ -65,21 +65,31 @@ impl Tabular {
         &self.spec
     }
 
-    /// Reads a CSV file whose columns are those of the training table; the target may be absent.
+    /// Reads a CSV file to predict, whose columns are those of the training table. The target may be absent, and what
+    /// its column holds does not matter.
     ///
     /// # Errors
     /// Fails if the file cannot be read, if a column is missing or new, or if a value is not of the kind that its column
     /// had in training. The error names the file, the line and the column.
     #[track_caller]
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Table> {
-        let path = path.as_ref();
+        self.read_as(path.as_ref(), self.spec.preprocessor.kinds())
+    }
+
+    /// Reads a CSV file to evaluate on. The errors are those of [`read`](Tabular::read), also for the target column.
+    #[track_caller]
+    pub fn read_with_target(&self, path: impl AsRef<Path>) -> Result<Table> {
+        self.read_as(path.as_ref(), self.spec.kinds())
+    }
+
+    #[track_caller]
+    fn read_as(&self, path: &Path, kinds: Vec<(String, Kind)>) -> Result<Table> {
         let options = CsvOptions { delimiter: self.spec.delimiter, ..CsvOptions::default() };
         let table = Table::read_csv(path, &options)?;
         // The kinds are inferred from the values, and a small table may have too few of them. Where they differ from
         // those of training, the file is read again as what it should be: the error then names the value.
-        let kinds = self.spec.kinds();
-        let known = kinds.iter().filter_map(|(name, kind)| Some((table.column(name).ok()?.kind(), name, *kind)));
-        if known.into_iter().all(|(found, _, kind)| found == kind) {
+        let known = kinds.iter().filter_map(|(name, kind)| Some((table.column(name).ok()?.kind(), *kind)));
+        if known.into_iter().all(|(found, kind)| found == kind) {
             return Ok(table);
         }
         let here = |name: &str| table.column(name).is_ok();

@@ -47,6 +47,10 @@ pub(crate) struct TabularArgs {
     #[arg(long, value_name = "CHAR", default_value = ",", value_parser = delimiter)]
     pub(crate) delimiter: u8,
 
+    /// What becomes of a category in a row to predict or to test that no training row has
+    #[arg(long, value_name = "WHAT", default_value = "refuse")]
+    pub(crate) unknown_category: Unknown,
+
     /// Cross-validate with this many folds before training on all rows
     #[arg(long, value_name = "K", value_parser = folds)]
     #[arg(conflicts_with_all = ["fast_dev_run", "overfit_batch", "find_lr", "resume"])]
@@ -70,6 +74,15 @@ pub(crate) enum TabularModel {
     Mlp,
     /// A transformer over the columns
     FtTransformer,
+}
+
+/// What becomes of a category that no training row has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Unknown {
+    /// An error, which names the row; rows that alone have their category are trained on and not tested
+    Refuse,
+    /// None of the known categories: the other columns decide
+    None,
 }
 
 fn delimiter(text: &str) -> Result<u8, String> {

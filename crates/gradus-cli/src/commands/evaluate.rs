@@ -17,7 +17,9 @@ pub(crate) fn run(args: &EvaluateArgs) -> Result<()> {
             let part = if idx::Part::Test.is_in(&args.data) { idx::Part::Test } else { idx::Part::Train };
             (digits.evaluate(&idx::read_folder(&args.data, part)?)?, Vec::new())
         }
-        Model::Tabular(tabular) => (tabular.evaluate(&tabular.read(&args.data)?)?, tabular.spec().classes().to_vec()),
+        Model::Tabular(tabular) => {
+            (tabular.evaluate(&tabular.read_with_target(&args.data)?)?, tabular.spec().classes().to_vec())
+        }
         Model::Text(text) => (text.evaluate(&read_text(&args.data)?)?, Vec::new()),
         Model::Images(images) => (images.evaluate(&args.data, None)?, images.spec().classes.clone()),
         _ => return Err(super::unsupported(&args.model, &model)),

@@ -1,7 +1,8 @@
 //! `--cv K`: models that are each trained without one fold of the rows, and tested on it.
 
+use gradus::data::UnknownCategory;
 use gradus::data::folds::{k_fold, stratified_k_fold};
-use gradus::data::{UnknownCategory, split::Split};
+use gradus::data::split::Split;
 use gradus::prelude::*;
 use gradus::tasks::tabular::{Goal, Options, Spec, measure};
 use gradus::train::ConfusionMatrix;
@@ -9,6 +10,7 @@ use gradus::train::ConfusionMatrix;
 use super::job::{Metric, Settings};
 use super::session::Session;
 use super::table_fit::fit;
+use super::tabular::testable;
 use crate::output::{complain, say};
 
 /// The results of all folds.
@@ -20,8 +22,27 @@ pub(super) struct Folds {
     pub(super) confusion: Option<ConfusionMatrix>,
 }
 
-/// Divides the rows into `k` folds with the same share of every class.
-pub(super) fn split(table: &Table, spec: &Spec, k: usize, seed: u64) -> Result<Vec<Split>> {
+/// Divides the rows into `k` folds with the same share of every class. Rows that could not be predicted from the other
+/// folds are tested in none.
+pub(super) fn split(table: &Table, spec: &Spec, unknown: UnknownCategory, k: usize, seed: u64) -> Result<Vec<Split>> {
+    let splits = folds(table, spec, k, seed)?;
+    let splits = splits.into_iter().map(|split| testable(table, spec, unknown, split));
+    let splits = splits.collect::<Result<Vec<Split>>>()?;
+    let untested = table.len() - splits.iter().map(|split| split.test.len()).sum::<usize>();
+    if splits.iter().any(|split| split.test.is_empty()) {
+        let m = format!("{}: {} rows leave a fold of {k} without a row to test", table.file(), table.len());
+        return Err(Error::argument("train", m).help("use fewer folds (--cv), or --unknown-category none"));
+    }
+    if untested > 0 {
+        complain(&format!(
+            "note: {untested} rows are tested in no fold: a value of theirs occurs in no other fold (see \
+             --unknown-category)"
+        ));
+    }
+    Ok(splits)
+}
+
+fn folds(table: &Table, spec: &Spec, k: usize, seed: u64) -> Result<Vec<Split>> {
     let Goal::Classification { classes } = &spec.goal else {
         return k_fold(table.len(), k, Some(seed)).map_err(|e| e.note(format!("in {}", table.file())));
     };
@@ -49,8 +70,6 @@ pub(super) fn run(
     splits: Vec<Split>,
     settings: &Settings,
 ) -> Result<Folds> {
-    // A category that only one fold has counts as none of the known ones.
-    let options = Options { unknown_category: UnknownCategory::None, ..options.clone() };
     let count = splits.len();
     say(&format!("cross-validating with {count} folds of {} rows", table.len()))?;
     let mut measured = Vec::with_capacity(count);

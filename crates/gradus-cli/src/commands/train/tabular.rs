@@ -1,6 +1,9 @@
 //! `gradus train tabular`: a column of a CSV file from the others.
 
-use gradus::data::split;
+use std::collections::BTreeSet;
+
+use gradus::data::split::{self, Split};
+use gradus::data::{Kind, UnknownCategory};
 use gradus::prelude::*;
 use gradus::tasks::tabular::{Design, Goal, Network, Options, Spec, measure};
 use gradus::tasks::{self, Measured};
@@ -12,7 +15,7 @@ use super::job::{Job, Metric, Results, Settings};
 use super::run::train;
 use super::session::Session;
 use super::table_fit::{Fit, batch_and_epochs, fit};
-use crate::args::{GoalName, TabularArgs, TabularModel};
+use crate::args::{GoalName, TabularArgs, TabularModel, Unknown};
 use crate::output::{matrix, thousands};
 
 /// The share of the rows that is held out for testing.
@@ -43,19 +46,24 @@ pub(super) fn run(args: &TabularArgs) -> Result<()> {
             TabularModel::Mlp => Design::mlp(),
             TabularModel::FtTransformer => Design::ft_transformer(),
         },
+        unknown_category: match args.unknown_category {
+            Unknown::Refuse => UnknownCategory::Refuse,
+            Unknown::None => UnknownCategory::None,
+        },
         delimiter: args.delimiter,
-        ..Options::default()
     };
     // Everything that is wrong with the columns is an error before a folder is made.
     let spec = Spec::fit(&table, &args.target, options.clone())?;
     let options = Options { classify: Some(matches!(spec.goal, Goal::Classification { .. })), ..options };
     let (training, test) = match args.cv {
         Some(_) => (table.clone(), None),
-        None => held_out(&table, &spec, args.options.seed).map(|(train, test)| (train, Some(test)))?,
+        None => held_out(&table, &spec, options.unknown_category, args.options.seed)
+            .map(|(train, test)| (train, Some(test)))?,
     };
     let spec = Spec::fit(&training, &args.target, options.clone())?;
     let settings = settings(args, training.len());
-    let folds = args.cv.map(|k| folds::split(&table, &spec, k, settings.seed)).transpose()?;
+    let unknown = options.unknown_category;
+    let folds = args.cv.map(|k| folds::split(&table, &spec, unknown, k, settings.seed)).transpose()?;
 
     let name = args.file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("table").to_owned();
     session.claim(&name, &[])?;
@@ -129,6 +137,7 @@ fn settings(args: &TabularArgs, rows: usize) -> Settings {
         ("target", Value::from(args.target.clone())),
         ("model", Value::from(model)),
         ("delimiter", Value::from(delimiter)),
+        ("unknown-category", Value::from(if args.unknown_category == Unknown::None { "none" } else { "refuse" })),
     ];
     if let Some(goal) = args.goal {
         let goal = if goal == GoalName::Classification { "classification" } else { "regression" };
@@ -143,9 +152,8 @@ fn settings(args: &TabularArgs, rows: usize) -> Settings {
     Settings::new("tabular", &args.options, (epochs, batch_size, LR), own)
 }
 
-/// The rows to train on, and those to test with. A row whose category or class no training row has is not held out: it
-/// could not be predicted.
-fn held_out(table: &Table, spec: &Spec, seed: u64) -> Result<(Table, Table)> {
+/// The rows to train on, and those to test with.
+fn held_out(table: &Table, spec: &Spec, unknown: UnknownCategory, seed: u64) -> Result<(Table, Table)> {
     let seed = Generator::new(seed).fork(SPLIT).next_u64();
     let split = match &spec.goal {
         Goal::Classification { classes } => {
@@ -153,31 +161,40 @@ fn held_out(table: &Table, spec: &Spec, seed: u64) -> Result<(Table, Table)> {
         }
         Goal::Regression { .. } => split::random(table.len(), HELD_OUT, seed)?,
     };
-    let (mut train, mut test) = (split.train, split.test);
-    let is_class = matches!(spec.goal, Goal::Classification { .. });
-    for (name, kind) in spec
-        .preprocessor
-        .kinds()
-        .into_iter()
-        .map(|(name, kind)| (name, Some(kind)))
-        .chain([(spec.target.clone(), None)])
-    {
-        if kind == Some(gradus::data::Kind::Number) || (kind.is_none() && !is_class) {
-            continue;
-        }
-        let column = table.column(&name)?;
-        let known: std::collections::BTreeSet<_> = train.iter().filter_map(|&row| column.text(row)).collect();
-        let (kept, moved) =
-            test.into_iter().partition(|&row| column.text(row).is_none_or(|text| known.contains(&text)));
-        test = kept;
-        train.extend::<Vec<usize>>(moved);
-    }
-    train.sort_unstable();
-    if train.is_empty() || test.is_empty() {
+    let split = testable(table, spec, unknown, split)?;
+    if split.train.is_empty() || split.test.is_empty() {
         let m = format!("{}: {} rows are too few to hold 20 % out for the test", table.file(), table.len());
         return Err(Error::argument("train", m).help("give more rows"));
     }
-    Ok((table.rows(&train)?, table.rows(&test)?))
+    Ok((table.rows(&split.train)?, table.rows(&split.test)?))
+}
+
+/// A split without test rows that could not be predicted, which become training rows: those with a class or, if unknown
+/// categories are refused, with a category that no training row has, and those with a value in a column that has none
+/// in the training rows.
+pub(super) fn testable(table: &Table, spec: &Spec, unknown: UnknownCategory, split: Split) -> Result<Split> {
+    let Split { mut train, mut test } = split;
+    let is_class = matches!(spec.goal, Goal::Classification { .. });
+    let columns = spec.preprocessor.kinds().into_iter().map(|(name, kind)| {
+        let is_checked = kind != Kind::Number && unknown == UnknownCategory::Refuse;
+        (name, is_checked)
+    });
+    for (name, is_checked) in columns.chain([(spec.target.clone(), is_class)]) {
+        let column = table.column(&name)?;
+        let is_known: Box<dyn Fn(String) -> bool> = if is_checked {
+            let known: BTreeSet<String> = train.iter().filter_map(|&row| column.text(row)).collect();
+            Box::new(move |text| known.contains(&text))
+        } else {
+            let has_values = train.iter().any(|&row| column.text(row).is_some());
+            Box::new(move |_| has_values)
+        };
+        let (kept, moved): (Vec<usize>, Vec<usize>) =
+            test.into_iter().partition(|&row| column.text(row).is_none_or(&is_known));
+        test = kept;
+        train.extend(moved);
+    }
+    train.sort_unstable();
+    Ok(Split { train, test })
 }
 
 /// The results of a test on rows that were held out.
