@@ -13,8 +13,9 @@ use toml::{Table, Value};
 
 use crate::args::Args;
 
-/// The keys of a `config.toml` that describe a run and are no options.
-const DESCRIPTIONS: [&str; 3] = ["gradus", "network", "result"];
+/// The key of a `config.toml` with the version that wrote it, and the tables that describe a run. They are no options.
+const VERSION: &str = "gradus";
+const DESCRIPTIONS: [&str; 2] = ["network", "result"];
 
 /// The key that holds the command for which the file was written.
 const COMMAND: &str = "command";
@@ -45,7 +46,9 @@ pub(crate) fn with_options(words: &[OsString]) -> Result<Vec<OsString>> {
     for (key, value) in &keys {
         if key == COMMAND {
             file.check_command(value, task)?;
-        } else if !DESCRIPTIONS.contains(&key.as_str()) {
+        } else if DESCRIPTIONS.contains(&key.as_str()) {
+            file.check_description(key, value)?;
+        } else if key != VERSION {
             let arg = file.option(key)?;
             let words = file.words(arg, key, value)?;
             file.check(key, &words)?;
@@ -106,11 +109,16 @@ struct File<'a> {
 
 impl File<'_> {
     fn fails(&self, key: &str, what: &str) -> Error {
+        self.fails_below(0, key, what)
+    }
+
+    /// The error for a key that stands below a number of lines.
+    fn fails_below(&self, lines: usize, key: &str, what: &str) -> Error {
         let begins = |line: &str| {
             let rest = line.trim_start().trim_start_matches(['"', '\'', '[']).strip_prefix(key);
             rest.is_some_and(|rest| rest.starts_with(['=', ' ', '\t', '"', '\'', ']', '.']))
         };
-        let line = self.text.lines().position(begins).map_or(0, |at| at + 1);
+        let line = self.text.lines().skip(lines).position(begins).map_or(0, |at| lines + at + 1);
         Error::new(ErrorKind::Format, "config", format!("{}: line {line}: {what}", self.path.display()))
     }
 
@@ -121,6 +129,20 @@ impl File<'_> {
         }
         let e = self.fails(COMMAND, &format!("the file is for the command {value}, and this is \"{now}\""));
         Err(e.help("give a file of the same command, or remove this line"))
+    }
+
+    /// Errors if a table that describes a run has a key that no run writes: an option there would have no effect.
+    fn check_description(&self, table: &str, value: &Value) -> Result<()> {
+        let Some(keys) = value.as_table() else {
+            return Err(self.fails(table, &format!("there is no option `{table}`")).help("remove this line"));
+        };
+        let Some(key) = keys.keys().find(|key| !crate::commands::train::describes(table, key)) else {
+            return Ok(());
+        };
+        let head = format!("[{table}]");
+        let lines = self.text.lines().position(|line| line.trim() == head).unwrap_or(0);
+        let e = self.fails_below(lines, key, &format!("`{key}` is in the table [{table}], which holds no options"));
+        Err(e.help(format!("move `{key}` above [network] and [result] if it is an option, or remove it")))
     }
 
     /// The options that a file may set.
@@ -219,7 +241,7 @@ mod tests {
         let path = dir.path().join("a.toml");
         fs::write(
             &path,
-            "command = \"train digits\"\nepochs = 3\nlr = 0.5\njson = true\nforce = false\n[result]\nx = 1\n",
+            "command = \"train digits\"\nepochs = 3\nlr = 0.5\njson = true\nforce = false\n[result]\ntest_loss = 1\n",
         )
         .unwrap();
         let line = format!("train digits --lr 0.25 --config {}", path.display());
@@ -243,6 +265,9 @@ mod tests {
             ("\nepochs = = 3\n", &["line 2"]),
             ("command = \"train images\"\n", &["line 1", "train images", "train digits"]),
             ("config = \"b.toml\"\n", &["line 1", "no option `config`"]),
+            ("epochs = 3\n[network]\nclasses = 2\n[result]\ncv_r2_std = 1\nepochs = 50\n", &["line 6", "move `epochs`"]),
+            ("[network]\nepoch = 50\n", &["line 2", "`epoch`", "[network]"]),
+            ("network = 1\n", &["line 1", "`network`"]),
             ("[options]\nx = 1\n", &["line 1", "no option `options`"]),
         ] {
             fs::write(&path, text).unwrap();

@@ -9,6 +9,30 @@ use super::job::{Metric, Settings};
 /// The bytes of disk space that are reserved for the file.
 pub(super) const MOST_BYTES: usize = 8192;
 
+/// The keys of `[network]`, and those of `[result]` that are no metrics.
+const NETWORK: &[&str] = &["input", "classes", "features", "outputs", "vocabulary", "parameters"];
+const RESULT: &[&str] = &[
+    "epochs_done",
+    "interrupted",
+    "training_samples",
+    "test_samples",
+    "training_tokens",
+    "validation_tokens",
+];
+
+/// The keys of metrics, without what they were measured on.
+const METRICS: &[&str] = &["loss", "accuracy", "f1", "auc", "mae", "rmse", "r2", "perplexity", "bits_per_byte"];
+
+/// Whether a run may write this key into the table `[network]` or `[result]`. Both hold no options.
+pub(crate) fn describes(table: &str, key: &str) -> bool {
+    let part = ["test_", "validation_", "cv_"].iter().find_map(|part| key.strip_prefix(part)).unwrap_or(key);
+    let metric = part.strip_suffix("_std").unwrap_or(part);
+    match table {
+        "network" => NETWORK.contains(&key),
+        _ => RESULT.contains(&key) || METRICS.contains(&metric),
+    }
+}
+
 /// What the file says about a run.
 pub(super) struct Config<'a> {
     pub(super) settings: &'a Settings,

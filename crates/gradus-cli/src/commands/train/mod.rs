@@ -17,6 +17,8 @@ mod trial;
 
 use gradus::prelude::*;
 
+pub(crate) use config::describes;
+
 use crate::args::TrainCommand;
 
 /// Runs the command.
