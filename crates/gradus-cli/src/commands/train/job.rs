@@ -71,6 +71,7 @@ pub(super) struct Job<'a, M, D: Dataset, T> {
 }
 
 /// What a task measured after the training.
+#[derive(Default)]
 pub(super) struct Results {
     pub(super) metrics: Vec<Metric>,
     /// The lines about them for the terminal.

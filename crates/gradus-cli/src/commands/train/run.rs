@@ -86,12 +86,20 @@ where
         return Err(Error::argument("train", "stopped before the first step; there is nothing to save"));
     }
 
-    let results = judge(&mut job.model, &run)?;
-    let wrong = results.metrics.iter().find(|metric| !metric.value.is_finite());
-    if wrong.is_some() || !is_finite(&job.model)? {
-        let what = wrong.map_or("a weight is not finite".into(), |m| format!("the {} is {}", m.name, m.value));
+    let diverged = |what: &str| {
         let m = format!("the training diverged: {what}, and nothing is saved");
-        return Err(Error::argument("train", m).help("lower the learning rate (--lr)"));
+        Err(Error::argument("train", m).help("lower the learning rate (--lr)"))
+    };
+    if !is_finite(&job.model)? {
+        return diverged("a weight is not finite");
+    }
+    // What was learnt is saved even if it could not be measured.
+    let (results, failed) = match judge(&mut job.model, &run) {
+        Ok(results) => (results, None),
+        Err(e) => (Results::default(), Some(e)),
+    };
+    if let Some(wrong) = results.metrics.iter().find(|metric| !metric.value.is_finite()) {
+        return diverged(&format!("the {} is {}", wrong.name, wrong.value));
     }
     let config = Config {
         settings: &job.settings,
@@ -119,6 +127,9 @@ where
         line[&metric.key] = metric.value.into();
     }
     let (Some(place), Some(mut files)) = (&session.place, files) else {
+        if let Some(e) = failed {
+            return Err(e);
+        }
         print(&run, job.settings.epochs, &results.lines)?;
         say("one step of everything works; nothing is saved (--fast-dev-run)")?;
         return session.say_json(line);
@@ -132,6 +143,13 @@ where
         states.iter().filter(|_| !run.stopped).for_each(|states| remove(states));
         Ok(())
     });
+    if let Some(e) = failed {
+        saved?;
+        return Err(e.note(format!(
+            "the test after the training failed; the trained model is saved in {}",
+            place.out.path().display()
+        )));
+    }
     // The results are printed even if a file could not be written; the error of that file takes precedence.
     saved.and(print(&run, job.settings.epochs, &results.lines))?;
     say(&format!("saved in {}:", place.out.path().display()))?;
@@ -189,7 +207,59 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use gradus::train::RunFolder;
+
     use super::*;
+    use crate::args::TrainCommand;
+    use crate::commands::train::job::Settings;
+    use crate::commands::train::session::Place;
+    use crate::interrupt::Interrupt;
+
+    #[test]
+    fn a_model_whose_test_fails_is_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("run");
+        let words = ["gradus", "train", "digits", "--out", out.to_str().unwrap(), "--epochs", "1"];
+        let TrainCommand::Digits(args) = parsed(&words) else { panic!("another task") };
+        let device = Device::cpu().unwrap();
+        let folder = Arc::new(RunFolder::create(&out, false).unwrap());
+        let place = Some(Place { interrupt: Interrupt::default(), out: folder });
+        let session = Session { options: &args.options, device: device.clone(), place };
+        let spec = tasks::digits::Spec { input: [1, 8, 8], classes: 2 };
+        let model = tasks::digits::Cnn::new(spec, &device, 0).unwrap();
+        let images = Tensor::zeros([4, 1, 8, 8], DType::F32, &device).unwrap();
+        let labels = Tensor::from_vec(vec![0i64, 1, 0, 1], [4], &device).unwrap();
+        let data = TensorDataset::new(images, labels).unwrap();
+        let job = Job {
+            settings: Settings::new("digits", &args.options, (1, 2, 0.01), Vec::new()),
+            optimizer: Box::new(AdamW::new(model.named_parameters(), AdamConfig::default()).unwrap()),
+            model,
+            loader: DataLoader::new(data, &device).batch_size(2).build().unwrap(),
+            validation: None,
+            task: Classification::default(),
+            trainer: Trainer::new(1).unwrap(),
+            spec: tasks::Spec::Digits(spec),
+            files: Vec::new(),
+            report_bytes: 0,
+            keeps_checkpoints: false,
+            unit: "img",
+            intro: String::new(),
+        };
+        let e = train(&session, job, |_, _| Err(Error::argument("test", "no test"))).unwrap_err().to_string();
+        assert!(e.contains("no test") && e.contains("is saved in"), "{e}");
+        assert_eq!(tasks::load(out.join(MODEL), &device).unwrap().task(), "digits");
+        assert!(std::fs::read_to_string(out.join(CONFIG)).unwrap().contains("epochs_done = 1"));
+    }
+
+    fn parsed(words: &[&str]) -> TrainCommand {
+        use clap::Parser;
+        match crate::args::Args::try_parse_from(words).unwrap().command {
+            crate::args::Command::Train { what } => what,
+            _ => panic!("another command"),
+        }
+    }
 
     #[test]
     fn weights_that_are_not_finite_are_noticed() {
