@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use gradus::prelude::*;
-use support::{gradus, last_json, snapshot, succeed, text};
+use support::{gradus, has_checkpoint, last_json, snapshot, succeed, text};
 
 /// A table whose class follows from its columns: numbers, a category, a boolean, and missing values in all of them.
 fn animals(rows: usize) -> String {
@@ -145,11 +145,7 @@ fn a_run_that_is_killed_goes_on_to_the_same_bits_and_only_with_the_same_options(
     let resume = format!("{} --resume", line("killed"));
     let null = std::process::Stdio::null;
     let mut running = command(dir.path(), &resume).stdout(null()).stderr(null()).spawn().unwrap();
-    // A manifest is written last, so its state is complete.
-    let is_manifest =
-        |e: std::io::Result<fs::DirEntry>| e.is_ok_and(|e| e.path().extension().is_some_and(|e| e == "json"));
-    let saved = || fs::read_dir(dir.path().join("killed/checkpoints")).is_ok_and(|mut all| all.any(is_manifest));
-    while !saved() {
+    while !has_checkpoint(&dir.path().join("killed")) {
         assert!(running.try_wait().unwrap().is_none(), "the run ended before a state was saved");
         std::thread::sleep(std::time::Duration::from_millis(2));
     }

@@ -11,7 +11,7 @@ use std::process::Stdio;
 use gradus::models::{GenerateOptions, Sampling};
 use gradus::prelude::*;
 use gradus::tasks::{self, Model};
-use support::{gradus, last_json, snapshot, succeed, text};
+use support::{gradus, has_checkpoint, last_json, snapshot, succeed, text};
 
 const VERSE: &str = "pack my box with five jugs; é ";
 
@@ -115,7 +115,7 @@ fn a_stopped_run_goes_on_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     fs::write(dir.join("text.txt"), VERSE.repeat(30)).unwrap();
-    let line = format!("{SMALL} --dropout 0.1 --epochs 3 --seed 4");
+    let line = format!("{SMALL} --dropout 0.1 --epochs 40 --seed 4");
     run(dir, &format!("{line} --out whole"));
     // A run that is killed as soon as it has saved a state.
     let mut child = gradus()
@@ -125,20 +125,18 @@ fn a_stopped_run_goes_on_to_the_same_bits() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let states = dir.join("parts/checkpoints");
-    while !states.is_dir() && child.try_wait().unwrap().is_none() {
+    while !has_checkpoint(&dir.join("parts")) {
+        assert!(child.try_wait().unwrap().is_none(), "the run ended before a state was saved");
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    if dir.join("parts/model.safetensors").exists() {
-        // The run was faster than the kill, and is complete.
-        fs::remove_dir_all(dir.join("parts")).unwrap();
-    }
-    run(dir, &format!("{line} --out parts --resume"));
+    assert!(!dir.join("parts/model.safetensors").exists(), "the run ended before it was killed");
+    let resumed = gradus().current_dir(dir).args(format!("{line} --out parts --resume").split(' ')).output().unwrap();
+    assert!(resumed.status.success() && text(&resumed).1.contains("going on from step"), "{resumed:?}");
     let weights = |name: &str| fs::read(dir.join(name).join("model.safetensors")).unwrap();
     assert!(weights("whole") == weights("parts"));
-    assert!(!states.exists());
+    assert!(!dir.join("parts/checkpoints").exists());
 }
 
 #[test]
