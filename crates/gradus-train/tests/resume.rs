@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use gradus_cpu::CpuBackend;
 use gradus_data::{DataLoader, TensorDataset};
@@ -108,6 +109,48 @@ fn a_run_that_failed_goes_on_to_the_same_bits_wherever_it_failed() {
         let mut third = training(7, 7);
         assert_eq!(untimed(third.fit(&saving, &mut []).unwrap()), want);
         assert_eq!(third.bits(), whole.bits());
+    }
+}
+
+#[test]
+fn checkpoints_by_time_need_neither_a_number_of_steps_nor_the_end_of_an_epoch() {
+    let mut whole = training(5, 7);
+    let want = untimed(whole.fit(&trainer(), &mut []).unwrap());
+    for (interval, saves) in [(Duration::ZERO, true), (Duration::from_secs(3600), false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let saving = trainer().resume(dir.path()).save_interval(interval).save_epochs(false);
+        assert!(training(5, 7).fit(&saving, &mut [&mut fails_after(15)]).is_err());
+        let mut resumed = false;
+        let mut second = training(if saves { 99 } else { 5 }, 7);
+        let mut listen = |event: Event<'_>| {
+            resumed |= matches!(event, Event::Resumed { .. });
+            Ok(())
+        };
+        let run = second.fit(&saving, &mut [&mut listen]).unwrap();
+        assert_eq!((resumed, untimed(run)), (saves, want.clone()), "{interval:?}");
+        assert_eq!(second.bits(), whole.bits());
+        // The end of the run is saved in any case.
+        let mut third = training(7, 7);
+        assert_eq!(untimed(third.fit(&saving, &mut [&mut fails_after(1)]).unwrap()), want);
+    }
+    // A run that is stopped is saved as well, in the middle of an epoch and at its end.
+    for stop_at in [9, 12] {
+        let dir = tempfile::tempdir().unwrap();
+        let flag = Arc::new(AtomicBool::new(false));
+        let saving = trainer().resume(dir.path()).save_epochs(false).stop_when(flag.clone());
+        let mut steps = 0;
+        let mut stop = |event: Event<'_>| {
+            steps += u64::from(matches!(event, Event::Step(_)));
+            flag.store(steps == stop_at, Ordering::Relaxed);
+            Ok(())
+        };
+        let run = fit_without_validation(&mut training(5, 7), &saving, &mut stop).unwrap();
+        assert_eq!((run.stopped, run.steps), (true, stop_at));
+        flag.store(false, Ordering::Relaxed);
+        let mut second = training(99, 7);
+        let run = fit_without_validation(&mut second, &saving, &mut |_: Event<'_>| Ok(())).unwrap();
+        assert_eq!((run.stopped, run.steps), (false, 24));
+        assert_eq!(second.bits(), whole.bits());
     }
 }
 

@@ -44,6 +44,11 @@ pub enum Event<'a> {
         /// The loss, or NaN if the gradient is not finite.
         value: f64,
     },
+    /// A checkpoint could not be saved, and the run goes on without further ones.
+    Unsaved {
+        /// Why it could not be saved.
+        error: &'a Error,
+    },
     /// An epoch is done.
     EpochEnd(&'a EpochReport),
     /// The run is done or was stopped.

@@ -84,6 +84,8 @@ impl Trainer {
             let (epoch, step, damaged) = (progress.epoch, run.steps, saving.passed_over());
             tell(Event::Resumed { epoch, step, run: &run, damaged }).here()?;
         }
+        // When the last checkpoint was saved, and whether steps were done since.
+        let (mut saved_at, mut is_saved) = (Instant::now(), true);
         while progress.epoch <= epochs && !progress.is_done && !self.stopped() {
             let epoch = progress.epoch;
             tell(Event::EpochStart { epoch }).here()?;
@@ -122,11 +124,16 @@ impl Trainer {
                             seconds: run.seconds + progress.seconds_of_epoch,
                         }))
                         .here()?;
-                        if let (Some(saving), Some(every)) = (&mut saving, self.save_every)
-                            && run.steps.is_multiple_of(every)
-                            && (self.on_non_finite == OnNonFinite::RollBack || !saving.is_busy())
+                        is_saved = false;
+                        let is_due = self.save_every.is_some_and(|every| run.steps.is_multiple_of(every))
+                            || self.save_interval.is_some_and(|interval| saved_at.elapsed() >= interval);
+                        if let Some(open) = &mut saving
+                            && is_due
+                            && (self.on_non_finite == OnNonFinite::RollBack || !open.is_busy())
                         {
-                            self.save(saving, model, optimizer, &progress, &run, false)?;
+                            let done = self.save(open, model, optimizer, &progress, &run, false);
+                            self.go_on(done, &mut saving, &mut tell)?;
+                            (saved_at, is_saved) = (Instant::now(), true);
                         }
                     }
                     Err(Failure::Other(e)) => return Err(e),
@@ -153,8 +160,10 @@ impl Trainer {
             // An epoch whose validation was skipped is not complete: a run that resumes validates first.
             if self.stopped() && (progress.batches < batches || validation.is_some()) {
                 if progress.steps_of_epoch > 0 {
-                    if let Some(saving) = &mut saving {
-                        self.save(saving, model, optimizer, &progress, &run, false)?;
+                    if let Some(open) = &mut saving {
+                        let done = self.save(open, model, optimizer, &progress, &run, false);
+                        self.go_on(done, &mut saving, &mut tell)?;
+                        is_saved = true;
                     }
                     let report = self.report(&progress, &run, None);
                     (run.samples, run.seconds) = (run.samples + report.samples, run.seconds + report.seconds);
@@ -181,16 +190,40 @@ impl Trainer {
                 tally: Default::default(),
                 ..progress
             };
-            if let Some(saving) = &mut saving {
-                self.save(saving, model, optimizer, &progress, &run, is_best)?;
+            if let Some(open) = saving.as_mut().filter(|_| self.save_epochs) {
+                let done = self.save(open, model, optimizer, &progress, &run, is_best);
+                self.go_on(done, &mut saving, &mut tell)?;
+                (saved_at, is_saved) = (Instant::now(), true);
             }
         }
         run.stopped_early = progress.is_done;
         run.stopped = !run.stopped_early && progress.epoch <= epochs;
-        saving.map_or(Ok(()), Saving::finish)?;
+        if let Some(open) = saving.as_mut().filter(|_| !is_saved) {
+            let done = self.save(open, model, optimizer, &progress, &run, false);
+            self.go_on(done, &mut saving, &mut tell)?;
+        }
+        let done = saving.take().map_or(Ok(()), Saving::finish);
+        self.go_on(done, &mut saving, &mut tell)?;
         passes.log();
         tell(Event::End(&run)).here()?;
         Ok(run)
+    }
+
+    /// After an attempt to save a checkpoint that failed: errors, or goes on without checkpoints.
+    #[track_caller]
+    fn go_on(
+        &self,
+        done: Result<()>,
+        saving: &mut Option<Saving>,
+        tell: &mut dyn FnMut(Event<'_>) -> Result<()>,
+    ) -> Result<()> {
+        match done {
+            Err(error) if self.checkpoints_may_fail => {
+                *saving = None;
+                tell(Event::Unsaved { error: &error })
+            }
+            done => done,
+        }
     }
 
     fn report(&self, progress: &Progress, run: &Run, validation: Option<crate::Evaluation>) -> EpochReport {

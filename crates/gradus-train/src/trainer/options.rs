@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use gradus_file::{Disk, Os};
 use gradus_nn::{Schedule, StateDict};
@@ -57,6 +58,9 @@ pub struct Trainer {
     pub(super) folder: Option<PathBuf>,
     pub(super) resumes: bool,
     pub(super) save_every: Option<u64>,
+    pub(super) save_interval: Option<Duration>,
+    pub(super) save_epochs: bool,
+    pub(super) checkpoints_may_fail: bool,
     pub(super) keep: usize,
     pub(super) config: BTreeMap<String, String>,
     pub(super) states: Vec<OwnState>,
@@ -101,6 +105,9 @@ impl Trainer {
             folder: None,
             resumes: false,
             save_every: None,
+            save_interval: None,
+            save_epochs: true,
+            checkpoints_may_fail: false,
             keep: 2,
             config: BTreeMap::new(),
             states: Vec::new(),
@@ -208,6 +215,28 @@ impl Trainer {
         }
         self.save_every = Some(steps);
         Ok(self)
+    }
+
+    /// Saves a checkpoint also after the first step that ends when this much time has passed since the last one. A
+    /// checkpoint that would slow the run down is skipped.
+    pub fn save_interval(mut self, interval: Duration) -> Self {
+        self.save_interval = Some(interval);
+        self
+    }
+
+    /// Sets whether a checkpoint is saved after each epoch, which is the default. Without them, checkpoints are those of
+    /// [`save_every`](Trainer::save_every) and [`save_interval`](Trainer::save_interval), and one when the run
+    /// ends or is [stopped](Trainer::stop_when). For runs of many short epochs.
+    pub fn save_epochs(mut self, on: bool) -> Self {
+        self.save_epochs = on;
+        self
+    }
+
+    /// Lets the run go on without further checkpoints if one cannot be saved, for example because the disk is full. By
+    /// default, this ends the run. Loggers are told with [`Event::Unsaved`](crate::Event::Unsaved).
+    pub fn checkpoints_may_fail(mut self) -> Self {
+        self.checkpoints_may_fail = true;
+        self
     }
 
     /// Sets how many of the newest checkpoints are kept in addition to the best one; at least 1, and 2 by default.
