@@ -265,7 +265,10 @@ mod tests {
             ("\nepochs = = 3\n", &["line 2"]),
             ("command = \"train images\"\n", &["line 1", "train images", "train digits"]),
             ("config = \"b.toml\"\n", &["line 1", "no option `config`"]),
-            ("epochs = 3\n[network]\nclasses = 2\n[result]\ncv_r2_std = 1\nepochs = 50\n", &["line 6", "move `epochs`"]),
+            (
+                "epochs = 3\n[network]\nclasses = 2\n[result]\ncv_r2_std = 1\nepochs = 50\n",
+                &["line 6", "move `epochs`"],
+            ),
             ("[network]\nepoch = 50\n", &["line 2", "`epoch`", "[network]"]),
             ("network = 1\n", &["line 1", "`network`"]),
             ("[options]\nx = 1\n", &["line 1", "no option `options`"]),

@@ -105,6 +105,9 @@ impl Logger for Progress {
                 complain(&format!("going on from step {step}, in epoch {epoch}"));
                 self.done = run.samples;
             }
+            Event::Unsaved { error } => {
+                complain(&format!("note: the training goes on, but its state is not saved: {}", error.message()));
+            }
             Event::EpochEnd(epoch) if self.bar.is_none() && self.is_due(epoch.epoch) => {
                 let accuracy = epoch.accuracy.map(|a| format!("  accuracy {:5.2} %", a * 100.0)).unwrap_or_default();
                 let validation = epoch.validation.map(|v| format!("  validation {:.4}", v.loss)).unwrap_or_default();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{gradus, last_json, snapshot, succeed, text};
+use support::{gradus, has_checkpoint, last_json, snapshot, succeed, text};
 
 const FILES: [&str; 5] = ["config.toml", "example.png", "metrics.csv", "model.safetensors", "report.html"];
 
@@ -80,7 +80,9 @@ fn ctrl_c_and_sigterm_save_what_was_trained() {
         let (code, stdout, stderr) = running.end();
         assert_eq!(code, Some(0), "{signal}\n{stdout}\n{stderr}");
         assert_eq!(last_json(&stdout)["interrupted"].as_bool(), Some(true));
-        assert_eq!(names(&out), FILES);
+        // Beside the files there is the state to go on from, with the command that does so.
+        assert_eq!(names(&out), [&["checkpoints"], &FILES[..]].concat());
+        assert!(stdout.contains("--resume --out") && has_checkpoint(&out), "{stdout}");
         assert!(fs::read_to_string(out.join("config.toml")).unwrap().contains("interrupted = true"));
     }
 }

@@ -165,6 +165,10 @@ fn a_run_that_is_killed_goes_on_to_the_same_bits_and_only_with_the_same_options(
     refused(&format!("{resume} --seed 9"), &["seed was", "9"]);
     refused(&format!("{resume} --model ft-transformer"), &["model was"]);
     refused(&line("killed"), &["not empty", "--resume"]);
+    // The same columns, rows and classes, with another number.
+    fs::write(dir.path().join("a.csv"), animals(90).replacen(",4.10,", ",4.20,", 1)).unwrap();
+    refused(&resume, &["fingerprint of the data was"]);
+    fs::write(dir.path().join("a.csv"), animals(90)).unwrap();
     refused(&format!("{} --resume", line("whole")), &["not empty", "no state of an unfinished run"]);
     let output = command(dir.path(), &resume).output().unwrap();
     assert!(output.status.success() && text(&output).1.contains("going on from step"), "{output:?}");

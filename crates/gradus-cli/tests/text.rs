@@ -132,6 +132,19 @@ fn a_stopped_run_goes_on_to_the_same_bits() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!dir.join("parts/model.safetensors").exists(), "the run ended before it was killed");
+    // A text of the same characters and length is another text.
+    fs::write(dir.join("text.txt"), VERSE.repeat(30).replacen("jugs", "gujs", 1)).unwrap();
+    let resumed = gradus().current_dir(dir).args(format!("{line} --out parts --resume").split(' ')).output().unwrap();
+    assert!(text(&resumed).1.contains("fingerprint of the data was"), "{resumed:?}");
+    fs::write(dir.join("text.txt"), VERSE.repeat(30)).unwrap();
+    // A run that replaces another one leaves none of its states.
+    fs::create_dir_all(dir.join("forced/checkpoints")).unwrap();
+    for entry in fs::read_dir(dir.join("parts/checkpoints")).unwrap().flatten() {
+        fs::copy(entry.path(), dir.join("forced/checkpoints").join(entry.file_name())).unwrap();
+    }
+    assert!(has_checkpoint(&dir.join("forced")));
+    run(dir, &format!("{SMALL} --epochs 1 --force --out forced"));
+    assert!(!dir.join("forced/checkpoints").exists());
     let resumed = gradus().current_dir(dir).args(format!("{line} --out parts --resume").split(' ')).output().unwrap();
     assert!(resumed.status.success() && text(&resumed).1.contains("going on from step"), "{resumed:?}");
     let weights = |name: &str| fs::read(dir.join(name).join("model.safetensors")).unwrap();

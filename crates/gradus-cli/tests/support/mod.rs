@@ -52,9 +52,8 @@ pub(crate) fn snapshot(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// Whether a run has saved a state from which it could go on.
 pub(crate) fn has_checkpoint(run: &Path) -> bool {
     let is_complete = |name: &str| name.starts_with("checkpoint-") && name.ends_with(".json");
-    fs::read_dir(run.join("checkpoints")).is_ok_and(|all| {
-        all.flatten().any(|entry| entry.file_name().to_str().is_some_and(is_complete))
-    })
+    fs::read_dir(run.join("checkpoints"))
+        .is_ok_and(|all| all.flatten().any(|entry| entry.file_name().to_str().is_some_and(is_complete)))
 }
 
 /// The contents of an IDX file of bytes.

@@ -11,14 +11,8 @@ pub(super) const MOST_BYTES: usize = 8192;
 
 /// The keys of `[network]`, and those of `[result]` that are no metrics.
 const NETWORK: &[&str] = &["input", "classes", "features", "outputs", "vocabulary", "parameters"];
-const RESULT: &[&str] = &[
-    "epochs_done",
-    "interrupted",
-    "training_samples",
-    "test_samples",
-    "training_tokens",
-    "validation_tokens",
-];
+const RESULT: &[&str] =
+    &["epochs_done", "interrupted", "training_samples", "test_samples", "training_tokens", "validation_tokens"];
 
 /// The keys of metrics, without what they were measured on.
 const METRICS: &[&str] = &["loss", "accuracy", "f1", "auc", "mae", "rmse", "r2", "perplexity", "bits_per_byte"];

@@ -9,6 +9,7 @@ use gradus::tasks::digits::{Cnn, Spec, to_png};
 use toml::Value;
 
 use super::examples::{EXAMPLE_COUNT, captioned, worst_and_random};
+use super::fingerprint::Fingerprint;
 use super::job::{Job, Metric, Results, Settings};
 use super::run::train;
 use super::session::Session;
@@ -48,7 +49,8 @@ pub(super) fn run(args: &DigitsArgs) -> Result<()> {
 
     let epochs = if args.data.is_none() { EPOCHS.0 } else { EPOCHS.1 };
     let data = args.data.iter().map(|folder| ("data", Value::from(folder.display().to_string()))).collect();
-    let settings = Settings::new("digits", &args.options, (epochs, 64, 0.003), data);
+    let mut settings = Settings::new("digits", &args.options, (epochs, 64, 0.003), data);
+    settings.data = fingerprint(&images)?;
     let model = Cnn::new(spec, &device, settings.seed)?;
     let parameters = model.num_parameters();
     let config = AdamConfig { lr: settings.lr, weight_decay: 0.01, ..Default::default() };
@@ -87,6 +89,16 @@ pub(super) fn run(args: &DigitsArgs) -> Result<()> {
         intro,
     };
     train(&session, job, |model, _| judge(args, model, &images, &test, spec, &device))
+}
+
+fn fingerprint(images: &Part) -> Result<u64> {
+    let mut print = Fingerprint::new();
+    for at in 0..images.len() {
+        let (image, label) = images.get(at)?;
+        print.add(label as u64);
+        image.pixels().iter().for_each(|pixel| print.add(u64::from(pixel.to_bits())));
+    }
+    Ok(print.value())
 }
 
 /// Tests the network on the held-out images.

@@ -19,6 +19,10 @@ pub(super) struct Settings {
     pub(super) seed: u64,
     /// The options as `config.toml` lists them.
     pub(super) options: Vec<(&'static str, Value)>,
+    /// A [hash](super::fingerprint::Fingerprint) of the training data: a run goes on only with the same data.
+    pub(super) data: u64,
+    /// Whether `--resume` can go on with the run.
+    pub(super) resumes: bool,
 }
 
 impl Settings {
@@ -42,7 +46,7 @@ impl Settings {
             ("lr", Value::from(lr)),
             ("device", Value::from(options.common.device.clone())),
         ]);
-        Settings { task, epochs, batch_size, lr, seed: options.seed, options: all }
+        Settings { task, epochs, batch_size, lr, seed: options.seed, options: all, data: 0, resumes: true }
     }
 }
 
@@ -62,7 +66,8 @@ pub(super) struct Job<'a, M, D: Dataset, T> {
     pub(super) files: Vec<(&'static str, Vec<u8>, String)>,
     /// The most bytes that the pictures and texts of the report take.
     pub(super) report_bytes: usize,
-    /// Whether the state is saved after each epoch even without `--resume`: for tasks whose runs are long.
+    /// Whether the state is saved after each epoch even without `--resume`, and not only from time to time: for tasks
+    /// whose epochs are long.
     pub(super) keeps_checkpoints: bool,
     /// The word for a sample in the progress line, such as `img`.
     pub(super) unit: &'static str,

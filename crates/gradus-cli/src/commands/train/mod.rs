@@ -4,6 +4,7 @@
 mod config;
 mod digits;
 mod examples;
+mod fingerprint;
 mod folds;
 mod images;
 mod job;

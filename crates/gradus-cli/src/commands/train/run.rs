@@ -1,14 +1,16 @@
 //! [`train`]: the run that all tasks share.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gradus::prelude::*;
 use gradus::tasks;
 use gradus::train::{CsvLogger, Logger, Run, StagedFiles, StepCurves, rescue};
 
 use super::config::{self, Config};
-use super::job::{Job, Results};
-use super::session::{CHECKPOINTS, CONFIG, METRICS, MODEL, REPORT, Session};
+use super::fingerprint::Fingerprint;
+use super::job::{Job, Results, Settings};
+use super::session::{CHECKPOINTS, CONFIG, METRICS, MODEL, REPORT, Session, has_state};
 use super::{report, trial};
 use crate::output::{complain, say, thousands};
 use crate::progress::Progress;
@@ -18,10 +20,22 @@ use crate::progress::Progress;
 const ROW_BYTES: usize = 128;
 const MOST_ROWS: usize = 10_000;
 
+/// The time after which the state of a run is saved again.
+const STATE_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The folder with the states of a run, if they are saved.
-fn checkpoints<M, D: Dataset, T>(session: &Session<'_>, job: &Job<'_, M, D, T>) -> Option<PathBuf> {
-    let place = session.place.as_ref()?;
-    (session.options.resume || job.keeps_checkpoints).then(|| place.out.file(CHECKPOINTS))
+fn checkpoints(session: &Session<'_>, settings: &Settings) -> Option<PathBuf> {
+    session.place.as_ref().filter(|_| settings.resumes).map(|place| place.out.file(CHECKPOINTS))
+}
+
+/// What a run that goes on must have been started with: the hashes of its data and of the specification of its model,
+/// which has the names of classes, the vocabulary and the statistics of columns.
+fn fingerprints<M, D: Dataset, T>(job: &Job<'_, M, D, T>) -> Result<[(&'static str, u64); 2]> {
+    let spec = serde_json::to_string(&job.spec);
+    let spec = spec.map_err(|e| Error::new(ErrorKind::Format, "train", "the specification is no JSON").with_source(e));
+    let mut print = Fingerprint::new();
+    print.add_text(&spec?);
+    Ok([("fingerprint of the data", job.settings.data), ("fingerprint of the classes and columns", print.value())])
 }
 
 /// Trains the model of `job`, lets `judge` measure it, and saves and prints everything.
@@ -60,7 +74,7 @@ where
         write(files, &job, [&metrics, &[b' '; config::MOST_BYTES], &page])?;
     }
 
-    let states = checkpoints(session, &job);
+    let states = checkpoints(session, &job.settings);
     let mut trainer = job.trainer.clone().log_grad_norm();
     for (name, value) in &job.settings.options {
         trainer = trainer.config(*name, value);
@@ -75,18 +89,31 @@ where
         if options.force {
             remove(states);
         }
-        trainer = if options.resume { trainer.resume(states) } else { trainer.checkpoints(states) };
+        for (name, value) in fingerprints(&job)? {
+            trainer = trainer.config(name, format!("{value:016x}"));
+        }
+        // States that the user did not ask for must not end a run.
+        trainer = match options.resume {
+            true => trainer.resume(states),
+            false => trainer.checkpoints(states).checkpoints_may_fail(),
+        };
+        trainer = trainer.save_interval(STATE_INTERVAL).save_epochs(options.resume || job.keeps_checkpoints);
     }
     say(&job.intro)?;
     let mut steps = StepCurves::default();
     let loggers: &mut [&mut dyn Logger] = &mut [&mut Progress::new(job.unit), &mut steps];
     let Job { model, optimizer, loader, validation, task, .. } = &mut job;
-    let run = trainer.fit(model, &mut **optimizer, loader, *validation, task, loggers)?;
+    let run = trainer.fit(model, &mut **optimizer, loader, *validation, task, loggers);
+    if !run.as_ref().is_ok_and(|run| run.steps > 0) {
+        states.iter().filter(|states| !has_state(states)).for_each(|states| remove(states));
+    }
+    let run = run?;
     if run.steps == 0 {
         return Err(Error::argument("train", "stopped before the first step; there is nothing to save"));
     }
 
     let diverged = |what: &str| {
+        states.iter().for_each(|states| remove(states));
         let m = format!("the training diverged: {what}, and nothing is saved");
         Err(Error::argument("train", m).help("lower the learning rate (--lr)"))
     };
@@ -134,13 +161,14 @@ where
         say("one step of everything works; nothing is saved (--fast-dev-run)")?;
         return session.say_json(line);
     };
+    // What a stopped run goes on from is kept.
+    let goes_on = run.stopped && states.as_ref().is_some_and(|states| has_state(states));
     let saved = place.interrupt.while_saving(|| {
         let write =
             |files: &mut StagedFiles<'_>| write(files, &job, [metrics.as_bytes(), config.as_bytes(), page.as_bytes()]);
         let written = write(&mut files).and_then(|()| files.publish());
         written.map_err(|e| rescue(e, write))?;
-        // What a stopped run goes on from is kept.
-        states.iter().filter(|_| !run.stopped).for_each(|states| remove(states));
+        states.iter().filter(|_| !goes_on).for_each(|states| remove(states));
         Ok(())
     });
     if let Some(e) = failed {
@@ -162,6 +190,17 @@ where
     let page = [(REPORT, "curves, mistakes and settings on a page for a browser")];
     for (name, what) in common.into_iter().chain(own).chain(page) {
         say(&format!("  {name:<17}  {what}"))?;
+    }
+    if goes_on {
+        let (out, task) = (place.out.path(), job.settings.task);
+        let words = ["train", task, "--config"].map(String::from).into_iter().chain([
+            quoted(&out.join(CONFIG).display().to_string()),
+            "--resume".into(),
+            "--out".into(),
+            quoted(&out.display().to_string()),
+        ]);
+        let words: Vec<String> = words.collect();
+        say(&format!("go on with the training:\n  {} {}", crate::commands::program(), words.join(" ")))?;
     }
     let words = results.next.iter().map(|word| quoted(&word.replace("{out}", &place.out.path().display().to_string())));
     let words: Vec<String> = words.collect();
@@ -213,7 +252,6 @@ mod tests {
 
     use super::*;
     use crate::args::TrainCommand;
-    use crate::commands::train::job::Settings;
     use crate::commands::train::session::Place;
     use crate::interrupt::Interrupt;
 

@@ -1,6 +1,6 @@
 //! [`Session`]: where a run of `gradus train` computes and saves.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gradus::prelude::*;
@@ -8,7 +8,7 @@ use gradus::train::RunFolder;
 
 use crate::args::TrainOptions;
 use crate::interrupt::Interrupt;
-use crate::output::say;
+use crate::output::{complain, say};
 
 /// The files of a run.
 pub(super) const MODEL: &str = "model.safetensors";
@@ -61,8 +61,8 @@ impl<'a> Session<'a> {
     fn open_folder(&self, name: &str) -> Result<RunFolder> {
         let TrainOptions { force, resume, .. } = *self.options;
         if let Some(out) = &self.options.out {
-            let has_state = out.join(CHECKPOINTS).is_dir();
-            let folder = RunFolder::create(out, force || (resume && has_state));
+            let has_state = has_state(&out.join(CHECKPOINTS));
+            let folder = RunFolder::create(out, force || (resume && has_state) || is_bare(out));
             return folder.map_err(|e| match (has_state, resume) {
                 (true, false) => {
                     e.help("it holds an unfinished run: go on with it (--resume), or replace it (--force)")
@@ -72,11 +72,30 @@ impl<'a> Session<'a> {
             });
         }
         let base = PathBuf::from("out").join(name);
-        if force { RunFolder::create(base, true) } else { RunFolder::next_free(base) }
+        if !force && has_state(&base.join(CHECKPOINTS)) {
+            let base = base.display();
+            complain(&format!("note: {base} holds an unfinished run; --resume --out {base} goes on with it"));
+        }
+        if force || is_bare(&base) { RunFolder::create(base, true) } else { RunFolder::next_free(base) }
     }
 
     /// Prints a JSON object as the last line, if the user asked for one.
     pub(super) fn say_json(&self, object: serde_json::Value) -> Result<()> {
         if self.options.common.json { say(&object.to_string()) } else { Ok(()) }
     }
+}
+
+/// Whether the folder of a run's states has one to go on from.
+pub(super) fn has_state(states: &Path) -> bool {
+    let is_state = |name: &str| name.starts_with("checkpoint-") && name.ends_with(".json");
+    let mut names = std::fs::read_dir(states).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.any(|name| name.to_str().is_some_and(is_state))
+}
+
+/// Whether a folder has nothing but what a run leaves that was killed before it saved a state.
+fn is_bare(folder: &Path) -> bool {
+    let states = folder.join(CHECKPOINTS);
+    let mut entries = std::fs::read_dir(folder).into_iter().flatten();
+    let is_left = |name: &std::ffi::OsStr| name == CHECKPOINTS || name == ".gradus-run";
+    states.is_dir() && !has_state(&states) && entries.all(|e| e.is_ok_and(|e| is_left(&e.file_name())))
 }

@@ -10,6 +10,7 @@ use gradus::tasks::{self, Measured};
 use gradus::train::{Example, Examples};
 use toml::Value;
 
+use super::fingerprint::Fingerprint;
 use super::folds::{self, Folds};
 use super::job::{Job, Metric, Results, Settings};
 use super::run::train;
@@ -61,7 +62,10 @@ pub(super) fn run(args: &TabularArgs) -> Result<()> {
             .map(|(train, test)| (train, Some(test)))?,
     };
     let spec = Spec::fit(&training, &args.target, options.clone())?;
-    let settings = settings(args, training.len());
+    let mut settings = settings(args, training.len());
+    // The folds would be trained again.
+    settings.resumes = args.cv.is_none();
+    settings.data = fingerprint(&table);
     let unknown = options.unknown_category;
     let folds = args.cv.map(|k| folds::split(&table, &spec, unknown, k, settings.seed)).transpose()?;
 
@@ -150,6 +154,18 @@ fn settings(args: &TabularArgs, rows: usize) -> Settings {
         own.push(("cv", Value::from(k as i64)));
     }
     Settings::new("tabular", &args.options, (epochs, batch_size, LR), own)
+}
+
+fn fingerprint(table: &Table) -> u64 {
+    let mut print = Fingerprint::new();
+    for column in table.columns() {
+        print.add_text(column.name());
+        match column.numbers() {
+            Ok(numbers) => numbers.iter().for_each(|number| print.add(number.to_bits())),
+            Err(_) => (0..column.len()).for_each(|row| print.add_text(&column.text(row).unwrap_or_default())),
+        }
+    }
+    print.value()
 }
 
 /// The rows to train on, and those to test with.

@@ -1,6 +1,6 @@
 //! `gradus train text`: a language model of the shape of GPT-2 on a text.
 
-use gradus::data::text::TokenWindows;
+use gradus::data::text::{TokenWindows, read_text};
 use gradus::models::{GenerateOptions, Gpt2, Sampling};
 use gradus::prelude::*;
 use gradus::tasks;
@@ -8,6 +8,7 @@ use gradus::tasks::text::{Corpus, Sizes, Spec, loss_metrics, next_token_loss, on
 use gradus::train::{Example, Examples, Run};
 use toml::Value;
 
+use super::fingerprint::Fingerprint;
 use super::job::{Job, Metric, Results, Settings};
 use super::run::train;
 use super::session::Session;
@@ -34,11 +35,16 @@ pub(super) fn run(args: &TextArgs) -> Result<()> {
         );
     }
     let mut session = Session::open(&args.options)?;
-    let corpus = Corpus::read(&args.file, args.tokenizer)?;
     let in_file = |e: Error| e.note(format!("in the file {}", args.file.display()));
+    let text = read_text(&args.file)?;
+    let mut print = Fingerprint::new();
+    print.add_text(&text);
+    let corpus = Corpus::new(&text, args.tokenizer).map_err(in_file)?;
+    drop(text);
     let [training, validation] = corpus.windows(args.context).map_err(in_file)?;
     let sizes = Sizes { layers: args.layers, heads: args.heads, width: args.width, context: args.context };
-    let settings = settings(args);
+    let mut settings = settings(args);
+    settings.data = print.value();
     let device = session.device.clone();
     let mut generator = Generator::new(settings.seed);
     let config = sizes.config(corpus.vocabulary_size(), args.dropout);
