@@ -290,8 +290,12 @@ fn shown_row(table: &Table, target: &str, row: usize) -> String {
     values.collect::<Vec<_>>().join("\n")
 }
 
+/// The number of classes up to which the page shows the whole confusion matrix; above it, it lists mistakes.
+const MATRIX_CLASSES: usize = 32;
+
 /// The most bytes that the confusion matrix and the names of classes take on the page.
 fn most_bytes_of_matrix(spec: &Spec) -> usize {
     let names: usize = spec.classes().iter().map(String::len).sum();
-    100 * spec.classes().len() * spec.classes().len() + 20 * names
+    let shown = spec.classes().len().min(MATRIX_CLASSES);
+    100 * shown * shown + 20 * names
 }
