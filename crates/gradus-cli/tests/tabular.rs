@@ -292,6 +292,7 @@ fn tables_that_changed_since_the_training() {
         ("predict bare", &["bare", ".csv"]),
         ("predict absent.csv", &["absent.csv"]),
         ("predict --invert a.csv", &["--invert", "tabular"]),
+        ("predict --max-memory 1MiB a.csv", &["--max-memory", "tabular"]),
         ("predict --out bare a.csv", &["bare"]),
         ("predict --out none/p.csv a.csv", &["none/p.csv"]),
         ("predict --out p.csv a.csv gone.csv", &["gone.csv"]),

@@ -37,6 +37,10 @@ pub(crate) fn run(args: &PredictArgs) -> Result<()> {
         let e = Error::argument("predict", format!("--invert with a model of the task {:?}", model.task()));
         return Err(e.help("only models of `train digits` read pictures in this way; leave --invert out"));
     }
+    if args.max_memory.is_some() && matches!(model, Model::Tabular(_) | Model::Text(_)) {
+        let e = Error::argument("predict", format!("--max-memory with a model of the task {:?}", model.task()));
+        return Err(e.help("it limits the memory for reading a picture; leave --max-memory out"));
+    }
     let (predictions, classes): (Vec<Prediction>, Vec<String>) = match &model {
         Model::Digits(digits) => (pictures(digits, args)?, digits.classes().to_vec()),
         Model::Tabular(tabular) => {
