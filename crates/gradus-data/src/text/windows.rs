@@ -62,8 +62,15 @@ impl TokenWindows {
     /// The sections of a list in memory. Errors if `length` or `stride` is 0, or if there are not `length + 1` tokens.
     #[track_caller]
     pub fn new(tokens: Vec<i64>, length: usize, stride: usize) -> Result<Self> {
+        Self::shared(Arc::new(tokens), length, stride)
+    }
+
+    /// The sections of tokens that others use as well, without a copy. The errors are those of
+    /// [`new`](TokenWindows::new).
+    #[track_caller]
+    pub fn shared(tokens: Arc<Vec<i64>>, length: usize, stride: usize) -> Result<Self> {
         let count = tokens.len();
-        Self::of(Tokens::Memory(Arc::new(tokens)), count, length, stride)
+        Self::of(Tokens::Memory(tokens), count, length, stride)
     }
 
     /// The sections of a file, each of which is read when it is requested. The file consists of tokens only, in

@@ -19,7 +19,7 @@ pub struct Corpus {
     vocabulary: Vocabulary,
     tokenizer: Box<dyn Tokenizer>,
     /// Those of training and validation.
-    tokens: [Vec<i64>; 2],
+    tokens: [Arc<Vec<i64>>; 2],
     /// The text for validation.
     held_out: String,
     start: String,
@@ -54,7 +54,7 @@ impl Corpus {
         let (training, held_out) = text.split_at(text.floor_char_boundary(text.len() - text.len() / HELD_OUT));
         let vocabulary = Vocabulary::learn(tokens, text, training)?;
         let tokenizer = vocabulary.tokenizer()?;
-        let tokens = [tokenizer.encode(training)?, tokenizer.encode(held_out)?];
+        let tokens = [Arc::new(tokenizer.encode(training)?), Arc::new(tokenizer.encode(held_out)?)];
         let start = if text.contains('\n') { '\n' } else { first }.to_string();
         Ok(Corpus { vocabulary, tokenizer, tokens, held_out: held_out.to_owned(), start, bytes: text.len() })
     }
@@ -115,8 +115,8 @@ impl Corpus {
             }
         }
         let [training, validation] = &self.tokens;
-        let training = TokenWindows::new(training.clone(), context, 1)?;
-        Ok([training, TokenWindows::new(validation.clone(), context, context)?])
+        let training = TokenWindows::shared(training.clone(), context, 1)?;
+        Ok([training, TokenWindows::shared(validation.clone(), context, context)?])
     }
 }
 
