@@ -50,12 +50,10 @@ impl Tabular {
     /// The network with the weights of `state`, ready to predict.
     #[track_caller]
     pub(crate) fn from_state(spec: Spec, state: &StateDict, device: &Device) -> Result<Tabular> {
-        let mut network = Network::new(&spec, device, 0)?;
-        network.load_state_dict(state, Strict::Yes).map_err(|e| {
-            e.help(
-                "the file was changed, or made by another version; give a model.safetensors of `gradus train tabular`",
-            )
-        })?;
+        let help =
+            "the file was changed, or made by another version; give a model.safetensors of `gradus train tabular`";
+        let mut network = Network::empty(&spec, state, device).map_err(|e| e.help(help))?;
+        network.load_state_dict(state, Strict::Yes).map_err(|e| e.help(help))?;
         network.eval();
         Ok(Tabular { spec, network, device: device.clone() })
     }

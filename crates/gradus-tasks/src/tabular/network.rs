@@ -1,8 +1,8 @@
 //! [`Network`]: the networks for tables.
 
 use gradus_nn::layers::*;
-use gradus_nn::{Forward, Init, Module, Parameter};
-use gradus_tensor::{DType, Device, Generator, Here, Result, Tensor};
+use gradus_nn::{Forward, Init, Module, Parameter, StateDict};
+use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Here, Result, Tensor};
 
 use super::design::Design;
 use super::spec::Spec;
@@ -23,17 +23,36 @@ impl Network {
     /// features or layers.
     #[track_caller]
     pub fn new(spec: &Spec, device: &Device, seed: u64) -> Result<Network> {
-        spec.check()?;
         let base = Generator::new(seed);
         let (mut weights, mut masks) = (base.fork(1), base.fork(2));
-        let init = &mut Init::new(DType::F32, device, &mut weights);
+        Network::build(spec, &mut Init::new(DType::F32, device, &mut weights), &mut masks)
+    }
+
+    /// The network of `spec` with zeros, into which a state is loaded next. Errors if the state has fewer weights than
+    /// the network, so that a damaged file does not allocate more than it holds.
+    #[track_caller]
+    pub(super) fn empty(spec: &Spec, state: &StateDict, device: &Device) -> Result<Network> {
+        spec.check()?;
+        let (has, needs) = (state.iter().map(|(_, tensor)| tensor.numel() as u128).sum(), weights(spec));
+        if needs > has {
+            let m = format!("the file has {has} weights, and its network {needs}");
+            return Err(Error::new(ErrorKind::Format, "load", m));
+        }
+        let mut generator = Generator::new(0);
+        let mut masks = generator.fork(2);
+        Network::build(spec, &mut Init::new(DType::F32, device, &mut generator).skip(), &mut masks)
+    }
+
+    #[track_caller]
+    fn build(spec: &Spec, init: &mut Init<'_>, masks: &mut Generator) -> Result<Network> {
+        spec.check()?;
         let (numbers, categories) = spec.widths();
         match &spec.design {
             Design::Mlp { hidden, dropout } => {
                 let mut body = Sequential::new();
                 let mut width = numbers;
                 for &next in hidden {
-                    body = body.add(Linear::new(width, next, init)?).add(Relu).add(Dropout::new(*dropout, &mut masks)?);
+                    body = body.add(Linear::new(width, next, init)?).add(Relu).add(Dropout::new(*dropout, masks)?);
                     width = next;
                 }
                 Ok(Network::Mlp(Mlp { body, head: Linear::new(width, spec.outputs(), init)? }))
@@ -63,6 +82,31 @@ impl Network {
                     head: Linear::new(*width, spec.outputs(), init)?,
                 }))
             }
+        }
+    }
+}
+
+/// The number of weights of the network of `spec`, whose sizes are within the limits of [`Spec::check`].
+fn weights(spec: &Spec) -> u128 {
+    let (numbers, categories) = spec.widths();
+    let linear = |inputs: u128, outputs: u128| (inputs + 1) * outputs;
+    let (numbers, outputs) = (numbers as u128, spec.outputs() as u128);
+    match &spec.design {
+        Design::Mlp { hidden, .. } => {
+            let (mut all, mut width) = (0, numbers);
+            for &next in hidden {
+                all += linear(width, next as u128);
+                width = next as u128;
+            }
+            all + linear(width, outputs)
+        }
+        Design::FtTransformer { width, layers, .. } => {
+            let width = *width as u128;
+            let tables = width * categories.iter().map(|&count| count as u128).sum::<u128>();
+            let tokens = (2 * numbers + categories.len() as u128 + 1) * width;
+            // Attention (query, key, value, and their projection), the two linear layers, and two norms.
+            let layer = 4 * linear(width, width) + linear(width, 2 * width) + linear(2 * width, width) + 4 * width;
+            tables + tokens + *layers as u128 * layer + 2 * width + linear(width, outputs)
         }
     }
 }
@@ -120,5 +164,37 @@ impl Forward for FtTransformer {
         let class = self.class_token.tensor().expand([rows, 1, width])?;
         let encoded = self.encoder.run(&Tensor::cat(&[&class, &columns], 1)?, Masks::default())?;
         self.head.forward(&encoded.select(1, 0)?.relu()?).here()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gradus_cpu::CpuBackend;
+    use gradus_data::{CsvOptions, Table};
+
+    use super::*;
+    use crate::tabular::Options;
+
+    #[test]
+    fn a_file_with_fewer_weights_than_its_network_is_refused_before_anything_is_allocated() {
+        let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
+        let text = b"mass,sex,kind\n1,f,cat\n30,m,wolf\n2,m,cow\n35,f,wolf\n";
+        let table = Table::from_csv(text, "pets.csv", &CsvOptions::default()).unwrap();
+        for design in [Design::mlp(), Design::ft_transformer()] {
+            let options = Options { design, ..Options::default() };
+            let mut spec = Spec::fit(&table, "kind", options).unwrap();
+            let network = Network::new(&spec, &device, 0).unwrap();
+            let state = network.state_dict().unwrap();
+            assert_eq!(weights(&spec), network.num_parameters() as u128, "{:?}", spec.design);
+            Network::empty(&spec, &state, &device).unwrap();
+            match &mut spec.design {
+                Design::Mlp { hidden, .. } => *hidden = vec![1 << 14; 256],
+                Design::FtTransformer { width, layers, .. } => (*width, *layers) = (1 << 14, 256),
+            }
+            let e = Network::empty(&spec, &state, &device).err().unwrap();
+            assert!(e.to_string().contains("weights"), "{e}");
+        }
     }
 }

@@ -80,10 +80,10 @@ impl Text {
         // The sizes are compared with the weights first, so that those of a damaged file do not allocate more than it
         // holds.
         let shape = |name: &str| state.get(name).map(Tensor::shape);
-        let last = config.n_layer.checked_sub(1).map(|i| format!("transformer.h.{i}.ln_1.weight"));
+        let has_layer = |i: usize| shape(&format!("transformer.h.{i}.ln_1.weight")) == Some(&[config.n_embd]);
         let is_there = shape("transformer.wte.weight") == Some(&[config.vocab_size, config.n_embd])
             && shape("transformer.wpe.weight") == Some(&[config.n_positions, config.n_embd])
-            && last.is_none_or(|name| shape(&name) == Some(&[config.n_embd]));
+            && (0..config.n_layer).all(has_layer);
         if !is_there {
             let Sizes { layers, width, context, .. } = spec.sizes;
             let m = format!(
