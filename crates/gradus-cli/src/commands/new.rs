@@ -46,7 +46,9 @@ pub(crate) fn run(args: &NewArgs) -> Result<()> {
 fn check(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let is_plain = name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(allowed);
-    let is_taken = matches!(name, "gradus" | "test" | "core" | "std" | "alloc" | "proc-macro" | "proc_macro");
+    // The last four are folders that cargo makes in `target`.
+    let taken = "gradus test core std alloc proc-macro proc_macro build deps examples incremental";
+    let is_taken = taken.split(' ').any(|word| word == name);
     if is_plain && !is_taken && name.len() <= 64 && !is_keyword(name) {
         return Ok(());
     }
@@ -115,7 +117,22 @@ mod tests {
 
     #[test]
     fn names_that_cargo_refuses_are_refused() {
-        for name in ["", "9lives", "a b", "fn", "test", "gradus", "é", "-a", "a/b", "a.b"] {
+        for name in [
+            "",
+            "9lives",
+            "a b",
+            "fn",
+            "test",
+            "gradus",
+            "build",
+            "deps",
+            "examples",
+            "incremental",
+            "é",
+            "-a",
+            "a/b",
+            "a.b",
+        ] {
             assert!(check(name).is_err(), "{name:?}");
         }
         for name in ["a", "my-project", "Net_2"] {
