@@ -33,6 +33,10 @@ impl Metric {
             large if large >= 1e6 => format!("{:.4e}", self.value),
             large if large >= 100.0 => format!("{:.1}", self.value),
             small if small < 1e-3 && small > 0.0 => format!("{:.4e}", self.value),
+            small if small < 1.0 && small > 0.0 => {
+                let zeros = -(small.log10().floor() as i64);
+                format!("{:.*}", (3 + zeros).clamp(4, 6) as usize, self.value)
+            }
             _ => format!("{:.4}", self.value),
         }
     }
@@ -44,8 +48,9 @@ mod tests {
 
     #[test]
     fn numbers_are_shown_with_the_digits_that_matter() {
-        let shown = [0.0, 0.5, 12.34567, 1234.5678, 1.5e7, 2e-5].map(|v| Metric::number("", "", v).shown());
-        assert_eq!(shown, ["0.0000", "0.5000", "12.3457", "1234.6", "1.5000e7", "2.0000e-5"]);
+        let shown = [0.0, 0.5, 0.00123, -0.0456789, 12.34567, 1234.5678, 1.5e7, 2e-5]
+            .map(|v| Metric::number("", "", v).shown());
+        assert_eq!(shown, ["0.0000", "0.5000", "0.001230", "-0.04568", "12.3457", "1234.6", "1.5000e7", "2.0000e-5"]);
         assert_eq!(Metric::share("", "", 0.985).shown(), "98.50 %");
     }
 }

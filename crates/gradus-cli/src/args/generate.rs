@@ -15,7 +15,8 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) model: PathBuf,
 
-    /// The text to write on from; without it the model begins a new line
+    /// The text to write on from; without it the model begins a new line or, if its text had none, with the first
+    /// character of that text
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) prompt: Option<String>,
 
