@@ -61,7 +61,11 @@ fn classes_are_learnt_and_predicted_from_the_model_file_alone() {
     assert_eq!(names, ["file", "row", "prediction", "probability", "p_cat", "p_hen", "p_wolf"]);
     let predicted: Vec<String> = (0..9).map(|row| written.column("prediction").unwrap().text(row).unwrap()).collect();
     assert_eq!(predicted, ["cat", "wolf", "hen", "cat", "wolf", "hen", "cat", "wolf", "hen"]);
-    let out = succeed(&mut command(dir.path(), "evaluate --model m.safetensors animals.csv --json"));
+    // The file of an earlier call is no input of the next, and the folder of a run stands for its model.
+    fs::copy(dir.path().join("p.csv"), dir.path().join("new/p.csv")).unwrap();
+    succeed(&mut command(dir.path(), "predict --model out/animals new --out new/p.csv"));
+    assert_eq!(fs::read(dir.path().join("p.csv")).unwrap(), fs::read(dir.path().join("new/p.csv")).unwrap());
+    let out = succeed(&mut command(dir.path(), "evaluate --model out/animals animals.csv --json"));
     assert_eq!(last_json(&out)["accuracy"].as_f64(), Some(1.0));
 
     // Three lines of Rust do the same.
@@ -292,6 +296,7 @@ fn tables_that_changed_since_the_training() {
         ("predict bare", &["bare", ".csv"]),
         ("predict absent.csv", &["absent.csv"]),
         ("predict --invert a.csv", &["--invert", "tabular"]),
+        ("predict --out a.csv a.csv", &["a.csv is an input"]),
         ("predict --max-memory 1MiB a.csv", &["--max-memory", "tabular"]),
         ("predict --out bare a.csv", &["bare"]),
         ("predict --out none/p.csv a.csv", &["none/p.csv"]),

@@ -206,7 +206,7 @@ fn bad_texts_models_and_prompts() {
         ("generate --model run --prompt ''", &["the prompt is empty"]),
         (&format!("generate --model run --prompt {long}"), &["the prompt has 33 tokens; the model sees 32 at once"]),
         ("generate --model digits --prompt 1", &["digits", "a model of the task digits", "`gradus train text`"]),
-        ("predict --model run/model.safetensors text.txt", &["\"text\""]),
+        ("predict --model run text.txt", &["\"text\"", "`gradus generate`"]),
         (
             "evaluate --model run/model.safetensors zoo.txt",
             &["byte 0: 'z' is none of the", "in the text to evaluate on"],

@@ -20,8 +20,8 @@ width to height; then the picture is resized to the input's size, bilinearly, av
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PredictArgs {
-    /// The model.safetensors of a training run; nothing else is needed
-    #[arg(long, value_name = "FILE")]
+    /// The model.safetensors of a training run, or the folder with it; nothing else is needed
+    #[arg(long, value_name = "PATH")]
     pub(crate) model: PathBuf,
 
     /// PNG or JPEG pictures, CSV files, or folders of them
@@ -51,8 +51,8 @@ which val is taken; for `train tabular` a CSV file with the target column; for `
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct EvaluateArgs {
-    /// The model.safetensors of a training run; nothing else is needed
-    #[arg(long, value_name = "FILE")]
+    /// The model.safetensors of a training run, or the folder with it; nothing else is needed
+    #[arg(long, value_name = "PATH")]
     pub(crate) model: PathBuf,
 
     /// The data, with the right answers

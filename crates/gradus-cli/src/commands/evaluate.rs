@@ -11,7 +11,7 @@ use crate::output::{matrix, say, thousands};
 /// Prints the metrics of a model on the data.
 pub(crate) fn run(args: &EvaluateArgs) -> Result<()> {
     let device = super::open(&args.common.device, args.common.threads)?;
-    let model = tasks::load(&args.model, &device)?;
+    let model = tasks::load(super::model_file(&args.model), &device)?;
     let (measured, classes): (Measured, Vec<String>) = match &model {
         Model::Digits(digits) => {
             let part = if idx::Part::Test.is_in(&args.data) { idx::Part::Test } else { idx::Part::Train };

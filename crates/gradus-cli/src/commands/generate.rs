@@ -10,13 +10,10 @@ use gradus::tasks::{self, Model};
 use crate::args::GenerateArgs;
 use crate::output::say;
 
-/// The name of the model in the folder of a run.
-const MODEL: &str = "model.safetensors";
-
 /// Prints the prompt, and each token as soon as it is drawn.
 pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
     let device = super::open(&args.common.device, args.common.threads)?;
-    let path = if args.model.is_dir() { args.model.join(MODEL) } else { args.model.clone() };
+    let path = super::model_file(&args.model);
     let model = tasks::load(&path, &device)?;
     let task = model.task();
     let Model::Text(mut text) = model else {

@@ -29,6 +29,19 @@ pub(super) fn files(inputs: &[PathBuf], ends: &[&str]) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
+/// [`files`] without the file `out`, which a folder has from an earlier call. Errors if `out` itself is an input.
+pub(super) fn files_without(inputs: &[PathBuf], ends: &[&str], out: Option<&Path>) -> Result<Vec<PathBuf>> {
+    let Some(out) = out.and_then(|out| out.canonicalize().ok()) else { return files(inputs, ends) };
+    let is_out = |path: &PathBuf| path.canonicalize().is_ok_and(|path| path == out);
+    if let Some(input) = inputs.iter().find(|input| is_out(input)) {
+        let m = format!("{} is an input and would be replaced by the predictions", input.display());
+        return Err(Error::argument("predict", m).help("name another file for the predictions (--out)"));
+    }
+    let mut all = files(inputs, ends)?;
+    all.retain(|path| !is_out(path));
+    Ok(all)
+}
+
 /// Appends the files in a folder. `seen` has the folders that were visited: a link may lead back to one of them.
 fn collect(folder: &Path, ends: &[&str], all: &mut Vec<PathBuf>, seen: &mut BTreeSet<PathBuf>) -> Result<()> {
     let failed = |e| Error::io("predict", folder.display(), e).help("name files and folders that can be read");

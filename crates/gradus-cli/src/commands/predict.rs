@@ -8,7 +8,7 @@ use gradus::tasks::digits::{Digits, PictureOptions, has_bright_border};
 use gradus::tasks::{self, Answer, Model};
 use gradus::train::{check_file, write_file};
 
-use super::inputs::{CSV, PICTURES, files};
+use super::inputs::{CSV, PICTURES, files, files_without};
 use crate::args::PredictArgs;
 use crate::output::{complain, say, thousands};
 
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<()> {
     if let Some(out) = &args.out {
         check_file(out)?;
     }
-    let model = tasks::load(&args.model, &device)?;
+    let model = tasks::load(super::model_file(&args.model), &device)?;
     if args.invert && !matches!(model, Model::Digits(_)) {
         let e = Error::argument("predict", format!("--invert with a model of the task {:?}", model.task()));
         return Err(e.help("only models of `train digits` read pictures in this way; leave --invert out"));
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<()> {
         Model::Digits(digits) => (pictures(digits, args)?, digits.classes().to_vec()),
         Model::Tabular(tabular) => {
             let mut all = Vec::new();
-            for file in files(&args.inputs, CSV)? {
+            for file in files_without(&args.inputs, CSV, args.out.as_deref())? {
                 let answers = tabular.predict(&tabular.read(&file)?)?;
                 let numbered = answers.into_iter().enumerate();
                 all.extend(numbered.map(|(row, answer)| Prediction { file: file.clone(), row: Some(row + 1), answer }));

@@ -7,11 +7,11 @@ use gradus::prelude::*;
 use gradus::train::RunFolder;
 
 use crate::args::TrainOptions;
+pub(super) use crate::commands::MODEL;
 use crate::interrupt::Interrupt;
 use crate::output::{complain, say};
 
-/// The files of a run.
-pub(super) const MODEL: &str = "model.safetensors";
+/// The files of a run, beside the model.
 pub(super) const METRICS: &str = "metrics.csv";
 pub(super) const CONFIG: &str = "config.toml";
 pub(super) const REPORT: &str = "report.html";
