@@ -31,7 +31,8 @@ pub(crate) struct TrainOptions {
     #[arg(long, conflicts_with = "resume")]
     pub(crate) force: bool,
 
-    /// Save the state of the run in --out after each epoch, and go on from the state that is there, if any
+    /// Go on from the state that a run has saved in --out, if any; states are saved after each epoch, and at least every
+    /// ten seconds or so, as they are without this option
     #[arg(long)]
     pub(crate) resume: bool,
 

@@ -16,8 +16,8 @@ Defaults: --epochs 5, --batch-size 16 (sections of --context tokens), --lr 0.002
 
   gradus train text FILE --layers 6 --heads 6 --width 384 --context 256 --dropout 0.2 --lr 0.001
 
-The state of the run is saved after each epoch; --resume --out DIR goes on with a run that was stopped. `gradus generate`
-writes with the model. The same seed gives the same bits, for any number of threads.";
+The state of the run is saved after each epoch and within long ones; --resume --out DIR goes on with a run that was
+stopped. `gradus generate` writes with the model. The same seed gives the same bits, for any number of threads.";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct TextArgs {
