@@ -7,10 +7,10 @@ use gradus::prelude::*;
 use gradus::tasks::tabular::{Goal, Options, Spec, measure};
 use gradus::train::ConfusionMatrix;
 
+use super::held_out::testable;
 use super::job::{Metric, Settings};
 use super::session::Session;
 use super::table_fit::fit;
-use super::tabular::testable;
 use crate::output::{complain, say};
 
 /// The results of all folds.

@@ -6,6 +6,7 @@ mod digits;
 mod examples;
 mod fingerprint;
 mod folds;
+mod held_out;
 mod images;
 mod job;
 mod report;
