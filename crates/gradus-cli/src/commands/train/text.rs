@@ -73,7 +73,7 @@ pub(super) fn run(args: &TextArgs) -> Result<()> {
     );
     let spec = Spec { sizes, tokenizer: corpus.vocabulary().clone(), start: corpus.start().to_owned() };
     let job = Job {
-        trainer: Trainer::new(settings.epochs)?.schedule(schedule).clip_norm(1.0)?,
+        trainer: Trainer::new(settings.epochs)?.schedule(schedule).clip_norm(1.0)?.captured(),
         settings,
         model,
         optimizer: Box::new(optimizer),
