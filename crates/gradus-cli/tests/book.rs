@@ -6,6 +6,8 @@ mod support;
 use std::fs;
 use std::path::Path;
 
+use gradus::image::{SaveOptions, save};
+use gradus::prelude::*;
 use support::{gradus, succeed};
 
 /// What keeps a run short in a test, where the line does not choose it.
@@ -45,6 +47,15 @@ fn the_commands_of_the_page_run() {
     fs::write(dir.join("new.csv"), new).unwrap();
     let story = fs::read_to_string(data.join("kjv.txt")).unwrap();
     fs::write(dir.join("story.txt"), story.chars().take(4000).collect::<String>()).unwrap();
+    let device = Device::cpu().unwrap();
+    for number in 0..10 {
+        let picture = Tensor::full([3, 12, 12], number * 20, DType::U8, &device).unwrap();
+        let name = if number < 5 { format!("photos/dark/{number}.png") } else { format!("photos/light/{number}.jpg") };
+        for name in [name, format!("new-pictures/{number}.png")] {
+            fs::create_dir_all(dir.join(&name).parent().unwrap()).unwrap();
+            save(dir.join(name), &picture, SaveOptions::default()).unwrap();
+        }
+    }
     for file in fences(&page, "toml") {
         let name = file.lines().next().unwrap().strip_prefix("# ").unwrap();
         fs::write(dir.join(name), file).unwrap();
@@ -67,6 +78,7 @@ fn the_commands_of_the_page_run() {
     let there = [
         "predictions.csv",
         "out/penguins/report.html",
+        "out/photos/report.html",
         "out/story/model.safetensors",
         "long-run",
         "reader/src/main.rs",

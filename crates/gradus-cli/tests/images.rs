@@ -21,7 +21,7 @@ fn put(path: &Path, colour: [f32; 3], side: usize, seed: u64) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let d = Device::cpu().unwrap();
     let noise = Tensor::rand([3, side, side], DType::F32, &d, &mut Generator::new(seed)).unwrap();
-    let colour = Tensor::from_vec(colour.to_vec(), [3, 1, 1], &d).unwrap();
+    let colour = Tensor::from_vec(colour, [3, 1, 1], &d).unwrap();
     save(path, &((noise * 0.3).unwrap() + colour).unwrap(), SaveOptions::default()).unwrap();
 }
 

@@ -28,6 +28,7 @@ fn spec(network: Architecture, input: [usize; 3]) -> Spec {
     Spec { network, input, mean, std, classes: ["cat", "dog", "hen"].map(String::from).to_vec() }
 }
 
+/// Takes some seconds: large networks are made.
 #[test]
 fn all_networks_take_small_pictures() {
     let d = device();
@@ -142,7 +143,7 @@ fn what_cannot_be_trained_on_is_named() {
     put("few/a/1.png", &[1]);
     put("few/a/2.png", &[1]);
     put("few/b/1.png", &[1]);
-    assert!(error("few").contains("class \"b\" has 1 pictures"), "{}", error("few"));
+    assert!(error("few").contains("class \"b\" has only one picture"), "{}", error("few"));
     for name in ["a", "b"] {
         put(&format!("other/train/{name}/1.png"), &[1]);
         put(&format!("fewer/train/{name}/1.png"), &[1]);

@@ -196,10 +196,9 @@ fn divided(all: Pictures, folder: &Path, seed: u64) -> Result<Split> {
     let classes = checked(all.classes(), folder)?;
     let split = split::stratified(all.labels(), HELD_OUT, Generator::new(seed).fork(3).next_u64())?;
     for (class, name) in classes.iter().enumerate() {
-        let count = |part: &[usize]| part.iter().filter(|&&at| all.labels()[at] == class as i64).count();
-        let (train, test) = (count(&split.train), count(&split.test));
-        if train == 0 || (test == 0 && train < 2) {
-            let m = format!("{}: class {name:?} has {} pictures", folder.display(), train + test);
+        // A number that no label of an IDX file has is a class without pictures.
+        if all.labels().iter().filter(|&&label| label == class as i64).count() == 1 {
+            let m = format!("{}: class {name:?} has only one picture", folder.display());
             return Err(Error::argument(OP, m).help("a class needs at least two, one to train on and one to hold out"));
         }
     }

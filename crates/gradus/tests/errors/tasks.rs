@@ -1,8 +1,9 @@
-//! Tasks that need no code: choosing a target, training on a text, and models that are loaded and used. In the snippets,
+//! Tasks that need no code: choosing a target, pictures in folders, training on a text, and models that are loaded and used. In the snippets,
 //! `saved(device)` trains nothing and saves a model for penguins as `penguins.safetensors`.
 
 use crate::page::page;
 use gradus::prelude::*;
+use gradus::tasks::images;
 use gradus::tasks::tabular::{Network, Options, Spec};
 use gradus::tasks::text::{Corpus, Tokens};
 use gradus::tasks::{self, write};
@@ -19,6 +20,8 @@ page! {
     columns_of_training_are_gone,
     a_text_is_empty,
     a_text_is_too_short_for_its_context,
+    pictures_are_of_one_class,
+    a_class_has_too_few_pictures,
 }
 
 const CSV: &[u8] = b"species,bill,mass\nAdelie,39.1,3750\nGentoo,46.1,4500\nAdelie,37.0,3000\nGentoo,50.0,5700\n";
@@ -35,6 +38,22 @@ fn saved(device: &Device) -> Result<()> {
     let network = Network::new(&spec, device, 0)?;
     let mut file = std::fs::File::create("penguins.safetensors").unwrap();
     write(&tasks::Spec::Tabular(spec), &network, &mut file)
+}
+
+/// A folder with a folder of pictures for each class, whose name and number of pictures are given.
+fn pictures(folder: &str, classes: &[(&str, usize)], device: &Device) -> Result<()> {
+    for &(class, count) in classes {
+        std::fs::create_dir_all(format!("{folder}/{class}")).unwrap();
+        for number in 0..count {
+            let path = format!("{folder}/{class}/{number}.png");
+            gradus::image::save(
+                path,
+                &Tensor::ones([3, 8, 8], DType::U8, device)?,
+                gradus::image::SaveOptions::default(),
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// All rows have the same value, so there is nothing to learn.
@@ -149,5 +168,29 @@ fn a_text_is_too_short_for_its_context(_: &Device) -> Result<Error> {
     let error = corpus.windows(256).err().unwrap();
 
     corpus.windows(32)?;
+    Ok(error)
+}
+
+/// A network learns to tell classes apart, and there is one folder of pictures only.
+///
+/// Mend: put the pictures of each class into a folder of its own.
+fn pictures_are_of_one_class(device: &Device) -> Result<Error> {
+    pictures("birds", &[("gull", 4)], device)?;
+    let error = images::open("birds", None, 0, device).unwrap_err();
+
+    pictures("birds", &[("heron", 4)], device)?;
+    images::open("birds", None, 0, device)?;
+    Ok(error)
+}
+
+/// Some pictures of each class are held out, so that a class with one picture has none left to train on.
+///
+/// Mend: add pictures of this class, or remove its folder.
+fn a_class_has_too_few_pictures(device: &Device) -> Result<Error> {
+    pictures("coast", &[("gull", 4), ("heron", 1)], device)?;
+    let error = images::open("coast", None, 0, device).unwrap_err();
+
+    pictures("coast", &[("heron", 4)], device)?;
+    images::open("coast", None, 0, device)?;
     Ok(error)
 }
