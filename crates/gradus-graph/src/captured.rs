@@ -221,8 +221,9 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
                 }
             } else {
                 let replayed = plan.run(&mut self.blocks, inputs);
-                if replayed.is_err() && !plan.has_written {
-                    // The error of the function has its layer and notes, which a replay does not know.
+                if replayed.as_ref().is_err_and(|e| !verify::is_of_device(e)) && !plan.has_written {
+                    // The error of the function has its layer and notes, which a replay does not know. What a device
+                    // refuses is not tried again.
                     self.forms.push((key, Progress::Ready(plan, trace, data)));
                     return f(&owned(inputs));
                 }

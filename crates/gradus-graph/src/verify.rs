@@ -34,6 +34,11 @@ pub(crate) fn beside(
     for (tensor, old) in written.iter().zip(&before) {
         tensor.copy_(old)?;
     }
+    // What a device refuses says nothing about the replay.
+    let replayed = match replayed {
+        Err(e) if is_of_device(&e) => return Err(e),
+        replayed => replayed,
+    };
     let owned: Vec<Tensor> = inputs.iter().map(|&t| t.clone()).collect();
     let results = f(&owned);
     let (replayed, results) = match (replayed, results) {
@@ -101,6 +106,11 @@ fn difference(a: &Tensor, b: &Tensor, exact: bool) -> Result<Option<String>> {
     };
     let at = a.iter().zip(&b).position(|(&x, &y)| !near(x, y));
     Ok(at.map(|i| format!("element {i} is {} replayed, {} eager", a[i], b[i])))
+}
+
+/// Whether the device failed, so that another attempt might succeed.
+pub(crate) fn is_of_device(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Backend | ErrorKind::OutOfMemory { .. })
 }
 
 #[track_caller]

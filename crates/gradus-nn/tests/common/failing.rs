@@ -43,7 +43,7 @@ impl Failing {
         *self.failed.lock().unwrap() = Some(name);
         Err(match name {
             "alloc" => Error::new(ErrorKind::OutOfMemory { requested: 0 }, name, "this call fails"),
-            _ => Error::argument(name, "this call fails"),
+            _ => Error::new(ErrorKind::Backend, name, "this call fails"),
         })
     }
 }
