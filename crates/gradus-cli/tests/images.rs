@@ -8,7 +8,7 @@ use std::path::Path;
 
 use gradus::image::{SaveOptions, save};
 use gradus::prelude::*;
-use support::{gradus, idx, last_json, snapshot, stripes, succeed, text};
+use support::{gradus, has_checkpoint, idx, last_json, snapshot, stripes, succeed, text};
 
 fn command(dir: &Path, line: &str) -> std::process::Command {
     let mut command = gradus();
@@ -117,4 +117,35 @@ fn what_cannot_be_trained_on_leaves_nothing_behind() {
         assert!(!output.status.success() && err.contains(says), "{line}: {err}");
     }
     assert_eq!(snapshot(dir.path()), before);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_killed_goes_on_to_the_same_bits_and_only_with_the_same_pictures() {
+    let dir = tempfile::tempdir().unwrap();
+    colours(&dir.path().join("photos"), 6);
+    let line = |out: &str| format!("train images photos --batch-size 4 --epochs 12 --out {out}");
+    succeed(&mut command(dir.path(), &line("whole")));
+    let resume = format!("{} --resume", line("killed"));
+    let null = std::process::Stdio::null;
+    let mut running = command(dir.path(), &resume).stdout(null()).stderr(null()).spawn().unwrap();
+    while !has_checkpoint(&dir.path().join("killed")) {
+        assert!(running.try_wait().unwrap().is_none(), "the run ended before a state was saved");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    running.kill().unwrap();
+    running.wait().unwrap();
+    // All but the colours of some pictures is as before.
+    let changed: Vec<_> =
+        (0..6).map(|i| dir.path().join(format!("photos/red ones/{i}.{}", ["png", "jpg"][i % 2]))).collect();
+    let whole: Vec<_> = changed.iter().map(|path| fs::read(path).unwrap()).collect();
+    changed.iter().for_each(|path| put(path, [0.6, 0.2, 0.1], 12, 1));
+    let output = command(dir.path(), &resume).output().unwrap();
+    let (_, err) = text(&output);
+    assert!(!output.status.success() && err.contains("fingerprint of the"), "{err}");
+    changed.iter().zip(&whole).for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+    let output = command(dir.path(), &resume).output().unwrap();
+    assert!(output.status.success() && text(&output).1.contains("going on from step"), "{output:?}");
+    let model = |run: &str| fs::read(dir.path().join(run).join("model.safetensors")).unwrap();
+    assert!(model("whole") == model("killed"), "other bits after a kill");
 }

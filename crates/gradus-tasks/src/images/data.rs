@@ -251,6 +251,8 @@ pub struct Survey {
     pub mean: Vec<f64>,
     /// See `mean`.
     pub std: Vec<f64>,
+    /// The bits of the mean of the values and their squares in each picture, which are others after the picture changed.
+    pub marks: Vec<u64>,
 }
 
 /// Reads every picture once, so that one that cannot be read is found before the training. `size` is the height and the
@@ -274,9 +276,11 @@ pub fn survey(pictures: &Part, [height, width]: [usize; 2], workers: usize, devi
         Ok(sums)
     });
     let mut total = [0.0; 7];
+    let mut marks = Vec::new(); // at most one for each picture
     for batch in DataLoader::new(numbers, device).batch_size(64).workers(workers).build()?.epoch(0)? {
         for row in batch?.to_vec::<f64>()?.chunks_exact(total.len()) {
             total.iter_mut().zip(row).for_each(|(sum, v)| *sum += v);
+            marks.push(row.iter().sum::<f64>().to_bits());
         }
     }
     let channels = if total[0] == 0.0 { 1 } else { 3 };
@@ -285,5 +289,5 @@ pub fn survey(pictures: &Part, [height, width]: [usize; 2], workers: usize, devi
     // Pictures of one colour would have a deviation of 0.
     let deviation = |c: usize| (total[2 + 2 * c] / count - mean[c] * mean[c]).max(0.0).sqrt().max(0.01);
     let std = (0..channels).map(deviation).collect();
-    Ok(Survey { channels, mean, std })
+    Ok(Survey { channels, mean, std, marks })
 }

@@ -12,6 +12,7 @@ use gradus::train::Example;
 use toml::Value;
 
 use super::examples::{EXAMPLE_COUNT, Prediction, captioned, worst_and_random};
+use super::fingerprint::Fingerprint;
 use super::job::{Job, Metric, Results, Settings};
 use super::run::train;
 use super::session::Session;
@@ -58,6 +59,11 @@ pub(super) fn run(args: &ImagesArgs) -> Result<()> {
     // Only to find those that cannot be read.
     survey(&split.test, [height, width], workers, &device)?;
     let input = [seen.channels, height, width];
+    let mut print = Fingerprint::new();
+    for (index, mark) in split.train.indices().iter().zip(&seen.marks) {
+        print.add(split.train.dataset().labels()[*index] as u64);
+        print.add(*mark);
+    }
     let spec = Spec { network, input, mean: seen.mean, std: seen.std, classes: split.classes.clone() };
     let model = spec.build(&device, seed)?;
 
@@ -73,7 +79,8 @@ pub(super) fn run(args: &ImagesArgs) -> Result<()> {
         ("no-crop", Value::from(args.no_crop)),
     ];
     own.extend((height == width).then(|| ("size", Value::from(height as i64))));
-    let settings = Settings::new("images", &args.options, (epochs, batch_size, lr), own);
+    let mut settings = Settings::new("images", &args.options, (epochs, batch_size, lr), own);
+    settings.data = print.value();
     let config = AdamConfig { lr: settings.lr, weight_decay: 0.02, ..Default::default() };
     let optimizer = AdamW::new(model.named_parameters(), config)?;
     let how = Augmentation { crop: !args.no_crop, flip: args.flip, erase: args.erase };
