@@ -1,7 +1,7 @@
 //! Checks the book in `docs/book`: every chapter is in `SUMMARY.md` once, and links to files outside of the book are
 //! addresses, because a built book has no such files. Links to a heading, in all pages, name one that exists.
 //!
-//! That links lead to existing files is checked by [`links`](super::links), for `SUMMARY.md` too.
+//! That links lead to existing files is checked by [`links`], for `SUMMARY.md` too.
 
 use super::finding::Finding;
 use super::links;

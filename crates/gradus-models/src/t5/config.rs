@@ -17,7 +17,7 @@ pub enum T5FeedForward {
     GatedGelu,
 }
 
-/// The numbers of a [`T5`], with transformers' names. The defaults are those of `t5-small`.
+/// The numbers of a [`T5`](crate::T5), with transformers' names. The defaults are those of `t5-small`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct T5Config {
     /// Number of different tokens. Default 32128.
