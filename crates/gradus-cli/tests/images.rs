@@ -8,7 +8,7 @@ use std::path::Path;
 
 use gradus::image::{SaveOptions, save};
 use gradus::prelude::*;
-use support::{gradus, has_checkpoint, idx, last_json, snapshot, stripes, succeed, text};
+use support::{gradus, idx, kill_after_a_state, last_json, snapshot, stripes, succeed, text};
 
 fn command(dir: &Path, line: &str) -> std::process::Command {
     let mut command = gradus();
@@ -127,14 +127,7 @@ fn a_run_that_is_killed_goes_on_to_the_same_bits_and_only_with_the_same_pictures
     let line = |out: &str| format!("train images photos --batch-size 4 --epochs 12 --out {out}");
     succeed(&mut command(dir.path(), &line("whole")));
     let resume = format!("{} --resume", line("killed"));
-    let null = std::process::Stdio::null;
-    let mut running = command(dir.path(), &resume).stdout(null()).stderr(null()).spawn().unwrap();
-    while !has_checkpoint(&dir.path().join("killed")) {
-        assert!(running.try_wait().unwrap().is_none(), "the run ended before a state was saved");
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    running.kill().unwrap();
-    running.wait().unwrap();
+    kill_after_a_state(&mut command(dir.path(), &resume), &dir.path().join("killed"));
     // All but the colours of some pictures is as before.
     let changed: Vec<_> =
         (0..6).map(|i| dir.path().join(format!("photos/red ones/{i}.{}", ["png", "jpg"][i % 2]))).collect();

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use gradus::prelude::*;
-use support::{gradus, has_checkpoint, last_json, snapshot, succeed, text};
+use support::{gradus, kill_after_a_state, last_json, snapshot, succeed, text};
 
 /// A table whose class follows from its columns: numbers, a category, a boolean, and missing values in all of them.
 fn animals(rows: usize) -> String {
@@ -147,14 +147,7 @@ fn a_run_that_is_killed_goes_on_to_the_same_bits_and_only_with_the_same_options(
     let line = |out: &str| format!("train tabular a.csv --target kind --batch-size 4 --epochs 80 --out {out}");
     succeed(&mut command(dir.path(), &line("whole")));
     let resume = format!("{} --resume", line("killed"));
-    let null = std::process::Stdio::null;
-    let mut running = command(dir.path(), &resume).stdout(null()).stderr(null()).spawn().unwrap();
-    while !has_checkpoint(&dir.path().join("killed")) {
-        assert!(running.try_wait().unwrap().is_none(), "the run ended before a state was saved");
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    running.kill().unwrap();
-    running.wait().unwrap();
+    kill_after_a_state(&mut command(dir.path(), &resume), &dir.path().join("killed"));
 
     let refused = |line: &str, says: &[&str]| {
         let before = snapshot(&dir.path().join("killed"));

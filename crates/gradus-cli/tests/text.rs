@@ -11,7 +11,7 @@ use std::process::Stdio;
 use gradus::models::{GenerateOptions, Sampling};
 use gradus::prelude::*;
 use gradus::tasks::{self, Model};
-use support::{gradus, has_checkpoint, last_json, snapshot, succeed, text};
+use support::{gradus, has_checkpoint, kill_after_a_state, last_json, snapshot, succeed, text};
 
 const VERSE: &str = "pack my box with five jugs; é ";
 
@@ -118,19 +118,8 @@ fn a_stopped_run_goes_on_to_the_same_bits() {
     let line = format!("{SMALL} --dropout 0.1 --epochs 40 --seed 4");
     run(dir, &format!("{line} --out whole"));
     // A run that is killed as soon as it has saved a state.
-    let mut child = gradus()
-        .current_dir(dir)
-        .args(format!("{line} --out parts").split(' '))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    while !has_checkpoint(&dir.join("parts")) {
-        assert!(child.try_wait().unwrap().is_none(), "the run ended before a state was saved");
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let stopped = format!("{line} --out parts");
+    kill_after_a_state(gradus().current_dir(dir).args(stopped.split(' ')), &dir.join("parts"));
     assert!(!dir.join("parts/model.safetensors").exists(), "the run ended before it was killed");
     // A text of the same characters and length is another text.
     fs::write(dir.join("text.txt"), VERSE.repeat(30).replacen("jugs", "gujs", 1)).unwrap();

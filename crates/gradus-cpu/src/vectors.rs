@@ -110,16 +110,16 @@ impl<T> Arrays<T> {
 #[derive(Clone, Copy)]
 pub(crate) struct Array<T>([T; LANES]);
 
-/// The operations of one number that [`Real`] lacks.
-pub(crate) trait One: Copy {
+/// The operations on signs and roots that [`Real`] lacks.
+pub(crate) trait Signed: Copy {
     fn root(self) -> Self;
     fn magnitude(self) -> Self;
     fn negated(self) -> Self;
 }
 
-macro_rules! one {
+macro_rules! signed {
     ($($t:ty)*) => {$(
-        impl One for $t {
+        impl Signed for $t {
             #[inline(always)]
             fn root(self) -> $t {
                 self.sqrt()
@@ -135,16 +135,16 @@ macro_rules! one {
         }
     )*};
 }
-one! { f32 f64 }
+signed! { f32 f64 }
 
-impl<T: Real + PartialOrd + One> Vectors for Arrays<T>
+impl<T: Real + PartialOrd + Signed> Vectors for Arrays<T>
 where
     T: Sub<Output = T> + Div<Output = T>,
 {
     type Number = T;
     type Vector = Array<T>;
-    /// Bit `l` stands for lane `l`.
-    type Mask = u32;
+    /// A lane each, which compilers keep in vectors.
+    type Mask = [bool; LANES];
     #[inline(always)]
     fn splat(self, x: T) -> Array<T> {
         Array([x; LANES])
@@ -178,8 +178,8 @@ where
         a
     }
     #[inline(always)]
-    fn first(self, lanes: usize) -> u32 {
-        (1 << lanes) - 1
+    fn first(self, lanes: usize) -> [bool; LANES] {
+        std::array::from_fn(|l| l < lanes)
     }
     #[inline(always)]
     fn sqrt(self, a: Array<T>) -> Array<T> {
@@ -194,21 +194,18 @@ where
         Array(a.0.map(T::negated))
     }
     #[inline(always)]
-    fn compare<const HOW: i32>(self, a: Array<T>, b: Array<T>) -> u32 {
+    fn compare<const HOW: i32>(self, a: Array<T>, b: Array<T>) -> [bool; LANES] {
         let holds = |l: usize| match HOW {
             EQ => a.0[l] == b.0[l],
             NE => a.0[l] != b.0[l],
             LT => a.0[l] < b.0[l],
             _ => a.0[l] <= b.0[l],
         };
-        (0..LANES).fold(0, |mask, l| mask | u32::from(holds(l)) << l)
+        std::array::from_fn(holds)
     }
     #[inline(always)]
-    fn select(self, mask: u32, yes: Array<T>, mut no: Array<T>) -> Array<T> {
-        for l in 0..LANES {
-            no.0[l] = if mask >> l & 1 == 1 { yes.0[l] } else { no.0[l] };
-        }
-        no
+    fn select(self, mask: [bool; LANES], yes: Array<T>, no: Array<T>) -> Array<T> {
+        Array(std::array::from_fn(|l| if mask[l] { yes.0[l] } else { no.0[l] }))
     }
 }
 

@@ -38,10 +38,10 @@ where
     /// Runs the step on these arguments.
     ///
     /// # Errors
-    /// Returns the errors of the function, and those that [`capture`] lists. If a replay fails, its error has
-    /// the line of the operation; if the device did not fail and nothing that outlives the call has been written by
-    /// then, the function runs instead and returns its own error, with the layer. If a call cannot be replayed, the function may have run in part or to
-    /// its end, and what it changed stays changed.
+    /// Returns the errors of the function, and those that [`capture`] lists. If a replay fails, its error has the line of
+    /// the operation. If the device did not fail, and nothing that outlives the call has been written by then, the function
+    /// runs instead and returns its own error, with the layer. If a call cannot be replayed, the function may have run in
+    /// part or to its end, and what it changed stays changed.
     #[track_caller]
     pub fn call(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         let f = &mut self.f;

@@ -1,24 +1,14 @@
 //! Captured steps compute the same bits as eager steps, and reject what a replay could not reproduce.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::sync::Arc;
 
-use gradus_cpu::CpuBackend;
+use common::{bits, device, random};
 use gradus_graph::{Origin, Step, capture};
 use gradus_nn::{BatchNorm2d, BatchNormConfig, Dropout, Forward, Gelu, Init, Linear, Module, Sequential};
 use gradus_tensor::{DType, Device, ErrorKind, Generator, Result, Tensor, UpdateFn, autograd, no_grad};
-
-fn device() -> Device {
-    Device::from_backend(Arc::new(CpuBackend::new().unwrap()))
-}
-
-fn random(shape: &[usize], seed: u64, device: &Device) -> Tensor {
-    Tensor::randn(shape, DType::F32, device, &mut Generator::new(seed)).unwrap()
-}
-
-fn bits(t: &Tensor) -> Vec<u8> {
-    t.to_bytes().unwrap()
-}
 
 /// Calls the step and the function side by side on the same arguments; all but the first two calls are replays.
 fn beside<F, G>(mut step: Step<F>, mut eager: G, inputs: &[Vec<Tensor>]) -> Step<F>

@@ -1,25 +1,14 @@
 //! [`Captured`]: forms, host values, calls that run eagerly, and traces that are checked again.
 #![allow(clippy::unwrap_used)]
 
-use std::cell::Cell;
-use std::sync::Arc;
+mod common;
 
-use gradus_cpu::CpuBackend;
+use std::cell::Cell;
+
+use common::{bits, device, random};
 use gradus_graph::{Captured, capture};
 use gradus_nn::{Adam, AdamConfig, Forward, Init, Linear, Optimizer, Parameter};
-use gradus_tensor::{DType, Device, ErrorKind, Generator, Result, Tensor};
-
-fn device() -> Device {
-    Device::from_backend(Arc::new(CpuBackend::new().unwrap()))
-}
-
-fn random(shape: &[usize], seed: u64, device: &Device) -> Tensor {
-    Tensor::randn(shape, DType::F32, device, &mut Generator::new(seed)).unwrap()
-}
-
-fn bits(t: &Tensor) -> Vec<u8> {
-    t.to_bytes().unwrap()
-}
+use gradus_tensor::{DType, ErrorKind, Generator, Result, Tensor};
 
 #[test]
 fn what_cannot_be_replayed_runs_eagerly_and_says_why() {

@@ -2,24 +2,14 @@
 //! error.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::{Arc, Mutex};
+mod common;
 
-use gradus_cpu::CpuBackend;
+use std::sync::Mutex;
+
+use common::{bits, device, random};
 use gradus_graph::capture;
 use gradus_nn::{Forward, Init, Linear, Module, Optimizer, Sequential, Sgd, SgdConfig, Tanh};
-use gradus_tensor::{DType, Device, Generator, Result, Tensor};
-
-fn device() -> Device {
-    Device::from_backend(Arc::new(CpuBackend::new().unwrap()))
-}
-
-fn random(shape: &[usize], seed: u64, device: &Device) -> Tensor {
-    Tensor::randn(shape, DType::F32, device, &mut Generator::new(seed)).unwrap()
-}
-
-fn bits(t: &Tensor) -> Vec<u8> {
-    t.to_bytes().unwrap()
-}
+use gradus_tensor::{DType, Generator, Result, Tensor};
 
 #[test]
 fn results_may_be_passed_back_in_another_order() {

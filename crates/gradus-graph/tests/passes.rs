@@ -1,21 +1,12 @@
 //! Each pass keeps the bits, and does what it is for.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
+mod common;
 
-use gradus_cpu::CpuBackend;
+use common::{device, random};
 use gradus_graph::{Graph, capture};
-use gradus_nn::Dropout;
-use gradus_nn::Forward;
-use gradus_tensor::{DType, Device, Generator, Result, Tensor};
-
-fn device() -> Device {
-    Device::from_backend(Arc::new(CpuBackend::new().unwrap()))
-}
-
-fn random(shape: &[usize], seed: u64, device: &Device) -> Tensor {
-    Tensor::randn(shape, DType::F32, device, &mut Generator::new(seed)).unwrap()
-}
+use gradus_nn::{Dropout, Forward};
+use gradus_tensor::{DType, Generator, Result, Tensor};
 
 /// Compares replays with eager calls of an equal function, and returns the graph.
 fn graph_of<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>>(make: impl Fn() -> F) -> Graph {

@@ -1,25 +1,14 @@
 //! Buffers and random states of a step that the host moves, shares or replaces: a replay follows them, or none happens.
 #![allow(clippy::unwrap_used)]
 
-use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+mod common;
 
-use gradus_cpu::CpuBackend;
+use std::cell::{Cell, RefCell};
+
+use common::{bits, device, random};
 use gradus_graph::Captured;
 use gradus_nn::{Buffer, Dropout, Forward, Init, Linear, Parameter, RandomState};
 use gradus_tensor::{DType, Device, Generator, Result, Tensor, autograd};
-
-fn device() -> Device {
-    Device::from_backend(Arc::new(CpuBackend::new().unwrap()))
-}
-
-fn random(shape: &[usize], seed: u64, device: &Device) -> Tensor {
-    Tensor::randn(shape, DType::F32, device, &mut Generator::new(seed)).unwrap()
-}
-
-fn bits(t: &Tensor) -> Vec<u8> {
-    t.to_bytes().unwrap()
-}
 
 /// Calls a step and an equal function side by side, with `change` applied to what both use before each call.
 fn beside<S>(

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use gradus_data::{Dataset, Image, ImageSet, Sample};
 use gradus_nn::{Forward, Module, StateDict, Strict};
-use gradus_tensor::{Device, Error, Here, Result, Tensor, no_grad};
+use gradus_tensor::{Device, Error, Here, Result, no_grad};
 
 use crate::{Answer, Measured};
 
@@ -98,7 +98,6 @@ impl Digits {
             logits.push(no_grad(|| self.network.forward(&inputs)).here()?);
             labels.push(truth);
         }
-        let all = |parts: &[Tensor]| Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0);
-        Measured::of_classes(&all(&logits)?, &all(&labels)?)
+        Measured::of_batches(&logits, &labels)
     }
 }

@@ -5,7 +5,7 @@ mod network;
 
 use std::path::{Path, PathBuf};
 
-use gradus_data::{Channels, DataLoader, Dataset, Photo, Sample};
+use gradus_data::{Channels, DataLoader, Dataset, Image, Photo, Sample};
 use gradus_image::augment::{RandomErasing, ResizedCrop};
 use gradus_image::{Format, SaveOptions, encode};
 use gradus_nn::{Forward, Init, Module, StateDict, Strict};
@@ -96,6 +96,14 @@ impl Spec {
         self.network.build(self.input, self.classes.len(), &mut Init::new(DType::F32, device, &mut generator))
     }
 
+    /// A network whose weights are loaded next.
+    #[track_caller]
+    fn empty(&self, device: &Device) -> Result<Network> {
+        self.check()?;
+        let mut generator = Generator::new(0);
+        self.network.build(self.input, self.classes.len(), &mut Init::new(DType::F32, device, &mut generator).skip())
+    }
+
     fn channels(&self) -> Channels {
         if self.input[0] == 1 { Channels::Grey } else { Channels::Rgb }
     }
@@ -170,7 +178,7 @@ impl Images {
     /// The network with the weights of `state`, ready to predict.
     #[track_caller]
     pub(crate) fn from_state(spec: Spec, state: &StateDict, device: &Device) -> Result<Images> {
-        let mut network = spec.build(device, 0)?;
+        let mut network = spec.empty(device)?;
         network.load_state_dict(state, Strict::Yes).map_err(|e| {
             e.help(
                 "the file was changed, or made by another version; give a model.safetensors of `gradus train images`",
@@ -195,7 +203,17 @@ impl Images {
         self.spec.read(path.as_ref(), max_memory)
     }
 
-    /// The answer to each picture that [`read`](Images::read) returned.
+    /// A picture in memory, of any size, with 1, 3 or 4 channels of values from 0 to 1, as an input of the network. The
+    /// values are rounded to bytes, as those of a file are.
+    ///
+    /// # Errors
+    /// Fails if the picture has no pixels or another number of channels.
+    #[track_caller]
+    pub fn prepare(&self, image: &Image) -> Result<Photo> {
+        self.spec.prepared(data::photo_of(image, "in memory")?)
+    }
+
+    /// The answer to each picture that [`read`](Images::read) or [`prepare`](Images::prepare) returned.
     ///
     /// # Errors
     /// Fails if a picture does not have the shape of the network's input, or if a probability is not finite.
@@ -250,8 +268,7 @@ impl Images {
             logits.push(no_grad(|| self.network.forward(&x)).here()?);
             labels.push(truth);
         }
-        let all = |parts: &[Tensor]| Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0);
-        Measured::of_classes(&all(&logits)?, &all(&labels)?)
+        Measured::of_batches(&logits, &labels)
     }
 }
 

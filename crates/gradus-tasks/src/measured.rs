@@ -53,6 +53,13 @@ impl Measured {
         Ok(Measured { metrics, confusion: Some(confusion), losses: losses.collect() })
     }
 
+    /// Compares the logits of all batches with their labels, as [`of_classes`](Measured::of_classes) does.
+    #[track_caller]
+    pub(crate) fn of_batches(logits: &[Tensor], labels: &[Tensor]) -> Result<Measured> {
+        let all = |parts: &[Tensor]| Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0);
+        Measured::of_classes(&all(logits)?, &all(labels)?)
+    }
+
     /// Compares numbers with others, one for each sample. Errors if one is not finite, or if their counts differ.
     #[track_caller]
     pub fn of_numbers(outputs: &[f64], targets: &[f64]) -> Result<Measured> {

@@ -53,7 +53,7 @@ pub enum Input<'a> {
     /// A file of the kind that the task takes: a picture, which has one answer, or a CSV file, which has one for each
     /// row.
     File(&'a Path),
-    /// A picture in memory, of the size that the model takes.
+    /// A picture in memory: for `digits` of the size that the model takes, for `images` of any size.
     Image(&'a Image),
     /// A table, which has one answer for each row.
     Table(&'a Table),
@@ -127,6 +127,7 @@ impl Model {
                 Err(e.help("call Text::write_on, or `gradus generate`"))
             }
             (Model::Images(images), Input::File(path)) => images.predict(vec![images.read(path, None)?]),
+            (Model::Images(images), Input::Image(image)) => images.predict(vec![images.prepare(image)?]),
             (_, input) => {
                 let m = format!("a model of the task {:?} does not take {}", self.task(), input.kind());
                 Err(Error::argument("predict", m).help("give what the model was trained on"))

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gradus_cpu::CpuBackend;
-use gradus_data::{Channels, Dataset, Photo};
+use gradus_data::{Channels, Dataset, Image, Photo};
 use gradus_image::{SaveOptions, save};
 use gradus_nn::{Forward, Module};
 use gradus_tasks::images::{Architecture, Augmentation, Part, Spec, open, survey, thumbnail};
@@ -82,6 +82,13 @@ fn a_saved_model_has_all_that_it_needs() {
         };
         assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6) && spec.classes.contains(name));
     }
+    // A picture in memory is answered like its file.
+    let [height, width] = [21, 35];
+    let colours = [1u8, 2, 3].into_iter().flat_map(|v| vec![f32::from(v) / 255.0; height * width]);
+    let in_memory = Image::new(3, height, width, colours.collect()).unwrap();
+    let opaque = dir.path().join("opaque.png");
+    put(&opaque, &[1, 2, 3], [height, width], &d);
+    assert_eq!(model.predict(&in_memory).unwrap(), model.predict(opaque.as_path()).unwrap());
     assert!(
         images.predict_files(vec![dir.path().join("none.png")], None).unwrap_err().to_string().contains("none.png")
     );

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use flate2::{Compression, write::GzEncoder};
 
@@ -54,6 +54,17 @@ pub(crate) fn has_checkpoint(run: &Path) -> bool {
     let is_complete = |name: &str| name.starts_with("checkpoint-") && name.ends_with(".json");
     fs::read_dir(run.join("checkpoints"))
         .is_ok_and(|all| all.flatten().any(|entry| entry.file_name().to_str().is_some_and(is_complete)))
+}
+
+/// Runs the command, and kills it as soon as it has saved a state in the folder `run`.
+pub(crate) fn kill_after_a_state(command: &mut Command, run: &Path) {
+    let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while !has_checkpoint(run) {
+        assert!(running.try_wait().unwrap().is_none(), "the run ended before a state was saved");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    running.kill().unwrap();
+    running.wait().unwrap();
 }
 
 /// The contents of an IDX file of bytes.

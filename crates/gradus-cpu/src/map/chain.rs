@@ -1,10 +1,10 @@
 //! Chains: instructions of f32 that run one after the other on the same elements, while their value stays in vector
 //! registers.
 //!
-//! The steps of a program pass their values through the L1 cache, which takes more time than cheap instructions
-//! themselves. In a chain, each instruction reads the value of the one before and at most one other operand, so the value
-//! stays in registers, a tile of elements at a time. [`find`] looks for chains in a kernel; a chain ends where its value
-//! is needed elsewhere, and at instructions that it does not know. Comparisons may stand in between, with a mask each, as
+//! The steps of a program pass their values through the L1 cache, which takes longer than a cheap instruction itself.
+//! In a chain, each instruction reads the value of the one before and at most one other operand, so the value stays in
+//! registers, a tile of elements at a time. [`find`] looks for chains in a kernel; a chain ends where its value is
+//! needed elsewhere, and at instructions that it does not know. Comparisons may stand in between, with a mask each, as
 //! in `relu` and `clamp`. Each instruction is one IEEE operation, so the results have the bits of single steps.
 
 use gradus_backend::kernel::Inst;

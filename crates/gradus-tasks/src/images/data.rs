@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gradus_data::{Channels, DataLoader, Dataset, ImageFolder, ImageSet, Photo, Photos, idx, split};
+use gradus_data::{Channels, DataLoader, Dataset, Image, ImageFolder, ImageSet, Photo, Photos, idx, split};
 use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Result};
 
 const OP: &str = "images";
@@ -60,14 +60,21 @@ impl Dataset for Pictures {
             Pictures::Files(photos) => photos.get(index),
             Pictures::Set(set) => {
                 let (image, label) = set.get(index)?;
-                let [channels, height, width] = image.shape();
-                // IDX files have one byte for each pixel, of which 255 becomes 1.
-                let bytes: Vec<u8> = image.pixels().iter().map(|v| (v * 255.0).round() as u8).collect();
-                let name = format!("number {index} of the IDX file");
-                Ok((Photo::from_pixels(&bytes, [height, width, channels], &name, Channels::Grey)?, label))
+                Ok((photo_of(&image, &format!("number {index} of the IDX file"))?, label))
             }
         }
     }
+}
+
+/// A picture of floats as one of bytes, where 1 becomes 255. Errors call it `name`.
+#[track_caller]
+pub(super) fn photo_of(image: &Image, name: &str) -> Result<Photo> {
+    let [channels, height, width] = image.shape();
+    let area = height * width;
+    let values = (0..area).flat_map(|at| (0..channels).map(move |channel| image.pixels()[channel * area + at]));
+    // At most as many as the picture has values.
+    let bytes: Vec<u8> = values.map(|v| (v * 255.0).round() as u8).collect();
+    Photo::from_pixels(&bytes, [height, width, channels], name, Channels::OfFile)
 }
 
 /// The pictures of a folder, those to train on and those that are held out.

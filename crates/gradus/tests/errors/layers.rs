@@ -96,7 +96,7 @@ fn a_sequence_has_the_wrong_rank(device: &Device) -> Result<Error> {
     Ok(error)
 }
 
-/// Lengths say how much of each sequence of a batch counts: one for each, at least 1 and at most the axis.
+/// There is one length for each sequence of the batch. It is at least 1 and at most the number of time steps.
 ///
 /// Mend: pass the lengths that `Sequence::collate` returns with the padded batch.
 fn lengths_of_sequences_do_not_fit(device: &Device) -> Result<Error> {

@@ -61,7 +61,7 @@ fn a_file_is_no_model(device: &Device) -> Result<Error> {
 /// The model has an operator that Gradus does not have. All of them are listed at once, before anything runs.
 ///
 /// Mend: export the model with other operators, or compute that part in Rust.
-/// [The page on ONNX](https://github.com/gradus-rs/gradus/blob/main/docs/onnx.md) says what runs.
+/// [The page on ONNX](https://github.com/gradus-rs/gradus/blob/main/docs/onnx.md) lists the operators that run.
 fn an_operator_is_not_there(device: &Device) -> Result<Error> {
     let error = OnnxModel::from_bytes(&model("ImageDecoder"), device).err().unwrap();
 

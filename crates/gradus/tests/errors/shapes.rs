@@ -215,7 +215,8 @@ fn too_many_axes(device: &Device) -> Result<Error> {
     Ok(error)
 }
 
-/// An empty axis has no largest and no smallest element. Sums and products of nothing are 0 and 1, and are no errors.
+/// An empty axis has no largest and no smallest element. The sum of no elements is 0 and their product is 1, so these are not
+/// errors.
 ///
 /// Mend: leave out empty batches before the call.
 fn a_maximum_of_nothing(device: &Device) -> Result<Error> {

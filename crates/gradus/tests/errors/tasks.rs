@@ -1,4 +1,5 @@
-//! Tasks that need no code: choosing a target, pictures in folders, training on a text, and models that are loaded and used. In the snippets,
+//! Errors of tasks that need no code, when a target is chosen, a folder of pictures or a text is read, or a saved model is
+//! used. In the snippets,
 //! `saved(device)` trains nothing and saves a model for penguins as `penguins.safetensors`.
 
 use crate::page::page;

@@ -61,9 +61,7 @@ pub(super) fn run(args: &DigitsArgs) -> Result<()> {
         .augment(|(image, label), generator| Ok((jittered(&image, generator), label)))
         .workers(1)
         .build()?;
-    let steps = (settings.epochs as u64).saturating_mul(loader.len() as u64);
-    let warmup = steps / 10;
-    let schedule = Schedule::cosine((steps - warmup).max(1), 0.01)?.after_warmup(warmup);
+    let schedule = settings.schedule(loader.len(), 10, 0.01)?;
     let [_, height, width] = spec.input;
     let intro = format!(
         "training on {} images of {height} x {width}, {} classes, {} parameters, {device}",

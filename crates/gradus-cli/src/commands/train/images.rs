@@ -92,9 +92,7 @@ pub(super) fn run(args: &ImagesArgs) -> Result<()> {
         .workers(workers)
         .build()?;
     let test = test_loader(&split.test, &spec, workers, &device)?;
-    let steps = (settings.epochs as u64).saturating_mul(loader.len() as u64);
-    let warmup = steps / 10;
-    let schedule = Schedule::cosine((steps - warmup).max(1), 0.01)?.after_warmup(warmup);
+    let schedule = settings.schedule(loader.len(), 10, 0.01)?;
     let intro = format!(
         "training {network} on {} images as {height} x {width}, {} classes, {} parameters, {device}",
         thousands(split.train.len()),

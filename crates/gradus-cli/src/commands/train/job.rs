@@ -48,6 +48,14 @@ impl Settings {
         ]);
         Settings { task, epochs, batch_size, lr, seed: options.seed, options: all, data: 0, resumes: true }
     }
+
+    /// The schedule of the learning rate for epochs of `steps`: it rises during one `part`th of the run, then falls along
+    /// a cosine to the share `least` of its maximum.
+    pub(super) fn schedule(&self, steps: usize, part: u64, least: f64) -> Result<Schedule> {
+        let steps = (self.epochs as u64).saturating_mul(steps as u64);
+        let warmup = steps / part;
+        Ok(Schedule::cosine((steps - warmup).max(1), least)?.after_warmup(warmup))
+    }
 }
 
 /// What a task trains.

@@ -63,9 +63,7 @@ pub(super) fn fit(spec: &Spec, table: &Table, settings: &Settings, device: &Devi
     let network = Network::new(spec, device, seed)?;
     let config = AdamConfig { lr: settings.lr, weight_decay: WEIGHT_DECAY, ..Default::default() };
     let optimizer = AdamW::new(network.named_parameters(), config)?;
-    let steps = (settings.epochs as u64).saturating_mul(loader.len() as u64);
-    let warmup = steps / 10;
-    let schedule = Schedule::cosine((steps - warmup).max(1), 0.01)?.after_warmup(warmup);
+    let schedule = settings.schedule(loader.len(), 10, 0.01)?;
     let trainer = Trainer::new(settings.epochs)?.schedule(schedule).clip_norm(1.0)?;
     let task = TableTask { is_class: matches!(spec.goal, Goal::Classification { .. }) };
     Ok(Fit { network, optimizer, loader, trainer, task })

@@ -59,9 +59,7 @@ pub(super) fn run(args: &TextArgs) -> Result<()> {
     let loader =
         DataLoader::new(training, &device).batch_size(settings.batch_size).sampler(sampler, settings.seed).build()?;
     let validation = DataLoader::new(validation, &device).batch_size(settings.batch_size).build()?;
-    let steps = (settings.epochs as u64).saturating_mul(loader.len() as u64);
-    let warmup = steps / 20;
-    let schedule = Schedule::cosine((steps - warmup).max(1), 0.1)?.after_warmup(warmup);
+    let schedule = settings.schedule(loader.len(), 20, 0.1)?;
     let [learned, held_out] = corpus.lengths();
     let intro = format!(
         "training on {} tokens ({}), {} of them different, {} held out, {} parameters, {device}",
