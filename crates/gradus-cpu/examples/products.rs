@@ -1,4 +1,4 @@
-//! Times matrix products and convolutions in f32, each direction separately:
+//! Times matrix products, linear layers and convolutions in f32, each direction separately:
 //! `cargo run --release -p gradus-cpu --example products -- [part of a name] [threads]`.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -62,6 +62,27 @@ fn gemm(cpu: &CpuBackend, n: usize) {
     }
 }
 
+/// The three products of a linear layer of `rows` samples: forward, the gradient of its input and that of its weight.
+fn linear(cpu: &CpuBackend, [rows, from, to]: [usize; 3]) {
+    let name = format!("linear_{rows}x{from}x{to}");
+    if !wanted(&name) {
+        return;
+    }
+    let [mut x, mut w, mut y] = [[rows, from], [to, from], [rows, to]].map(|dims| Tensor::new(cpu, &dims));
+    let (one, zero) = (Scalar::Float(1.0), Scalar::Float(0.0));
+    let [turned_w, turned_y] = [&w.1, &y.1].map(|layout| layout.transpose(0, 1).unwrap());
+    let flops = 2 * rows * from * to;
+    job(&name, flops, || {
+        cpu.gemm(one, x.view(), View { layout: &turned_w, ..w.view() }, zero, &mut y.view_mut()).unwrap();
+    });
+    job(&format!("{name} input"), flops, || {
+        cpu.gemm(one, y.view(), w.view(), zero, &mut x.view_mut()).unwrap();
+    });
+    job(&format!("{name} weight"), flops, || {
+        cpu.gemm(one, View { layout: &turned_y, ..y.view() }, x.view(), zero, &mut w.view_mut()).unwrap();
+    });
+}
+
 fn conv(cpu: &CpuBackend, [n, c, h, o, k, s, pad]: [usize; 7]) {
     let side = (h + 2 * pad - k) / s + 1;
     let window = Window {
@@ -93,6 +114,19 @@ fn main() {
     let cpu = CpuBackend::with_threads(threads.unwrap_or(2)).unwrap();
     println!("{:?}", cpu.info().features);
     [64, 128, 256, 384, 512, 1024, 2048].into_iter().for_each(|n| gemm(&cpu, n));
+    for sizes in [
+        [1576, 192, 576],
+        [1576, 192, 768],
+        [1576, 768, 192],
+        [512, 768, 768],
+        [512, 768, 3072],
+        [512, 3072, 768],
+        [1024, 384, 1536],
+        [2048, 512, 2048],
+        [128, 784, 512],
+    ] {
+        linear(&cpu, sizes);
+    }
     for sizes in [
         [1, 3, 224, 64, 7, 2, 3],
         [16, 64, 56, 64, 3, 1, 1],

@@ -244,9 +244,9 @@ unsafe fn wide_tile<T: Real>(
         let (a_pack, b_pack) = block.split_at_mut(a_len);
         for k0 in (0..p.k).step_by(step) {
             let ks = step.min(p.k - k0);
-            for (i, out) in (0..p.m).step_by(lda).zip(a_pack.chunks_exact_mut(lda * step)) {
-                // SAFETY: the rows and steps lie inside `a`; `out` has room for `lda * step` elements.
-                unsafe { a.pack(isa, i, k0, [lda.min(p.m - i), ks], lda, out) };
+            if in_place.is_none() {
+                // SAFETY: the rows and steps lie inside `a`, and `a_pack` has room for whole panels of `step >= ks` steps.
+                unsafe { a.pack(isa, p.m, k0..k0 + ks, lda, a_pack) };
             }
             let store = if k0 == 0 { first } else { Store::Add };
             for j in (0..p.n).step_by(width) {
@@ -266,7 +266,7 @@ unsafe fn wide_tile<T: Real>(
                         Some((a, row)) => {
                             (a.wrapping_offset(row.wrapping_mul(i as isize)).wrapping_add(k0), row, &STEPS[1])
                         }
-                        None => (a_pack[i * step..].as_ptr(), 1, &STEPS[lda]),
+                        None => (a_pack[i * ks..].as_ptr(), 1, &STEPS[lda]),
                     };
                     let rows = lda.min(p.m - i);
                     let (next, next_by) = match after {
@@ -358,7 +358,7 @@ unsafe fn thin_tile<T: Real>(
         for k0 in (0..p.k).step_by(step) {
             let ks = step.min(p.k - k0);
             // SAFETY: the rows and steps lie inside `a`; `a_pack` has room for them.
-            unsafe { a.pack(isa, 0, k0, [p.m, ks], p.m, a_pack) };
+            unsafe { a.pack(isa, p.m, k0..k0 + ks, p.m, a_pack) };
             sums.fill(T::ZERO);
             let mut chain = |s0: usize, j: usize| {
                 let (steps, cols) = (piece.min(ks - s0), width.min(p.n - j));

@@ -4,6 +4,8 @@ use std::any::TypeId;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::kernel::{Micro, Real};
 use super::transpose::Transpose;
 use crate::access::Float;
@@ -99,11 +101,12 @@ impl<'a, S: Copy> Mat<'a, S> {
 
 /// The left operand of a product.
 pub(crate) trait Left<T> {
-    /// Writes `size` rows and steps, starting at row `i` and step `k`, to `out` as `[steps][lda]`.
+    /// Writes the first `rows` rows of steps `k` to `out` in panels of `lda` rows, each as `[steps][lda]`. The panels
+    /// lie `lda * k.len()` apart.
     ///
     /// # Safety
-    /// The rows and steps lie inside the operand, there are at most `lda` rows, and `out` has room for them.
-    unsafe fn pack(&self, isa: Isa, i: usize, k: usize, size: [usize; 2], lda: usize, out: &mut [T]);
+    /// The rows and steps lie inside the operand, and `out` has room for whole panels.
+    unsafe fn pack(&self, isa: Isa, rows: usize, k: Range<usize>, lda: usize, out: &mut [T]);
 
     /// Returns the address of row 0 and the distance to the next row if kernels can read the rows in place. This
     /// requires that the rows are contiguous and do not compete for the same cache set.
@@ -120,9 +123,9 @@ pub(crate) trait Left<T> {
 }
 
 impl<S: Pack> Left<S::Compute> for Mat<'_, S> {
-    unsafe fn pack(&self, isa: Isa, i: usize, k: usize, [rows, ks]: [usize; 2], lda: usize, out: &mut [S::Compute]) {
+    unsafe fn pack(&self, isa: Isa, rows: usize, k: Range<usize>, lda: usize, out: &mut [S::Compute]) {
         // SAFETY: guaranteed by the caller.
-        unsafe { S::rows(isa, self.from(i, k), rows, ks, lda, out) }
+        unsafe { S::rows(isa, self.from(0, k.start), rows, k.len(), lda, out) }
     }
 
     fn in_place(&self) -> Option<(*const S::Compute, isize)> {
@@ -181,10 +184,10 @@ unsafe fn transpose<S: Float<Compute: Transpose>>(isa: Isa, runs: [*const S; 8],
     unsafe { S::Compute::transpose8(isa, wide.each_ref().map(|w| w.as_ptr()), out, ld) }
 }
 
-/// Packs `rows` rows of A for `ks` steps as `[ks][lda]`.
+/// Packs `rows` rows of A for `ks` steps in panels of `lda` rows, each as `[ks][lda]`.
 ///
 /// # Safety
-/// `rows <= lda`, `out` is at least `ks * lda` long, and the elements lie inside `a`.
+/// `out` has room for whole panels, and the elements lie inside `a`.
 #[inline(always)]
 pub(super) unsafe fn pack_rows<S: Float<Compute: Transpose>>(
     isa: Isa,
@@ -194,7 +197,69 @@ pub(super) unsafe fn pack_rows<S: Float<Compute: Transpose>>(
     lda: usize,
     out: &mut [S::Compute],
 ) {
-    let out = &mut out[..ks * lda];
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        if a.has_adjacent_rows() {
+            return if lda >= 8 {
+                pack_columns::<S, 8>(a, rows, ks, lda, out)
+            } else {
+                pack_columns::<S, 4>(a, rows, ks, lda, out)
+            };
+        }
+        for (i, out) in (0..rows).step_by(lda).zip(out.chunks_exact_mut((lda * ks).max(1))) {
+            pack_strided(isa, a.from(i, 0), lda.min(rows - i), ks, lda, out);
+        }
+    }
+}
+
+/// Like [`pack_rows`], for rows that lie side by side. The elements of a step are read for all panels at once, because a
+/// panel alone uses only a part of each cache line.
+///
+/// # Safety
+/// As for [`pack_rows`]; rows lie one element apart.
+#[inline(always)]
+unsafe fn pack_columns<S: Float, const N: usize>(
+    a: Mat<'_, S>,
+    rows: usize,
+    ks: usize,
+    lda: usize,
+    out: &mut [S::Compute],
+) {
+    let panels = out.chunks_exact_mut((lda * ks).max(1)).take(rows.div_ceil(lda));
+    let mut panels: SmallVec<[_; 16]> = panels.map(|panel| panel.chunks_exact_mut(lda)).collect();
+    for p in 0..ks {
+        // SAFETY: the `rows` adjacent elements of step `p` lie inside `a`.
+        let row = unsafe { std::slice::from_raw_parts(a.from(0, p).as_ptr(), rows) };
+        for (from, panel) in row.chunks(lda).zip(&mut panels) {
+            let Some(out) = panel.next() else { break };
+            if from.len() < N {
+                out.iter_mut().zip(from).for_each(|(o, x)| *o = x.widen());
+                continue;
+            }
+            // Blocks of `N`, of which the last two may overlap.
+            for r in (0..from.len() - N).step_by(N).chain([from.len() - N]) {
+                let (from, out) = (&from[r..r + N], &mut out[r..r + N]);
+                for i in 0..N {
+                    out[i] = from[i].widen();
+                }
+            }
+        }
+    }
+}
+
+/// Packs at most `lda` rows as `[ks][lda]`.
+///
+/// # Safety
+/// `rows <= lda`, `out` is `ks * lda` long, and the elements lie inside `a`.
+#[inline(always)]
+pub(super) unsafe fn pack_strided<S: Float<Compute: Transpose>>(
+    isa: Isa,
+    a: Mat<'_, S>,
+    rows: usize,
+    ks: usize,
+    lda: usize,
+    out: &mut [S::Compute],
+) {
     let mut p0 = 0;
     if a.has_adjacent_cols() {
         // Packs blocks of 8 rows, the last block first. What this block writes beyond `lda` belongs to the next step

@@ -12,7 +12,7 @@ use gradus_backend::{DType, Result, View, bf16};
 
 use super::block::STEPS;
 use super::kernel::{Micro, Real, Store};
-use super::pack::{Mat, Pack, pack_panel, pack_rows, round};
+use super::pack::{Mat, Pack, pack_panel, pack_strided, round};
 use super::plan::{OP, Plan};
 use crate::CpuBackend;
 use crate::access::{Float, Plain};
@@ -115,10 +115,13 @@ unsafe fn interleave(b: Mat<'_, Paired>, ks: usize, cols: usize, width: usize, o
 unsafe fn rows(isa: Isa, a: Mat<'_, Paired>, rows: usize, ks: usize, lda: usize, out: &mut [f32]) {
     // SAFETY: guaranteed by the caller. If rows are not adjacent, columns are, as `fits` checked.
     unsafe {
-        if a.has_adjacent_rows() {
-            interleave(a.transposed(), ks, rows, lda, out);
-        } else {
-            pack_rows(isa, words(a, true), rows, ks / 2, lda, out);
+        for (i, out) in (0..rows).step_by(lda).zip(out.chunks_exact_mut(lda * ks)) {
+            let (a, rows) = (a.from(i, 0), lda.min(rows - i));
+            if a.has_adjacent_rows() {
+                interleave(a.transposed(), ks, rows, lda, out);
+                continue;
+            }
+            pack_strided(isa, words(a, true), rows, ks / 2, lda, &mut out[..ks / 2 * lda]);
             if ks % 2 == 1 {
                 let last = &mut out[ks / 2 * lda..][..rows];
                 last.iter_mut().enumerate().for_each(|(r, o)| *o = word(a.get(r, ks - 1).0.to_bits(), 0));

@@ -55,7 +55,7 @@ pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Pack<Comput
             return;
         }
     }
-    tiles(cpu, &Grid::new(count, p, TILE_ROWS), p, &run);
+    tiles(cpu, &Grid::new(count, p, false), p, &run);
 }
 
 /// A part of the results that one task computes.
@@ -77,15 +77,17 @@ struct Grid {
 }
 
 impl Grid {
-    /// Creates the grid for `count` products, with at most `most` rows per tile.
-    fn new<T>(count: usize, p: &Product<T>, most: usize) -> Grid {
+    /// Creates the grid for `count` products. If their tiles share a packed B, more tiles in a column cost nothing,
+    /// while each tile in a row packs its rows of A again.
+    fn new<T>(count: usize, p: &Product<T>, shared: bool) -> Grid {
+        let most = if shared { TILE_ROWS / 2 } else { TILE_ROWS };
         let (mut rows, mut cols) = (p.m.min(most), p.n.min(TILE_COLS));
         let enough = |rows: usize, cols: usize| {
             rows * cols * p.k <= 4 * TASK || count * p.m.div_ceil(rows) * p.n.div_ceil(cols) >= TILES
         };
         while !enough(rows, cols) && (rows > 48 || cols > 64) {
             // Halves one side. A tile should have more columns than rows, and its columns should fill whole panels.
-            if (2 * rows > cols && rows > 48) || cols <= 64 {
+            if ((shared || 2 * rows > cols) && rows > 48) || cols <= 64 {
                 rows = (rows / 2).next_multiple_of(12);
             } else {
                 cols = (cols / 2).next_multiple_of(64);
@@ -137,7 +139,7 @@ unsafe fn shared<T: Real>(
         let size = Product { n: block.min(p.n - first), ..*p };
         // SAFETY: the columns lie inside `b`.
         let b = &unsafe { Packed::new(cpu, b, p.k, first..first + size.n, step, &mut *data) };
-        tiles(cpu, &Grid::new(1, &size, TILE_ROWS / 2), &size, &|part| {
+        tiles(cpu, &Grid::new(1, &size, true), &size, &|part| {
             let (row, col) = part.at;
             run(Part { at: (row, first + col), packed: Some((b, col)), ..part });
         });
