@@ -126,6 +126,33 @@ fn recurrent_layers() {
 }
 
 #[test]
+fn projections() {
+    let reference = Reference::load();
+    let both = RecurrentConfig { num_layers: 2, bidirectional: true, proj_size: 2, ..Default::default() };
+    let batch = RecurrentConfig { batch_first: true, ..both };
+    let plain = RecurrentConfig { bias: false, proj_size: 1, ..Default::default() };
+    let cases: [(&str, RecurrentConfig, Option<&[usize]>); 3] =
+        [("both", both, None), ("lengths", batch, Some(&[4, 2, 1])), ("one_sequence", plain, None)];
+    for (case, config, lengths) in cases {
+        let layer = with_init(&reference.device, |init| Lstm::new(3, 4, config, init).unwrap());
+        reference.check(&format!("lstm_projected/{case}"), layer, |layer, x| {
+            let states = if let [_, h, c] = x { Some([h, c]) } else { None };
+            let (y, [h, c]) = layer.run(&x[0], lengths, states)?;
+            Ok(vec![y, h, c])
+        });
+    }
+    with_init(&reference.device, |init| {
+        assert!(Lstm::new(3, 2, RecurrentConfig { proj_size: 2, ..Default::default() }, init).is_err());
+        assert!(Gru::new(3, 2, RecurrentConfig { proj_size: 1, ..Default::default() }, init).is_err());
+        let layer = Lstm::new(3, 4, batch, init).unwrap();
+        let x = Tensor::ones([3, 4, 3], DType::F64, &reference.device).unwrap();
+        for lengths in [&[4, 2][..], &[2, 4, 1], &[4, 2, 0], &[5, 2, 1]] {
+            assert!(layer.run(&x, Some(lengths), None).is_err(), "{lengths:?}");
+        }
+    });
+}
+
+#[test]
 fn recurrent_cells() {
     let reference = Reference::load();
     for (case, bias) in [("batch", true), ("alone", false)] {

@@ -2,6 +2,7 @@
 //! says otherwise.
 
 mod activation;
+mod adaptive_softmax;
 mod attention;
 mod batch_norm;
 mod compare;
@@ -9,10 +10,12 @@ mod conv;
 mod dropout;
 mod embedding;
 mod embedding_bag;
+mod fractional_pool;
 mod kv_cache;
 mod layer_norm;
 mod linear;
 mod lora;
+mod lstm_projected;
 mod norm;
 mod pad;
 mod pool;
@@ -33,6 +36,7 @@ pub use activation::{
     Mish, PRelu, RRelu, Relu, Relu6, Selu, Sigmoid, Silu, Softmax, Softmax2d, Softmin, Softplus, Softshrink, Softsign,
     Tanh, Tanhshrink, Threshold,
 };
+pub use adaptive_softmax::{AdaptiveLogSoftmaxConfig, AdaptiveLogSoftmaxWithLoss};
 pub use attention::{Masks, MultiheadAttention, MultiheadAttentionConfig};
 pub use batch_norm::{BatchNorm, BatchNormConfig};
 pub use compare::{Bilinear, CosineSimilarity, PairwiseDistance};
@@ -43,6 +47,7 @@ pub use conv::{
 pub use dropout::{AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout, StochasticDepth};
 pub use embedding::Embedding;
 pub use embedding_bag::{BagMode, EmbeddingBag, EmbeddingBagConfig};
+pub use fractional_pool::{FractionalMaxPool2d, FractionalMaxPool3d};
 pub use kv_cache::KvCache;
 pub use layer_norm::{LayerNorm, LayerNormConfig};
 pub use linear::Linear;
@@ -104,6 +109,7 @@ debug_as_tree!(LearnedPositions, LoraLinear, Rnn, Lstm, Gru, RnnCell, LstmCell, 
 debug_as_tree!(AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d);
 debug_as_tree!(LpPool1d, LpPool2d, LpPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d);
 debug_as_tree!(AlphaDropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout, StochasticDepth);
+debug_as_tree!(AdaptiveLogSoftmaxWithLoss, FractionalMaxPool2d, FractionalMaxPool3d);
 debug_as_tree!(Bilinear, EmbeddingBag, PRelu, RRelu);
 debug_as_tree!(AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d);
 debug_as_tree!(AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d);

@@ -4,6 +4,7 @@ use gradus_tensor::ops::{RecurrentCell, RecurrentOptions};
 use gradus_tensor::{Error, Generator, Here, Result, Tensor};
 
 use super::dropout::check_probability;
+use super::lstm_projected::projected;
 use crate::module::ForwardPass;
 use crate::{Forward, Init, Mode, Module, Parameter, RandomState, Visitor, VisitorMut};
 
@@ -22,11 +23,15 @@ pub struct RecurrentConfig {
     /// Whether each layer also reads the sequences from the end. The outputs of both directions are concatenated.
     /// Default false.
     pub bidirectional: bool,
+    /// The number of features to which a matrix projects the hidden states of an [`Lstm`], less than `hidden_size`
+    /// (Sak et al., 2014); 0 for none. The other layers have no projection. Default 0.
+    pub proj_size: usize,
 }
 
 impl Default for RecurrentConfig {
     fn default() -> Self {
-        RecurrentConfig { num_layers: 1, bias: true, batch_first: false, dropout: 0.0, bidirectional: false }
+        let (num_layers, bias, batch_first, dropout, bidirectional, proj_size) = (1, true, false, 0.0, false, 0);
+        RecurrentConfig { num_layers, bias, batch_first, dropout, bidirectional, proj_size }
     }
 }
 
@@ -49,11 +54,11 @@ impl Nonlinearity {
     }
 }
 
-/// The parameters of one layer in one direction: two weights, and two biases or none.
+/// The parameters of one layer in one direction: two weights, two biases or none, and the weight of a projection to
+/// `proj` features unless that is 0.
 pub(super) fn parameters(
     cell: RecurrentCell,
-    features: usize,
-    hidden: usize,
+    [features, hidden, proj]: [usize; 3],
     bias: bool,
     init: &mut Init<'_>,
 ) -> Result<Vec<Parameter>> {
@@ -62,16 +67,23 @@ pub(super) fn parameters(
     }
     let wide = hidden.checked_mul(cell.gates()).ok_or_else(|| Error::argument(cell.name(), "too many features"))?;
     let bound = 1.0 / (hidden as f64).sqrt();
-    // At most four parameters.
+    let of_state = if proj > 0 { proj } else { hidden };
+    let shapes = [&[wide, features][..], &[wide, of_state], &[wide], &[wide], &[proj, hidden]];
+    // At most five parameters.
     let mut made = vec![];
-    for shape in [&[wide, features][..], &[wide, hidden], &[wide], &[wide]].iter().take(if bias { 4 } else { 2 }) {
+    for shape in names(bias, proj).map(|k| shapes[k]) {
         made.push(Parameter::new(init.uniform(shape, -bound, bound)?)?);
     }
     Ok(made)
 }
 
-/// The names of [`parameters`], without the number of the layer.
-pub(super) const NAMES: [&str; 4] = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"];
+/// The names of parameters, without the number of the layer.
+const NAMES: [&str; 5] = ["weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr"];
+
+/// Which of [`NAMES`] the [`parameters`] have.
+fn names(bias: bool, proj: usize) -> impl Iterator<Item = usize> {
+    (0..NAMES.len()).filter(move |&k| if k < 4 { bias || k < 2 } else { proj > 0 })
+}
 
 /// Runs one layer in one direction.
 #[track_caller]
@@ -93,6 +105,8 @@ struct Stack {
     cell: RecurrentCell,
     input_size: usize,
     hidden_size: usize,
+    /// The features of the output in one direction.
+    output_size: usize,
     config: RecurrentConfig,
     /// The parameters of each layer and direction.
     parameters: Vec<Vec<Parameter>>,
@@ -108,33 +122,46 @@ impl Stack {
         config: RecurrentConfig,
         init: &mut Init<'_>,
     ) -> Result<Stack> {
-        let RecurrentConfig { num_layers, dropout, .. } = config;
+        let RecurrentConfig { num_layers, dropout, proj_size, .. } = config;
         if num_layers == 0 {
             return Err(Error::argument(cell.name(), "the number of layers is 0"));
         }
+        if proj_size > 0 && cell != RecurrentCell::Lstm {
+            return Err(Error::argument(
+                cell.name(),
+                format!("proj_size is {proj_size}; only an Lstm has projections"),
+            ));
+        }
+        if proj_size > 0 && proj_size >= hidden_size {
+            let m = format!("proj_size is {proj_size}; it is less than the {hidden_size} hidden features");
+            return Err(Error::argument(cell.name(), m));
+        }
+        let output_size = if proj_size > 0 { proj_size } else { hidden_size };
         check_probability(cell.name(), "dropout", dropout)?;
         let directions = 1 + usize::from(config.bidirectional);
         let product =
             |a: usize| a.checked_mul(directions).ok_or_else(|| Error::argument(cell.name(), "too many features"));
-        let (count, wide) = (product(num_layers)?, product(hidden_size)?);
+        let (count, wide) = (product(num_layers)?, product(output_size)?);
         // At most as many as there are layers and directions.
         let mut made = vec![];
         for i in 0..count {
             let features = if i < directions { input_size } else { wide };
-            made.push(parameters(cell, features, hidden_size, config.bias, init)?);
+            made.push(parameters(cell, [features, hidden_size, proj_size], config.bias, init)?);
         }
         let random = RandomState::new(Generator::new(init.generator.next_u64()));
-        Ok(Stack { kind, cell, input_size, hidden_size, config, parameters: made, random, mode: Mode::Train })
+        let mode = Mode::Train;
+        Ok(Stack { kind, cell, input_size, hidden_size, output_size, config, parameters: made, random, mode })
     }
 
     fn directions(&self) -> usize {
         1 + usize::from(self.config.bidirectional)
     }
 
-    /// The name of parameter `k` of layer and direction `i`.
-    fn name(&self, i: usize, k: usize) -> String {
+    /// The names of the parameters of layer and direction `i`.
+    fn names(&self, i: usize) -> impl Iterator<Item = String> + use<> {
         let d = self.directions();
-        format!("{}_l{}{}", NAMES[k], i / d, if i % d == 1 { "_reverse" } else { "" })
+        let name = move |k| format!("{}_l{}{}", NAMES[k], i / d, if i % d == 1 { "_reverse" } else { "" });
+        names(self.config.bias, self.config.proj_size).map(name)
     }
 
     /// Runs all layers: the output, and the final state of each kind.
@@ -163,10 +190,12 @@ impl Stack {
             () => input.clone(),
         };
         let (b, count) = (x.shape()[1], self.parameters.len());
-        let shape: &[usize] = if unbatched { &[count, self.hidden_size] } else { &[count, b, self.hidden_size] };
         // At most two states.
         let mut initial = vec![];
         for i in 0..self.cell.states() {
+            // The first state is the output of a step.
+            let features = if i == 0 { self.output_size } else { self.hidden_size };
+            let shape: &[usize] = if unbatched { &[count, features] } else { &[count, b, features] };
             let state = match states.and_then(|s| s.get(i)) {
                 Some(&state) => state.clone(),
                 None => Tensor::zeros(shape, input.dtype().to_float(), input.device())?,
@@ -186,16 +215,22 @@ impl Stack {
             // At most two directions.
             let mut outputs = vec![];
             for (way, parameters) in both.iter().enumerate() {
-                let mut options = RecurrentOptions::new(self.cell).reverse(way == 1);
-                if let Some(lengths) = lengths {
-                    options = options.lengths(lengths);
-                }
                 // At most two states.
                 let mut begin = vec![];
                 for state in &initial {
                     begin.push(state.select(0, (number * d + way) as isize)?);
                 }
-                let mut found = layer(options, &x, &begin.iter().collect::<Vec<_>>(), parameters)?.into_iter();
+                let mut found = match &begin[..] {
+                    [h, c] if self.config.proj_size > 0 => projected(&x, lengths, way == 1, [h, c], parameters)?,
+                    _ => {
+                        let mut options = RecurrentOptions::new(self.cell).reverse(way == 1);
+                        if let Some(lengths) = lengths {
+                            options = options.lengths(lengths);
+                        }
+                        layer(options, &x, &begin.iter().collect::<Vec<_>>(), parameters)?
+                    }
+                }
+                .into_iter();
                 outputs.extend(found.next());
                 finals.iter_mut().zip(found).for_each(|(finals, state)| finals.push(state));
             }
@@ -250,9 +285,12 @@ impl Module for Stack {
         visitor.child("batch_first", &c.batch_first);
         visitor.child("dropout", &c.dropout);
         visitor.child("bidirectional", &c.bidirectional);
+        if c.proj_size > 0 {
+            visitor.child("proj_size", &c.proj_size);
+        }
         for (i, parameters) in self.parameters.iter().enumerate() {
-            for (k, parameter) in parameters.iter().enumerate() {
-                visitor.child(self.name(i, k), parameter);
+            for (name, parameter) in self.names(i).zip(parameters) {
+                visitor.child(name, parameter);
             }
         }
         visitor.child("random", &self.random);
@@ -260,8 +298,8 @@ impl Module for Stack {
     }
 
     fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
-        let names: Vec<Vec<String>> = // at most four for each layer and direction
-            (0..self.parameters.len()).map(|i| (0..NAMES.len()).map(|k| self.name(i, k)).collect()).collect();
+        // At most five for each layer and direction.
+        let names: Vec<Vec<String>> = (0..self.parameters.len()).map(|i| self.names(i).collect()).collect();
         for (names, parameters) in names.into_iter().zip(&mut self.parameters) {
             for (name, parameter) in names.into_iter().zip(parameters) {
                 visitor.child(name, parameter);
@@ -296,7 +334,9 @@ pub struct Rnn(Stack);
 /// [`RecurrentCell::Lstm`](gradus_tensor::ops::RecurrentCell::Lstm).
 ///
 /// Shapes and names are those of [`Rnn`]; the weights have four rows for each hidden feature, for the gates `i`, `f`, `g`
-/// and `o` in this order. PyTorch's `proj_size` is not there: project the outputs with a [`Linear`](crate::Linear).
+/// and `o` in this order. With `proj_size`, output and hidden state have so many features: each hidden state is
+/// multiplied by `weight_hr_l0 [proj_size, hidden_size]`. Its steps then run one operation after the other, not as one
+/// fused operation.
 ///
 /// ```
 /// # use gradus_nn::{Init, Lstm, Module, RecurrentConfig}; use gradus_tensor::*;
@@ -324,8 +364,8 @@ pub struct Lstm(Stack);
 pub struct Gru(Stack);
 
 impl Rnn {
-    /// Creates the layers with new parameters. Errors if there are no layers or no hidden features, or if the dropout
-    /// probability is outside 0 to 1.
+    /// Creates the layers with new parameters. Errors if there are no layers or no hidden features, if the dropout
+    /// probability is outside 0 to 1, or if `proj_size` is not 0.
     #[track_caller]
     pub fn new(
         input_size: usize,
@@ -339,14 +379,16 @@ impl Rnn {
 }
 
 impl Lstm {
-    /// Creates the layers with new parameters. Errors as [`Rnn::new`] does.
+    /// Creates the layers with new parameters. Errors as [`Rnn::new`] does, and if a projection has not fewer features
+    /// than the hidden states.
     #[track_caller]
     pub fn new(input_size: usize, hidden_size: usize, config: RecurrentConfig, init: &mut Init<'_>) -> Result<Self> {
         Ok(Lstm(Stack::new("Lstm", RecurrentCell::Lstm, [input_size, hidden_size], config, init).here()?))
     }
 
     /// Runs the layers and returns the output, and the final hidden and cell states
-    /// `[layers * directions, n, hidden_size]`. See [`Rnn::run`]; `states` are the initial hidden and cell states.
+    /// `[layers * directions, n, hidden_size]` (the hidden state has `proj_size` features, if there is a projection).
+    /// See [`Rnn::run`]; `states` are the initial hidden and cell states.
     #[track_caller]
     pub fn run(
         &self,

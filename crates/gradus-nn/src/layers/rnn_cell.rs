@@ -23,7 +23,7 @@ struct Cell {
 impl Cell {
     fn new(cell: RecurrentCell, sizes: [usize; 2], bias: bool, init: &mut Init<'_>) -> Result<Cell> {
         let [input_size, hidden_size] = sizes;
-        let mut made = parameters(cell, input_size, hidden_size, bias, init)?.into_iter();
+        let mut made = parameters(cell, [input_size, hidden_size, 0], bias, init)?.into_iter();
         let (Some(weight_ih), Some(weight_hh)) = (made.next(), made.next()) else {
             return Err(Error::argument(cell.name(), "the cell has no weights"));
         };

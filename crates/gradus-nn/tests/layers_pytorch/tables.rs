@@ -1,10 +1,10 @@
 //! Linear layers, tables, and layers with a parametrised weight.
 
 use gradus_nn::{
-    BagMode, Bilinear, Conv1d, Conv1dConfig, ConvTranspose1d, ConvTransposeConfig, Embedding, EmbeddingBag,
-    EmbeddingBagConfig, Linear, SpectralNorm, WeightNorm, Weighted,
+    AdaptiveLogSoftmaxConfig, AdaptiveLogSoftmaxWithLoss, BagMode, Bilinear, Conv1d, Conv1dConfig, ConvTranspose1d,
+    ConvTransposeConfig, Embedding, EmbeddingBag, EmbeddingBagConfig, Linear, SpectralNorm, WeightNorm, Weighted,
 };
-use gradus_tensor::Tensor;
+use gradus_tensor::{DType, Tensor};
 
 use crate::reference::Cases;
 
@@ -77,5 +77,33 @@ fn linear_layers_and_tables() {
     t.layer("weight_norm_axis", WeightNorm::new(conv(&t, 0), Some(1)).unwrap(), &[1, 2, 4]);
     t.layer("weight_norm_whole", WeightNorm::new(linear(&t), None).unwrap(), &[2, 4]);
     t.layer("spectral_norm_steps", t.make(|init| SpectralNorm::new(linear(&t), 3, 1e-12, init)), &[2, 4]);
+    adaptive_softmax(&t);
     t.finish();
+}
+
+fn adaptive_softmax(t: &Cases) {
+    let (x, classes) = (t.value(&[6, 8], 0), t.ints(&[0, 5, 2, 9, 3, 3], &[6]));
+    let plain = AdaptiveLogSoftmaxConfig::default();
+    for (name, cutoffs, config) in [
+        ("adaptive", &[4][..], plain),
+        ("adaptive_bias", &[3, 6], AdaptiveLogSoftmaxConfig { div_value: 2.0, head_bias: true }),
+    ] {
+        let make = || t.make(|init| AdaptiveLogSoftmaxWithLoss::new(8, 10, cutoffs, config, init));
+        let pair = [x.clone(), classes.clone()];
+        t.check(name, make(), &pair, |layer, x| Ok(layer.run(&x[0], &x[1])?.0));
+        t.check(&format!("{name}_loss"), make(), &pair, |layer, x| Ok(layer.run(&x[0], &x[1])?.1));
+        t.check(&format!("{name}_all"), make(), &pair[..1], |layer, x| layer.log_prob(&x[0]));
+        t.check(&format!("{name}_predict"), make(), &pair[..1], |layer, x| layer.predict(&x[0])?.to_dtype(DType::F64));
+        let one = [t.value(&[8], 0), t.ints(&[7], &[])];
+        t.check(&format!("{name}_one"), make(), &one, |layer, x| Ok(layer.run(&x[0], &x[1])?.0));
+        for wrong in [t.ints(&[0, 5, 2, 10, 3, 3], &[6]), t.ints(&[0, -1, 0, 0, 0, 0], &[6]), t.ints(&[0], &[1])] {
+            assert!(make().run(&x, &wrong).is_err());
+        }
+        assert!(make().run(&x, &x).is_err() && make().log_prob(&t.value(&[6, 7], 0)).is_err());
+    }
+    let refused = |cutoffs: &[usize], config| {
+        t.make(|init| Ok(AdaptiveLogSoftmaxWithLoss::new(8, 10, cutoffs, config, init).is_err()))
+    };
+    assert!([&[][..], &[0], &[10], &[3, 3], &[5, 3]].into_iter().all(|cutoffs| refused(cutoffs, plain)));
+    assert!(refused(&[2, 4, 6], plain) && refused(&[4], AdaptiveLogSoftmaxConfig { div_value: 0.0, ..plain }));
 }

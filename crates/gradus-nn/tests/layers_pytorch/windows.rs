@@ -3,9 +3,10 @@
 use gradus_nn::{
     AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d,
     AvgPool1d, AvgPool2d, AvgPool3d, Conv1d, Conv2d, Conv3d, ConvConfig, ConvTranspose1d, ConvTranspose2d,
-    ConvTranspose3d, ConvTransposeConfig, Forward, LpPool1d, LpPool2d, LpPool3d, MaxPool1d, MaxPool2d, MaxPool3d,
-    MaxUnpool1d, MaxUnpool2d, MaxUnpool3d, PaddingMode,
+    ConvTranspose3d, ConvTransposeConfig, Forward, FractionalMaxPool2d, FractionalMaxPool3d, LpPool1d, LpPool2d,
+    LpPool3d, MaxPool1d, MaxPool2d, MaxPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d, PaddingMode,
 };
+use gradus_tensor::{DType, Generator, Tensor};
 
 use crate::reference::Cases;
 
@@ -102,11 +103,45 @@ macro_rules! pools {
     }};
 }
 
+macro_rules! fractional {
+    ($t:ident, $n:literal, $layer:ident) => {{
+        let (t, rng) = (&$t, &mut Generator::new(0));
+        let sizes: &[usize] = [&[7, 6][..], &[6, 7, 5]][$n - 2];
+        let (x, k) = (t.value(&[&[2, 2], sizes].concat(), 0), first([2, 3, 2]));
+        let output = first(if $n == 2 { [4, 3, 0] } else { [4, 4, 3] });
+        let samples = t.value(&[2, 2, $n], 5).div(3.1).unwrap().add(0.5).unwrap();
+        let sized = $layer::to(k, output, rng).unwrap();
+        let name = concat!("fractional", $n);
+        t.function(name, std::slice::from_ref(&x), |x| Ok(sized.forward_with(&x[0], &samples)?.0));
+        let places = |x: &[Tensor]| sized.forward_with(&x[0], &samples)?.1.to_dtype(DType::F64);
+        t.function(&format!("{name}places"), std::slice::from_ref(&x), places);
+        let by_ratio = $layer::by(k, std::array::from_fn(|i| [0.5, 0.4, 0.6][i]), rng).unwrap();
+        t.function(&format!("{name}ratio"), std::slice::from_ref(&x), |x| {
+            Ok(by_ratio.forward_with(&x[0], &samples)?.0)
+        });
+        let one = $layer::to(k, [1; $n], rng).unwrap();
+        t.function(&format!("{name}one"), std::slice::from_ref(&x), |x| Ok(one.forward_with(&x[0], &samples)?.0));
+
+        // The layer draws the samples itself, others each time, and the places are those of its output.
+        let (y, places) = sized.forward_with_indices(&x).unwrap();
+        let flat = x.reshape([2, 2, sizes.iter().product::<usize>()]).unwrap();
+        let windows = output.iter().product::<usize>();
+        let there = flat.gather(2, &places.reshape([2, 2, windows]).unwrap()).unwrap();
+        assert_eq!(there.to_vec::<f64>().unwrap(), y.to_vec::<f64>().unwrap());
+        assert_ne!(sized.forward(&x).unwrap().to_vec::<f64>().unwrap(), y.to_vec::<f64>().unwrap());
+        assert!($layer::to(k, first([6, 6, 2]), rng).unwrap().forward(&x).is_err());
+        assert!($layer::to(k, [0; $n], rng).is_err() && $layer::by(k, [1.0; $n], rng).is_err());
+        assert!(sized.forward_with(&x, &samples.narrow(0, 0, 1).unwrap()).is_err());
+    }};
+}
+
 #[test]
 fn pooling() {
     let t = Cases::of("pool");
     pools!(t, 1, MaxPool1d, AvgPool1d, LpPool1d, MaxUnpool1d, AdaptiveAvgPool1d, AdaptiveMaxPool1d);
     pools!(t, 2, MaxPool2d, AvgPool2d, LpPool2d, MaxUnpool2d, AdaptiveAvgPool2d, AdaptiveMaxPool2d);
     pools!(t, 3, MaxPool3d, AvgPool3d, LpPool3d, MaxUnpool3d, AdaptiveAvgPool3d, AdaptiveMaxPool3d);
+    fractional!(t, 2, FractionalMaxPool2d);
+    fractional!(t, 3, FractionalMaxPool3d);
     t.finish();
 }

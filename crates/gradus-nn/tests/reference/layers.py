@@ -43,7 +43,7 @@ def add(name, function, inputs, state=None, parameters=(), after=None, module=No
     if y.requires_grad:
         (y * torch.cos(0.9 * torch.arange(y.numel())).reshape(y.shape)).sum().backward()
         parts += [(f"grad:{i}", x.grad) for i, x in enumerate(inputs) if x.is_floating_point() and x.grad is not None]
-        parts += [(f"grad:{n}", p.grad) for n, p in parameters]
+        parts += [(f"grad:{n}", p.grad) for n, p in parameters if p.grad is not None]
     if module is not None:
         parts += [(f"after:{n}", b.clone()) for n, b in module.named_buffers()]
         if any(True for _ in module.named_buffers()) or isinstance(module, (nn.Dropout, nn.RReLU)):
@@ -63,6 +63,7 @@ def layer(name, module, *inputs, call=None):
                 b.copy_(torch.randn_like(b))
             elif n.endswith("running_var"):
                 b.copy_(torch.rand_like(b) + 0.5)
+    module.zero_grad()
     f = (lambda *x: call(module, *x)) if call else module
     add(name, f, inputs, module.state_dict(), list(module.named_parameters()), module=module)
 
@@ -285,5 +286,24 @@ for r in every:
     loss("CTC_zero", nn.CTCLoss(blank=3, zero_infinity=True, reduction=r), value(5, 3, 4),
          call=lambda m, x: m(x.log_softmax(2), torch.tensor([1, 2, 0, 0, 0]), (5, 4, 2), (2, 0, 3)))
 layer("loss/KLDiv_batchmean", nn.KLDivLoss(reduction="batchmean"), a.log_softmax(1), b.softmax(1))
+
+# Added later, after the layers above, whose random parameters would otherwise change.
+for n in (2, 3):
+    s, k, out = {2: [7, 6], 3: [6, 7, 5]}[n], [2, 3, 2][:n], {2: [4, 3], 3: [4, 4, 3]}[n]
+    x = value(2, 2, *s)
+    u = (value(2, 2, n, k=5) / 3.1 + 0.5).detach()
+    pool = getattr(nn, f"FractionalMaxPool{n}d")
+    add(f"pool/fractional{n}", lambda x: pool(k, out, _random_samples=u)(x), [x])
+    add(f"pool/fractional{n}places", lambda x: pool(k, out, _random_samples=u, return_indices=True)(x)[1].double(), [x])
+    add(f"pool/fractional{n}ratio", lambda x: pool(k, output_ratio=(0.5, 0.4, 0.6)[:n], _random_samples=u)(x), [x])
+    add(f"pool/fractional{n}one", lambda x: pool(k, [1] * n, _random_samples=u)(x), [x])
+classes = torch.tensor([0, 5, 2, 9, 3, 3])
+for name, settings in {"": {}, "_bias": {"div_value": 2.0, "head_bias": True}}.items():
+    adaptive = nn.AdaptiveLogSoftmaxWithLoss(8, 10, [3, 6] if name else [4], **settings)
+    layer(f"linear/adaptive{name}", adaptive, value(6, 8), classes, call=lambda m, x, y: m(x, y).output)
+    layer(f"linear/adaptive{name}_loss", adaptive, value(6, 8), classes, call=lambda m, x, y: m(x, y).loss)
+    layer(f"linear/adaptive{name}_all", adaptive, value(6, 8), call=lambda m, x: m.log_prob(x))
+    layer(f"linear/adaptive{name}_predict", adaptive, value(6, 8), call=lambda m, x: m.predict(x))
+    layer(f"linear/adaptive{name}_one", adaptive, value(8), torch.tensor(7), call=lambda m, x, y: m(x, y).output)
 
 save_file(cases, sys.argv[1], metadata=parts_of)

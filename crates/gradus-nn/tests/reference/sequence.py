@@ -174,9 +174,20 @@ def lora():
     case("lora", layer, [torch.randn(5, 4)], lambda x: layer["base_layer"](x) + 6.0 / 2 * layer["lora_B"](layer["lora_A"](x)))
 
 
+def projected():
+    states = lambda layers: (torch.randn(layers, 3, 2), torch.randn(layers, 3, 4))
+    both = nn.LSTM(3, 4, num_layers=2, bidirectional=True, proj_size=2)
+    case("lstm_projected/both", both, [torch.randn(5, 3, 3), *states(4)], lambda x, *s: flat(both(x, s)))
+    batch = nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True, proj_size=2)
+    case("lstm_projected/lengths", batch, [torch.randn(3, 4, 3), *states(4)], lambda x, *s: packed(batch, x, [4, 2, 1], s))
+    plain = nn.LSTM(3, 4, bias=False, proj_size=1)
+    case("lstm_projected/one_sequence", plain, [torch.randn(4, 3)], lambda x: flat(plain(x)))
+
+
 recurrent()
 attention()
 transformers()
 positions()
 lora()
+projected()
 save_file({k: v.detach().contiguous().clone() for k, v in found.items()}, sys.argv[1], {"torch": torch.__version__})

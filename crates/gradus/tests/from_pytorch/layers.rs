@@ -23,6 +23,8 @@ fn sequences() -> Result<()> {
     assert_eq!((y.shape(), h.shape(), c.shape()), (&[2, 5, 6][..], &[2, 2, 6][..], &[2, 2, 6][..]));
     let (padded, _) = lstm.run(&tokens, Some(&[5, 2]), None)?;
     assert_eq!(padded.select(0, 1)?.narrow(0, 2, 3)?.abs()?.max_all()?.item()?, 0.0);
+    let projected = Lstm::new(8, 6, RecurrentConfig { proj_size: 3, ..Default::default() }, &mut init)?;
+    assert_eq!(projected.forward(&tokens)?.shape(), [2, 5, 3]);
     let gru = Gru::new(8, 6, RecurrentConfig::default(), &mut init)?;
     let rnn = Rnn::new(8, 6, Nonlinearity::Tanh, RecurrentConfig::default(), &mut init)?;
     assert_eq!(gru.forward(&tokens)?.shape(), rnn.forward(&tokens)?.shape());
@@ -43,6 +45,20 @@ fn sequences() -> Result<()> {
     let layer = LoraLinear::new(Linear::new(8, 6, &mut init)?, 2, lora, &mut init)?;
     assert_eq!(layer.forward(&tokens)?.shape(), [2, 5, 6]);
     assert_eq!(layer.merge_and_unload()?.forward(&tokens)?.shape(), [2, 5, 6]);
+    Ok(())
+}
+
+#[test]
+fn many_classes_and_random_windows() -> Result<()> {
+    let (device, mut rng) = setup()?;
+    let x = Tensor::ones([2, 64], DType::F32, &device)?;
+    let y = Tensor::from_vec([3i64, 700], [2], &device)?;
+    let config = AdaptiveLogSoftmaxConfig::default();
+    let mut init = Init::new(DType::F32, &device, &mut rng);
+    let (_, loss) = AdaptiveLogSoftmaxWithLoss::new(64, 1000, [10, 100], config, &mut init)?.run(&x, &y)?;
+    assert!(loss.item()? > 1.0);
+    let pool = FractionalMaxPool2d::by([2, 2], [0.6, 0.6], &mut rng)?;
+    assert_eq!(pool.forward(&Tensor::ones([1, 1, 10, 10], DType::F32, &device)?)?.shape(), [1, 1, 6, 6]);
     Ok(())
 }
 
@@ -146,7 +162,9 @@ fn layers_and_losses_have_these_names() {
         LpPool3d,
         MaxUnpool3d,
         AdaptiveAvgPool3d,
-        AdaptiveMaxPool3d
+        AdaptiveMaxPool3d,
+        FractionalMaxPool2d,
+        FractionalMaxPool3d
     ];
     let norms = types![
         BatchNorm1d,
@@ -223,7 +241,7 @@ fn layers_and_losses_have_these_names() {
         TripletMarginLoss,
         TripletMarginWithDistanceLoss
     ];
-    assert_eq!([windows, norms, functions, moves, losses], [18, 14, 29, 27, 20]);
+    assert_eq!([windows, norms, functions, moves, losses], [20, 14, 29, 27, 20]);
 }
 
 #[test]
