@@ -8,9 +8,9 @@ use gradus_cpu::CpuBackend;
 use gradus_graph::capture;
 use gradus_nn::{
     Adadelta, AdadeltaConfig, Adagrad, AdagradConfig, Adam, AdamConfig, AdamW, Adamax, AdamaxConfig, Forward, Init,
-    Lamb, LambConfig, Linear, Lion, LionConfig, Module, Muon, MuonConfig, NAdam, NAdamConfig, Optimizer, Parameter,
-    RAdam, RAdamConfig, RmsProp, RmsPropConfig, Schedule, Sequential, Sgd, SgdConfig, Tanh, clip_grad_norm,
-    clip_grad_norm_on_device,
+    Lamb, LambConfig, Linear, Lion, LionConfig, Module, Muon, MuonConfig, NAdam, NAdamConfig, OneCycleConfig,
+    Optimizer, Parameter, RAdam, RAdamConfig, RmsProp, RmsPropConfig, Schedule, Sequential, Sgd, SgdConfig, Tanh,
+    clip_grad_norm, clip_grad_norm_on_device,
 };
 use gradus_tensor::{DType, Device, Generator, Result, Tensor};
 
@@ -49,8 +49,8 @@ fn bits(state: &gradus_nn::StateDict) -> Vec<(String, Vec<u8>)> {
     tensors.chain(state.iter_metadata().map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()))).collect()
 }
 
-/// Compares twelve eager steps with twelve captured ones, with a learning rate that changes.
-fn compare(name: &str, make: Make, only: fn(&str) -> bool) {
+/// Compares twelve eager steps with twelve captured ones, with a learning rate that changes by this schedule.
+fn compare(name: &str, make: Make, only: fn(&str) -> bool, schedule: &Schedule) {
     let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
     let (eager, captured) = (model(&device), model(&device));
     let parameters = |m: &Sequential| m.named_parameters().into_iter().filter(|(name, _)| only(name)).collect();
@@ -61,7 +61,6 @@ fn compare(name: &str, make: Make, only: fn(&str) -> bool) {
         b.borrow_mut().step(&loss.backward()?)?;
         Ok(vec![loss.detach()])
     });
-    let schedule = Schedule::cosine(12, 0.1).unwrap();
     for i in 0..12 {
         let x = Tensor::randn([4, 3], DType::F32, &device, &mut Generator::new(i)).unwrap();
         let y = Tensor::from_vec(vec![0i64, 1, 1, 0], [4], &device).unwrap();
@@ -80,11 +79,24 @@ fn compare(name: &str, make: Make, only: fn(&str) -> bool) {
 
 #[test]
 fn optimisers_step_as_eagerly() {
+    let cosine = Schedule::cosine(12, 0.1).unwrap();
     for (name, make) in optimizers() {
-        compare(name, make, |_| true);
+        compare(name, make, |_| true, &cosine);
     }
     let muon: Make = |p| Ok(Box::new(Muon::new(p, MuonConfig { lr: 0.02, ..Default::default() })?));
-    compare("Muon", muon, |name| name.ends_with("weight"));
+    compare("Muon", muon, |name| name.ends_with("weight"), &cosine);
+}
+
+#[test]
+fn replays_use_the_momentum_of_their_time() {
+    let cycle = OneCycleConfig { momentum: Some([0.3, 0.95]), ..Default::default() };
+    let (mut cycled, schedule) = (0, Schedule::one_cycle(12, cycle).unwrap());
+    for (name, make) in optimizers().into_iter().filter(|(name, _)| ["Sgd", "Adam", "AdamW", "RmsProp"].contains(name))
+    {
+        compare(name, make, |_| true, &schedule);
+        cycled += 1;
+    }
+    assert_eq!(cycled, 4);
 }
 
 #[test]

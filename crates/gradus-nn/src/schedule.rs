@@ -1,19 +1,22 @@
 //! [`Schedule`]: the learning rate as a function of the step.
 
-use std::f64::consts::PI;
+mod cycle;
+
 use std::fmt;
 use std::sync::Arc;
 
 use gradus_tensor::{Error, Result};
 
 use crate::Optimizer;
+pub use cycle::{Anneal, CyclicConfig, CyclicMode, OneCycleConfig};
+use cycle::{between, check_divisor, check_momentum, height, one_cycle, power, share};
 
 /// A factor on the learning rates of an optimiser, as a function of the step. Steps are counted from 0.
 ///
 /// A schedule is a pure function without state: to resume a run, apply it at the step at which the run resumes. The
-/// factors are those by which PyTorch's schedulers multiply the initial learning rate. Momentum stays as it is, also in
-/// [`one_cycle`](Schedule::one_cycle) and [`cyclic`](Schedule::cyclic). For a learning rate that depends on what was
-/// reached see [`ReduceLrOnPlateau`](crate::ReduceLrOnPlateau).
+/// factors are those by which PyTorch's schedulers multiply the initial learning rate. [`one_cycle`](Schedule::one_cycle)
+/// and [`cyclic`](Schedule::cyclic) may also give the [`momentum`](Schedule::momentum). For a learning rate that depends
+/// on what was reached see [`ReduceLrOnPlateau`](crate::ReduceLrOnPlateau).
 ///
 /// ```
 /// # use gradus_nn::Schedule; use gradus_tensor::Result;
@@ -68,88 +71,12 @@ impl PartialEq for Function {
     }
 }
 
-/// The options of [`Schedule::one_cycle`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct OneCycleConfig {
-    /// The share of the steps in which the learning rate rises, 0 to 1. Default 0.3.
-    pub pct_start: f64,
-    /// The shape of rise and fall, default a half cosine.
-    pub anneal: Anneal,
-    /// The first factor is `1 / div_factor`. Default 25.
-    pub div_factor: f64,
-    /// The last factor is `1 / (div_factor * final_div_factor)`. Default 10000.
-    pub final_div_factor: f64,
-    /// Whether the fall to the first factor takes as long as the rise, and what is below it the rest of the steps.
-    /// Default false: one fall takes the rest.
-    pub three_phase: bool,
-}
-
-impl Default for OneCycleConfig {
-    fn default() -> Self {
-        OneCycleConfig {
-            pct_start: 0.3,
-            anneal: Anneal::Cos,
-            div_factor: 25.0,
-            final_div_factor: 1e4,
-            three_phase: false,
-        }
-    }
-}
-
-/// The shape in which [`Schedule::one_cycle`] goes from one factor to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Anneal {
-    /// Half a cosine.
-    Cos,
-    /// A straight line.
-    Linear,
-}
-
-/// The options of [`Schedule::cyclic`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CyclicConfig {
-    /// The factor at the top of the first cycle; the one at the bottom is 1.
-    pub max_factor: f64,
-    /// The number of steps up, default 2000.
-    pub step_size_up: u64,
-    /// The number of steps down, by default as many as up.
-    pub step_size_down: Option<u64>,
-    /// How the height of the cycles changes. Default not at all.
-    pub mode: CyclicMode,
-}
-
-impl Default for CyclicConfig {
-    /// `max_factor` is 10, which PyTorch has no default for.
-    fn default() -> Self {
-        CyclicConfig { max_factor: 10.0, step_size_up: 2000, step_size_down: None, mode: CyclicMode::Triangular }
-    }
-}
-
-/// How the height of the cycles of [`Schedule::cyclic`] changes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum CyclicMode {
-    /// It stays the same.
-    Triangular,
-    /// Each cycle has half the height of the one before.
-    Triangular2,
-    /// It is multiplied by this number at each step.
-    ExpRange(f64),
-}
-
 #[track_caller]
 fn check_factor(name: &str, value: f64) -> Result<f64> {
     if value.is_finite() && value >= 0.0 {
         return Ok(value);
     }
     Err(Error::argument("schedule", format!("{name} is {value}; it is finite and at least 0")))
-}
-
-#[track_caller]
-fn check_divisor(name: &str, value: f64) -> Result<()> {
-    if value.is_finite() && value > 0.0 {
-        return Ok(());
-    }
-    Err(Error::argument("schedule", format!("{name} is {value}; it is finite and above 0")))
 }
 
 #[track_caller]
@@ -163,11 +90,6 @@ fn rising(milestones: Vec<u64>) -> Result<Vec<u64>> {
         return Ok(milestones);
     }
     Err(Error::argument("schedule", format!("milestones {milestones:?} do not rise")))
-}
-
-/// `gamma^n`. `powf` accepts any `n`, which `powi` does not.
-fn power(gamma: f64, n: u64) -> f64 {
-    gamma.powf(n as f64)
 }
 
 impl Schedule {
@@ -262,7 +184,7 @@ impl Schedule {
     /// learning rate of the optimiser is the highest one. After the last step it stays.
     ///
     /// # Errors
-    /// Fails if `steps` is 0, `pct_start` is outside 0 to 1, or a divisor is not above 0.
+    /// Fails if `steps` is 0, `pct_start` is outside 0 to 1, a divisor is not above 0, or a momentum is not from 0 to below 1.
     #[track_caller]
     pub fn one_cycle(steps: u64, config: OneCycleConfig) -> Result<Self> {
         if !(0.0..=1.0).contains(&config.pct_start) {
@@ -270,6 +192,7 @@ impl Schedule {
         }
         check_divisor("div_factor", config.div_factor)?;
         check_divisor("final_div_factor", config.final_div_factor)?;
+        check_momentum(config.momentum)?;
         Ok(Self::new(Shape::OneCycle { steps: at_least_one("steps", steps)?, config }))
     }
 
@@ -277,10 +200,11 @@ impl Schedule {
     /// learning rate of the optimiser is the lowest one.
     ///
     /// # Errors
-    /// Fails if a number of steps is 0, or a number is negative or not finite.
+    /// Fails if a number of steps is 0, a number is negative or not finite, or a momentum is not from 0 to below 1.
     #[track_caller]
     pub fn cyclic(config: CyclicConfig) -> Result<Self> {
         check_factor("max_factor", config.max_factor)?;
+        check_momentum(config.momentum)?;
         at_least_one("step_size_up", config.step_size_up)?;
         at_least_one("step_size_down", config.step_size_down.unwrap_or(1))?;
         if let CyclicMode::ExpRange(gamma) = config.mode {
@@ -351,9 +275,24 @@ impl Schedule {
         self.shape.factor(step - self.warmup)
     }
 
-    /// Sets the optimiser's learning-rate factor for `step`. Call it before [`Optimizer::step`].
+    /// The momentum at `step`, of a schedule that cycles it; `None` leaves the momentum as it was made. Within
+    /// [`chained`](Schedule::chained) it is that of the first part that has one, and within
+    /// [`sequential`](Schedule::sequential) the last one goes on through parts that have none.
+    pub fn momentum(&self, step: u64) -> Option<f64> {
+        self.shape.momentum(step.saturating_sub(self.warmup))
+    }
+
+    /// Sets the optimiser's learning-rate factor for `step`, and its momentum, if the schedule has one. Call it before
+    /// [`Optimizer::step`].
+    ///
+    /// # Errors
+    /// Fails if the factor is negative or not finite, and if the schedule has a momentum but the optimiser none that
+    /// can be set.
     #[track_caller]
     pub fn apply(&self, step: u64, optimizer: &mut dyn Optimizer) -> Result<()> {
+        if let Some(momentum) = self.momentum(step) {
+            optimizer.set_momentum(momentum)?;
+        }
         optimizer.set_lr_factor(self.factor(step))
     }
 }
@@ -386,8 +325,11 @@ impl Shape {
                 between(Anneal::Cos, 1.0, *min_factor, share(step, steps))
             }
             Shape::InverseSqrt { timescale } => (timescale / (timescale + step as f64)).sqrt(),
-            Shape::OneCycle { steps, config } => one_cycle(step, *steps, config),
-            Shape::Cyclic { config } => cyclic(step, config),
+            Shape::OneCycle { steps, config } => {
+                let first = 1.0 / config.div_factor;
+                one_cycle(step, *steps, config, [first, 1.0, first / config.final_div_factor])
+            }
+            Shape::Cyclic { config } => 1.0 + (config.max_factor - 1.0) * height(step, config),
             Shape::Function(f) => (f.0)(step),
             Shape::Product(parts) => parts.iter().map(|part| part.factor(step)).product(),
             Shape::Sequence { parts, milestones } => {
@@ -397,57 +339,28 @@ impl Shape {
             }
         }
     }
-}
 
-/// `step / steps`, at most 1.
-fn share(step: u64, steps: u64) -> f64 {
-    if step >= steps { 1.0 } else { step as f64 / steps as f64 }
-}
-
-/// The factor at a share of the way from `start` to `end`.
-fn between(anneal: Anneal, start: f64, end: f64, share: f64) -> f64 {
-    match anneal {
-        Anneal::Linear => start + (end - start) * share,
-        // The end is hit exactly.
-        Anneal::Cos if share == 1.0 => end,
-        Anneal::Cos => end + (start - end) * (1.0 + (PI * share).cos()) / 2.0,
-    }
-}
-
-fn one_cycle(step: u64, steps: u64, config: &OneCycleConfig) -> f64 {
-    let (first, last) = (1.0 / config.div_factor, 1.0 / config.div_factor / config.final_div_factor);
-    let (end, top) = (steps as f64 - 1.0, config.pct_start * steps as f64 - 1.0);
-    let phases: &[(f64, f64, f64)] = match config.three_phase {
-        false => &[(top, first, 1.0), (end, 1.0, last)],
-        true => &[(top, first, 1.0), (2.0 * top, 1.0, first), (end, first, last)],
-    };
-    let step = (step as f64).min(end);
-    let (mut begin, mut factor) = (0.0, first);
-    for &(end, from, to) in phases {
-        if end > begin {
-            factor = between(config.anneal, from, to, ((step - begin) / (end - begin)).min(1.0));
+    fn momentum(&self, step: u64) -> Option<f64> {
+        match self {
+            Shape::OneCycle { steps, config } => {
+                config.momentum.map(|[least, greatest]| one_cycle(step, *steps, config, [greatest, least, greatest]))
+            }
+            Shape::Cyclic { config } => {
+                config.momentum.map(|[least, greatest]| greatest - (greatest - least) * height(step, config))
+            }
+            Shape::Product(parts) => parts.iter().find_map(|part| part.momentum(step)),
+            Shape::Sequence { parts, milestones } => {
+                let at = milestones.partition_point(|&m| m <= step);
+                (0..=at).rev().find_map(|i| {
+                    let begin = if i == 0 { 0 } else { milestones[i - 1] };
+                    // The last step of a part that has ended.
+                    let step = if i == at { step } else { milestones[i].saturating_sub(1) };
+                    parts[i].momentum(step.saturating_sub(begin))
+                })
+            }
+            _ => None,
         }
-        if step <= end {
-            break;
-        }
-        begin = end;
     }
-    factor
-}
-
-fn cyclic(step: u64, config: &CyclicConfig) -> f64 {
-    let up = config.step_size_up as f64;
-    let size = up + config.step_size_down.map_or(up, |down| down as f64);
-    let cycle = (1.0 + step as f64 / size).floor();
-    let at = 1.0 + step as f64 / size - cycle;
-    let ratio = up / size;
-    let height = if at <= ratio { at / ratio } else { (at - 1.0) / (ratio - 1.0) };
-    let scale = match config.mode {
-        CyclicMode::Triangular => 1.0,
-        CyclicMode::Triangular2 => (1.0 - cycle).exp2(),
-        CyclicMode::ExpRange(gamma) => power(gamma, step),
-    };
-    1.0 + (config.max_factor - 1.0) * height * scale
 }
 
 #[cfg(test)]

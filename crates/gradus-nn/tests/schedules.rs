@@ -5,8 +5,9 @@ mod common;
 
 use common::{device, gradients, named, parameter};
 use gradus_nn::{
-    Anneal, CyclicConfig, CyclicMode, GradScaler, GradScalerConfig, OneCycleConfig, Optimizer, PlateauConfig,
-    PlateauMode, ReduceLrOnPlateau, Schedule, Sgd, SgdConfig, StateDict, ThresholdMode,
+    Adam, AdamConfig, Anneal, CyclicConfig, CyclicMode, GradScaler, GradScalerConfig, OneCycleConfig, Optimizer,
+    PlateauConfig, PlateauMode, ReduceLrOnPlateau, RmsProp, RmsPropConfig, Schedule, Sgd, SgdConfig, StateDict,
+    ThresholdMode,
 };
 use gradus_tensor::{Error, Result, Tensor};
 use serde_json::Value;
@@ -56,8 +57,81 @@ fn schedule(name: &str) -> Result<Schedule> {
             let parts = [Schedule::linear(8, 0.25, 1.0)?, Schedule::exponential(0.9)?, Schedule::step(10, 0.5)?];
             Schedule::chained(parts)
         }
+        "swa" => Schedule::cosine(10, 0.05),
+        "swa_linear" => Schedule::linear(7, 1.0, 0.05),
         other => panic!("no schedule {other}"),
     }
+}
+
+#[test]
+fn cycled_momentum_follows_pytorch() -> Result<()> {
+    let device = device();
+    let (cycle, cyclic) = (OneCycleConfig::default(), CyclicConfig { max_factor: 5.0, ..CyclicConfig::default() });
+    for (name, wanted) in reference()["momenta"].as_object().unwrap() {
+        let (shape, kind) = name.rsplit_once('_').unwrap();
+        let lr = 0.1;
+        let schedule = match shape {
+            "one_cycle" => Schedule::one_cycle(40, OneCycleConfig { momentum: Some([0.85, 0.95]), ..cycle }),
+            "one_cycle_three" => {
+                let momentum = Some([0.7, 0.97]);
+                let config = OneCycleConfig { pct_start: 0.35, three_phase: true, momentum, ..cycle };
+                Schedule::one_cycle(41, config)
+            }
+            "cyclic" => {
+                let momentum = Some([0.8, 0.9]);
+                Schedule::cyclic(CyclicConfig { step_size_up: 6, momentum, ..cyclic })
+            }
+            _ => {
+                let (step_size_down, mode, momentum) = (Some(3), CyclicMode::ExpRange(0.95), Some([0.5, 0.95]));
+                let config = CyclicConfig { step_size_up: 5, step_size_down, mode, momentum, ..cyclic };
+                Schedule::cyclic(config)
+            }
+        };
+        let schedule = schedule?;
+        let p = parameter(&[0.7, -1.3], &device);
+        let parameters = named(&[("p", &p)]);
+        let mut optimizer: Box<dyn Optimizer> = match kind {
+            "adam" => Box::new(Adam::new(parameters, AdamConfig { lr, ..Default::default() })?),
+            "sgd" => Box::new(Sgd::new(parameters, SgdConfig { lr, momentum: 0.9, ..Default::default() })?),
+            _ => Box::new(RmsProp::new(parameters, RmsPropConfig { lr, momentum: 0.9, ..Default::default() })?),
+        };
+        for (step, want) in wanted.as_array().unwrap().iter().enumerate() {
+            let want = floats(want);
+            schedule.apply(step as u64, &mut *optimizer)?;
+            let momentum = optimizer.momentum().unwrap();
+            assert!((momentum - want[0]).abs() <= 1e-12, "{name} at {step}: {momentum} is not {}", want[0]);
+            let gradient = [(step as f64).sin(), (step as f64 + 0.7).sin()];
+            optimizer.step(&gradients(&[(&p, &gradient)], &device))?;
+            for (got, want) in p.to_vec::<f64>()?.iter().zip(&want[1..]) {
+                assert!((got - want).abs() <= 1e-10 * (1.0 + want.abs()), "{name} at {step}: {got} is not {want}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn momentum_is_a_function_of_the_step_and_needs_an_optimiser_that_has_one() -> Result<()> {
+    let cycled = Schedule::one_cycle(10, OneCycleConfig { momentum: Some([0.5, 0.9]), ..Default::default() })?;
+    let parts = [Schedule::constant(), cycled.clone(), Schedule::constant()];
+    let schedule = Schedule::sequential(parts, [5, 8])?;
+    assert_eq!([0, 4].map(|step| schedule.momentum(step)), [None, None]);
+    assert_eq!([5, 7].map(|step| schedule.momentum(step)), [0, 2].map(|step| cycled.momentum(step)));
+    assert_eq!([8, 100].map(|step| schedule.momentum(step)), [cycled.momentum(2); 2]);
+    assert_eq!(cycled.clone().after_warmup(3).momentum(5), cycled.momentum(2));
+    assert_eq!(Schedule::chained([Schedule::constant(), cycled.clone()])?.momentum(1), cycled.momentum(1));
+
+    let p = parameter(&[1.0], &device());
+    let mut plain = Sgd::new(named(&[("p", &p)]), SgdConfig::default())?;
+    let text = cycled.apply(0, &mut plain).unwrap_err().to_string();
+    assert!(text.contains("has no momentum that can be set") && plain.momentum().is_none(), "{text}");
+    let mut sgd = Sgd::new(named(&[("p", &p)]), SgdConfig { momentum: 0.9, ..SgdConfig::default() })?;
+    assert!(sgd.set_momentum(1.0).is_err() && sgd.set_momentum(-0.1).is_err() && sgd.set_momentum(f64::NAN).is_err());
+    assert_eq!(sgd.momentum(), Some(0.9));
+    for momentum in [[0.9, 0.5], [0.5, 1.0], [-0.1, 0.5], [f64::NAN, 0.5]] {
+        assert!(Schedule::cyclic(CyclicConfig { momentum: Some(momentum), ..Default::default() }).is_err());
+    }
+    Ok(())
 }
 
 #[test]

@@ -189,6 +189,9 @@ fn optimizers() -> Result<()> {
     let schedule = Schedule::sequential([Schedule::linear(5, 0.1, 1.0)?, Schedule::exponential(0.9)?], [5])?;
     assert_eq!([schedule.factor(0), schedule.factor(6)], [0.1, 0.9]);
     assert_eq!(Schedule::one_cycle(100, OneCycleConfig::default())?.factor(29), 1.0);
+    let cycle = OneCycleConfig { momentum: Some([0.85, 0.95]), ..Default::default() };
+    assert_eq!(Schedule::one_cycle(100, cycle)?.momentum(29), Some(0.85));
+    assert!((Schedule::cosine(10, 0.05)?.factor(10) - Schedule::linear(10, 1.0, 0.05)?.factor(10)).abs() < 1e-12);
     let mut plateau = ReduceLrOnPlateau::new(PlateauConfig::default())?;
     let metric = first;
     optimizer.set_lr_factor(plateau.step(metric))?;

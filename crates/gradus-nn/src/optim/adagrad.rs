@@ -72,7 +72,7 @@ impl Rule for AdagradConfig {
 
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
-        let Hyper { lr, weight_decay, step } = hyper;
+        let Hyper { lr, weight_decay, step, .. } = hyper;
         let update = if weight_decay == 0.0 { &ADAGRAD } else { &ADAGRAD_DECAY };
         let lr = lr / (1.0 + (step as f64 - 1.0) * self.lr_decay);
         apply(update, target, gradient, slots, 1, &[lr, self.eps, weight_decay])

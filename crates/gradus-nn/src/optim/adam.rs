@@ -90,6 +90,10 @@ impl Rule for AdamRule {
         (self.config.lr, self.config.weight_decay)
     }
 
+    fn momentum(&self) -> Option<f64> {
+        Some(self.config.beta1)
+    }
+
     fn check(&self) -> Result<()> {
         below_one(self.name(), "beta1", self.config.beta1)?;
         below_one(self.name(), "beta2", self.config.beta2)?;
@@ -102,8 +106,8 @@ impl Rule for AdamRule {
 
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
-        let AdamConfig { beta1, beta2, eps, amsgrad, .. } = self.config;
-        let Hyper { lr, weight_decay, step } = hyper;
+        let AdamConfig { beta2, eps, amsgrad, .. } = self.config;
+        let Hyper { lr, weight_decay, momentum: beta1, step } = hyper;
         // The factors that depend on the step are computed here in f64, so that a single kernel serves every step.
         let correction = |beta: f64| 1.0 - libm::pow(beta, step as f64);
         let numbers = [

@@ -70,7 +70,7 @@ impl Rule for AdamaxConfig {
 
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
-        let Hyper { lr, weight_decay, step } = hyper;
+        let Hyper { lr, weight_decay, step, .. } = hyper;
         let AdamaxConfig { beta1, beta2, eps, .. } = *self;
         let update = if weight_decay == 0.0 { &ADAMAX } else { &ADAMAX_DECAY };
         let lr = lr / (1.0 - libm::pow(beta1, step as f64));

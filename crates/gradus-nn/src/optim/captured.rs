@@ -64,6 +64,7 @@ pub(super) struct Rates {
     pub(super) lr: Number,
     pub(super) factor: Number,
     pub(super) weight_decay: Number,
+    pub(super) momentum: Number,
     /// The number of completed steps.
     pub(super) step: Number,
 }
@@ -72,7 +73,7 @@ impl Rates {
     /// The hyper-parameters of the next step.
     pub(super) fn next(&self) -> Hyper {
         let (lr, step) = (self.lr.get() * self.factor.get(), self.step.count().saturating_add(1));
-        Hyper { lr, weight_decay: self.weight_decay.get(), step }
+        Hyper { lr, weight_decay: self.weight_decay.get(), momentum: self.momentum.get(), step }
     }
 }
 

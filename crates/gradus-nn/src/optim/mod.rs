@@ -21,7 +21,7 @@ mod sgd;
 mod state;
 mod stepper;
 
-use gradus_tensor::{Gradients, Result};
+use gradus_tensor::{Error, Gradients, Result};
 
 pub use adadelta::{Adadelta, AdadeltaConfig};
 pub use adagrad::{Adagrad, AdagradConfig};
@@ -69,6 +69,23 @@ pub trait Optimizer: Send {
     /// Sets the factor on the learning rates of all groups; see [`Schedule`](crate::Schedule).
     #[track_caller]
     fn set_lr_factor(&mut self, factor: f64) -> Result<()>;
+
+    /// The share of the last steps' direction that the next step keeps: the momentum of [`Sgd`] and [`RmsProp`], beta1
+    /// of [`Adam`] and [`AdamW`]. `None` for an optimiser without momentum, and for one whose momentum cannot be set.
+    fn momentum(&self) -> Option<f64> {
+        None
+    }
+
+    /// Sets the momentum of all groups; see [`Schedule::momentum`](crate::Schedule::momentum). It is not part of the
+    /// saved state.
+    ///
+    /// # Errors
+    /// Fails if it is negative or not below 1, and for an optimiser whose [`momentum`](Optimizer::momentum) is `None`,
+    /// such as an [`Sgd`] that was made with momentum 0.
+    #[track_caller]
+    fn set_momentum(&mut self, _momentum: f64) -> Result<()> {
+        Err(without_momentum("optimizer"))
+    }
 
     /// The parameters of all groups.
     fn parameters(&self) -> Vec<Parameter>;
@@ -129,6 +146,13 @@ pub enum NonFinite {
     Error,
     /// The step is skipped and counted by [`Optimizer::skipped_steps`]; nothing is changed.
     Skip,
+}
+
+/// The error about an optimiser whose momentum cannot be set.
+#[track_caller]
+fn without_momentum(op: &str) -> Error {
+    let e = Error::argument(op, "this optimiser has no momentum that can be set");
+    e.help("Adam and AdamW have one, and Sgd and RmsProp if they are made with a momentum above 0")
 }
 
 /// Implements the constructors of a type that wraps a `Stepper`. The rule is made from the configuration, or is it.
@@ -196,6 +220,12 @@ macro_rules! optimizer {
             }
             fn set_lr_factor(&mut self, factor: f64) -> gradus_tensor::Result<()> {
                 self.0.set_lr_factor(factor)
+            }
+            fn momentum(&self) -> Option<f64> {
+                self.0.momentum()
+            }
+            fn set_momentum(&mut self, momentum: f64) -> gradus_tensor::Result<()> {
+                self.0.set_momentum(momentum)
             }
             fn parameters(&self) -> Vec<crate::Parameter> {
                 self.0.members().map(|m| m.parameter.clone()).collect()

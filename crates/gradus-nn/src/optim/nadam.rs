@@ -125,7 +125,7 @@ impl Rule for NAdamRule {
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
         let NAdamConfig { beta1, beta2, eps, decoupled_weight_decay: decoupled, .. } = self.config;
-        let Hyper { lr, weight_decay, step } = hyper;
+        let Hyper { lr, weight_decay, step, .. } = hyper;
         let (now, next) = (self.momentum(step), self.momentum(step.saturating_add(1)));
         let product = self.product(step);
         let numbers = [

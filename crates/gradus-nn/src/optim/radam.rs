@@ -81,7 +81,7 @@ impl Rule for RAdamConfig {
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
         let RAdamConfig { beta1, beta2, eps, decoupled_weight_decay: decoupled, .. } = *self;
-        let Hyper { lr, weight_decay, step } = hyper;
+        let Hyper { lr, weight_decay, step, .. } = hyper;
         let t = step as f64;
         let power = libm::pow(beta2, t);
         let (corrected, correction2) = (lr / (1.0 - libm::pow(beta1, t)), 1.0 - power);

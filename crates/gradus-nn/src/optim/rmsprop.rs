@@ -84,6 +84,10 @@ impl Rule for RmsPropConfig {
         (self.lr, self.weight_decay)
     }
 
+    fn momentum(&self) -> Option<f64> {
+        (self.momentum != 0.0).then_some(self.momentum)
+    }
+
     fn check(&self) -> Result<()> {
         for (name, value) in [("eps", self.eps), ("momentum", self.momentum), ("alpha", self.alpha)] {
             at_least_zero("rmsprop", name, value)?;
@@ -102,10 +106,10 @@ impl Rule for RmsPropConfig {
 
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
-        let Hyper { lr, weight_decay, .. } = hyper;
+        let Hyper { lr, weight_decay, momentum, .. } = hyper;
         let bits = [self.centered, self.momentum != 0.0, weight_decay != 0.0];
         let update = &RMSPROP[bits.into_iter().fold(0, |index, bit| index << 1 | usize::from(bit))];
-        let numbers = [lr, self.alpha, 1.0 - self.alpha, self.eps, self.momentum, weight_decay];
+        let numbers = [lr, self.alpha, 1.0 - self.alpha, self.eps, momentum, weight_decay];
         apply(update, target, gradient, slots, slots.len(), &numbers)
     }
 }

@@ -10,6 +10,12 @@ pub(super) trait Rule: Send + Sync + 'static {
     /// The learning rate and weight decay of a group that does not set its own.
     fn defaults(&self) -> (f64, f64);
 
+    /// The momentum that [`Hyper::momentum`] has until another is set, if the rule reads it: the share of the last
+    /// steps' direction that a step keeps. `None` for rules whose momentum does not change.
+    fn momentum(&self) -> Option<f64> {
+        None
+    }
+
     /// Returns an error for invalid hyper-parameters.
     #[track_caller]
     fn check(&self) -> Result<()>;
@@ -59,6 +65,8 @@ pub(super) trait Rule: Send + Sync + 'static {
 pub(super) struct Hyper {
     pub(super) lr: f64,
     pub(super) weight_decay: f64,
+    /// See [`Rule::momentum`]; 0 for a rule that does not read it.
+    pub(super) momentum: f64,
     /// Number of this step, counted from 1.
     pub(super) step: u64,
 }

@@ -79,6 +79,10 @@ impl Rule for SgdConfig {
         (self.lr, self.weight_decay)
     }
 
+    fn momentum(&self) -> Option<f64> {
+        (self.momentum != 0.0).then_some(self.momentum)
+    }
+
     fn check(&self) -> Result<()> {
         at_least_zero("sgd", "momentum", self.momentum)?;
         if !self.dampening.is_finite() {
@@ -96,7 +100,7 @@ impl Rule for SgdConfig {
 
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
-        let Hyper { lr, weight_decay, step } = hyper;
+        let Hyper { lr, weight_decay, momentum, step } = hyper;
         let (damped, decays) = (self.dampening != 0.0, weight_decay != 0.0);
         let update = match (slots.is_empty(), self.nesterov, damped, decays) {
             (true, _, _, false) => &SGD,
@@ -110,7 +114,7 @@ impl Rule for SgdConfig {
         };
         // The first gradient is not dampened.
         let share = if step == 1 { 1.0 } else { 1.0 - self.dampening };
-        let numbers = [lr, weight_decay, self.momentum, share];
+        let numbers = [lr, weight_decay, momentum, share];
         apply(update, target, gradient, slots, slots.len(), &numbers[..if damped { 4 } else { 3 }])
     }
 }

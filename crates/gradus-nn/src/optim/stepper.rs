@@ -49,6 +49,8 @@ pub(super) struct Stepper<R> {
     pub(super) rule: Arc<R>,
     pub(super) groups: Vec<Members>,
     pub(super) factor: Number,
+    /// 0 if the rule does not read it.
+    pub(super) momentum: Number,
     pub(super) non_finite: NonFinite,
     /// Whether steps go along the gradient rather than against it.
     pub(super) maximize: bool,
@@ -79,12 +81,12 @@ pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {
     Err(Error::argument(op, format!("{name} is {value}; it is finite and at least 0")))
 }
 
-/// Refuses to change a learning rate inside a captured step, whose replays would not do so.
+/// Refuses to change a number inside a captured step, whose replays would not do so.
 #[track_caller]
-fn refuse_capture(op: &str) -> Result<()> {
+fn refuse_capture(op: &str, what: &str) -> Result<()> {
     refuse(|| {
-        let m = "the learning rate is set inside a captured step, and a replay would not set it";
-        Error::argument(op, m).help("set it before the step is called; each replay uses the rate of its time")
+        let m = format!("the {what} is set inside a captured step, and a replay would not set it");
+        Error::argument(op, m).help("set it before the step is called; each replay uses the number of its time")
     })
 }
 
@@ -165,11 +167,12 @@ fn arranged<R: Rule>(rule: &R, groups: impl IntoIterator<Item = Group>) -> Resul
 
 impl Members {
     /// What determines the hyper-parameters of a parameter with this state.
-    fn rates(&self, factor: &Number, state: &State) -> Rates {
+    fn rates(&self, factor: &Number, momentum: &Number, state: &State) -> Rates {
         Rates {
             lr: self.lr.clone(),
             factor: factor.clone(),
             weight_decay: self.weight_decay.clone(),
+            momentum: momentum.clone(),
             step: state.step.clone(),
         }
     }
@@ -181,8 +184,9 @@ impl<R: Rule> Stepper<R> {
         rule.check()?;
         let groups = arranged(&rule, groups)?;
         let non_finite = NonFinite::default();
-        let (rule, factor) = (Arc::new(rule), Number::of(1.0));
-        Ok(Stepper { rule, groups, factor, non_finite, maximize: false, skipped: 0, unfinished: Unfinished::default() })
+        let (factor, momentum) = (Number::of(1.0), Number::of(rule.momentum().unwrap_or(0.0)));
+        let (rule, unfinished) = (Arc::new(rule), Unfinished::default());
+        Ok(Stepper { rule, groups, factor, momentum, non_finite, maximize: false, skipped: 0, unfinished })
     }
 
     /// See [`Optimizer::rebind`](crate::Optimizer::rebind).
@@ -249,15 +253,31 @@ impl<R: Rule> Stepper<R> {
         let Some(group) = self.groups.get_mut(group) else {
             return Err(Error::argument(op, format!("there is no group {group}; there are {count}")));
         };
-        refuse_capture(op)?;
+        refuse_capture(op, "learning rate")?;
         group.lr.set(at_least_zero(op, "learning rate", lr)?);
         Ok(())
     }
 
     #[track_caller]
     pub(super) fn set_lr_factor(&mut self, factor: f64) -> Result<()> {
-        refuse_capture(self.rule.name())?;
+        refuse_capture(self.rule.name(), "learning rate")?;
         self.factor.set(at_least_zero(self.rule.name(), "learning rate factor", factor)?);
+        Ok(())
+    }
+
+    pub(super) fn momentum(&self) -> Option<f64> {
+        self.rule.momentum().map(|_| self.momentum.get())
+    }
+
+    #[track_caller]
+    pub(super) fn set_momentum(&mut self, momentum: f64) -> Result<()> {
+        let op = self.rule.name();
+        refuse_capture(op, "momentum")?;
+        if self.rule.momentum().is_none() {
+            return Err(super::without_momentum(op));
+        }
+        below_one(op, "momentum", momentum)?;
+        self.momentum.set(momentum);
         Ok(())
     }
 
@@ -277,7 +297,7 @@ impl<R: Rule> Stepper<R> {
             let group = &self.groups[work.group];
             let values = group.members[work.member].parameter.values();
             let target = work.state.master.as_ref().map_or(values, |m| &m.values);
-            let rates = group.rates(&self.factor, &work.state);
+            let rates = group.rates(&self.factor, &self.momentum, &work.state);
             // At most a tensor or two.
             let scratch = (0..self.rule.scratch()).map(|_| target.zeros_like()).collect::<Result<Vec<_>>>()?;
             let all: Vec<Tensor>;
@@ -308,7 +328,7 @@ impl<R: Rule> Stepper<R> {
     /// Steps one parameter. If the device fails, the parameter and its state may be partly written.
     #[track_caller]
     fn advance(&mut self, Work { group, member, gradient, mut state, prepared }: Work) -> Result<()> {
-        let rates = self.groups[group].rates(&self.factor, &state);
+        let rates = self.groups[group].rates(&self.factor, &self.momentum, &state);
         let hyper = rates.next();
         let all: Vec<Tensor>;
         let slots = if prepared.is_empty() {

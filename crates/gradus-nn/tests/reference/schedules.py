@@ -3,7 +3,8 @@
     python3 schedules.py > schedules.json
 
 `schedules` has, for each name, the factors on the initial learning rate; `plateau` the factors after each metric;
-`scaler` the scales after each update, for gradients that are finite (0) or not (1).
+`scaler` the scales after each update, for gradients that are finite (0) or not (1); `momenta` the momentum of each step
+and the parameters after it, with the momentum cycled.
 """
 
 import json
@@ -49,6 +50,43 @@ def chained(o):
     return lr.ChainedScheduler([lr.LinearLR(o, 0.25, 1.0, 8), lr.ExponentialLR(o, 0.9), lr.StepLR(o, 10, 0.5)])
 
 
+def swa(**options):
+    return factors(lambda o: torch.optim.swa_utils.SWALR(o, swa_lr=BASE * 0.05, **options))
+
+
+def momenta(make, kind, steps):
+    """The momentum (or beta1) of each step, and the parameters after it."""
+    p = torch.nn.Parameter(torch.tensor([0.7, -1.3]))
+    optimizer = {
+        "adam": lambda: torch.optim.Adam([p], lr=BASE),
+        "rmsprop": lambda: torch.optim.RMSprop([p], lr=BASE, momentum=0.9),
+        "sgd": lambda: torch.optim.SGD([p], lr=BASE, momentum=0.9),
+    }[kind]()
+    scheduler, found = make(optimizer), []
+    for step in range(steps):
+        group = optimizer.param_groups[0]
+        momentum = group["betas"][0] if kind == "adam" else group["momentum"]
+        p.grad = (torch.arange(2) * 0.7 + step).sin()
+        optimizer.step()
+        scheduler.step()
+        found.append([momentum, *p.tolist()])
+    return found
+
+
+MOMENTA = {
+    f"{name}_{kind}": momenta(make, kind, 30)
+    for name, make in {
+        "one_cycle": lambda o: lr.OneCycleLR(o, BASE, total_steps=40),
+        "one_cycle_three": lambda o: lr.OneCycleLR(o, BASE, total_steps=41, pct_start=0.35, three_phase=True,
+                                                   base_momentum=0.7, max_momentum=0.97),
+        "cyclic": lambda o: lr.CyclicLR(o, BASE, BASE * 5, step_size_up=6),
+        "cyclic_exp_range": lambda o: lr.CyclicLR(o, BASE, BASE * 5, step_size_up=5, step_size_down=3, gamma=0.95,
+                                                  mode="exp_range", base_momentum=0.5, max_momentum=0.95),
+    }.items()
+    for kind in ("adam", "sgd", "rmsprop")
+}
+
+
 SCHEDULES = {
     "constant_for": lambda: factors(lambda o: lr.ConstantLR(o, 0.25, 7)),
     "linear": lambda: factors(lambda o: lr.LinearLR(o, 1 / 3, 0.75, 11)),
@@ -69,6 +107,8 @@ SCHEDULES = {
     "cyclic_exp_range": lambda: cyclic(step_size_up=5, step_size_down=3, mode="exp_range", gamma=0.95),
     "sequential": lambda: factors(sequential),
     "chained": lambda: factors(chained),
+    "swa": lambda: swa(anneal_epochs=10),
+    "swa_linear": lambda: swa(anneal_epochs=7, anneal_strategy="linear"),
 }
 
 PLATEAU = [
@@ -115,4 +155,4 @@ def scaler():
 
 
 schedules = {name: make() for name, make in SCHEDULES.items()}
-print(json.dumps({"schedules": schedules, "plateau": plateau(), "scaler": scaler()}))
+print(json.dumps({"schedules": schedules, "plateau": plateau(), "scaler": scaler(), "momenta": MOMENTA}))

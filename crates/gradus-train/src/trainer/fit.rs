@@ -103,7 +103,8 @@ impl Trainer {
                 if group.is_empty() || self.stopped() {
                     break;
                 }
-                match self.step_at(self.schedule.factor(run.steps), model, optimizer, task, &group, &mut passes) {
+                let rates = (self.schedule.factor(run.steps), self.schedule.momentum(run.steps));
+                match self.step_at(rates, model, optimizer, task, &group, &mut passes) {
                     Ok(done) => {
                         let (samples, loss) = (done.tally.samples, done.loss);
                         progress.tally.merge(&done.tally);

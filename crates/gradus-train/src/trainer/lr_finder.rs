@@ -143,7 +143,7 @@ impl Trainer {
                 next => next,
             };
             let Some(batch) = next else { break };
-            let done = self.step_at(lr / base, model, optimizer, task, &[batch?], &mut passes);
+            let done = self.step_at((lr / base, None), model, optimizer, task, &[batch?], &mut passes);
             let loss = match done {
                 Ok(done) => done.loss,
                 Err(Failure::NonFinite(_)) => break,

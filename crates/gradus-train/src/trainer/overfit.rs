@@ -43,7 +43,7 @@ impl Trainer {
         // At most `steps` numbers.
         let mut losses = Vec::new();
         for step in 0..steps {
-            match self.step_at(factor, model, optimizer, task, &batch, &mut passes) {
+            match self.step_at((factor, None), model, optimizer, task, &batch, &mut passes) {
                 Ok(done) => losses.push(done.loss),
                 Err(Failure::Other(e)) => return Err(e),
                 Err(Failure::NonFinite(trouble)) => {

@@ -21,11 +21,12 @@ pub(super) struct Stepped {
 }
 
 impl Trainer {
-    /// Makes one step from these batches with this factor on the learning rate. If it fails, nothing has changed.
+    /// Makes one step from these batches with this factor on the learning rate, and this momentum if there is one. If
+    /// it fails, nothing has changed.
     #[track_caller]
     pub(super) fn step_at<M, B, T>(
         &self,
-        lr_factor: f64,
+        rates: (f64, Option<f64>),
         model: &mut M,
         optimizer: &mut dyn Optimizer,
         task: &T,
@@ -73,7 +74,7 @@ impl Trainer {
                 }
                 norm => norm,
             };
-            update(lr_factor, optimizer, &gradients)?;
+            update(rates, optimizer, &gradients)?;
             // A single batch needs no mean: its loss is returned without another rounding.
             let loss = if batches.len() == 1 { last } else { tally.loss() };
             Ok(Stepped { loss, tally, grad_norm })
@@ -113,14 +114,22 @@ impl Trainer {
     }
 }
 
-/// Updates the parameters with this factor on the learning rate. If that fails, the old factor is restored.
+/// Updates the parameters with this factor on the learning rate, and this momentum. If that fails, the old ones are
+/// restored.
 #[track_caller]
-fn update(lr_factor: f64, optimizer: &mut dyn Optimizer, gradients: &Gradients) -> Result<()> {
-    let before = optimizer.lr_factor();
-    optimizer.set_lr_factor(lr_factor)?;
-    let stepped = optimizer.step(gradients);
+fn update(
+    (lr_factor, momentum): (f64, Option<f64>),
+    optimizer: &mut dyn Optimizer,
+    gradients: &Gradients,
+) -> Result<()> {
+    let before = (optimizer.lr_factor(), optimizer.momentum());
+    let set = |optimizer: &mut dyn Optimizer, lr_factor, momentum: Option<f64>| {
+        momentum.map_or(Ok(()), |momentum| optimizer.set_momentum(momentum))?;
+        optimizer.set_lr_factor(lr_factor)
+    };
+    let stepped = set(optimizer, lr_factor, momentum).and_then(|()| optimizer.step(gradients));
     if stepped.is_err() {
-        optimizer.set_lr_factor(before)?;
+        set(optimizer, before.0, momentum.and(before.1))?;
     }
     stepped
 }
