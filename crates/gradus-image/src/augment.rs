@@ -20,7 +20,7 @@ mod mix;
 
 use gradus_tensor::{Error, Generator, PadMode, Result, Tensor};
 
-use crate::colour::{Range, brightness, contrast_about_mean, saturation};
+use crate::colour::{Range, brightness, contrast_about_mean, hue, saturation};
 use crate::geometry::{crop, flip_horizontal, flip_vertical, resize};
 use crate::picture::{Picture, not_negative};
 use crate::rotate::{Rotate, rotate};
@@ -179,26 +179,33 @@ pub struct ColorJitter {
     pub contrast: f64,
     /// In the same way for the [saturation].
     pub saturation: f64,
+    /// The [hue] is turned by `-hue` to `hue`, at most 0.5.
+    pub hue: f64,
 }
 
-/// Changes brightness, contrast and saturation by random factors, in random order.
+/// Changes brightness, contrast and saturation by random factors and the hue by a random turn, in random order.
 ///
 /// # Errors
-/// A setting is negative or not finite, or `x` is not an image.
+/// A setting is negative or not finite, `hue` is above 0.5, or `x` is not an image.
 #[track_caller]
 pub fn color_jitter(x: &Tensor, jitter: ColorJitter, g: &mut Generator) -> Result<Tensor> {
     const OP: &str = "color_jitter";
     Picture::new(OP, x)?;
-    let settings =
-        [("brightness", jitter.brightness), ("contrast", jitter.contrast), ("saturation", jitter.saturation)];
+    let ColorJitter { brightness: bright, contrast, saturation: full, hue: turn } = jitter;
+    let settings = [("brightness", bright), ("contrast", contrast), ("saturation", full), ("hue", turn)];
     let mut x = x.clone();
     settings.iter().try_for_each(|(name, size)| not_negative(OP, name, *size))?;
+    if turn > 0.5 {
+        return Err(Error::argument(OP, format!("hue is {turn}")).help("half of the circle, 0.5, is the most"));
+    }
     for at in g.permutation(settings.len())? {
         let (name, size) = settings[at];
-        let factor = between(((1.0 - size).max(0.0), 1.0 + size), g);
+        let range = if name == "hue" { (-size, size) } else { ((1.0 - size).max(0.0), 1.0 + size) };
+        let factor = between(range, g);
         x = match name {
             _ if size == 0.0 => x,
             "brightness" => brightness(&x, factor, Range::Unit)?,
+            "hue" => hue(&x, factor)?,
             "contrast" => contrast_about_mean(&x, factor, Range::Unit)?,
             _ => saturation(&x, factor, Range::Unit)?,
         };

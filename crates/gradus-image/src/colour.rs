@@ -1,6 +1,6 @@
 //! Filters that work on each pixel separately.
 
-use gradus_tensor::{DType, Error, Result, Tensor};
+use gradus_tensor::{DType, Error, Result, Tensor, fused};
 
 use crate::picture::{Picture, not_negative};
 
@@ -102,6 +102,42 @@ pub fn saturation(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
     not_negative("saturation", "factor", factor)?;
     let luma = picture.luma()?;
     picture.with_alpha(&range.apply(picture.colour()?.sub(&luma)?.mul(factor)?.add(&luma)?)?)
+}
+
+/// Turns the hue of each pixel by `turn`, from -0.5 to 0.5 of the colour circle: 1/3 makes red green. Value and
+/// saturation in HSV stay. Grey images do not change. The formula is that of torchvision's `adjust_hue` for floats.
+///
+/// # Errors
+/// Returns an error if `turn` is not from -0.5 to 0.5, or if `x` is not an image.
+#[track_caller]
+pub fn hue(x: &Tensor, turn: f64) -> Result<Tensor> {
+    let picture = Picture::new("hue", x)?;
+    if !(-0.5..=0.5).contains(&turn) {
+        return Err(Error::argument("hue", format!("turn is {turn}")).help("it goes from -0.5 to 0.5"));
+    }
+    let colour = picture.colour()?;
+    if colour.size(-3)? == 1 || turn == 0.0 {
+        return Ok(x.clone());
+    }
+    let channel = |c| colour.narrow(-3, c, 1);
+    let (r, g, b) = (channel(0)?, channel(1)?, channel(2)?);
+    // The new hue in sixths of the circle. Of grey, whose hue is any, the range is 0.
+    let sixths = fused!(|r, g, b, turn| {
+        let (most, range) = (r.max(g).max(b), r.max(g).max(b) - r.min(g).min(b));
+        let range = range.eq(0.0).select(1.0, range);
+        let hue = r.eq(most).select((g - b) / range, g.eq(most).select((b - r) / range + 2.0, (r - g) / range + 4.0));
+        let turned = hue / 6.0 + turn + 1.0;
+        (turned - turned.floor()) * 6.0
+    })(&r, &g, &b, turn)?;
+    let of_channel = |offset: f64| {
+        fused!(|r, g, b, sixths, offset| {
+            let (most, least) = (r.max(g).max(b), r.min(g).min(b));
+            let at = sixths + offset;
+            let at = at.ge(6.0).select(at - 6.0, at);
+            most - (most - least) * at.min(4.0 - at).max(0.0).min(1.0)
+        })(&r, &g, &b, &sixths, offset)
+    };
+    picture.with_alpha(&Tensor::cat(&[&of_channel(5.0)?, &of_channel(3.0)?, &of_channel(1.0)?], -3)?)
 }
 
 /// Inverts the colours: `1 - x`.

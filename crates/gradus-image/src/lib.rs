@@ -39,7 +39,7 @@ mod rotate;
 
 pub use blur::gaussian_blur;
 pub use colour::{
-    Range, brightness, contrast, contrast_about_mean, grayscale, invert, normalize, saturation, threshold,
+    Range, brightness, contrast, contrast_about_mean, grayscale, hue, invert, normalize, saturation, threshold,
 };
 pub use convert::{from_hwc, to_bytes, to_float, to_hwc};
 pub use edges::{sharpen, sobel};

@@ -113,6 +113,15 @@ fn jitter_of_0_changes_nothing_and_others_do() {
         assert!((0.6..1.4).contains(&factor) || bright[0] == 1.0);
         assert!(bright.iter().zip(values(&x)).all(|(a, b)| (a - (b * factor).min(1.0)).abs() < 1e-5 || *a == 1.0));
     }
+    let (red, jitter) = (uniform_red(), ColorJitter { hue: 0.1, ..Default::default() });
+    for _ in 0..20 {
+        // Red stays the largest, and value and saturation are whole.
+        let turned = values(&color_jitter(&red, jitter, &mut g).unwrap());
+        let others = (turned[1].min(turned[2]), turned[1].max(turned[2]));
+        assert!(turned[0] == 1.0 && others.0 == 0.0 && (0.0..=0.6 + 1e-6).contains(&others.1), "{turned:?}");
+    }
+    let jitter = ColorJitter { hue: 0.51, ..Default::default() };
+    assert!(color_jitter(&x, jitter, &mut g).unwrap_err().to_string().contains("hue is 0.51"));
     let jitter = ColorJitter { contrast: f64::NAN, ..Default::default() };
     assert!(color_jitter(&x, jitter, &mut g).unwrap_err().to_string().contains("contrast is NaN"));
 }
@@ -186,4 +195,8 @@ fn shares_are_from_the_beta_distribution() {
         assert!((mean - 0.5).abs() < 5.0 * (expected / 2000.0).sqrt(), "{alpha}: mean {mean}");
         assert!((variance / expected - 1.0).abs() < 0.15, "{alpha}: variance {variance} for {expected}");
     }
+}
+
+fn uniform_red() -> Tensor {
+    Tensor::from_vec(vec![1.0f32, 0.0, 0.0], [3, 1, 1], &device()).unwrap()
 }

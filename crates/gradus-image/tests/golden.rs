@@ -4,7 +4,7 @@
 mod common;
 
 use common::{cpu, floats};
-use gradus_image::{Border, Rotate, gaussian_blur, grayscale, resize, resize_with, rotate, sharpen, sobel};
+use gradus_image::{Border, Rotate, gaussian_blur, grayscale, hue, resize, resize_with, rotate, sharpen, sobel};
 use gradus_tensor::{DType, Interpolate, Interpolation, Result, Tensor};
 use serde_json::Value;
 
@@ -62,4 +62,29 @@ fn filters_give_the_numbers_of_other_programs() {
             }
         }
     }
+}
+
+#[test]
+fn hues_are_those_of_torchvision() {
+    let file: Value = serde_json::from_str(include_str!("golden/values.json")).unwrap();
+    let cases: Value = serde_json::from_str(include_str!("golden/hue.json")).unwrap();
+    for case in cases.as_array().unwrap() {
+        let input = &file["inputs"][case["input"].as_str().unwrap()];
+        let x = Tensor::from_vec(numbers(input), shape(input), &cpu()).unwrap();
+        let turn = case["turn"].as_f64().unwrap();
+        let want = numbers(case);
+        for (dtype, tolerance) in [(DType::F64, 2e-9), (DType::F32, 1e-5)] {
+            let y = floats(&hue(&x.to_dtype(dtype).unwrap(), turn).unwrap());
+            assert_eq!(y.len(), want.len());
+            for (i, (g, w)) in y.iter().zip(&want).enumerate() {
+                assert!((g - w).abs() <= tolerance, "{case}: element {i} is {g}, not {w}");
+            }
+        }
+    }
+    // Alpha and grey images stay, and u8 images are rounded.
+    let alpha = Tensor::from_vec(vec![255u8, 0, 0, 77], [4, 1, 1], &cpu()).unwrap();
+    assert_eq!(hue(&alpha, 1.0 / 3.0).unwrap().to_vec::<u8>().unwrap(), [0, 255, 0, 77]);
+    let grey = Tensor::from_vec(vec![0.25f32], [1, 1, 1], &cpu()).unwrap();
+    assert_eq!(hue(&grey, 0.2).unwrap().to_vec::<f32>().unwrap(), [0.25]);
+    assert!(hue(&alpha, 0.6).is_err() && hue(&alpha, f64::NAN).is_err());
 }
