@@ -56,6 +56,9 @@ impl Step {
 const FORMAT: Step = Step::cargo("format", &["fmt", "--all", "--check"]);
 const CLIPPY: Step = Step::cargo("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
 const TESTS: Step = Step::cargo("tests", &["test", "--workspace"]);
+/// The readers of Parquet and Arrow files are built with a feature only.
+const PARQUET: Step =
+    Step::cargo("parquet", &["test", "-p=gradus-data", "--features=parquet", "--test=columnar", "--test=tables"]);
 const DOCS: Step = Step {
     name: "docs",
     action: Action::Cargo {
@@ -117,6 +120,7 @@ fn steps(skip_tests: bool) -> Vec<Step> {
         FORMAT,
         CLIPPY,
         TESTS,
+        PARQUET,
         PEERS_FORMAT,
         PEERS_CLIPPY,
         PEERS_TESTS,

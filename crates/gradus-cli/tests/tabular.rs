@@ -349,3 +349,35 @@ fn categories_that_training_did_not_have_are_refused_or_count_as_none_of_the_kno
     let output = command(dir.path(), "evaluate --model n/model.safetensors asked.csv").output().unwrap();
     assert!(text(&output).1.contains("\"price\""), "{output:?}");
 }
+
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_parquet_file_needs_a_build_that_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("animals.parquet"), animals(12)).unwrap();
+    let out = command(dir.path(), "train tabular animals.parquet --target kind").output().unwrap();
+    let (_, error) = text(&out);
+    assert!(error.contains("animals.parquet") && error.contains("the feature `parquet`"), "{error}");
+    assert!(!dir.path().join("out").exists());
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn a_parquet_file_trains_and_is_predicted_as_its_csv_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus-data/tests");
+    fs::copy(format!("{data}/reference/columnar/penguins.parquet"), dir.path().join("p.parquet")).unwrap();
+    fs::copy(format!("{data}/data/penguins.csv"), dir.path().join("p.csv")).unwrap();
+    let trained = |file: &str, out: &str| {
+        let line = format!("train tabular {file} --target species --epochs 3 --out {out} --json");
+        last_json(&succeed(&mut command(dir.path(), &line)))["test_accuracy"].as_f64().unwrap()
+    };
+    assert_eq!(trained("p.parquet", "a"), trained("p.csv", "b"));
+    let predicted = |model: &str, file: &str| {
+        let line = format!("predict --model {model} {file} --json");
+        let json = last_json(&succeed(&mut command(dir.path(), &line)));
+        let list = json["predictions"].as_array().unwrap().iter();
+        list.map(|p| p["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(predicted("a", "p.parquet"), predicted("b", "p.csv"));
+}

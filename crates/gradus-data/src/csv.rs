@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use gradus_tensor::{Error, ErrorKind, Here, Result};
 
-use self::columns::Building;
+pub(crate) use self::columns::Building;
 use self::fields::Fields;
 use crate::memory::{read_file, reserve_exact, room};
 use crate::table::{Column, Kind, Source, Table};
@@ -250,7 +250,7 @@ impl<'a> Reader<'a> {
             return Err(self.bad("there are names of columns and no rows".into()).help("give a file with rows"));
         }
         lines.shrink_to_fit();
-        let source = Source { file: self.name.into(), lines: Arc::new(lines) };
+        let source = Source { file: self.name.into(), lines: Arc::new(lines), has_lines: true };
         let mut made = Vec::new();
         reserve_exact(&mut made, names.len(), OP, self.name)?;
         for (name, column) in names.into_iter().zip(columns) {

@@ -28,6 +28,8 @@
 #![warn(missing_docs)]
 
 mod collate;
+#[cfg(feature = "parquet")]
+mod columnar;
 mod csv;
 mod dataset;
 pub mod digits;
@@ -44,6 +46,7 @@ mod sampler;
 mod sequence;
 pub mod split;
 mod table;
+mod table_file;
 pub mod text;
 mod workers;
 mod zip;

@@ -53,7 +53,7 @@ pub(crate) enum Values {
 pub struct Column {
     pub(crate) name: String,
     pub(crate) values: Values,
-    /// The file, and the line on which each row begins.
+    /// The file, and the place of each row in it.
     pub(crate) source: Source,
 }
 
@@ -61,7 +61,18 @@ pub struct Column {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) file: std::sync::Arc<str>,
+    /// The line on which each row begins, or its number in a file that has no lines.
     pub(crate) lines: std::sync::Arc<Vec<u32>>,
+    /// Whether the file has lines.
+    pub(crate) has_lines: bool,
+}
+
+impl Source {
+    /// The place of a row for people.
+    pub(crate) fn place(&self, row: usize) -> String {
+        let line = self.lines.get(row).copied().unwrap_or(0);
+        if self.has_lines { format!("line {line} (row {})", row + 1) } else { format!("row {line} of the file") }
+    }
 }
 
 impl Column {
@@ -196,8 +207,7 @@ impl Column {
     /// An error about the value of row `row` that names the file, the line and the column.
     #[track_caller]
     pub fn fails_at(&self, row: usize, what: impl fmt::Display) -> Error {
-        let line = self.source.lines.get(row).copied().unwrap_or(0);
-        let m = format!("{}: line {line} (row {}), column {:?}: {what}", self.source.file, row + 1, self.name);
+        let m = format!("{}: {}, column {:?}: {what}", self.source.file, self.source.place(row), self.name);
         Error::new(ErrorKind::Format, "table", m)
     }
 
@@ -297,7 +307,7 @@ impl Table {
     pub fn rows(&self, indices: &[usize]) -> Result<Table> {
         indices.iter().try_for_each(|&row| crate::dataset::check_index("table", row, self.len())).here()?;
         let lines = indices.iter().map(|&row| self.source.lines[row]).collect();
-        let source = Source { file: self.source.file.clone(), lines: std::sync::Arc::new(lines) };
+        let source = Source { lines: std::sync::Arc::new(lines), ..self.source.clone() };
         Ok(Table { columns: self.columns.iter().map(|c| c.at(indices, &source)).collect(), source })
     }
 

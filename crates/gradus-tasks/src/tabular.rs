@@ -63,7 +63,7 @@ impl Tabular {
         &self.spec
     }
 
-    /// Reads a CSV file to predict, whose columns are those of the training table. The target may be absent, and what
+    /// Reads a file to predict ([`Table::read`]), whose columns are those of the training table. The target may be absent, and what
     /// its column holds does not matter.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Tabular {
         self.read_as(path.as_ref(), self.spec.preprocessor.kinds())
     }
 
-    /// Reads a CSV file to evaluate on. The errors are those of [`read`](Tabular::read), also for the target column.
+    /// Reads a file to evaluate on. The errors are those of [`read`](Tabular::read), also for the target column.
     #[track_caller]
     pub fn read_with_target(&self, path: impl AsRef<Path>) -> Result<Table> {
         self.read_as(path.as_ref(), self.spec.kinds())
@@ -83,7 +83,7 @@ impl Tabular {
     #[track_caller]
     fn read_as(&self, path: &Path, kinds: Vec<(String, Kind)>) -> Result<Table> {
         let options = CsvOptions { delimiter: self.spec.delimiter, ..CsvOptions::default() };
-        let table = Table::read_csv(path, &options)?;
+        let table = Table::read(path, &options)?;
         // The kinds are inferred from the values, and a small table may have too few of them. Where they differ from
         // those of training, the file is read again as what it should be: the error then names the value.
         let known = kinds.iter().filter_map(|(name, kind)| Some((table.column(name).ok()?.kind(), *kind)));
@@ -92,7 +92,7 @@ impl Tabular {
         }
         let here = |name: &str| table.column(name).is_ok();
         let kinds = kinds.into_iter().filter(|(name, _)| here(name)).collect();
-        Table::read_csv(path, &CsvOptions { kinds, ..options })
+        Table::read(path, &CsvOptions { kinds, ..options })
     }
 
     /// The answer to each row of a table. The column of the target and those that training left out are ignored.

@@ -312,6 +312,9 @@ fn data_of_other_kinds() -> Result<()> {
     let path = dir.join("t.csv");
     std::fs::write(&path, "a,b\n1,x\n3,y\n").unwrap();
     let table = Table::read_csv(&path, &CsvOptions::default())?;
+    let rows = table.len();
+    let table = Table::read(&path, &CsvOptions::default())?;
+    assert_eq!(table.len(), rows);
     let preprocessor = Preprocessor::fit(&table, PreprocessOptions::default())?;
     let features = preprocessor.transform(&table, &device)?;
     assert_eq!(features.to_vec::<f32>()?, [-1.0, 1.0, 0.0, 1.0, 0.0, 1.0]);

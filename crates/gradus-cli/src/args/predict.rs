@@ -7,7 +7,8 @@ use crate::numbers::memory;
 
 pub(super) const HELP: &str = "\
 What is given is what the model was trained on: pictures, or CSV files with the columns of the training file, where the
-target may be absent. Of a folder, all pictures or CSV files in it and its subfolders are taken.
+target may be absent. Of a folder, all pictures or CSV files in it and its subfolders are taken. A build with
+the feature `parquet` takes Parquet and Arrow files where it takes CSV files.
 
 --out writes a CSV file with a row for each prediction: the file, for tables the number of the row, the prediction, its
 probability, and the probability of each class.

@@ -10,7 +10,8 @@ use crate::numbers::number;
 pub(super) const HELP: &str = "\
 FILE is a CSV file whose first line names the columns. The column --target is predicted from all others, as a class or as a
 number. Columns of numbers are standardised, and a missing number becomes the mean; a missing category becomes the most
-frequent one. All of this is saved with the model, so that `gradus predict` takes the same columns.
+frequent one. All of this is saved with the model, so that `gradus predict` takes the same columns. In a build with the
+feature `parquet`, FILE may also be a Parquet file (.parquet, .pq) or an Arrow file (.arrow, .feather, .ipc).
 
 20 % of the rows are held out for the test, the same share of every class. With --cv K the rows are divided into K folds:
 K models are trained, each without one fold and tested on it, and then the model that is saved is trained on all rows.

@@ -8,7 +8,10 @@ use gradus::{Error, ErrorKind, Result};
 
 /// The ends of the names of files that are taken from a folder.
 pub(super) const PICTURES: &[&str] = &["png", "jpg", "jpeg"];
-pub(super) const CSV: &[&str] = &["csv"];
+pub(super) const TABLES: &[&str] = match cfg!(feature = "parquet") {
+    true => &["csv", "parquet", "pq", "arrow", "feather", "ipc"],
+    false => &["csv"],
+};
 
 /// The files among `inputs`, and, sorted, those in the folders among them and in their subfolders whose names end in one of
 /// `ends`. Errors if a folder cannot be read or has no such file.

@@ -8,7 +8,7 @@ use gradus::tasks::digits::{Digits, PictureOptions, has_bright_border};
 use gradus::tasks::{self, Answer, Model};
 use gradus::train::{check_file, write_file};
 
-use super::inputs::{CSV, PICTURES, files, files_without};
+use super::inputs::{PICTURES, TABLES, files, files_without};
 use crate::args::PredictArgs;
 use crate::output::{complain, say, thousands};
 
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<()> {
         Model::Digits(digits) => (pictures(digits, args)?, digits.classes().to_vec()),
         Model::Tabular(tabular) => {
             let mut all = Vec::new();
-            for file in files_without(&args.inputs, CSV, args.out.as_deref())? {
+            for file in files_without(&args.inputs, TABLES, args.out.as_deref())? {
                 let answers = tabular.predict(&tabular.read(&file)?)?;
                 let numbered = answers.into_iter().enumerate();
                 all.extend(numbered.map(|(row, answer)| Prediction { file: file.clone(), row: Some(row + 1), answer }));

@@ -17,7 +17,7 @@ const FEW: usize = 20;
 const MANY: usize = 1 << 14;
 
 /// A column while its file is read as one kind.
-pub(super) enum Building<'a> {
+pub(crate) enum Building<'a> {
     Number(Vec<f64>),
     Bool(Vec<Option<bool>>),
     /// `kept` tells whether the column holds categories no matter how many there are.
@@ -45,7 +45,7 @@ fn boolean(text: &str) -> Option<bool> {
 
 impl<'a> Building<'a> {
     /// Creates an empty column. `fixed` tells whether the kind is given rather than guessed.
-    pub(super) fn new(kind: Kind, fixed: bool) -> Self {
+    pub(crate) fn new(kind: Kind, fixed: bool) -> Self {
         match kind {
             Kind::Number => Building::Number(Vec::new()),
             Kind::Bool => Building::Bool(Vec::new()),
@@ -54,7 +54,7 @@ impl<'a> Building<'a> {
         }
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match self {
             Building::Number(_) => Kind::Number,
             Building::Bool(_) => Kind::Bool,
@@ -64,12 +64,12 @@ impl<'a> Building<'a> {
         }
     }
 
-    pub(super) fn failed(&self) -> bool {
+    pub(crate) fn failed(&self) -> bool {
         matches!(self, Building::Failed { .. })
     }
 
     /// The kind as which to read the column next time.
-    pub(super) fn guess(&self) -> Kind {
+    pub(crate) fn guess(&self) -> Kind {
         match self {
             Building::Failed { kind: Kind::Number, booleans: true } => Kind::Bool,
             Building::Failed { kind: Kind::Category, .. } => Kind::Text,
@@ -79,7 +79,7 @@ impl<'a> Building<'a> {
     }
 
     /// Reserves memory for a value.
-    pub(super) fn make_room(&mut self, name: &str) -> Result<()> {
+    pub(crate) fn make_room(&mut self, name: &str) -> Result<()> {
         match self {
             Building::Number(values) => room(values, OP, name),
             Building::Bool(values) => room(values, OP, name),
@@ -90,7 +90,7 @@ impl<'a> Building<'a> {
     }
 
     /// Adds a value, or `None` if it is missing. Returns false if the value is not of the kind of the column.
-    pub(super) fn push(&mut self, text: Option<&Cow<'a, str>>) -> bool {
+    pub(crate) fn push(&mut self, text: Option<&Cow<'a, str>>) -> bool {
         match self {
             Building::Number(values) => {
                 let Some(text) = text else {
@@ -151,9 +151,26 @@ impl<'a> Building<'a> {
         }
     }
 
+    /// [`push`](Building::push) for a column that is read once: categories that become too many go on as texts.
+    #[cfg(feature = "parquet")]
+    #[track_caller]
+    pub(crate) fn push_or_widen(&mut self, text: Option<&Cow<'a, str>>, name: &str) -> Result<()> {
+        if let Building::Category { codes, places, kept: false } = self
+            && places.len() >= MANY
+        {
+            let count = places.len() + usize::from(text.is_some_and(|text| !places.contains_key(text)));
+            if count > MANY && 2 * count > codes.len() + 1 {
+                let names = in_order(std::mem::take(places), name)?;
+                *self = Building::Text(spelled(codes, &names, name)?);
+            }
+        }
+        self.push(text);
+        Ok(())
+    }
+
     /// The values of a column, which must not have failed.
     #[track_caller]
-    pub(super) fn finish(self, name: &str) -> Result<Values> {
+    pub(crate) fn finish(self, name: &str) -> Result<Values> {
         Ok(match self {
             Building::Number(mut values) => {
                 values.shrink_to_fit();
@@ -162,21 +179,33 @@ impl<'a> Building<'a> {
             Building::Bool(values) => Values::Bool(values),
             Building::Text(values) => Values::Text(values),
             Building::Category { codes, places, kept } => {
-                let mut names = Vec::new();
-                reserve(&mut names, places.len(), OP, name)?;
-                names.extend(places.into_iter().map(|(text, code)| (code, text.into_owned())));
-                names.sort_unstable_by_key(|(code, _)| *code);
-                let names: Vec<String> = names.into_iter().map(|(_, text)| text).collect();
+                let names = in_order(places, name)?;
                 let present = codes.iter().filter(|&&c| c != NO_CODE).count();
                 if kept || names.len() <= FEW || 2 * names.len() <= present {
                     return Ok(Values::Category { codes, names });
                 }
-                let mut texts = Vec::new();
-                reserve(&mut texts, codes.len(), OP, name)?;
-                texts.extend(codes.iter().map(|&code| names.get(code as usize).cloned()));
-                Values::Text(texts)
+                Values::Text(spelled(&codes, &names, name)?)
             }
             Building::Failed { .. } => Values::Text(Vec::new()),
         })
     }
+}
+
+/// The categories in the order of their codes.
+#[track_caller]
+fn in_order(places: HashMap<Cow<'_, str>, u32>, name: &str) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    reserve(&mut names, places.len(), OP, name)?;
+    names.extend(places.into_iter().map(|(text, code)| (code, text.into_owned())));
+    names.sort_unstable_by_key(|(code, _)| *code);
+    Ok(names.into_iter().map(|(_, text)| text).collect())
+}
+
+/// The texts that codes stand for.
+#[track_caller]
+fn spelled(codes: &[u32], names: &[String], name: &str) -> Result<Vec<Option<String>>> {
+    let mut texts = Vec::new();
+    reserve(&mut texts, codes.len(), OP, name)?;
+    texts.extend(codes.iter().map(|&code| names.get(code as usize).cloned()));
+    Ok(texts)
 }

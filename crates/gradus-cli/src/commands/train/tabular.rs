@@ -31,7 +31,7 @@ const MOST_CHARACTERS: usize = 60;
 /// Runs the command.
 pub(super) fn run(args: &TabularArgs) -> Result<()> {
     let mut session = Session::open(&args.options)?;
-    let table = Table::read_csv(&args.file, &CsvOptions { delimiter: args.delimiter, ..CsvOptions::default() })?;
+    let table = Table::read(&args.file, &CsvOptions { delimiter: args.delimiter, ..CsvOptions::default() })?;
     let options = Options {
         classify: args.goal.map(|goal| goal == GoalName::Classification),
         drop: args.drop.clone(),
