@@ -2,7 +2,7 @@
 //!
 //! All dtypes are read that NumPy and Gradus have in common, in either byte order, in row-major or Fortran order.
 //! Structured arrays, texts, complex numbers and Python objects are errors. Files are written in row-major order and
-//! little endian; bf16, which NumPy does not have, is an error.
+//! little endian; bf16, which NumPy does not have, is an error. [`Rows`] is an array that is larger than memory.
 //!
 //! ```
 //! # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -20,6 +20,7 @@
 //! ```
 
 mod header;
+mod rows;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,6 +31,7 @@ use flate2::Crc;
 use gradus_tensor::{DType, Device, Error, ErrorKind, Here, Result, Tensor};
 
 use self::header::{Header, MAGIC, header_of};
+pub use self::rows::Rows;
 use crate::zip::Zip;
 
 const LOAD: &str = "load_npy";
@@ -170,15 +172,14 @@ fn contents(op: &str, tensor: &Tensor) -> Result<[Vec<u8>; 2]> {
     Ok([header.here()?, elements])
 }
 
-/// Reads an array of `length` bytes with its header.
+/// Reads the header of an array of `length` bytes, and returns it with its size in bytes.
 #[track_caller]
-fn array(
+fn head(
     op: &'static str,
     name: &str,
     length: u64,
-    device: &Device,
-    mut fill: impl FnMut(&mut [u8]) -> Result<()>,
-) -> Result<Tensor> {
+    fill: &mut dyn FnMut(&mut [u8]) -> Result<()>,
+) -> Result<(Header, u64)> {
     let bad = |what: String| Error::new(ErrorKind::Format, op, format!("{name} {what}"));
     let mut start = [0; 8];
     fill(&mut start)?;
@@ -198,7 +199,8 @@ fn array(
     // At most MOST_HEADER.
     let mut text = vec![0; size];
     fill(&mut text)?;
-    let Header { dtype, swapped, fortran, mut shape } = header::parse(&text).map_err(bad).here()?;
+    let header = header::parse(&text).map_err(bad).here()?;
+    let Header { dtype, shape, .. } = &header;
     let before = 8 + size as u64 + if start[6] == 1 { 2 } else { 4 };
     let promised = shape.iter().try_fold(dtype.size() as u64, |n, &s| n.checked_mul(s as u64));
     if promised != length.checked_sub(before) {
@@ -206,18 +208,39 @@ fn array(
         let m = format!("promises {shape:?} elements of {dtype} and has {has} bytes behind its header");
         return Err(bad(m).help("is the file whole? Copy it again"));
     }
+    Ok((header, before))
+}
+
+/// The elements of a piece of an array in the order of bytes of this computer.
+#[track_caller]
+fn in_order(op: &'static str, name: &str, header: &Header, piece: &mut [u8]) -> Result<()> {
+    if header.swapped != cfg!(target_endian = "big") {
+        piece.chunks_exact_mut(header.dtype.size()).for_each(<[u8]>::reverse);
+    }
+    if header.dtype == DType::Bool && piece.iter().any(|&b| b > 1) {
+        let m = format!("{name} is bool, but has bytes other than 0 and 1");
+        return Err(Error::new(ErrorKind::Format, op, m));
+    }
+    Ok(())
+}
+
+/// Reads an array of `length` bytes with its header.
+#[track_caller]
+fn array(
+    op: &'static str,
+    name: &str,
+    length: u64,
+    device: &Device,
+    mut fill: impl FnMut(&mut [u8]) -> Result<()>,
+) -> Result<Tensor> {
+    let (header, _) = head(op, name, length, &mut fill)?;
+    let (dtype, fortran, mut shape) = (header.dtype, header.fortran, header.shape.clone());
     if fortran {
         shape.reverse();
     }
     let tensor = Tensor::from_pieces(&shape, dtype, device, |piece| {
         fill(piece)?;
-        if swapped != cfg!(target_endian = "big") {
-            piece.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
-        }
-        if dtype == DType::Bool && piece.iter().any(|&b| b > 1) {
-            return Err(bad("is bool, but has bytes other than 0 and 1".into())).here();
-        }
-        Ok(())
+        in_order(op, name, &header, piece)
     });
     let tensor = tensor.map_err(|e| match e.kind() {
         ErrorKind::Io | ErrorKind::Format => e,

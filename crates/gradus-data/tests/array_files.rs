@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 
 use common::{check, device, expected, file};
-use gradus_data::npy;
+use gradus_data::{Dataset, npy};
 use gradus_tensor::{DType, ErrorKind, Tensor};
 
 #[test]
@@ -21,6 +21,50 @@ fn arrays_of_numpy_are_read() {
             found.iter().for_each(|(key, tensor)| check(key, tensor, &tensors[key]));
         }
     }
+}
+
+#[test]
+fn rows_that_are_read_one_by_one_are_those_of_numpy() {
+    let (d, mut compared) = (device(), 0);
+    for (name, tensors) in expected().into_iter().filter(|(name, _)| name.ends_with(".npy")) {
+        let whole = npy::load(file(&name), &d).unwrap();
+        check(&name, &whole, &tensors[""]);
+        let rows = match npy::Rows::open(file(&name), &d) {
+            Ok(rows) => rows,
+            Err(e) => {
+                let refused = name.contains("fortran") || whole.rank() == 0;
+                assert!(refused && *e.kind() == ErrorKind::Format, "{name}: {e}");
+                continue;
+            }
+        };
+        assert_eq!((rows.len(), rows.shape(), rows.dtype()), (whole.shape()[0], &whole.shape()[1..], whole.dtype()));
+        for i in 0..rows.len() {
+            let (got, want) = (rows.get(i).unwrap(), whole.select(0, i as isize).unwrap());
+            assert_eq!((got.shape(), got.to_bytes().unwrap()), (want.shape(), want.to_bytes().unwrap()), "{name}");
+            compared += 1;
+        }
+        assert!(rows.get(rows.len()).is_err());
+    }
+    assert!(compared > 20, "{compared}");
+}
+
+#[test]
+fn rows_of_a_file_that_changes_are_its_new_elements_or_an_error() {
+    let (d, dir) = (device(), tempfile::tempdir().unwrap());
+    let path = dir.path().join("x.npy");
+    npy::save(&path, &Tensor::arange(0, 12, 1, DType::I64, &d).unwrap().reshape([6, 2]).unwrap()).unwrap();
+    let rows = npy::Rows::open(&path, &d).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.len() - 8;
+    bytes[at] = 77;
+    // Written into the same file, not beside it.
+    fs::write(&path, &bytes).unwrap();
+    assert_eq!(rows.get(5).unwrap().to_vec::<i64>().unwrap(), [10, 77]);
+    fs::write(&path, &bytes[..at]).unwrap();
+    assert_eq!(rows.get(4).unwrap().to_vec::<i64>().unwrap(), [8, 9]);
+    let e = rows.get(5).unwrap_err();
+    assert!(*e.kind() == ErrorKind::Io && e.to_string().contains("changed while it was read"), "{e}");
+    assert!(npy::Rows::open(&path, &d).unwrap_err().to_string().contains("is the file whole?"));
 }
 
 #[test]

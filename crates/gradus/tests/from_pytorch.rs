@@ -323,6 +323,8 @@ fn data_of_other_kinds() -> Result<()> {
     gradus::data::npy::save_npz(&npz, [("x", &features)])?;
     let (one, all) = (gradus::data::npy::load(&npy, &device)?, gradus::data::npy::load_npz(&npz, &device)?);
     assert_eq!(one.to_vec::<f32>()?, all["x"].to_vec::<f32>()?);
+    let rows = gradus::data::npy::Rows::open(&npy, &device)?;
+    assert_eq!(rows.len(), one.shape()[0]);
 
     let pixels = Tensor::ones([3, 2, 2], DType::U8, &device)?;
     gradus::image::save(folder.join("cat/1.png"), &pixels, gradus::image::SaveOptions::default())?;
