@@ -168,31 +168,34 @@ fn real_peak(make: impl FnOnce(&mut Init<'_>) -> Result<Sequential>, shape: &[us
 #[test]
 fn the_predicted_peak_is_within_a_tenth_of_the_real_one() {
     type Make = fn(&mut Init<'_>) -> Result<Sequential>;
-    let models: [(&str, Make, &[usize]); 3] = [
+    let models: [(&str, Make, &[usize]); 6] = [
         ("convolutions", convolutions, &[24, 3, 16, 16]),
+        ("more convolutions", convolutions, &[96, 3, 16, 16]),
         ("perceptron", perceptron, &[16, 256]),
+        ("wide perceptron", perceptron, &[512, 256]),
         ("attention", attention, &[24, 32, 64]),
+        ("more attention", attention, &[64, 32, 64]),
     ];
     for (name, make, shape) in models {
         let predicted = step_memory(&with_f32(&device(), make), shape).unwrap().peak(0) as f64;
         let real = real_peak(make, shape) as f64;
+        println!("{name}: predicted {predicted}, real {real}, {:.3}", predicted / real);
         assert!((predicted / real - 1.0).abs() < 0.1, "{name}: predicted {predicted}, real {real}");
     }
 }
 
-/// What lives after each operation is predicted exactly. The packed operand of a product, which lives only during the
-/// product, is not: with this batch, the one of the largest gradient is a sixth of the real peak.
 #[test]
-fn the_prediction_is_what_lives_after_each_operation() {
+fn the_prediction_is_what_a_step_of_this_size_takes() {
     let d = device();
     let shape = [512, 256];
     let model = with_f32(&d, perceptron);
     let predicted = step_memory(&model, shape).unwrap();
-    assert_eq!(StepMemory::of(&model, &Tensor::zeros(shape, DType::F32, &d).unwrap()).unwrap(), predicted);
-    let (peak, real, packed) = (predicted.peak(0), real_peak(perceptron, &shape), 512 * 1024 * 4);
-    assert!(peak < real && real - peak < packed + packed / 100, "predicted {peak}, real {real}");
+    let of = StepMemory::of(&model, &Tensor::zeros(shape, DType::F32, &d).unwrap()).unwrap();
+    let (peak, real) = (of.peak(0), real_peak(perceptron, &shape));
+    println!("predicted {}, measured {peak}, real {real}", predicted.peak(0));
+    assert!(peak.abs_diff(real) * 100 < real && predicted.peak(0).abs_diff(peak) * 20 < peak);
     assert_eq!(predicted.gradients, predicted.parameters);
-    assert_eq!(predicted.peak(2) - peak, 2 * predicted.gradients);
+    assert_eq!(predicted.peak(2) - predicted.peak(0), 2 * predicted.gradients);
     assert!(predicted.to_string().contains("peak with Adam"), "{predicted}");
     // In half precision an optimiser keeps an f32 copy, and its states are f32.
     let mut half = with_f32(&d, perceptron);

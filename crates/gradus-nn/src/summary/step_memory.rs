@@ -45,16 +45,16 @@ impl StepMemory {
     /// The memory that a training step with this input takes, measured while it runs a forward and a backward pass of
     /// the mean square of the output. The model is left as it was: running statistics and generators are restored.
     ///
-    /// The device's count of live bytes is read after each operation. What an operation allocates and frees by itself is
-    /// not seen: on the CPU, a product packs one of its operands, which for a wide layer and a large batch may add a fifth
-    /// to the peak. Others that use the device at the same time are counted too.
+    /// The device's count of live bytes is read after each operation, and its largest value at the end: that has also what
+    /// an operation allocates and frees by itself, such as an operand that a product packs. For that, as much memory is
+    /// held meanwhile as was in use at most so far. Others that use the device at the same time are counted too.
     ///
     /// # Errors
     /// The errors of the passes, and an error if the device does not count its memory.
     #[track_caller]
     pub fn of<M: Forward + ?Sized>(model: &M, input: &Tensor) -> Result<StepMemory> {
-        let line = time_line(model, input)?;
-        Ok(Self::with(model, input.numel() * input.dtype().size(), line.into_iter().max().unwrap_or(0)))
+        let found = measured(model, input)?;
+        Ok(Self::with(model, input.numel() * input.dtype().size(), found.most()))
     }
 
     fn with<M: Module + ?Sized>(model: &M, input: usize, passes: i64) -> StepMemory {
@@ -78,17 +78,17 @@ impl StepMemory {
 /// The batches that are measured.
 const SMALL: [usize; 2] = [2, 4];
 
+/// Larger batches are measured too, as far as they take no more than this many bytes.
+const MOST_MEASURED: i128 = 256 << 20;
+
 /// Predicts what a training step with an input of this shape takes, whose first axis is the batch, without running a
 /// step of this size. The model is left as it was.
 ///
 /// A forward and a backward pass run with batches of 2 and of 4, as in [`StepMemory::of`]. What lives after each
 /// operation is a constant and a multiple of the batch size, which these two give; the peak is the largest of their sums
-/// for the batch size in question. A batch of up to 4 is measured itself. The input is zeros of the dtype and on the
-/// device of the first parameter.
-///
-/// On the CPU, the peak was within 1 % of the real one for a convolutional network, an attention block and a perceptron
-/// with a batch of 16; for the perceptron with a batch of 512 it was 17 % too low, for the reason that
-/// [`StepMemory::of`] gives.
+/// for the batch size in question. What operations allocate and free by themselves does not begin with small batches, so
+/// that a half and a quarter of the batch are measured too, or less if they would take more than 256 MiB. A batch of up to
+/// 4 is measured itself. The input is zeros of the dtype and on the device of the first parameter.
 ///
 /// ```
 /// # use gradus_nn::{Init, Linear, Relu, Sequential, step_memory}; use gradus_tensor::*;
@@ -118,32 +118,64 @@ pub fn step_memory<M: Forward + ?Sized>(model: &M, shape: impl AsRef<[usize]>) -
         return StepMemory::of(model, &zeros(*batch).here()?);
     }
     let [few, more] = SMALL;
-    let low = time_line(model, &zeros(few).here()?)?;
-    let high = time_line(model, &zeros(more).here()?)?;
+    let low = measured(model, &zeros(few).here()?)?.line;
+    let high = measured(model, &zeros(more).here()?)?.line;
     if low.len() != high.len() {
         let m = format!("{} operations run for a batch of {few}, and {} for one of {more}", low.len(), high.len());
         return Err(Error::argument(OP, m).help("measure a batch of the size in question with StepMemory::of"));
     }
     // Exact in i128, whatever the batch.
-    let at = |(&low, &high): (&i64, &i64)| {
-        let slope = (i128::from(high) - i128::from(low)) * (*batch as i128 - few as i128);
+    let along = |[low, high]: [i64; 2], [few, more]: [usize; 2], batch: usize| {
+        let slope = (i128::from(high) - i128::from(low)) * (batch as i128 - few as i128);
         i128::from(low) + slope / (more - few) as i128
     };
-    let most = low.iter().zip(&high).map(at).max().unwrap_or(0);
+    let predicted =
+        |batch: usize| low.iter().zip(&high).map(|(&low, &high)| along([low, high], SMALL, batch)).max().unwrap_or(0);
+    let mut most = predicted(*batch);
+    let mut half = batch / 2;
+    while half > 2 * more && predicted(half) > MOST_MEASURED {
+        half /= 2;
+    }
+    if half > 2 * more {
+        let sizes = [half / 2, half];
+        let mut peaks = [0; 2];
+        for (peak, &n) in peaks.iter_mut().zip(&sizes) {
+            *peak = measured(model, &zeros(n).here()?)?.most();
+        }
+        most = most.max(along(peaks, sizes, *batch));
+    }
     let input = shape.iter().fold(dtype.size(), |bytes, &n| bytes.saturating_mul(n));
     Ok(StepMemory::with(model, input, i64::try_from(most).unwrap_or(i64::MAX)))
 }
 
 const OP: &str = "step_memory";
 
-/// The live bytes of the device after each operation of a step, beyond those before it.
+/// What a step took.
+struct Measured {
+    /// The live bytes of the device after each operation, beyond those before the step.
+    line: Vec<i64>,
+    /// The most that lived at any time, as far as it is known.
+    peak: i64,
+}
+
+impl Measured {
+    fn most(&self) -> i64 {
+        self.line.iter().copied().max().unwrap_or(0).max(self.peak)
+    }
+}
+
+/// Runs a step.
 #[track_caller]
-fn time_line<M: Forward + ?Sized>(model: &M, input: &Tensor) -> Result<Vec<i64>> {
+fn measured<M: Forward + ?Sized>(model: &M, input: &Tensor) -> Result<Measured> {
     let device: Device = input.device().clone();
-    let before = device.memory_stats().in_use;
-    if before == 0 && input.numel() > 0 {
+    let stats = device.memory_stats();
+    if stats.in_use == 0 && input.numel() > 0 {
         return Err(Error::argument(OP, format!("the device {device} does not count its memory")));
     }
+    // The device's peak is that of its whole life. With this in use, it rises by what the step takes at most. Without
+    // memory for it, what lives after each operation is known at least.
+    let filling = Tensor::zeros([stats.peak.saturating_sub(stats.in_use)], DType::U8, &device).ok();
+    let before = device.memory_stats().in_use;
     let line = Rc::new(RefCell::new(Vec::new()));
     let seen = line.clone();
     let sample = move |_: &ops::Traced<'_>| {
@@ -160,7 +192,11 @@ fn time_line<M: Forward + ?Sized>(model: &M, input: &Tensor) -> Result<Vec<i64>>
         Ok(None)
     };
     without_traces(|| enable_grad(|| ops::trace(sample, step))).here()?;
-    Ok(line.take())
+    let peak = match filling {
+        Some(_) => input.device().memory_stats().peak as i64 - before as i64,
+        None => 0,
+    };
+    Ok(Measured { line: line.take(), peak })
 }
 
 impl fmt::Display for StepMemory {
