@@ -130,6 +130,24 @@ mod tests {
     }
 
     #[test]
+    fn a_task_that_counts_no_correct_answers_has_no_curve_of_them() {
+        let epoch = |accuracy| EpochReport {
+            epoch: 1,
+            steps: 1,
+            samples: 1,
+            loss: 1.0,
+            accuracy,
+            lr_factor: 1.0,
+            seconds: 1.0,
+            validation: None,
+        };
+        let page = |epochs: Vec<EpochReport>| RunReport::of("t", &Run { epochs, ..Run::default() }).html();
+        assert!(page(vec![epoch(Some(0.5))]).contains("<h3>Accuracy</h3>"));
+        let without = page(vec![epoch(None)]);
+        assert!(without.contains("<h3>Loss</h3>") && !without.contains("Accuracy"));
+    }
+
+    #[test]
     fn matrices_of_many_classes_list_the_mistakes() {
         let mut matrix = ConfusionMatrix::new(1000).unwrap();
         for (truth, predicted) in [(7, 7), (7, 999), (7, 999), (3, 4)] {

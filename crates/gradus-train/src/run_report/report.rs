@@ -91,21 +91,15 @@ impl RunReport {
         if run.skipped > 0 {
             facts.push(("Steps skipped".into(), run.skipped.to_string()));
         }
-        RunReport {
-            title: title.into(),
-            facts,
-            charts: vec![
-                chart("Loss", Unit::Number, loss, "No epoch was completed."),
-                chart("Accuracy", Unit::Share, accuracy, "The task counts no correct answers."),
-                chart(
-                    "Samples per second",
-                    Unit::Number,
-                    [("training", speed), ("", vec![])],
-                    "No epoch was completed.",
-                ),
-            ],
-            ..RunReport::default()
+        let none = "No epoch was completed.";
+        let counted = accuracy.iter().any(|(_, points)| !points.is_empty());
+        let mut charts = vec![chart("Loss", Unit::Number, loss, none)];
+        // A task that counts no correct answers has no curve of them.
+        if counted || run.epochs.is_empty() {
+            charts.push(chart("Accuracy", Unit::Share, accuracy, none));
         }
+        charts.push(chart("Samples per second", Unit::Number, [("training", speed), ("", vec![])], none));
+        RunReport { title: title.into(), facts, charts, ..RunReport::default() }
     }
 
     /// Adds the curves of steps that [`StepCurves`](crate::StepCurves) collected: loss, learning rate and the norm of

@@ -11,6 +11,7 @@ use toml::Value;
 use super::examples::{EXAMPLE_COUNT, captioned, worst_and_random};
 use super::fingerprint::Fingerprint;
 use super::job::{Job, Metric, Results, Settings};
+use super::report::name_of;
 use super::run::train;
 use super::session::Session;
 use crate::args::DigitsArgs;
@@ -117,7 +118,7 @@ fn judge(
     lines.extend(matrix(Some(&confusion), &[]));
 
     let mut page = RunReport::default();
-    page.title = args.data.as_ref().map_or("Handwritten digits".into(), |data| format!("Images in {}", data.display()));
+    page.title = args.data.as_ref().map_or("Handwritten digits".into(), |data| format!("Images in {}", name_of(data)));
     let (parameters, [channels, height, width]) = (model.num_parameters(), spec.input);
     page.subtitle = format!(
         "{} images of {height} \u{d7} {width}, {} held out; {} parameters on {}",

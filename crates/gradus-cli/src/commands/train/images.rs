@@ -14,6 +14,7 @@ use toml::Value;
 use super::examples::{EXAMPLE_COUNT, Prediction, captioned, worst_and_random};
 use super::fingerprint::Fingerprint;
 use super::job::{Job, Metric, Results, Settings};
+use super::report::name_of;
 use super::run::train;
 use super::session::Session;
 use crate::args::ImagesArgs;
@@ -164,7 +165,7 @@ fn judge(
     lines.extend(matrix(Some(&confusion), &spec.classes));
 
     let mut page = RunReport::default();
-    page.title = format!("Images in {}", args.dir.display());
+    page.title = format!("Images in {}", name_of(&args.dir));
     let (parameters, [channels, height, width]) = (model.num_parameters(), spec.input);
     page.subtitle = format!(
         "{} images as {height} \u{d7} {width}, {} held out; {} with {} parameters on {}",

@@ -1,5 +1,7 @@
 //! `report.html`: what the pages about runs of all tasks have in common.
 
+use std::path::Path;
+
 use gradus::train::{History, Run, RunReport};
 
 use super::job::Metric;
@@ -32,6 +34,11 @@ pub(super) fn finished(
     page.add_steps(steps);
     page.config = rows(config);
     page.html()
+}
+
+/// The last part of a path, for the title of a page.
+pub(super) fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// The settings of a TOML file as rows, without those of the results, which stand at the top of the page.

@@ -11,6 +11,7 @@ use super::fingerprint::Fingerprint;
 use super::folds::{self, Folds};
 use super::held_out::held_out;
 use super::job::{Job, Metric, Results, Settings};
+use super::report::name_of;
 use super::run::train;
 use super::session::Session;
 use super::table_fit::{Fit, batch_and_epochs, fit};
@@ -103,7 +104,7 @@ pub(super) fn run(args: &TabularArgs) -> Result<()> {
             _ => return Err(Error::argument("train", "neither folds nor a test")),
         };
         let tested_rows = test.as_ref().map_or(table.len(), Table::len);
-        results.page.title = format!("{} from {}", args.target, args.file.display());
+        results.page.title = format!("{} from {}", args.target, name_of(&args.file));
         results.page.subtitle = format!(
             "{} rows, {} {}; {columns} columns; {} parameters on {}",
             thousands(training.len()),

@@ -10,6 +10,7 @@ use toml::Value;
 
 use super::fingerprint::Fingerprint;
 use super::job::{Job, Metric, Results, Settings};
+use super::report::name_of;
 use super::run::train;
 use super::session::Session;
 use crate::args::TextArgs;
@@ -128,7 +129,7 @@ fn judge(
     let [learned, held_out] = corpus.lengths();
     let parameters = model.num_parameters();
     let mut page = RunReport::default();
-    page.title = format!("Language model of {}", args.file.display());
+    page.title = format!("Language model of {}", name_of(&args.file));
     page.subtitle = format!(
         "{} tokens ({}), {} held out; {} parameters on {}",
         thousands(learned),
