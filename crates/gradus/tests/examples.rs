@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code)]
+#[path = "../examples/checkpoint_cost.rs"]
+mod checkpoint_cost;
+#[allow(dead_code)]
 #[path = "../examples/compute_op.rs"]
 mod compute_op;
 #[allow(dead_code)]
@@ -29,6 +32,13 @@ mod small_gpt;
 #[allow(dead_code)]
 #[path = "../examples/who_mutated.rs"]
 mod who_mutated;
+
+#[test]
+fn checkpoint_cost() {
+    for cost in checkpoint_cost::run(2, 2).unwrap() {
+        assert!(cost.same && cost.saved > 0, "{cost:?}");
+    }
+}
 
 #[test]
 fn compute_op() {
