@@ -106,9 +106,9 @@ impl Checkpoints {
         self.writer.save(checkpoint.detached()?)
     }
 
-    /// Whether the thread is busy: it is writing, or has not yet rested for nine times as long as the last checkpoint
+    /// Whether the thread is busy: it is writing, or has not yet rested for 19 times as long as the last checkpoint
     /// took. A program that saves often should skip a checkpoint while this is true, before copying the state; saving
-    /// then takes at most about a tenth of the time of one processor core. A checkpoint that is passed to
+    /// then takes at most about a twentieth of the time of one processor core. A checkpoint that is passed to
     /// [`save`](Checkpoints::save) is written in any case.
     pub fn is_busy(&self) -> bool {
         self.writer.is_busy()

@@ -19,7 +19,7 @@ const OP: &str = "save_checkpoint";
 
 /// After a write, the thread counts as resting for this many times as long as the write took. A checkpoint that is
 /// passed to it meanwhile is written regardless.
-const REST: u32 = 9;
+const REST: u32 = 19;
 
 /// The thread, and the queue of checkpoints to write. Dropping it waits until all are written.
 #[derive(Debug)]
