@@ -48,18 +48,25 @@ impl T5Distances {
         };
         first as i64 + row
     }
+
+    /// The distance from which on all have the same row. It is `most`, or a little more where the logarithm rounds down.
+    fn last(self) -> i64 {
+        let most = self.most as i64;
+        (most..2 * most).find(|&d| [d, -d].iter().all(|&d| self.row(d) == self.row(2 * d))).unwrap_or(2 * most)
+    }
 }
 
 /// The rows `[length, first + length]` for queries from the position `first` on, and for all keys.
 #[track_caller]
 pub(super) fn buckets(distances: T5Distances, first: usize, length: usize, device: &Device) -> Result<Tensor> {
     let (first, end) = (first as i64, (first + length) as i64);
-    // A row for each distance, of which there are at most twice as many as tokens; then a choice for each pair of tokens.
-    let rows: Vec<i64> = (1 - end.max(1)..end.max(1)).map(|after| distances.row(after)).collect();
+    // A row for each distance that is told apart, and then a choice for each pair of tokens.
+    let most = distances.last();
+    let rows: Vec<i64> = (-most..=most).map(|after| distances.row(after)).collect();
     let rows = Tensor::from_vec(&rows[..], [rows.len()], device)?;
     let keys = Tensor::arange(0, end, 1, DType::I64, device)?;
     let queries = Tensor::arange(first, end, 1, DType::I64, device)?;
-    let place = keys.unsqueeze(0)?.sub(&queries.unsqueeze(1)?)?.add(end - 1)?;
+    let place = keys.unsqueeze(0)?.sub(&queries.unsqueeze(1)?)?.clamp(-most, most)?.add(most)?;
     rows.index_select(0, &place.flatten(0, 1)?)?.reshape(place.shape())
 }
 
@@ -79,7 +86,9 @@ mod tests {
             let distances = T5Distances { causal: false, rows: 32, most: 128 };
             let later = if after > 0 { 16 } else { 0 };
             assert_eq!(distances.row(after), later + row_of(&both, after.abs()), "{after}");
+            assert_eq!(distances.last(), 128);
             let distances = T5Distances { causal: true, ..distances };
+            assert_eq!(distances.last(), 128);
             assert_eq!(distances.row(after), row_of(&back, (-after).max(0)), "{after}");
         }
     }
