@@ -1,15 +1,19 @@
-//! `cargo xtask onnx`: runs the backend tests of ONNX on Gradus.
+//! `cargo xtask onnx`: runs the backend tests of ONNX on Gradus, and exports of Gradus on ONNX Runtime.
 //!
 //! The tests are data in the Python package `onnx`: models, inputs and outputs. The example `onnx_cases` of `gradus-onnx`
-//! runs them.
+//! runs them. The example `onnx_exports` writes the networks of `gradus-models` as ONNX, and the script beside it compares.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::wheels::unpacked;
 use crate::workspace::done;
 
 /// The package, with the version that `docs/onnx.md` gives figures of.
 const PACKAGE: &str = "onnx==1.22.0";
+
+/// What the comparison of exports needs.
+const CHECKERS: [&str; 4] = ["onnx==1.23.2", "onnxruntime==1.32.0", "safetensors==0.8.0", "numpy"];
 
 /// The folders of the package that are run. `light` and `real` hold models whose weights are elsewhere.
 const FOLDERS: [&str; 4] = ["node", "simple", "pytorch-converted", "pytorch-operator"];
@@ -37,8 +41,11 @@ pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Downloads the package if it is not there yet, and runs the tests.
+/// Downloads the packages that are not there yet, and runs the tests. Without folders, exports are compared too.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
+    if options.folders.is_empty() {
+        exports(root, &options.python)?;
+    }
     let folders = match options.folders.is_empty() {
         true => fetched(root, &options.python)?,
         false => options.folders.clone(),
@@ -52,4 +59,27 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
 fn fetched(root: &Path, python: &str) -> Result<Vec<PathBuf>, String> {
     let data = unpacked(&root.join("target/onnx-tests"), python, PACKAGE)?.join("onnx/backend/test/data");
     Ok(FOLDERS.iter().map(|folder| data.join(folder)).collect())
+}
+
+/// Exports networks, and compares them with ONNX Runtime. The last line is `exports: N of M`.
+fn exports(root: &Path, python: &str) -> Result<(), String> {
+    let (packages, folder) = (root.join("target/onnx-python"), root.join("target/onnx-exports"));
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    if !packages.join("onnxruntime").is_dir() {
+        let install = ["-m", "pip", "install", "--quiet", "--target"];
+        let mut pip = Command::new(python);
+        done(
+            pip.args(install).arg(&packages).args(CHECKERS),
+            "the download of ONNX Runtime (is pip there? see --python)",
+        )?;
+    }
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(failed)?;
+    }
+    let mut export = crate::workspace::cargo();
+    export.args(["run", "-p", "gradus-onnx", "--example", "onnx_exports", "--"]).arg(&folder).current_dir(root);
+    done(&mut export, "the exports")?;
+    let script = root.join("crates/gradus-onnx/examples/onnx_exports/check.py");
+    let mut check = Command::new(python);
+    done(check.arg(script).arg(&folder).env("PYTHONPATH", &packages), "the comparison of exports")
 }

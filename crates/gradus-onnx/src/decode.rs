@@ -23,6 +23,8 @@ pub(crate) struct Place<'a> {
     pub(crate) device: &'a Device,
     /// The folder of the model, from which external data may be read.
     pub(crate) folder: Option<&'a Path>,
+    /// A file of that folder whose bytes are in memory.
+    pub(crate) loaded: Option<(&'a str, &'a [u8])>,
 }
 
 /// The shape, and the number of elements.
@@ -95,10 +97,6 @@ impl Place<'_> {
 
     /// Reads the data of a tensor from a file in the model's folder.
     fn external(&self, entries: &[proto::Entry<'_>], want: usize) -> Result<Vec<u8>> {
-        let Some(folder) = self.folder else {
-            let e = Error::new(ErrorKind::Unsupported, "onnx", "the data of a tensor is in another file");
-            return Err(e.help("load the model from its path: only then is its folder known"));
-        };
         let entry = |key: &str| entries.iter().find(|e| e.key == key).map(|e| e.value);
         let number = |key: &str| match entry(key) {
             None => Ok(None),
@@ -107,6 +105,15 @@ impl Place<'_> {
             }
         };
         let location = entry("location").ok_or_else(|| malformed("external data without a location"))?;
+        if let Some((_, bytes)) = self.loaded.filter(|(name, _)| *name == location) {
+            let start = usize::try_from(number("offset")?.unwrap_or(0)).unwrap_or(usize::MAX);
+            let part = start.checked_add(want).and_then(|end| bytes.get(start..end));
+            return part.map(<[u8]>::to_vec).ok_or_else(|| malformed("external data that is cut"));
+        }
+        let Some(folder) = self.folder else {
+            let e = Error::new(ErrorKind::Unsupported, "onnx", "the data of a tensor is in another file");
+            return Err(e.help("load the model from its path: only then is its folder known"));
+        };
         let refused = |why: &str| {
             let m = format!("the external data `{location}` {why}");
             Error::new(ErrorKind::Format, "onnx", m).help("external data must be a file in the folder of the model")
@@ -203,7 +210,7 @@ fn unpack(elem: Elem, bytes: &[u8], count: usize) -> Vec<u8> {
     (0..count).map(element).collect()
 }
 
-fn native_order(bytes: Cow<'_, [u8]>, size: usize) -> Cow<'_, [u8]> {
+pub(crate) fn native_order(bytes: Cow<'_, [u8]>, size: usize) -> Cow<'_, [u8]> {
     if cfg!(target_endian = "little") || size == 1 {
         return bytes;
     }

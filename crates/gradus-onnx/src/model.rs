@@ -77,7 +77,8 @@ impl OnnxModel {
             Some(folder) if folder != Path::new("") => folder,
             _ => Path::new("."),
         };
-        let model = read(path).and_then(|bytes| Self::parsed(&bytes, Some(folder), device));
+        let model =
+            read(path).and_then(|bytes| Self::parsed(&bytes, &Place { device, folder: Some(folder), loaded: None }));
         model.map_err(|e| e.note(format!("in the file {}", path.display()))).here()
     }
 
@@ -87,20 +88,25 @@ impl OnnxModel {
     /// Those of [`load`](OnnxModel::load).
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], device: &Device) -> Result<OnnxModel> {
-        Self::parsed(bytes, None, device).here()
+        Self::parsed(bytes, &Place { device, folder: None, loaded: None }).here()
     }
 
-    fn parsed(bytes: &[u8], folder: Option<&Path>, device: &Device) -> Result<OnnxModel> {
+    /// Reads a model from bytes, together with those of the file beside it that it refers to by this name.
+    pub(crate) fn with_data(bytes: &[u8], data: Option<(&str, &[u8])>, device: &Device) -> Result<OnnxModel> {
+        Self::parsed(bytes, &Place { device, folder: None, loaded: data })
+    }
+
+    fn parsed(bytes: &[u8], place: &Place<'_>) -> Result<OnnxModel> {
         let model = proto::Model::read(Message::new(bytes))?;
         let report = report(&model);
         report.check()?;
-        let graph = plan(&model, &Place { device, folder })?;
+        let graph = plan(&model, place)?;
         let random = Mutex::new(Generator::new(0));
         let ports = model.graph.iter().flat_map(|g| &g.inputs).map(port).collect();
         Ok(OnnxModel {
             graph,
             report,
-            device: device.clone(),
+            device: place.device.clone(),
             random,
             max_rounds: MAX_ROUNDS,
             trained: BTreeMap::new(),
@@ -225,7 +231,7 @@ impl OnnxModel {
             Some("optional") => proto::Type { optional: Some(Box::default()), ..proto::Type::default() },
             _ => proto::Type { tensor: Some(proto::TensorType::default()), ..proto::Type::default() },
         };
-        Place { device: &self.device, folder: path.as_ref().parent() }.file(&bytes, &of).here()
+        Place { device: &self.device, folder: path.as_ref().parent(), loaded: None }.file(&bytes, &of).here()
     }
 
     /// The float initialisers and constants, with their names in the file. Constants are included because some

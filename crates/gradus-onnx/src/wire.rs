@@ -1,4 +1,5 @@
-//! The part of the Protocol Buffers wire format that ONNX uses. Fields are read in sequence, without copies.
+//! The part of the Protocol Buffers wire format that ONNX uses. Fields are read in sequence, without copies; [`Writer`]
+//! appends them.
 
 use gradus_tensor::{Error, ErrorKind, Result};
 
@@ -132,5 +133,42 @@ impl<'a> Field<'a> {
             other => return Err(malformed(format!("{other:?}, where numbers of {size} bytes belong"))),
         }
         Ok(())
+    }
+}
+
+/// A message that is being written.
+#[derive(Debug, Default)]
+pub(crate) struct Writer(pub(crate) Vec<u8>);
+
+impl Writer {
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    pub(crate) fn int(&mut self, field: u64, value: i64) {
+        self.varint(field << 3);
+        self.varint(value as u64);
+    }
+
+    pub(crate) fn float(&mut self, field: u64, value: f32) {
+        self.varint(field << 3 | 5);
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(crate) fn bytes(&mut self, field: u64, bytes: impl AsRef<[u8]>) {
+        self.varint(field << 3 | 2);
+        self.varint(bytes.as_ref().len() as u64);
+        self.0.extend_from_slice(bytes.as_ref());
+    }
+
+    /// A message in a field of this one.
+    pub(crate) fn message(&mut self, field: u64, write: impl FnOnce(&mut Writer)) {
+        let mut inner = Writer::default();
+        write(&mut inner);
+        self.bytes(field, inner.0);
     }
 }

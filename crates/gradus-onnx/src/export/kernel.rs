@@ -1,0 +1,299 @@
+//! Elementwise operations. Those that ONNX has leave as themselves, and others as the instructions of their kernels.
+
+use gradus_tensor::backend::kernel::{Inst, ScalarOp};
+use gradus_tensor::ops::{Arg, Map, Op, table};
+use gradus_tensor::{DType, Elementwise, Result};
+
+use super::build::Builder;
+use super::norm::{fits, is};
+use super::trace::Id;
+use super::write::Attr;
+
+/// An operation that has an operator of its own: its name, the opset, and the attributes made of its scalars.
+struct Known {
+    op: &'static Elementwise,
+    name: &'static str,
+    since: i64,
+    attributes: fn(&[f64]) -> Vec<(&'static str, Attr)>,
+}
+
+const fn known(op: &'static Elementwise, name: &'static str, since: i64) -> Known {
+    Known { op, name, since, attributes: |_| Vec::new() }
+}
+
+static KNOWN: &[Known] = &[
+    known(&table::RELU, "Relu", 0),
+    known(&table::SIGMOID, "Sigmoid", 0),
+    known(&table::TANH, "Tanh", 0),
+    known(&table::SOFTPLUS, "Softplus", 0),
+    known(&table::SOFTSIGN, "Softsign", 0),
+    known(&table::ERF, "Erf", 0),
+    known(&table::MISH, "Mish", 18),
+    known(&table::HARDSWISH, "HardSwish", 14),
+    known(&table::GELU, "Gelu", 20),
+    Known { op: &table::GELU_TANH, name: "Gelu", since: 20, attributes: |_| vec![("approximate", Attr::Text("tanh"))] },
+    Known { op: &table::ELU, name: "Elu", since: 0, attributes: |s| vec![("alpha", Attr::Float(s[0] as f32))] },
+    Known { op: &table::CELU, name: "Celu", since: 0, attributes: |s| vec![("alpha", Attr::Float(s[0] as f32))] },
+    Known {
+        op: &table::LEAKY_RELU,
+        name: "LeakyRelu",
+        since: 0,
+        attributes: |s| vec![("alpha", Attr::Float(s[0] as f32))],
+    },
+];
+
+/// The input and the bounds, if this limits floats to a range.
+fn clipped(map: &Map, scalars: &[f64]) -> Option<(usize, f64, f64)> {
+    let Some(&Arg::Tensor(x)) = map.args.first() else { return None };
+    match scalars {
+        _ if !map.kernel.args()[0].is_float() => None,
+        [] if is(map, &table::RELU6) => Some((x, 0.0, 6.0)),
+        &[lo, hi] if map.args.len() == 3 && (is(map, &table::CLAMP) || is(map, &table::HARDTANH)) => Some((x, lo, hi)),
+        _ => None,
+    }
+}
+
+impl Builder<'_> {
+    pub(super) fn map(&mut self, at: usize, map: &Map, inputs: &[Id], outputs: &[Id]) -> Result<Vec<String>> {
+        if let Some(y) = self.mean(at, map, inputs, outputs[0])? {
+            return Ok(vec![y]);
+        }
+        if let Some(y) = self.batch_norm(map, inputs)? {
+            return Ok(vec![y]);
+        }
+        let maps: Vec<&Map> =
+            self.ops(at).filter_map(|op| if let Op::Map(map) = op { Some(map) } else { None }).collect();
+        if let Some(other) = maps.iter().find(|other| other.args != map.args) {
+            let m = format!("a number in it depends on a dynamic axis: {map:?}, then {other:?}");
+            return Err(self.unsupported(at, m).help("compute the number with operations of tensors"));
+        }
+        let scalars: Vec<f64> =
+            map.args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_f64()) } else { None }).collect();
+        if let (Some(known), Some(Arg::Tensor(x))) =
+            (KNOWN.iter().find(|k| k.since <= self.most && is(map, k.op)), map.args.first())
+            && scalars.iter().all(|&s| fits(s, map.kernel.args()[0]))
+        {
+            let x = self.name(inputs[*x])?;
+            return Ok(vec![self.node(known.name, &[&x], (known.attributes)(&scalars), known.since)]);
+        }
+        if let Some((x, lo, hi)) = clipped(map, &scalars) {
+            let dtype = self.dtype(inputs[x]);
+            let (x, lo, hi) = (self.name(inputs[x])?, self.scalar(lo, dtype)?, self.scalar(hi, dtype)?);
+            return Ok(vec![self.plain("Clip", &[&x, &lo, &hi])]);
+        }
+        self.instructions(at, map, inputs, outputs)
+    }
+
+    /// The instructions of a kernel as nodes.
+    fn instructions(&mut self, at: usize, map: &Map, inputs: &[Id], outputs: &[Id]) -> Result<Vec<String>> {
+        let kernel = &map.kernel;
+        // An operation of one instruction is rounded once, whatever dtype it is computed in.
+        let count = kernel.insts().iter().filter(|i| !matches!(i.op, ScalarOp::Arg(_))).count();
+        let narrow = kernel.outputs()[0].1;
+        let in_half = count == 1
+            && kernel.args().iter().all(|&d| d == narrow)
+            && kernel.insts().iter().any(|i| {
+                use ScalarOp::{Abs, Add, Div, Max, Min, Mul, Neg, Sub};
+                matches!(i.op, Abs | Add | Div | Max | Min | Mul | Neg | Sub)
+            });
+        let mut values: Vec<String> = Vec::with_capacity(kernel.insts().len()); // one for each instruction
+        for inst in kernel.insts() {
+            let name = match inst.op {
+                ScalarOp::Arg(i) => {
+                    let i = usize::from(i);
+                    let (given, wanted) = (kernel.args()[i], if in_half { narrow } else { inst.dtype });
+                    match map.args[i] {
+                        Arg::Tensor(t) => {
+                            let name = self.name(inputs[t])?;
+                            self.cast(&name, given, wanted)
+                        }
+                        Arg::Scalar(s) => {
+                            let name = self.scalar(s, given)?;
+                            self.cast(&name, given, wanted)
+                        }
+                        Arg::Output(_) => return Err(self.unsupported(at, "it reads what it writes")),
+                    }
+                }
+                ScalarOp::Const(s) => self.scalar(s, inst.dtype)?,
+                _ => {
+                    let of: Vec<&str> = inst.inputs().iter().map(|&v| values[usize::from(v)].as_str()).collect();
+                    let from = kernel.insts()[usize::from(inst.operands[0])].dtype;
+                    self.instruction(at, inst, from, &of)?
+                }
+            };
+            values.push(name);
+        }
+        let mut results = Vec::new();
+        for (&(value, dtype), &output) in kernel.outputs().iter().zip(outputs) {
+            let of = if in_half { narrow } else { kernel.insts()[usize::from(value)].dtype };
+            let mut name = self.cast(&values[usize::from(value)], of, dtype);
+            // A result that does not depend on all operands may be smaller than the shape of all.
+            let used = self.operands_of(map, inputs, usize::from(value));
+            let rank = used.iter().map(|&id| self.tensor(id).rank()).max().unwrap_or(0);
+            let to = self.dims(output);
+            let fills = |axis: usize| {
+                used.iter().any(|&id| {
+                    let dims = self.dims(id);
+                    (axis + dims.len()).checked_sub(to.len()).is_some_and(|i| dims[i] == to[axis])
+                })
+            };
+            if rank < to.len() || !(0..to.len()).all(fills) {
+                let mut sizes = Vec::new();
+                for size in &to {
+                    sizes.push(self.size(at, size, inputs)?);
+                }
+                let shape = self.shape(sizes);
+                name = self.plain("Expand", &[&name, &shape]);
+            }
+            results.push(name);
+        }
+        Ok(results)
+    }
+
+    /// The tensors on which a value of a kernel depends.
+    fn operands_of(&self, map: &Map, inputs: &[Id], value: usize) -> Vec<Id> {
+        let insts = map.kernel.insts();
+        let (mut open, mut seen, mut ids) = (vec![value], vec![false; insts.len()], Vec::new());
+        while let Some(v) = open.pop() {
+            if std::mem::replace(&mut seen[v], true) {
+                continue;
+            }
+            if let ScalarOp::Arg(i) = insts[v].op
+                && let Arg::Tensor(t) = map.args[usize::from(i)]
+            {
+                ids.push(inputs[t]);
+            }
+            open.extend(insts[v].inputs().iter().map(|&v| usize::from(v)));
+        }
+        ids
+    }
+
+    /// One instruction on values of the dtype `from`.
+    fn instruction(&mut self, at: usize, inst: &Inst, from: DType, x: &[&str]) -> Result<String> {
+        use ScalarOp as S;
+        let is_float = from.is_float();
+        let number = |b: &mut Self, v: f64| b.scalar(v, from);
+        let simple = match inst.op {
+            S::Neg => "Neg",
+            S::Abs => "Abs",
+            S::Sign => "Sign",
+            S::Sqrt => "Sqrt",
+            S::Recip => "Reciprocal",
+            S::Exp => "Exp",
+            S::Log => "Log",
+            S::Sin => "Sin",
+            S::Cos => "Cos",
+            S::Tan => "Tan",
+            S::Asin => "Asin",
+            S::Acos => "Acos",
+            S::Atan => "Atan",
+            S::Sinh => "Sinh",
+            S::Cosh => "Cosh",
+            S::Tanh => "Tanh",
+            S::Asinh => "Asinh",
+            S::Acosh => "Acosh",
+            S::Atanh => "Atanh",
+            S::Sigmoid => "Sigmoid",
+            S::Softplus => "Softplus",
+            S::Erf => "Erf",
+            S::Floor | S::Ceil | S::Round | S::Trunc if !is_float => return Ok(x[0].to_owned()),
+            S::Floor => "Floor",
+            S::Ceil => "Ceil",
+            S::Round => "Round",
+            S::IsNan if is_float => "IsNaN",
+            S::Not => "Not",
+            S::Add => "Add",
+            S::Sub => "Sub",
+            S::Mul => "Mul",
+            S::Div => "Div",
+            S::Pow => "Pow",
+            S::Max => "Max",
+            S::Min => "Min",
+            S::Eq => "Equal",
+            S::Lt => "Less",
+            S::Le => "LessOrEqual",
+            S::Gt => "Greater",
+            S::Ge => "GreaterOrEqual",
+            S::And => "And",
+            S::Or => "Or",
+            S::Xor => "Xor",
+            S::Select => "Where",
+            S::Remainder if !is_float => "Mod",
+            _ => "",
+        };
+        if !simple.is_empty() {
+            return Ok(self.plain(simple, x));
+        }
+        Ok(match inst.op {
+            S::Cast => self.cast(x[0], from, inst.dtype),
+            S::Ne => {
+                let equal = self.plain("Equal", x);
+                self.plain("Not", &[&equal])
+            }
+            S::Rsqrt => {
+                let root = self.plain("Sqrt", x);
+                self.plain("Reciprocal", &[&root])
+            }
+            S::SigmoidNeg => {
+                let negative = self.plain("Neg", x);
+                self.plain("Sigmoid", &[&negative])
+            }
+            S::Exp2 => {
+                let two = number(self, 2.0)?;
+                self.plain("Pow", &[&two, x[0]])
+            }
+            S::Log2 | S::Log10 => {
+                let base: f64 = if inst.op == S::Log2 { 2.0 } else { 10.0 };
+                let (log, scale) = (self.plain("Log", x), number(self, base.ln().recip())?);
+                self.plain("Mul", &[&log, &scale])
+            }
+            S::Expm1 => {
+                // e^x - 1 = tanh(x / 2) (e^x + 1), which is accurate near 0.
+                let (half, one) = (number(self, 0.5)?, number(self, 1.0)?);
+                let half = self.plain("Mul", &[x[0], &half]);
+                let (tanh, exp) = (self.plain("Tanh", &[&half]), self.plain("Exp", x));
+                let sum = self.plain("Add", &[&exp, &one]);
+                self.plain("Mul", &[&tanh, &sum])
+            }
+            S::Log1p => {
+                // 2 atanh(x / (x + 2)) is accurate near 0.
+                let (one, two) = (number(self, 1.0)?, number(self, 2.0)?);
+                let (sum, more) = (self.plain("Add", &[x[0], &one]), self.plain("Add", &[x[0], &two]));
+                let (far, ratio) = (self.plain("Log", &[&sum]), self.plain("Div", &[x[0], &more]));
+                let near = self.plain("Atanh", &[&ratio]);
+                let near = self.plain("Mul", &[&near, &two]);
+                let (size, half) = (self.plain("Abs", x), number(self, 0.5)?);
+                let is_near = self.plain("Less", &[&size, &half]);
+                self.plain("Where", &[&is_near, &near, &far])
+            }
+            S::Erfc => {
+                let (one, erf) = (number(self, 1.0)?, self.plain("Erf", x));
+                self.plain("Sub", &[&one, &erf])
+            }
+            S::Trunc => {
+                let (sign, size) = (self.plain("Sign", x), self.plain("Abs", x));
+                let whole = self.plain("Floor", &[&size]);
+                self.plain("Mul", &[&sign, &whole])
+            }
+            S::IsFinite if is_float => {
+                let (infinite, nan) = (self.plain("IsInf", x), self.plain("IsNaN", x));
+                let either = self.plain("Or", &[&infinite, &nan]);
+                self.plain("Not", &[&either])
+            }
+            S::FloorDiv if is_float => {
+                let quotient = self.plain("Div", x);
+                self.plain("Floor", &[&quotient])
+            }
+            S::Fmod => self.node("Mod", x, vec![("fmod", Attr::Int(1))], 0),
+            S::Remainder => {
+                let quotient = self.plain("Div", x);
+                let whole = self.plain("Floor", &[&quotient]);
+                let product = self.plain("Mul", &[&whole, x[1]]);
+                self.plain("Sub", &[x[0], &product])
+            }
+            other => {
+                return Err(self.unsupported(at, format!("ONNX has no form of its step `{}` on {from}", other.name())));
+            }
+        })
+    }
+}
