@@ -103,6 +103,30 @@ fn changed_bytes_do_not_panic() -> Result<()> {
 }
 
 #[test]
+fn a_kernel_without_spatial_axes_is_refused() -> Result<()> {
+    let device = device()?;
+    for (op, inputs) in [
+        ("Conv", &["x", "k"][..]),
+        ("ConvTranspose", &["x", "k"]),
+        ("ConvInteger", &["x", "k"]),
+        ("QLinearConv", &["x", "s", "s", "k", "s", "s", "s", "s"]),
+    ] {
+        for shape in [&[][..], &[1], &[1, 1]] {
+            let graph = Graph {
+                nodes: vec![node(op, inputs, &["y"], "conv")],
+                initializers: vec![tensor("k", shape, &[1.0]), tensor("s", &[], &[1.0])],
+                inputs: vec![value("x", &[1, 1, 4])],
+                outputs: vec![value("y", &[])],
+            };
+            let model = OnnxModel::from_bytes(&graph.model().0, &device)?;
+            let x = Tensor::zeros([1, 1, 4], DType::F32, &device)?;
+            says(&model.run(&[("x", x)]).expect_err("it is refused"), &["a kernel of shape", "conv"]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn a_circle_names_a_node() {
     let mut g = small();
     g.nodes = vec![node("Add", &["x", "b"], &["a"], "first"), node("Relu", &["a"], &["b"], "second")];

@@ -11,16 +11,21 @@ type Values = Result<Vec<OnnxValue>>;
 pub(super) const ROWS: &[Row] = &[
     row("Conv", &[1, 11, 22], |c| {
         let (x, w) = (c.tensor(0)?, c.tensor(1)?);
-        if w.rank() < 3 {
-            return Err(Error::shape("onnx", format!("a kernel of shape {:?}", w.shape())));
-        }
-        let window = Window::of(c, &x, Some(&w.shape()[2..]))?;
+        let window = Window::of(c, &x, Some(kernel_of(&w)?))?;
         Ok(one(convolved(&x, &w, c.optional(2)?.as_ref(), &window, size(c.int("group", 1)?)?)?))
     }),
     row("ConvTranspose", &[1, 11, 22], conv_transpose),
     row("DeformConv", &[19, 22], deform_conv),
     row("Col2Im", &[18], col2im),
 ];
+
+/// The spatial sizes of a kernel `[k, c, spatial..]`.
+pub(super) fn kernel_of(w: &Tensor) -> Result<&[usize]> {
+    match w.shape().get(2..) {
+        Some(spatial) if !spatial.is_empty() => Ok(spatial),
+        _ => Err(Error::shape("onnx", format!("a kernel of shape {:?}", w.shape()))),
+    }
+}
 
 /// A window over the spatial axes.
 #[derive(Debug, Clone)]
@@ -136,7 +141,7 @@ fn conv_transpose(c: &Call<'_>) -> Values {
     }
     let groups = size(c.int("group", 1)?)?;
     let auto = c.text("auto_pad", "NOTSET")?;
-    let mut window = Window::of(c, &x, Some(&w.shape()[2..]))?;
+    let mut window = Window::of(c, &x, Some(kernel_of(&w)?))?;
     let extra = each(c, "output_padding", rank, 0)?;
     let want = c.ints("output_shape")?.map(sizes).transpose()?;
     // The size of the whole result, from which the pads are then cut off.

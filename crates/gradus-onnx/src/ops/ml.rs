@@ -23,7 +23,21 @@ pub(super) const ROWS: &[Row] = &[
         Ok(one(if x.rank() == 1 { picked.reshape([1, n])? } else { picked }))
     }),
     row("LabelEncoder", &[1, 2, 4], label_encoder),
+    row("Scaler", &[1], scaler),
 ];
+
+/// `(x - offset) * scale`, with one number for all features or one for each, as f32.
+fn scaler(c: &Call<'_>) -> Values {
+    let x = c.tensor(0)?.to_dtype(DType::F32)?;
+    let vector = |name: &str, default: f32| -> Result<Tensor> {
+        let values = c.floats(name)?.filter(|values| !values.is_empty()).unwrap_or(std::slice::from_ref(&default));
+        if values.len() != 1 && Some(&values.len()) != x.shape().last() {
+            return Err(Error::shape("onnx", format!("{} numbers in `{name}` for {:?}", values.len(), x.shape())));
+        }
+        Tensor::from_vec(values, [values.len()], c.device)
+    };
+    Ok(one(x.sub(vector("offset", 0.0)?)?.mul(vector("scale", 1.0)?)?))
+}
 
 /// The elements of a list of labels as strings, which are equal exactly if the labels are.
 fn keys(value: &OnnxValue, c: &Call<'_>) -> Result<Vec<String>> {

@@ -3,7 +3,7 @@
 use gradus_tensor::{DType, Error, Result, Tensor};
 
 use super::cast::values_of;
-use super::conv::{Window, convolved};
+use super::conv::{Window, convolved, kernel_of};
 use crate::elem::Elem;
 use crate::graph::{Call, Row, axis, one, row, size, unsupported};
 use crate::small_float::{Rounding, encode};
@@ -157,13 +157,13 @@ fn q_linear_mat_mul(c: &Call<'_>) -> Values {
 
 fn conv_integer(c: &Call<'_>) -> Values {
     let (x, w) = (centred(c, 0, 2, None, exact(c))?, centred(c, 1, 3, Some(0), exact(c))?);
-    let window = Window::of(c, &x, Some(&w.shape()[2..]))?;
+    let window = Window::of(c, &x, Some(kernel_of(&w)?))?;
     Ok(one(convolved(&x, &w, None, &window, size(c.int("group", 1)?)?)?.to_dtype(DType::I32)?))
 }
 
 fn q_linear_conv(c: &Call<'_>) -> Values {
     let (x, w) = (centred(c, 0, 2, None, exact(c))?, centred(c, 3, 5, Some(0), exact(c))?);
-    let window = Window::of(c, &x, Some(&w.shape()[2..]))?;
+    let window = Window::of(c, &x, Some(kernel_of(&w)?))?;
     let bias = c.optional(8)?.map(|b| b.to_dtype(exact(c))).transpose()?;
     let y = convolved(&x, &w, bias.as_ref(), &window, size(c.int("group", 1)?)?)?;
     let (x_scale, y_scale) = (c.tensor(1)?.to_dtype(exact(c))?, c.tensor(6)?.to_dtype(exact(c))?);
