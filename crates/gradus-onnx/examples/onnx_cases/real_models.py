@@ -145,6 +145,7 @@ def make(folder, out):
 
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1  # with several, quantised LSTMs round the parts of a batch apart
     options.log_severity_level = 3
     table = models()
     for path in sorted(glob.glob(os.path.join(folder, "unpacked", "**", "*.onnx"), recursive=True)):

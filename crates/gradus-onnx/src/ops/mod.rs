@@ -58,6 +58,7 @@ pub(crate) fn find(domain: &str, name: &str) -> Option<&'static Row> {
     let families: &[&'static [Row]] = match domain {
         "" => DEFAULT,
         "ai.onnx.ml" => &[ml::ROWS, trees::ROWS],
+        "com.microsoft" => &[recurrent::MICROSOFT],
         "ai.onnx.preview" => &[attention::PREVIEW],
         "ai.onnx.preview.training" => &[training::ROWS],
         _ => return None,

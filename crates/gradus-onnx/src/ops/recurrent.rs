@@ -13,6 +13,39 @@ pub(super) const ROWS: &[Row] = &[
     row("LSTM", &[1, 7, 14, 22], |c| recurrent(c, Cell::Lstm)),
 ];
 
+/// Of the domain `com.microsoft`: an LSTM with weights of 8 bits.
+pub(super) const MICROSOFT: &[Row] = &[row("DynamicQuantizeLSTM", &[1], |c| recurrent(c, Cell::Lstm))];
+
+/// The weights `[directions, gates * hidden, in]` whose integers are stored the other way around, each with a scale and
+/// a zero point for the direction or for each of its outputs.
+fn dequantised(c: &Call<'_>, weight: usize, scale: usize, zero: usize) -> Result<Tensor> {
+    let w = c.tensor(weight)?;
+    if w.rank() != 3 {
+        return Err(Error::shape("onnx", format!("weights of shape {:?}", w.shape())));
+    }
+    let spread = |input: usize| -> Result<Tensor> {
+        let t = c.tensor(input)?.to_dtype(DType::F32)?;
+        match t.rank() {
+            1 => t.unsqueeze(-1)?.unsqueeze(-1),
+            2 => t.unsqueeze(1),
+            _ => Err(Error::shape("onnx", format!("a scale or zero point of shape {:?}", t.shape()))),
+        }
+    };
+    w.to_dtype(DType::F32)?.sub(spread(zero)?)?.mul(spread(scale)?)?.transpose(-2, -1)
+}
+
+/// The numbers that are left of `x` after `DynamicQuantizeLinear`, in 8 bits for the range of its elements.
+fn in_8_bits(x: &Tensor) -> Result<Tensor> {
+    if x.numel() == 0 {
+        return Ok(x.clone());
+    }
+    let (lo, hi) = (x.min_all()?.minimum(0.0)?, x.max_all()?.maximum(0.0)?);
+    let scale = hi.sub(&lo)?.div(255.0)?;
+    let scale = scale.eq(0.0)?.where_(1.0, &scale)?;
+    let zero = lo.neg()?.div(&scale)?.round()?.clamp(0.0, 255.0)?;
+    x.div(&scale)?.round()?.add(&zero)?.clamp(0.0, 255.0)?.sub(&zero)?.mul(&scale)
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cell {
     Rnn,
@@ -61,6 +94,8 @@ struct Direction {
     reset_after: bool,
     /// For an LSTM: whether the forget gate is 1 minus the input gate.
     coupled: bool,
+    /// Whether the hidden state is rounded to 8 bits before its product.
+    in_8_bits: bool,
     hidden: usize,
 }
 
@@ -102,6 +137,7 @@ impl Direction {
                 Ok((new.add(z.mul(h.sub(&new)?)?)?, state.clone()))
             }
             Cell::Lstm => {
+                let h = if self.in_8_bits { &in_8_bits(h)? } else { h };
                 let gates = x.add(h.linear(&self.r, Some(&self.hidden_bias))?)?;
                 let peep = |gate: Tensor, i: usize, c: &Tensor| match &self.peepholes {
                     Some(p) => gate.add(self.gate(p, i)?.mul(c)?),
@@ -161,7 +197,12 @@ fn activations(c: &Call<'_>, cell: Cell, directions: usize) -> Result<Vec<Vec<Ac
 
 fn recurrent(c: &Call<'_>, cell: Cell) -> Values {
     c.skip(&["output_sequence"]);
-    let (x, w, r) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
+    let quantised = c.node.row.name == MICROSOFT[0].name;
+    let x = c.tensor(0)?;
+    let (x, w, r) = match quantised {
+        true => (in_8_bits(&x)?, dequantised(c, 1, 8, 9)?, dequantised(c, 2, 10, 11)?),
+        false => (x, c.tensor(1)?, c.tensor(2)?),
+    };
     let batch_first = c.flag("layout", false)?;
     let x = if batch_first { x.transpose(0, 1)? } else { x };
     let directions: &[bool] = match c.text("direction", "forward")? {
@@ -229,6 +270,7 @@ fn recurrent(c: &Call<'_>, cell: Cell) -> Values {
             clip,
             reset_after,
             coupled,
+            in_8_bits: quantised,
             hidden,
         };
         let products = x.linear(&d.w, Some(&d.input_bias))?;
