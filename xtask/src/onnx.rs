@@ -25,15 +25,21 @@ pub(crate) struct Options {
     python: String,
     /// Folders with tests, in place of those of the package.
     folders: Vec<PathBuf>,
+    /// How many damaged copies of each model are run, in place of the tests.
+    damage: Option<u64>,
 }
 
 /// Parses the arguments. The error says which one is invalid.
 pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
-    let mut options = Options { python: "python3".into(), folders: Vec::new() };
+    let mut options = Options { python: "python3".into(), folders: Vec::new(), damage: None };
     let mut rest = arguments.iter();
     while let Some(&word) = rest.next() {
         match (word, word.starts_with('-')) {
             ("--python", _) => options.python = rest.next().ok_or("`--python` needs a value")?.to_string(),
+            ("--damage", _) => {
+                let copies = rest.next().ok_or("`--damage` needs a value")?;
+                options.damage = Some(copies.parse().map_err(|_| format!("`{copies}` is no number"))?);
+            }
             (_, true) => return Err(format!("`onnx` does not take `{word}`")),
             (_, false) => options.folders.push(word.into()),
         }
@@ -43,7 +49,7 @@ pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
 
 /// Downloads the packages that are not there yet, and runs the tests. Without folders, exports are compared too.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
-    if options.folders.is_empty() {
+    if options.folders.is_empty() && options.damage.is_none() {
         exports(root, &options.python)?;
     }
     let folders = match options.folders.is_empty() {
@@ -51,7 +57,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
         false => options.folders.clone(),
     };
     let mut command = crate::workspace::cargo();
-    command.args(["run", "-p", "gradus-onnx", "--example", "onnx_cases", "--"]).args(folders).current_dir(root);
+    command.args(["run", "-p", "gradus-onnx", "--example", "onnx_cases", "--"]).current_dir(root);
+    if let Some(copies) = options.damage {
+        command.args(["--damage", &copies.to_string()]);
+    }
+    command.args(folders);
     done(&mut command, "the tests")
 }
 

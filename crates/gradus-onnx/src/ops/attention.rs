@@ -94,9 +94,18 @@ fn attention(c: &Call<'_>) -> Values {
     let (softcap, mode) = (c.float("softcap", 0.0)?, c.int("qk_matmul_output_mode", 0)?);
     let precision = c.elem_attribute("softmax_precision")?.and_then(Elem::dtype);
     let before = past.as_ref().and_then(|past| past.shape().get(2).copied()).unwrap_or(0);
+    // Without another mask, the rule needs no matrix.
+    let ruled = c.flag("is_causal", false)? && before == 0 && c.given(3).is_none() && c.given(6).is_none();
+    let plain = softcap == 0.0 && !c.wants(3) && precision.is_none_or(|p| p == DType::F32) && q.dtype() == k.dtype();
+    if ruled && plain {
+        let options = AttentionOptions::new().scale(scale).causal(Causal::TopLeft);
+        let y = q.scaled_dot_product_attention(&k, &v, options)?;
+        let y = if flat { merged(&y)? } else { y };
+        return Ok(vec![y.to_dtype(q.dtype())?.into(), k.into(), v.into()]);
+    }
     let bias = bias(c, q.dtype(), lq, lk, before)?;
     let shaped = |y: &Tensor| if flat { merged(y) } else { Ok(y.clone()) };
-    if softcap == 0.0 && !c.wants(3) && precision.is_none_or(|p| p == DType::F32) && q.dtype() == k.dtype() {
+    if plain {
         let mut options = AttentionOptions::new().scale(scale).causal(Causal::No);
         let wide = bias.map(|b| if b.rank() == 1 { b.unsqueeze(0) } else { Ok(b) }).transpose()?;
         if let Some(bias) = &wide {
