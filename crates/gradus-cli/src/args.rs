@@ -95,6 +95,24 @@ pub(crate) enum OnnxCommand {
     },
     /// Run a model on arrays of NumPy
     Run(OnnxRunArgs),
+    /// Write a model that `gradus train` saved as an ONNX model, for a batch of any size
+    Export(OnnxExportArgs),
+}
+
+#[cfg(feature = "onnx")]
+#[derive(Debug, clap::Args)]
+pub(crate) struct OnnxExportArgs {
+    /// The model, or the folder of its run
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: PathBuf,
+
+    /// File for the ONNX model; an existing file is replaced
+    #[arg(long, value_name = "FILE.onnx")]
+    pub(crate) out: PathBuf,
+
+    /// The highest opset that may be used
+    #[arg(long, value_name = "N", default_value_t = 23, value_parser = clap::value_parser!(i64).range(13..=28))]
+    pub(crate) opset: i64,
 }
 
 #[cfg(feature = "onnx")]

@@ -54,3 +54,34 @@ fn a_model_is_listed_and_run() {
     assert_eq!(failed.status.code(), Some(1));
     assert!(text(&failed).1.contains("as in --input x=x.npy"), "{}", text(&failed).1);
 }
+
+#[test]
+fn a_trained_model_leaves_as_onnx() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.txt"), "pack my box with five dozen jugs. ".repeat(20)).unwrap();
+    let command = |line: &str| {
+        let mut command = gradus();
+        command.current_dir(folder.path()).args(line.split(' '));
+        command
+    };
+    succeed(&mut command("train text a.txt --epochs 1 --layers 1 --heads 2 --width 16 --context 16 --out run"));
+    let printed = succeed(&mut command("onnx export run --out text.onnx"));
+    assert!(printed.contains("text.onnx: opset 23"), "{printed}");
+    let printed = succeed(&mut command("onnx inspect text.onnx"));
+    assert!(printed.contains("Attention") && printed.contains("every operator runs"), "{printed}");
+
+    let device = Device::cpu().unwrap();
+    let gradus::tasks::Model::Text(trained) =
+        gradus::tasks::load(folder.path().join("run/model.safetensors"), &device).unwrap()
+    else {
+        panic!("a language model was trained")
+    };
+    let read = gradus::onnx::OnnxModel::load(folder.path().join("text.onnx"), &device).unwrap();
+    let tokens = Tensor::randint(0, 10, [3, 11], DType::I64, &device, &mut Generator::new(0)).unwrap();
+    let logits = read.run(&[("tokens", tokens.clone())]).unwrap().remove(0).1.to_vec::<f32>().unwrap();
+    let wanted = no_grad(|| trained.network().forward(&tokens)).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(logits, wanted);
+
+    let failed = command("onnx export run --out text.onnx --opset 12").output().unwrap();
+    assert_eq!(failed.status.code(), Some(2), "{}", text(&failed).1);
+}

@@ -46,6 +46,11 @@ impl Digits {
         self.spec
     }
 
+    /// The network: pictures `[n, channels, height, width]` with values 0 to 1, to logits `[n, classes]`.
+    pub fn network(&self) -> &Cnn {
+        &self.network
+    }
+
     /// The names of the classes: their numbers.
     pub fn classes(&self) -> &[String] {
         &self.names

@@ -193,6 +193,11 @@ impl Images {
         &self.spec
     }
 
+    /// The network: normalised pictures `[n, channels, height, width]` to logits `[n, classes]`.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
     /// Reads a PNG or JPEG file as an input of the network, as [`Spec::prepared`] does. `max_memory` is the most bytes
     /// to use; `None` for 1 GiB.
     ///

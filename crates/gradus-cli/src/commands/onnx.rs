@@ -1,10 +1,12 @@
-//! `gradus onnx`: shows what an ONNX model holds and what of it would not run, and runs it on arrays of NumPy.
+//! `gradus onnx`: shows what an ONNX model holds and what of it would not run, runs it on arrays of NumPy, and writes what
+//! `gradus train` saved as one.
 
 use gradus::data::npy;
-use gradus::onnx::OnnxModel;
-use gradus::{Error, Result, Tensor, no_grad};
+use gradus::onnx::{OnnxExportOptions, OnnxModel, export_onnx};
+use gradus::tasks::{self, Model};
+use gradus::{DType, Error, Result, Tensor, no_grad};
 
-use crate::args::{OnnxCommand, OnnxRunArgs};
+use crate::args::{OnnxCommand, OnnxExportArgs, OnnxRunArgs};
 use crate::output::say;
 
 /// Runs the command.
@@ -20,7 +22,41 @@ pub(crate) fn run(what: &OnnxCommand) -> Result<()> {
             }
         }
         OnnxCommand::Run(args) => evaluate(args),
+        OnnxCommand::Export(args) => export(args),
     }
+}
+
+/// Writes a trained model as ONNX. What prepares its inputs is not part of the file, but of its metadata.
+fn export(args: &OnnxExportArgs) -> Result<()> {
+    let device = super::open("cpu", None)?;
+    let file = super::model_file(&args.model);
+    let model = tasks::load(&file, &device)?;
+    let options = OnnxExportOptions::new().opset(args.opset).replace(true).outputs(&["logits"]);
+    let options = options.metadata("gradus.task", model.task());
+    let pictures = |input: [usize; 3]| Tensor::zeros([&[1], &input[..]].concat(), DType::F32, &device);
+    let of_pictures = |options: OnnxExportOptions| options.dynamic("batch", &[("images", 0)]);
+    let found = match &model {
+        Model::Digits(digits) => {
+            let example = pictures(digits.spec().input)?;
+            export_onnx(&args.out, digits.network(), ("images", &example), &of_pictures(options))?
+        }
+        Model::Images(images) => {
+            let spec = images.spec();
+            let listed = |values: &[f64]| values.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
+            let options = options.metadata("classes", &spec.classes.join("\n"));
+            let options = options.metadata("mean", &listed(&spec.mean)).metadata("std", &listed(&spec.std));
+            export_onnx(&args.out, images.network(), ("images", &pictures(spec.input)?), &of_pictures(options))?
+        }
+        Model::Text(text) => {
+            let context = text.spec().sizes.context;
+            let example = Tensor::zeros([1, (context / 2).max(2)], DType::I64, &device)?;
+            let options = options.dynamic("batch", &[("tokens", 0)]);
+            let options = options.dynamic_to("length", &[("tokens", 1)], context);
+            export_onnx(&args.out, text.network(), ("tokens", &example), &options)?
+        }
+        other => return Err(super::unsupported(&file, other)),
+    };
+    say(&format!("{}: opset {}, {} nodes, {} bytes", args.out.display(), found.opset, found.nodes, found.bytes))
 }
 
 /// Runs a model, prints the shapes of its outputs, and saves them.

@@ -103,6 +103,11 @@ impl Text {
         &self.spec
     }
 
+    /// The model: tokens `[n, length]` to the logits of the next `[n, length, vocabulary]`.
+    pub fn network(&self) -> &Gpt2 {
+        &self.model
+    }
+
     /// How well the model predicts a text, which it reads in sections of its context, one after the other. A last section
     /// that is not full is left out, unless it is the only one.
     ///
