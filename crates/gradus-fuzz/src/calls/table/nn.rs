@@ -132,6 +132,7 @@ const LAYERS: &[Row] = rows! { SHORT;
         let (n, hidden, dims) = (d.below(4), d.below(4), [d.below(4), d.below(3), d.below(4)]);
         let config = RecurrentConfig {
             num_layers: d.below(3), bias: d.flag(), batch_first: d.flag(), dropout: d.fraction(), bidirectional: d.flag(),
+            proj_size: if d.once_in(4) { d.below(4) } else { 0 },
         };
         let input = |d: &mut Draw| { let dims = if d.once_in(8) { dims } else { [dims[0], dims[1], n] }; d.floats(&dims) };
         match d.below(3) {
@@ -314,8 +315,8 @@ const TRAINING: &[Row] = rows! { SHORT;
             5 => Schedule::polynomial(a, d.number()),
             6 => Schedule::cosine_restarts(a, b, d.number()),
             7 => Schedule::inverse_sqrt(a),
-            8 => Schedule::one_cycle(a, OneCycleConfig { pct_start: d.fraction(), div_factor: d.number(), three_phase: d.flag(), ..Default::default() }),
-            9 => Schedule::cyclic(CyclicConfig { max_factor: d.number(), step_size_up: a, step_size_down: d.flag().then_some(b), mode: CyclicMode::ExpRange(d.number()) }),
+            8 => Schedule::one_cycle(a, OneCycleConfig { pct_start: d.fraction(), div_factor: d.number(), three_phase: d.flag(), momentum: d.flag().then(|| [d.number(), d.number()]), ..Default::default() }),
+            9 => Schedule::cyclic(CyclicConfig { max_factor: d.number(), step_size_up: a, step_size_down: d.flag().then_some(b), mode: CyclicMode::ExpRange(d.number()), momentum: d.flag().then(|| [d.number(), d.number()]) }),
             10 => Schedule::chained(vec![Schedule::linear(a, 0.5, 1.0)?, Schedule::exponential(d.fraction())?]),
             11 => Schedule::sequential([Schedule::linear(a, 0.5, 1.0)?, Schedule::exponential(d.fraction())?], [b]),
             _ => Schedule::cosine(d.size() as u64, d.number()),
