@@ -43,6 +43,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("gradus-cli", &["gradus"]),
+    ("gradus-ptx", &[]),
     ("gradus-fuzz", &["gradus"]),
     ("gradus-fuzz-grad", &["gradus-cpu", "gradus-graph", "gradus-tensor"]),
 ];

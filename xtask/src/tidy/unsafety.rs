@@ -8,7 +8,7 @@ use super::source::{Source, token, words};
 
 /// The crates that contain unsafe code and so cannot forbid it as a whole.
 const CRATES_WITH_UNSAFE: &[&str] =
-    &["gradus-backend", "gradus-cpu", "gradus-fuzz", "gradus-plugin", "gradus-tensor", "gradus-wgpu"];
+    &["gradus-backend", "gradus-cpu", "gradus-fuzz", "gradus-plugin", "gradus-ptx", "gradus-tensor", "gradus-wgpu"];
 
 /// The prefixes of the paths that may contain unsafe code.
 const PLACES: &[&str] = &[
@@ -17,6 +17,7 @@ const PLACES: &[&str] = &[
     "crates/gradus-cpu/",
     "crates/gradus-fuzz/src/limited.rs",
     "crates/gradus-plugin/",
+    "crates/gradus-ptx/src/driver",
     "examples/tiny-plugin/tests/",
     "crates/gradus-tensor/src/storage.rs",
     "crates/gradus-tensor/src/storage/",
