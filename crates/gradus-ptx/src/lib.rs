@@ -11,6 +11,8 @@
 #![deny(unsafe_code)]
 #![allow(dead_code)]
 
+#[allow(unsafe_code)]
+mod driver;
 mod fault;
 mod launch;
 mod memory;

@@ -18,6 +18,7 @@ const PLACES: &[&str] = &[
     "crates/gradus-fuzz/src/limited.rs",
     "crates/gradus-plugin/",
     "crates/gradus-ptx/src/driver",
+    "crates/gradus-ptx/tests/driver/",
     "examples/tiny-plugin/tests/",
     "crates/gradus-tensor/src/storage.rs",
     "crates/gradus-tensor/src/storage/",

@@ -1,0 +1,80 @@
+//! What the device is like, from the environment.
+
+use std::path::PathBuf;
+
+/// What the variables `GRADUS_PTX_*` say.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Settings {
+    /// `GRADUS_PTX_DEVICES`: how many devices there are.
+    pub(super) devices: usize,
+    /// `GRADUS_PTX_CAPABILITY`: the compute capability, such as `8.0`.
+    pub(super) capability: (i32, i32),
+    /// `GRADUS_PTX_DRIVER_VERSION`: what `cuDriverGetVersion` answers, such as `12080`.
+    pub(super) driver_version: i32,
+    /// `GRADUS_PTX_MEMORY`: bytes of memory of a device.
+    pub(super) memory: usize,
+    /// `GRADUS_PTX_LATE`: the work of a stream is done when somebody waits for it, rather than when it is given.
+    pub(super) late: bool,
+    /// `GRADUS_PTX_NULL`: launches do nothing, and memory that was never written reads as zeros.
+    pub(super) null: bool,
+    /// `GRADUS_PTX_DUMP`: the folder for the text of each module that is loaded, named by its hash.
+    pub(super) dump: Option<PathBuf>,
+    /// `GRADUS_PTX_STATISTICS`: the file to which a line with the counts is added when the process ends.
+    pub(super) statistics: Option<PathBuf>,
+    /// `GRADUS_PTX_FAIL`: calls that fail; see `inject.rs`.
+    pub(super) fail: Option<String>,
+}
+
+impl Settings {
+    /// Reads the variables. What cannot be read is reported and replaced by the default.
+    pub(super) fn read(variable: impl Fn(&str) -> Option<String>) -> Settings {
+        let wrong =
+            |name: &str, text: &str| eprintln!("gradus-ptx: {name}={text}: not understood; the default is used");
+        let number = |name: &str, default: usize| match variable(name) {
+            Some(text) => text.parse().unwrap_or_else(|_| {
+                wrong(name, &text);
+                default
+            }),
+            None => default,
+        };
+        let capability = match variable("GRADUS_PTX_CAPABILITY") {
+            Some(text) => text
+                .split_once('.')
+                .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
+                .unwrap_or_else(|| {
+                    wrong("GRADUS_PTX_CAPABILITY", &text);
+                    (8, 0)
+                }),
+            None => (8, 0),
+        };
+        Settings {
+            devices: number("GRADUS_PTX_DEVICES", 1),
+            capability,
+            driver_version: number("GRADUS_PTX_DRIVER_VERSION", 13_000) as i32,
+            memory: number("GRADUS_PTX_MEMORY", 4 << 30),
+            late: number("GRADUS_PTX_LATE", 0) != 0,
+            null: number("GRADUS_PTX_NULL", 0) != 0,
+            dump: variable("GRADUS_PTX_DUMP").map(PathBuf::from),
+            statistics: variable("GRADUS_PTX_STATISTICS").map(PathBuf::from),
+            fail: variable("GRADUS_PTX_FAIL"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_describes_the_device() {
+        let default = Settings::read(|_| None);
+        assert_eq!((default.devices, default.capability, default.null), (1, (8, 0), false));
+        let set = Settings::read(|name| match name {
+            "GRADUS_PTX_CAPABILITY" => Some("5.2".into()),
+            "GRADUS_PTX_MEMORY" => Some("1000".into()),
+            "GRADUS_PTX_DEVICES" => Some("none".into()),
+            _ => None,
+        });
+        assert_eq!((set.devices, set.capability, set.memory), (1, (5, 2), 1000));
+    }
+}
