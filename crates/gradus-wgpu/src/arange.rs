@@ -3,11 +3,11 @@
 use gradus_backend::{DType, Error, Result, Scalar, ScalarOp, Shape, ViewMut, composite};
 
 use crate::WgpuBackend;
-use crate::key::key;
-use crate::operand::Axes;
 use crate::queue::Launch;
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param};
+use gradus_backend::MergedAxes as Axes;
+use gradus_backend::key::key;
 
 const OP: &str = "arange";
 /// The number of parameters before the sizes and strides: the number of elements, the first integer and the step (two

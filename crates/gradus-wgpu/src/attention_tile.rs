@@ -11,12 +11,12 @@ use gradus_backend::composite::attention::Sizes;
 use gradus_backend::{DType, ReduceOp, Result, Scalar, View};
 
 use crate::WgpuBackend;
-use crate::key::key;
 use crate::map::{scalar_param, scalar_words};
 use crate::operand::{Bound, LOOP};
 use crate::queue::{Bind, Launch};
 use crate::reduce::identity;
 use crate::wgsl::{Text, cast, param, ty};
+use gradus_backend::key::key;
 
 /// The indices of the parameters, first those for the numbers of work-groups, heads, queries and keys.
 const TASKS: usize = 0;

@@ -4,10 +4,10 @@ use gradus_backend::composite::pool::{avg_backward, avg_forward};
 use gradus_backend::{DType, Layout, Result, View, ViewMut, Window};
 
 use crate::WgpuBackend;
-use crate::key::key;
 use crate::queue::Launch;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
 use crate::window::{in_one_loop, shape, strides, too_large};
+use gradus_backend::key::key;
 
 /// Everything that the texts of the kernels depend on. Their parameters are the number of elements of the result, its
 /// sizes, the positions and strides of both operands, and the window.

@@ -12,12 +12,12 @@ use gradus_backend::{Binding, Buffer, ComputeLimits, ComputeModule, DType, Error
 use wgpu::naga;
 
 use crate::WgpuBackend;
-use crate::log::Access;
 use crate::map::copy_strided;
 use crate::nesting;
 use crate::program::{OP, Program, Slot};
 use crate::queue::{Bind, said, storage};
 use crate::temp::Temp;
+use gradus_backend::late::Access;
 
 /// See [`Backend::compute_limits`](gradus_backend::Backend::compute_limits).
 pub(crate) fn limits(b: &WgpuBackend) -> ComputeLimits {

@@ -13,11 +13,11 @@
 use gradus_backend::{DType, Kernel, Layout, MapArg, Result, ScalarOp, Shape, View, ViewMut, Window, composite};
 
 use crate::WgpuBackend;
-use crate::key::key;
 use crate::queue::Launch;
 use crate::temp::Temp;
 use crate::tile::{DEPTH, Factor, Product, Tile};
 use crate::wgsl::{self, Text, param};
+use gradus_backend::key::key;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {

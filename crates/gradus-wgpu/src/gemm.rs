@@ -6,14 +6,14 @@ use gradus_backend::{
 };
 
 use crate::WgpuBackend;
-use crate::key::key;
 use crate::map::{scalar_param, scalar_words};
-use crate::operand::Axes;
 use crate::queue::Launch;
 use crate::reduce::sum_of_parts;
 use crate::temp::Temp;
 use crate::tile::{DEPTH, Factor, Product, Tile};
 use crate::wgsl::{self, GROUP, Text, param};
+use gradus_backend::MergedAxes as Axes;
+use gradus_backend::key::key;
 
 const OP: &str = "gemm";
 /// Products with at most this many rows or columns use one invocation per element, because most of a tile would be

@@ -6,13 +6,14 @@
 use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScalarOp, ScatterOp, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
-use crate::faults::Fault;
-use crate::key::key;
 use crate::map::{FEWEST, bits_of};
-use crate::operand::{Axes, LOOP, cut};
+use crate::operand::{LOOP, cut};
 use crate::queue::{Call, Held, Launch};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
+use gradus_backend::MergedAxes as Axes;
+use gradus_backend::key::key;
+use gradus_backend::late::Fault;
 
 /// Up to this many indices are checked by one work-group.
 const ONE_GROUP: usize = 1 << 15;

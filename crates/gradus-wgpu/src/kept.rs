@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
-use crate::key::{KeyMap, Low, key};
+use gradus_backend::key::{KeyMap, Low, key};
 
 /// The size in bytes of the largest table that is kept.
 pub(crate) const LARGEST: usize = 64 << 10;

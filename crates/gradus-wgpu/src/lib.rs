@@ -4,8 +4,8 @@
 //! stable between releases.
 //!
 //! [`WgpuBackend`] implements [`Backend`](gradus_backend::Backend). `adapter` finds and opens devices, `pool` owns
-//! buffers, `queue` collects launches into submissions and caches compiled kernels, `faults` finds late errors, `log`
-//! tracks which buffers they spoil, `operand` turns views into bindings, and `wgsl` writes the text of kernels. Each
+//! buffers, `queue` collects launches into submissions and caches compiled kernels, `faults` holds what
+//! wgpu reports, `operand` turns views into bindings, and `wgsl` writes the text of kernels. Each
 //! operation, or family of operations, has its own module.
 //!
 //! Work is asynchronous: an operation returns once it is queued, and only reads wait. An index out of range or an
@@ -27,9 +27,7 @@ mod faults;
 mod gemm;
 mod index;
 mod kept;
-mod key;
 mod lines;
-mod log;
 mod map;
 mod max_pool;
 mod nesting;

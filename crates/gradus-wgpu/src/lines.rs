@@ -4,10 +4,11 @@
 use gradus_backend::{DType, Result, View, ViewMut};
 
 use crate::WgpuBackend;
-use crate::key::key;
-use crate::operand::{Axes, Bound};
+use crate::operand::Bound;
 use crate::queue::{Bind, Call, Launch};
 use crate::wgsl::{self, GROUP, Text, param};
+use gradus_backend::MergedAxes as Axes;
+use gradus_backend::key::key;
 
 /// Everything that the text of a kernel over lines depends on. The order of the parameters is: the number of lines and
 /// of elements per line, the positions of the operands, the sizes and strides of the axes between lines, those of the

@@ -7,13 +7,14 @@ use gradus_backend::{
 };
 
 use crate::WgpuBackend;
-use crate::faults::Fault;
-use crate::key::key;
-use crate::log::Access;
-use crate::operand::{Axes, Bound, cut};
+use crate::operand::{Bound, cut};
 use crate::queue::{Bind, Launch};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
+use gradus_backend::MergedAxes as Axes;
+use gradus_backend::key::key;
+use gradus_backend::late::Access;
+use gradus_backend::late::Fault;
 
 /// Where an argument comes from, as far as the kernel's text depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,11 +3,11 @@
 use gradus_backend::{DType, Layout, Result, Scalar, ScalarOp, View, ViewMut, Window};
 
 use crate::WgpuBackend;
-use crate::key::key;
 use crate::operand::Bound;
 use crate::queue::Launch;
 use crate::wgsl::{self, GROUP, Text, param};
 use crate::window::{in_one_loop, shape, strides, too_large};
+use gradus_backend::key::key;
 
 const OP: &str = "max_pool";
 /// The largest number of elements of a window whose comparisons are written out.

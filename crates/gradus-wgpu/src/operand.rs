@@ -4,8 +4,8 @@
 use gradus_backend::{Buffer, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
-use crate::log::Access;
 use crate::queue::Bind;
+use gradus_backend::late::Access;
 
 /// The largest number of elements that one launch handles. Positions are u32, and the last work-groups may run past the
 /// end.
@@ -119,47 +119,4 @@ pub(crate) fn cut(layout: &Layout, axes: impl Iterator<Item = usize>) -> Option<
     let reach = |axis: &usize| layout.strides()[*axis].unsigned_abs().max(1).saturating_mul(layout.dims()[*axis] - 1);
     let axis = axes.filter(|&a| layout.dims()[a] > 1).max_by_key(reach)?;
     Some((axis, layout.dims()[axis] / 2))
-}
-
-/// Axes that several operands of the same shape have in common.
-#[derive(Debug, Clone)]
-pub(crate) struct Axes {
-    pub(crate) dims: Vec<usize>,
-    /// The strides along the axes, for each operand.
-    pub(crate) steps: Vec<Vec<isize>>,
-}
-
-impl Axes {
-    /// These axes of operands of the same shape. Axes of size 1 are left out, and neighbouring axes are merged where
-    /// the strides of all operands allow it.
-    pub(crate) fn merged(layouts: &[&Layout], axes: impl Iterator<Item = usize>) -> Axes {
-        let mut made = Axes { dims: vec![], steps: vec![vec![]; layouts.len()] };
-        for axis in axes {
-            let size = layouts[0].dims()[axis];
-            if size == 1 {
-                continue;
-            }
-            let next: Vec<isize> = layouts.iter().map(|l| l.strides()[axis]).collect();
-            let even = |(steps, next): (&Vec<isize>, &isize)| {
-                steps.last().is_some_and(|&last| last == next.wrapping_mul(size as isize))
-            };
-            if !made.dims.is_empty() && made.steps.iter().zip(&next).all(even) {
-                let at = made.dims.len() - 1;
-                made.dims[at] *= size;
-                made.steps.iter_mut().zip(next).for_each(|(steps, next)| steps[at] = next);
-            } else {
-                made.dims.push(size);
-                made.steps.iter_mut().zip(next).for_each(|(steps, next)| steps.push(next));
-            }
-        }
-        made
-    }
-
-    pub(crate) fn rank(&self) -> usize {
-        self.dims.len()
-    }
-
-    pub(crate) fn numel(&self) -> usize {
-        self.dims.iter().product()
-    }
 }

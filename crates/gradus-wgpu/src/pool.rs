@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gradus_backend::{Buffer, BufferOwner, Error, ErrorKind, MemoryStats, Result};
 
 use crate::faults::Faults;
-use crate::log::Contents;
+use gradus_backend::late::Contents;
 
 /// The smallest capacity of a block.
 const SMALLEST: u64 = 256;

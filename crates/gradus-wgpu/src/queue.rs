@@ -14,11 +14,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::adapter::Opened;
-use crate::faults::{FAULT_BYTES, Fault, Faults, Found, Slots};
+use crate::faults::Faults;
 use crate::kept::Kept;
-use crate::key::{KeyMap, key};
-use crate::log::{Access, LONG, Log};
 use crate::pool::{Block, Pool};
+use gradus_backend::key::{KeyMap, key};
+use gradus_backend::late::{Access, LONG, Log};
+use gradus_backend::late::{FAULT_BYTES, Fault, Found, Slots};
 
 pub(crate) use host::{MOST_READ, said};
 

@@ -7,11 +7,11 @@ use gradus_backend::philox::words_per_element;
 use gradus_backend::{DType, Distribution, Error, Result, Scalar, Shape, ViewMut};
 
 use crate::WgpuBackend;
-use crate::key::key;
-use crate::operand::Axes;
 use crate::queue::Launch;
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param};
+use gradus_backend::MergedAxes as Axes;
+use gradus_backend::key::key;
 
 const OP: &str = "random";
 /// The number of parameters before the sizes and strides. They are the number of elements, the seed, the position in

@@ -7,11 +7,12 @@ use gradus_backend::{
 };
 
 use crate::WgpuBackend;
-use crate::key::key;
-use crate::operand::{Axes, LOOP, cut};
+use crate::operand::{LOOP, cut};
 use crate::queue::Launch;
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, binary, cast, param, ty};
+use gradus_backend::MergedAxes as Axes;
+use gradus_backend::key::key;
 
 /// The operation on the elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,12 +7,13 @@
 use gradus_backend::{DType, Error, ErrorKind, Expr, Kernel, MapArg, ReduceOp, Result, ScanOp, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
-use crate::key::key;
-use crate::operand::{Axes, cut};
+use crate::operand::cut;
 use crate::queue::Launch;
 use crate::reduce::{identity, joined};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
+use gradus_backend::MergedAxes as Axes;
+use gradus_backend::key::key;
 
 /// Everything that the kernel's text depends on.
 #[derive(Debug, Hash)]

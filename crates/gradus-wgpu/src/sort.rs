@@ -5,12 +5,13 @@
 use gradus_backend::{DType, Error, ErrorKind, Layout, Result, ScalarOp, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
-use crate::key::key;
 use crate::map::bits_of;
-use crate::operand::{Axes, cut};
+use crate::operand::cut;
 use crate::queue::Launch;
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
+use gradus_backend::MergedAxes as Axes;
+use gradus_backend::key::key;
 
 /// The number of elements in a block, which is sorted by counting.
 const BLOCK: usize = 32;

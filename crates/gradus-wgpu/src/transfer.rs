@@ -5,9 +5,9 @@ use gradus_backend::{Buffer, DType, Error, Layout, Result, Shape, View, ViewMut}
 
 use crate::WgpuBackend;
 use crate::kept::LARGEST;
-use crate::log::Access;
 use crate::map::copy_strided;
 use crate::queue::MOST_READ;
+use gradus_backend::late::Access;
 
 fn check(op: &str, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
     match offset.checked_add(bytes) {

@@ -3,12 +3,12 @@
 use gradus_backend::{DType, Error, KernelBuilder, Layout, MapArg, Result, Scalar, ScalarOp, View, ViewMut, Window};
 
 use crate::WgpuBackend;
-use crate::key::key;
 use crate::map::{scalar_param, scalar_words};
 use crate::operand::{LOOP, cut};
 use crate::queue::Launch;
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param};
+use gradus_backend::key::key;
 
 /// Checks the two operands of unfold or fold: `[n, c, spatial..]` and `[n, c, kernel.., positions..]`.
 fn check(b: &WgpuBackend, op: &str, window: &Window, plain: View<'_>, unfolded: View<'_>) -> Result<()> {

@@ -10,8 +10,16 @@ use super::source::{Source, bracketed, parts, token};
 use super::test_code::outside_tests;
 
 /// The crates whose lists may have a length that the user determines.
-const CRATES: &[&str] =
-    &["gradus-backend", "gradus-cpu", "gradus-data", "gradus-image", "gradus-nn", "gradus-tensor", "gradus-wgpu"];
+const CRATES: &[&str] = &[
+    "gradus-backend",
+    "gradus-cpu",
+    "gradus-cuda",
+    "gradus-data",
+    "gradus-image",
+    "gradus-nn",
+    "gradus-tensor",
+    "gradus-wgpu",
+];
 
 /// Calls whose first argument is a length.
 const CALLS: &[&str] = &["with_capacity", "resize", "reserve", "reserve_exact", "repeat"];

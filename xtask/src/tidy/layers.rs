@@ -9,6 +9,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gradus-backend", &[]),
     ("gradus-file", &["gradus-backend"]),
     ("gradus-cpu", &["gradus-backend"]),
+    ("gradus-cuda", &["gradus-backend"]),
     ("gradus-wgpu", &["gradus-backend"]),
     ("gradus-tensor", &["gradus-backend"]),
     ("gradus-conformance", &["gradus-backend"]),
@@ -27,6 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "gradus-backend",
             "gradus-cpu",
+            "gradus-cuda",
             "gradus-wgpu",
             "gradus-tensor",
             "gradus-conformance",

@@ -7,14 +7,25 @@ use super::finding::Finding;
 use super::source::{Source, token, words};
 
 /// The crates that contain unsafe code and so cannot forbid it as a whole.
-const CRATES_WITH_UNSAFE: &[&str] =
-    &["gradus-backend", "gradus-cpu", "gradus-fuzz", "gradus-plugin", "gradus-ptx", "gradus-tensor", "gradus-wgpu"];
+const CRATES_WITH_UNSAFE: &[&str] = &[
+    "gradus-backend",
+    "gradus-cpu",
+    "gradus-cuda",
+    "gradus-fuzz",
+    "gradus-plugin",
+    "gradus-ptx",
+    "gradus-tensor",
+    "gradus-wgpu",
+];
 
 /// The prefixes of the paths that may contain unsafe code.
 const PLACES: &[&str] = &[
     "crates/gradus/tests/errors/plugins.rs",
     "crates/gradus-backend/",
     "crates/gradus-cpu/",
+    "crates/gradus-cuda/src/driver/",
+    "crates/gradus-cuda/src/memory.rs",
+    "crates/gradus-cuda/src/queue.rs",
     "crates/gradus-fuzz/src/limited.rs",
     "crates/gradus-plugin/",
     "crates/gradus-ptx/src/driver",

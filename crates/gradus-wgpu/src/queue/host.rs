@@ -8,10 +8,11 @@ use std::time::Duration;
 use gradus_backend::{Error, ErrorKind, Result};
 
 use super::{Queue, State};
-use crate::faults::{FAULT_BYTES, Faults};
+use crate::faults::Faults;
 use crate::kept::Table;
-use crate::log::{Access, Check};
 use crate::pool::Block;
+use gradus_backend::late::FAULT_BYTES;
+use gradus_backend::late::{Access, Check};
 
 /// The size in bytes of the largest buffer for reading back.
 const READBACK: u64 = 64 << 20;
@@ -253,8 +254,8 @@ fn polled<T>(
 mod tests {
     use super::*;
     use crate::WgpuBackend;
-    use crate::faults::Fault;
     use crate::kept::LARGEST;
+    use gradus_backend::late::Fault;
     use gradus_backend::{Backend, Buffer};
     use std::sync::atomic::Ordering::Relaxed;
 

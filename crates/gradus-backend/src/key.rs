@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// A map whose keys are already hashes.
-pub(crate) type KeyMap<V> = HashMap<u128, V, BuildHasherDefault<Low>>;
+pub type KeyMap<V> = HashMap<u128, V, BuildHasherDefault<Low>>;
 
 /// The hash of a value.
-pub(crate) fn key(of: impl Hash) -> u128 {
+pub fn key(of: impl Hash) -> u128 {
     let mut halves = Halves(0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F);
     of.hash(&mut halves);
     halves.write_u64(0);
@@ -60,7 +60,7 @@ impl Hasher for Halves {
 
 /// A hasher for maps that takes the low half of a key as its hash.
 #[derive(Default)]
-pub(crate) struct Low(u64);
+pub struct Low(u64);
 
 impl Hasher for Low {
     fn write(&mut self, bytes: &[u8]) {

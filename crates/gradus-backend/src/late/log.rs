@@ -7,16 +7,16 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::faults::{Found, Slots};
+use super::{Found, Slots};
 
 /// The number of notes at which a check is made even if nothing is read.
-pub(crate) const LONG: usize = 1 << 20;
+pub const LONG: usize = 1 << 20;
 /// The largest number of errors kept for `synchronize`.
 const UNTOLD: usize = 64;
 
 /// The state of a buffer's contents, from its allocation to its release: the error that spoiled them, if any.
 #[derive(Debug, Default)]
-pub(crate) struct Contents(Mutex<Option<Arc<Found>>>);
+pub struct Contents(Mutex<Option<Arc<Found>>>);
 
 impl Contents {
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Found>>> {
@@ -24,14 +24,15 @@ impl Contents {
     }
 
     /// The error that spoiled the contents, if any.
-    pub(crate) fn spoiled(&self) -> Option<Arc<Found>> {
+    pub fn spoiled(&self) -> Option<Arc<Found>> {
         self.lock().clone()
     }
 }
 
 /// How a launch uses a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
+    /// The launch only reads the buffer.
     Read,
     /// The launch writes to the buffer, but some elements may keep their old values or depend on them.
     Write,
@@ -50,7 +51,7 @@ enum Note {
 
 /// The notes, the progress of the checks, and the errors found.
 #[derive(Debug, Default)]
-pub(crate) struct Log {
+pub struct Log {
     notes: Vec<Note>,
     /// The number of notes about work that is already submitted.
     submitted: usize,
@@ -65,19 +66,21 @@ pub(crate) struct Log {
 
 /// A check in progress: the slots that it reads, and the notes that it decides about.
 #[derive(Debug)]
-pub(crate) struct Check {
+pub struct Check {
     number: u64,
     slots: Vec<u32>,
     notes: Vec<Note>,
 }
 
 impl Log {
-    pub(crate) fn len(&self) -> usize {
+    /// The number of notes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
         self.notes.len()
     }
 
     /// Notes a launch or a copy, and the buffers that it uses.
-    pub(crate) fn note<'a>(&mut self, slot: Option<u32>, uses: impl Iterator<Item = (&'a Arc<Contents>, Access)>) {
+    pub fn note<'a>(&mut self, slot: Option<u32>, uses: impl Iterator<Item = (&'a Arc<Contents>, Access)>) {
         self.notes.push(Note::Work(slot));
         self.notes.extend(uses.map(|(contents, access)| Note::Use(contents.clone(), access)));
     }
@@ -85,7 +88,7 @@ impl Log {
     /// Must be called after each submission. If wgpu rejected it, `rejected` is its error, which spoils everything that
     /// the submission would have written.
     /// If no slot is armed and no check is in progress, the notes can have no further effect and are dropped.
-    pub(crate) fn submitted(&mut self, slots: &Slots, rejected: Option<Arc<Found>>) {
+    pub fn submitted(&mut self, slots: &Slots, rejected: Option<Arc<Found>>) {
         if let Some(found) = rejected {
             for note in &mut self.notes[self.submitted..] {
                 if let Note::Work(_) = note {
@@ -105,7 +108,7 @@ impl Log {
 
     /// Begins a check of all notes; their work must be submitted. Returns `None` if no slot is armed and no check is in
     /// progress.
-    pub(crate) fn check(&mut self, slots: &mut Slots) -> Option<Check> {
+    pub fn check(&mut self, slots: &mut Slots) -> Option<Check> {
         if slots.bytes() == 0 && self.begun == self.ended {
             return None;
         }
@@ -116,13 +119,13 @@ impl Log {
     }
 
     /// Whether every check before this one has ended.
-    pub(crate) fn is_next(&self, check: &Check) -> bool {
+    pub fn is_next(&self, check: &Check) -> bool {
         self.ended + 1 == check.number
     }
 
     /// Ends a check, after all checks before it have ended. `bytes` is what the check read from the fault buffer, or
     /// why it could not read it.
-    pub(crate) fn end(&mut self, check: Check, slots: &mut Slots, bytes: Result<&[u8], &gradus_backend::Error>) {
+    pub fn end(&mut self, check: Check, slots: &mut Slots, bytes: Result<&[u8], &crate::Error>) {
         debug_assert!(self.is_next(&check));
         slots.fetched(&check.slots, bytes).into_iter().for_each(|found| self.keep(found));
         self.spread(&check.notes, slots);
@@ -139,7 +142,7 @@ impl Log {
     }
 
     /// Removes the errors that no caller has received yet, and returns the first with the others as its notes.
-    pub(crate) fn untold(&mut self) -> Option<gradus_backend::Error> {
+    pub fn untold(&mut self) -> Option<crate::Error> {
         let untold = self.untold.drain(..).filter(|f| !f.is_told());
         untold.map(|f| f.tell()).reduce(|first, other| first.note(other.to_string()))
     }
@@ -174,7 +177,7 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use gradus_backend::{Error, ErrorKind};
+    use crate::{Error, ErrorKind};
 
     use super::*;
 
