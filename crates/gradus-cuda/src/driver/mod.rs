@@ -40,6 +40,7 @@ pub fn devices() -> Result<Vec<DeviceSummary>> {
     let mut count = 0;
     // SAFETY: the function writes to this number.
     plain("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+    // As many as the machine has GPUs: at most some dozens.
     (0..count).map(|ordinal| summary(handle(ordinal)?)).collect()
 }
 
