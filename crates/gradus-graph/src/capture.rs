@@ -4,6 +4,7 @@ use gradus_tensor::{Result, Tensor};
 
 use crate::captured::Captured;
 use crate::graph::Graph;
+use crate::passes::MemoryLimit;
 
 /// A function of tensors whose operations are traced and then replayed; see [`capture`].
 pub struct Step<F> {
@@ -59,6 +60,34 @@ where
     /// Traces the next call of each form of the arguments again; see [`Captured::recheck`].
     pub fn recheck(&mut self) {
         self.captured.recheck();
+    }
+
+    /// Sets how much memory the temporary values of a replay may take. Forgets all traces and plans.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// use gradus_graph::{MemoryLimit, capture};
+    ///
+    /// let mut step = capture(|x| {
+    ///     let (a, b) = (x[0].sum(&[1], true)?.add(&x[0])?.exp()?, x[0].matmul(&x[0])?.exp()?);
+    ///     Ok(vec![b.matmul(&b)?.exp()?.matmul(&b)?.matmul(&a)?])
+    /// });
+    /// step.limit_memory(MemoryLimit::Bytes(0)); // as little as possible
+    /// let x = Tensor::full([8, 8], 0.1, DType::F32, &device)?;
+    /// for _ in 0..3 {
+    ///     step.call(&[&x])?;
+    /// }
+    /// assert!(step.temporary_bytes() <= Some(3 * 8 * 8 * 4 + 32));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn limit_memory(&mut self, limit: MemoryLimit) {
+        self.captured.limit_memory(limit);
+    }
+
+    /// The bytes of memory that a replay needs for temporary values; see [`Captured::temporary_bytes`].
+    pub fn temporary_bytes(&self) -> Option<usize> {
+        self.captured.temporary_bytes()
     }
 
     /// The number of calls that were replayed.

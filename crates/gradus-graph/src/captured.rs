@@ -11,7 +11,7 @@ use crate::blocks::Blocks;
 use crate::compare::{agree, differs};
 use crate::graph::Graph;
 use crate::key::Key;
-use crate::passes;
+use crate::passes::{self, MemoryLimit};
 use crate::plan::Plan;
 use crate::record::{First, Recorded, Trace, record};
 use crate::verify;
@@ -56,6 +56,7 @@ pub struct Captured<D = ()> {
     traces: u64,
     /// The number of replays that remain to be verified.
     verified: u64,
+    limit: MemoryLimit,
     /// Why calls are not replayed.
     refusal: Option<Error>,
 }
@@ -94,7 +95,16 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
 
     fn new(policy: Closed) -> Self {
         let blocks = Blocks::default();
-        Captured { forms: vec![], blocks, policy, replays: 0, traces: 0, verified: 0, refusal: None }
+        Captured {
+            forms: vec![],
+            blocks,
+            policy,
+            replays: 0,
+            traces: 0,
+            verified: 0,
+            limit: MemoryLimit::Cheap,
+            refusal: None,
+        }
     }
 
     /// Runs the function on these arguments: `f` itself, or a replay. Calls with another number `form` are traced
@@ -260,7 +270,7 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
         let graph = if *known == data { agree(before, &trace) } else { Err(other_data(known, &data)) };
         let progress = match graph {
             Ok(graph) => {
-                let plan = planned(graph, before, &trace, inputs)?;
+                let plan = planned(graph, self.limit, before, &trace, inputs)?;
                 Progress::Ready(Box::new(plan), Box::new(trace), data.clone())
             }
             Err(_) if count + 1 < TRACES => Progress::Traced(Box::new(trace), data.clone(), count + 1),
@@ -363,6 +373,18 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
         self.blocks = Blocks::default();
     }
 
+    /// Sets how much memory the temporary values of a replay may take; see [`MemoryLimit`]. Forgets all traces and plans.
+    pub fn limit_memory(&mut self, limit: MemoryLimit) {
+        self.limit = limit;
+        self.clear();
+    }
+
+    /// The bytes of memory that the plan of the most recent call needs for temporary values, if it could be replayed.
+    /// The memory is kept between replays, and shared by all plans.
+    pub fn temporary_bytes(&self) -> Option<usize> {
+        self.plan().map(Plan::temporary_bytes)
+    }
+
     /// Verifies the next `calls` replays; see [`Step::verify`](crate::Step::verify).
     pub fn verify(&mut self, calls: u64) {
         self.verified = calls;
@@ -380,8 +402,12 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
 
     /// The graph of the most recent call that could be replayed.
     pub fn graph(&self) -> Option<&Graph> {
+        self.plan().map(|plan| &plan.graph)
+    }
+
+    fn plan(&self) -> Option<&Plan> {
         self.forms.iter().rev().find_map(|(_, p)| match p {
-            Progress::Ready(plan, ..) | Progress::Recheck(plan, ..) => Some(&plan.graph),
+            Progress::Ready(plan, ..) | Progress::Recheck(plan, ..) => Some(&**plan),
             Progress::Traced(..) | Progress::Eager => None,
         })
     }
@@ -389,8 +415,8 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
 
 /// Creates a plan for the graph on which two traces agree.
 #[track_caller]
-fn planned(mut graph: Graph, first: &Trace, second: &Trace, inputs: &[&Tensor]) -> Result<Plan> {
-    passes::run_all(&mut graph)?;
+fn planned(mut graph: Graph, limit: MemoryLimit, first: &Trace, second: &Trace, inputs: &[&Tensor]) -> Result<Plan> {
+    passes::run_all(&mut graph, limit)?;
     let pinned = inputs.iter().map(|t| {
         let input = |trace: &Trace, m: usize| matches!(trace.memories[m].first, First::Input(_));
         let seen = |trace: &Trace| trace.memory_of(t).filter(|&m| input(trace, m)).map(|m| trace.memories[m].base);

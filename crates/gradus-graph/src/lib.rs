@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod assign;
 mod blocks;
 mod capture;
 mod captured;
@@ -40,3 +41,4 @@ mod verify;
 pub use capture::{Step, capture};
 pub use captured::Captured;
 pub use graph::{Graph, Memory, Node, Origin, Place};
+pub use passes::MemoryLimit;

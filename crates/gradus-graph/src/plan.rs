@@ -7,6 +7,7 @@ use gradus_tensor::ops::{Block, Op, ReplayCall, ReplayOperand, Source, over_stor
 use gradus_tensor::{Attempt, Error, Layout, Result, Storage, Tensor, WeakState};
 use smallvec::SmallVec;
 
+use crate::assign::assigned;
 use crate::blocks::Blocks;
 use crate::compare::bytes_of;
 use crate::graph::{Graph, Memory, Node, Origin, Place};
@@ -170,6 +171,11 @@ impl Plan {
         })
     }
 
+    /// The bytes of the blocks for temporary values.
+    pub(crate) fn temporary_bytes(&self) -> usize {
+        self.sizes.iter().sum()
+    }
+
     /// Notes the states of the sources, for [`restore`](Plan::restore).
     pub(crate) fn save(&mut self) {
         for (saved, source) in self.saved.iter_mut().zip(&self.sources) {
@@ -313,45 +319,4 @@ impl Plan {
 /// How often a state was changed so far.
 fn version_of(state: &WeakState<Tensor>) -> Option<u64> {
     state.upgrade().map(|state| state.versioned().1)
-}
-
-/// Assigns a block to each temporary memory, and returns the sizes of the blocks too. Memories share a block only if no
-/// two of them are needed at the same time.
-fn assigned(graph: &Graph) -> (Vec<Option<usize>>, Vec<usize>) {
-    let n = graph.memories.len();
-    let mut last = vec![0; n];
-    for (i, node) in graph.nodes.iter().enumerate() {
-        node.inputs.iter().chain(&node.outputs).for_each(|p| last[p.memory] = i);
-    }
-    let mut block_of: Vec<Option<usize>> = vec![None; n];
-    let (mut sizes, mut free): (Vec<usize>, Vec<usize>) = (vec![], vec![]);
-    let temporary: Vec<bool> = (0..n).map(|m| graph.is_temporary(m)).collect();
-    for (i, node) in graph.nodes.iter().enumerate() {
-        // A memory without elements may be read although nothing writes it.
-        for p in node.outputs.iter().chain(&node.inputs).filter(|p| temporary[p.memory]) {
-            if block_of[p.memory].is_some() {
-                continue;
-            }
-            let bytes = graph.memories[p.memory].bytes;
-            let fits = |&at: &usize| sizes[free[at]] >= bytes && sizes[free[at]] / 2 <= bytes;
-            let best = (0..free.len()).filter(fits).min_by_key(|&at| sizes[free[at]]);
-            block_of[p.memory] = Some(match best {
-                Some(at) => free.swap_remove(at),
-                None => {
-                    sizes.push(bytes);
-                    sizes.len() - 1
-                }
-            });
-        }
-        let mut ended: Vec<usize> = node.inputs.iter().chain(&node.outputs).map(|p| p.memory).collect();
-        ended.sort_unstable();
-        ended.dedup();
-        free.extend(ended.iter().filter(|&&m| temporary[m] && last[m] == i).filter_map(|&m| block_of[m]));
-    }
-    // The largest block comes first, so that plans that share blocks need no more of them than the largest plan does.
-    let mut order: Vec<usize> = (0..sizes.len()).collect();
-    order.sort_by_key(|&at| std::cmp::Reverse(sizes[at]));
-    let mut rank = vec![0; sizes.len()];
-    order.iter().enumerate().for_each(|(i, &at)| rank[at] = i);
-    (block_of.into_iter().map(|block| block.map(|at| rank[at])).collect(), order.iter().map(|&at| sizes[at]).collect())
 }

@@ -4,14 +4,23 @@
 mod common;
 
 use common::{device, random};
-use gradus_graph::{Graph, capture};
+use gradus_graph::{Graph, MemoryLimit, capture};
 use gradus_nn::{Dropout, Forward};
 use gradus_tensor::{DType, Generator, Result, Tensor};
 
 /// Compares replays with eager calls of an equal function, and returns the graph.
 fn graph_of<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>>(make: impl Fn() -> F) -> Graph {
+    graph_within(MemoryLimit::default(), make).0
+}
+
+/// The same with a limit on memory. Returns the bytes of temporary values too.
+fn graph_within<F>(limit: MemoryLimit, make: impl Fn() -> F) -> (Graph, usize)
+where
+    F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
+{
     let device = device();
     let (mut step, mut eager) = (capture(make()), make());
+    step.limit_memory(limit);
     for i in 0..5 {
         let inputs = || [random(&[6, 6], i, &device), random(&[6, 6], 50 + i, &device)];
         let (own, other) = (inputs(), inputs());
@@ -21,7 +30,7 @@ fn graph_of<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>>(make: impl Fn() -> F) ->
         }
     }
     assert_eq!(step.replays(), 3);
-    step.graph().unwrap().clone()
+    (step.graph().unwrap().clone(), step.temporary_bytes().unwrap())
 }
 
 fn names(graph: &Graph) -> Vec<&str> {
@@ -107,4 +116,78 @@ fn an_operation_that_can_fail_is_not_moved_behind_a_write() {
             (got, want) => panic!("call {i}: {got:?}, eagerly {want:?}"),
         }
     }
+}
+
+#[test]
+fn an_elementwise_operation_writes_over_an_input_at_its_last_use() {
+    let (graph, bytes) = graph_within(MemoryLimit::default(), || {
+        |x: &[Tensor]| {
+            let product = x[0].matmul(&x[1])?;
+            let sum = product.exp()?.add(&x[0])?; // over the product
+            let last = sum.matmul(&sum)?.mul(&sum)?.sub(0.5)?; // over the second product, which is named first
+            Ok(vec![last.matmul(&x[1])?])
+        }
+    });
+    assert_eq!(graph.nodes.iter().map(|n| n.in_place).collect::<Vec<_>>(), [false, true, false, true, false]);
+    assert_eq!(bytes, 2 * 6 * 6 * 4);
+}
+
+#[test]
+fn what_is_read_later_or_leaves_the_step_is_not_written_over() {
+    let graph = graph_of(|| {
+        |x: &[Tensor]| {
+            let a = x[0].matmul(&x[1])?;
+            let b = a.exp()?; // `a` is read later
+            let c = a.t()?.tanh()?; // a transposed view
+            let d = c.matmul(&b)?;
+            let e = d.sum(&[0], true)?;
+            let f = e.add(&b)?; // `e` is stretched, and `b` is written over
+            let g = f.to_dtype(DType::F64)?; // another dtype
+            let h = x[0].matmul(&f)?;
+            Ok(vec![h.exp()?, h, g.sum_all()?])
+        }
+    });
+    let in_place: Vec<&str> = graph.nodes.iter().filter(|n| n.in_place).map(|n| n.op.name()).collect();
+    assert_eq!(in_place, ["add"]);
+}
+
+/// Products whose factors and inputs are needed again at the end, in the opposite order, as in a backward pass.
+fn there_and_back(x: &[Tensor]) -> Result<Vec<Tensor>> {
+    let (mut y, mut kept) = (x[0].mul(0.1)?, vec![]);
+    for _ in 0..6 {
+        let input = y.matmul(&x[1])?.mul(0.1)?;
+        let gelu = input.gelu()?;
+        y = input.add(&gelu.matmul(&x[1])?)?;
+        kept.push((input, gelu));
+    }
+    for (input, gelu) in kept.iter().rev() {
+        y = y.matmul(gelu)?.add(input)?;
+    }
+    Ok(vec![y])
+}
+
+#[test]
+fn less_memory_is_more_arithmetic_and_the_same_bits() {
+    let plan = |bytes: usize| {
+        let (graph, bytes) = graph_within(MemoryLimit::Bytes(bytes), || there_and_back);
+        (graph.nodes.len(), bytes)
+    };
+    let [(all, most), (some, within), (many, least)] = [usize::MAX, 11 * 144, 0].map(plan);
+    assert!(all < some && some < many, "{all}, {some}, {many} operations");
+    assert!(least < within && within <= 11 * 144 && within < most, "{least}, {within}, {most} bytes");
+}
+
+#[test]
+fn a_value_whose_inputs_change_is_not_computed_again() {
+    let step = || {
+        |x: &[Tensor]| {
+            let a = x[0].exp()?;
+            let b = a.matmul(&x[1])?;
+            x[0].add_(1.0)?; // `a` can no longer be computed
+            let c = b.matmul(&b)?.matmul(&b)?.matmul(&x[1])?;
+            Ok(vec![c.matmul(&a)?])
+        }
+    };
+    let (graph, _) = graph_within(MemoryLimit::Bytes(0), step);
+    assert_eq!(names(&graph).iter().filter(|n| **n == "exp").count(), 1);
 }

@@ -1,12 +1,16 @@
-//! Passes that make a graph smaller. Each pass preserves the bits of the results.
+//! Passes that make a graph smaller, faster, or content with less memory. Each pass preserves the bits of the results.
 
 mod common;
 mod dead;
 mod join;
+mod recompute;
+mod reuse;
 
 pub use common::common_subexpressions;
 pub use dead::dead_code;
 pub use join::join_elementwise;
+pub use recompute::{MemoryLimit, recompute};
+pub use reuse::reuse_inputs;
 
 use gradus_tensor::Result;
 
@@ -17,10 +21,13 @@ use crate::Graph;
 /// # Errors
 /// Fails if a pass has broken the graph.
 #[track_caller]
-pub fn run_all(graph: &mut Graph) -> Result<()> {
+pub fn run_all(graph: &mut Graph, limit: MemoryLimit) -> Result<()> {
     let checked = |graph: &Graph| if cfg!(debug_assertions) { graph.check() } else { Ok(()) };
     checked(graph)?;
-    for pass in [dead_code, common_subexpressions, join_elementwise] {
+    let recompute = |graph: &mut Graph| recompute(graph, limit);
+    let passes: [&dyn Fn(&mut Graph); 5] =
+        [&dead_code, &common_subexpressions, &join_elementwise, &recompute, &reuse_inputs];
+    for pass in passes {
         pass(graph);
         checked(graph)?;
     }
