@@ -1,12 +1,13 @@
 //! The `Backend` implementation. Each operation calls the module that implements it.
 
 use gradus_backend::{
-    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, DType, Distribution, Error, ErrorKind, Kernel,
-    MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Buffer, CrossEntropyParams, DType,
+    Distribution, Error, ErrorKind, Kernel, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View,
+    ViewMut, Window,
 };
 
 use crate::driver::shown;
-use crate::{CudaBackend, map, transfer};
+use crate::{CudaBackend, attention, conv, map, pool, product, rows, transfer};
 
 fn absent(op: &str) -> Error {
     Error::new(ErrorKind::Unsupported, op, "the CUDA backend does not have this operation yet")
@@ -103,8 +104,8 @@ impl Backend for CudaBackend {
         Err(absent("scan"))
     }
 
-    fn gemm(&self, _: Scalar, _: View<'_>, _: View<'_>, _: Scalar, _: &mut ViewMut<'_>) -> Result<()> {
-        Err(absent("gemm"))
+    fn gemm(&self, alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()> {
+        product::gemm(self, alpha, a, b, beta, c)
     }
 
     fn unfold(&self, _: &Window, _: View<'_>, _: Scalar, _: &mut ViewMut<'_>) -> Result<()> {
@@ -129,5 +130,159 @@ impl Backend for CudaBackend {
 
     fn random(&self, _: Distribution, _: u64, _: u64, _: &mut ViewMut<'_>) -> Result<()> {
         Err(absent("random"))
+    }
+
+    fn conv(
+        &self,
+        window: &Window,
+        groups: usize,
+        x: View<'_>,
+        w: View<'_>,
+        bias: Option<View<'_>>,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        conv::conv(self, window, groups, x, w, bias, out)
+    }
+
+    fn conv_backward_input(
+        &self,
+        window: &Window,
+        groups: usize,
+        g: View<'_>,
+        w: View<'_>,
+        dx: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        conv::backward_input(self, window, groups, g, w, dx)
+    }
+
+    fn conv_backward_weight(
+        &self,
+        window: &Window,
+        groups: usize,
+        x: View<'_>,
+        g: View<'_>,
+        dw: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        conv::backward_weight(self, window, groups, x, g, dw)
+    }
+
+    fn max_pool(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>, indices: &mut ViewMut<'_>) -> Result<()> {
+        pool::max_pool(self, window, x, out, indices)
+    }
+
+    fn avg_pool(&self, window: &Window, count_include_pad: bool, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        pool::avg_pool(self, window, count_include_pad, x, out)
+    }
+
+    fn avg_pool_backward(
+        &self,
+        window: &Window,
+        count_include_pad: bool,
+        g: View<'_>,
+        dx: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        pool::avg_pool_backward(self, window, count_include_pad, g, dx)
+    }
+
+    fn softmax(&self, log: bool, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+        rows::softmax(self, log, x, axis, out)
+    }
+
+    fn softmax_backward(&self, log: bool, y: View<'_>, g: View<'_>, axis: usize, dx: &mut ViewMut<'_>) -> Result<()> {
+        rows::softmax_backward(self, log, y, g, axis, dx)
+    }
+
+    fn normalize(
+        &self,
+        rms: bool,
+        axes: Axes,
+        eps: f64,
+        x: View<'_>,
+        scale: Option<View<'_>>,
+        shift: Option<View<'_>>,
+        out: &mut ViewMut<'_>,
+        mean: &mut ViewMut<'_>,
+        rstd: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        rows::normalize(self, rms, axes, eps, x, scale, shift, out, mean, rstd)
+    }
+
+    fn normalize_backward(
+        &self,
+        rms: bool,
+        axes: Axes,
+        g: View<'_>,
+        x: View<'_>,
+        scale: Option<View<'_>>,
+        mean: View<'_>,
+        rstd: View<'_>,
+        dx: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        rows::normalize_backward(self, rms, axes, g, x, scale, mean, rstd, dx)
+    }
+
+    fn normalize_affine_backward(
+        &self,
+        g: View<'_>,
+        x: View<'_>,
+        mean: View<'_>,
+        rstd: View<'_>,
+        dscale: &mut ViewMut<'_>,
+        dshift: Option<&mut ViewMut<'_>>,
+    ) -> Result<()> {
+        rows::normalize_affine_backward(self, g, x, mean, rstd, dscale, dshift)
+    }
+
+    fn attention(
+        &self,
+        params: &AttentionParams,
+        q: View<'_>,
+        k: View<'_>,
+        v: View<'_>,
+        mask: Option<View<'_>>,
+        out: &mut ViewMut<'_>,
+        lse: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        attention::attention(self, params, q, k, v, mask, out, lse)
+    }
+
+    fn attention_backward(
+        &self,
+        params: &AttentionParams,
+        q: View<'_>,
+        k: View<'_>,
+        v: View<'_>,
+        mask: Option<View<'_>>,
+        out: View<'_>,
+        lse: View<'_>,
+        g: View<'_>,
+        dq: &mut ViewMut<'_>,
+        dk: &mut ViewMut<'_>,
+        dv: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        attention::backward(self, params, q, k, v, mask, out, lse, g, dq, dk, dv)
+    }
+
+    fn cross_entropy(
+        &self,
+        params: &CrossEntropyParams,
+        logits: View<'_>,
+        target: View<'_>,
+        loss: &mut ViewMut<'_>,
+        lse: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        rows::cross_entropy(self, params, logits, target, loss, lse)
+    }
+
+    fn cross_entropy_backward(
+        &self,
+        params: &CrossEntropyParams,
+        logits: View<'_>,
+        target: View<'_>,
+        lse: View<'_>,
+        g: View<'_>,
+        dlogits: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        rows::cross_entropy_backward(self, params, logits, target, lse, g, dlogits)
     }
 }

@@ -20,15 +20,21 @@
 #![allow(dead_code, unused_imports)]
 
 mod arguments;
+mod attention;
 mod backend;
 mod code;
+mod conv;
 mod driver;
 mod map;
 mod memory;
 mod operand;
+mod pool;
+mod product;
 mod program;
 mod queue;
+mod rows;
 mod temp;
+mod template;
 mod transfer;
 
 use std::sync::{Arc, OnceLock};

@@ -1,0 +1,290 @@
+//! Scaled dot-product attention and its gradient, without a matrix of scores in memory: on tensor cores for half
+//! precision (`mma.cu`), otherwise in registers (`simt.cu`). The gradient of the queries and that of keys and values are
+//! kernels of their own, so that each sum has a fixed order. Operands that are invalid or empty, and heads that are too
+//! large for shared memory, are passed to the default implementation, which also reports the errors.
+
+use gradus_backend::key::key;
+use gradus_backend::{AttentionParams, DType, Layout, Result, Scalar, Shape, View, ViewMut, composite};
+
+use crate::CudaBackend;
+use crate::arguments::Arguments;
+use crate::code::element;
+use crate::operand::Operand;
+use crate::product::BLOCKS;
+use crate::queue::Launch;
+use crate::temp::Temp;
+use crate::template::{Record, float_functions, source, sum_type};
+use composite::attention::Sizes;
+
+const HEAD: &str = include_str!("head.cu");
+/// The largest size of a query or value that the kernels hold in registers.
+const LARGEST: usize = 256;
+/// The largest number of queries or keys: positions along them are 32-bit numbers.
+const LONGEST: usize = 1 << 30;
+
+/// Everything that the text of a kernel depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Plan {
+    dtype: DType,
+    mask: Option<DType>,
+    causal: bool,
+    /// Sizes of a key and of a value, rounded up.
+    d: usize,
+    dv: usize,
+    /// The tile: queries and keys.
+    queries: usize,
+    keys: usize,
+    /// Whether tensor cores are used, and whether the elements of the heads of q, k and v lie in aligned groups.
+    mma: Option<[bool; 3]>,
+}
+
+impl Plan {
+    fn source(&self, pass: &'static str) -> String {
+        let t = element(self.dtype);
+        let types = [("T", t), ("A", sum_type(self.dtype)), ("M", self.mask.map_or(t, element))];
+        let mask = match self.mask {
+            None => 0,
+            Some(DType::Bool) => 1,
+            Some(_) => 2,
+        };
+        let flag = usize::from;
+        let mut constants = vec![("D", self.d), ("DV", self.dv), ("BK", self.keys), ("MASK", mask), (pass, 1)];
+        constants.push(("CAUSAL", flag(self.causal)));
+        let functions = float_functions(self.dtype.compute());
+        if let Some([q, k, v]) = self.mma {
+            let bf16 = self.dtype == DType::BF16;
+            constants.extend([("BF16", flag(bf16)), ("TERMS", if bf16 { 3 } else { 2 })]);
+            constants.extend([("Q_GROUPS", flag(q)), ("K_GROUPS", flag(k)), ("V_GROUPS", flag(v))]);
+            return source(&types, &constants, &[&functions, include_str!("../mma.cu"), HEAD, include_str!("mma.cu")]);
+        }
+        constants.push(("BQ", self.queries));
+        let file = if pass == "DELTA" { include_str!("delta.cu") } else { include_str!("simt.cu") };
+        source(&types, &constants, &[&functions, HEAD, file])
+    }
+
+    /// The bytes of shared memory of a kernel in registers: tiles of queries and of keys, with the number of elements of
+    /// a row of each, and more numbers.
+    fn bytes(&self, query: usize, key: usize, more: usize) -> usize {
+        (self.queries * query + self.keys * key + more) * self.dtype.compute().size()
+    }
+}
+
+/// The operands of a call, as the kernels' parameters name them.
+struct Call<'a> {
+    op: &'static str,
+    scale: f64,
+    sizes: Sizes,
+    q: Operand<'a>,
+    k: Operand<'a>,
+    v: Operand<'a>,
+    mask: Option<(Operand<'a>, Layout)>,
+}
+
+/// The operands that only some kernels have.
+#[derive(Default)]
+struct Others<'a> {
+    out: Option<Operand<'a>>,
+    lse: Option<Operand<'a>>,
+    g: Option<Operand<'a>>,
+    dq: Option<Operand<'a>>,
+    dk: Option<Operand<'a>>,
+    dv: Option<Operand<'a>>,
+}
+
+impl<'a> Call<'a> {
+    fn new(
+        b: &CudaBackend,
+        op: &'static str,
+        params: &AttentionParams,
+        sizes: Sizes,
+        [q, k, v]: [View<'a>; 3],
+        mask: Option<View<'a>>,
+    ) -> Result<Self> {
+        let mask = match mask {
+            Some(m) => Some((b.input(op, "mask", m)?, m.layout.expand(sizes.scores()?)?)),
+            None => None,
+        };
+        let [q, k, v] = [b.input(op, "q", q)?, b.input(op, "k", k)?, b.input(op, "v", v)?];
+        Ok(Call { op, scale: params.scale, sizes, q, k, v, mask })
+    }
+
+    /// Queues a kernel with `pointers` in the order of its parameters.
+    fn launch(
+        &self,
+        b: &CudaBackend,
+        plan: &Plan,
+        (pass, entry): (&'static str, &'static str),
+        pointers: &[Operand<'a>],
+        others: &Others<'a>,
+        (tasks, blocks, threads, shared): (u64, u64, u32, usize),
+    ) -> Result<()> {
+        let s = &self.sizes;
+        let mut record = Record::new();
+        record.i64(tasks as i64);
+        let steps = |record: &mut Record, layout: Option<&Layout>, size: usize| {
+            record.longs(layout.map_or(&[][..], |l| l.strides()).iter().copied(), size);
+        };
+        [&self.q, &self.k, &self.v].iter().for_each(|o| steps(&mut record, Some(o.layout), 4));
+        steps(&mut record, self.mask.as_ref().map(|(_, layout)| layout), 4);
+        steps(&mut record, others.out.as_ref().map(|o| o.layout), 4);
+        steps(&mut record, others.lse.as_ref().map(|o| o.layout), 3);
+        for o in [&others.g, &others.dq, &others.dk, &others.dv] {
+            steps(&mut record, o.as_ref().map(|o| o.layout), 4);
+        }
+        record.number(Scalar::Float(self.scale), plan.dtype);
+        let tiles = [s.lq.div_ceil(plan.queries), s.lk.div_ceil(plan.keys)];
+        for size in [s.h, s.h / s.hk, s.lq, s.lk, s.d, s.dv].into_iter().chain(tiles) {
+            record.i32(size);
+        }
+        let mut arguments = Arguments::new();
+        pointers.iter().for_each(|o| {
+            arguments.ptr(o.ptr);
+        });
+        arguments.bytes(record.finish());
+        b.queue().launch(&Launch {
+            call: self.op.into(),
+            key: key(("attention", entry, plan)),
+            entry,
+            source: &|| plan.source(pass),
+            uses: &pointers.iter().map(|o| o.used).collect::<Vec<_>>(),
+            arguments: &arguments,
+            grid: [blocks.min(BLOCKS) as u32, 1, 1],
+            block: [threads, 1, 1],
+            shared: shared as u32,
+        })
+    }
+
+    /// The mask, or any other operand if there is none.
+    fn mask_or(&self, other: Operand<'a>) -> Operand<'a> {
+        self.mask.as_ref().map_or(other, |(mask, _)| *mask)
+    }
+}
+
+/// The plan of a kernel in registers.
+fn in_registers(dtype: DType, params: &AttentionParams, s: &Sizes, mask: Option<View<'_>>) -> Plan {
+    let (d, dv) = (s.d.next_multiple_of(8).max(8), s.dv.next_multiple_of(8).max(8));
+    let small = d.max(dv) * dtype.compute().size() <= 512;
+    let side = if small { 32 } else { 16 };
+    Plan { dtype, mask: mask.map(|m| m.dtype), causal: params.causal, d, dv, queries: side, keys: side, mma: None }
+}
+
+/// Whether the kernels can handle these sizes.
+fn fits(s: &Sizes) -> bool {
+    s.d.max(s.dv) <= LARGEST && s.lq.max(s.lk) <= LONGEST && s.h <= LONGEST
+}
+
+/// Whether the elements of a head are contiguous in aligned groups of 16 bytes.
+fn grouped(o: &Operand<'_>) -> bool {
+    let steps = o.layout.strides();
+    let single = o.layout.dims()[3] == 1;
+    (steps[3] == 1 || single) && o.ptr.is_multiple_of(16) && steps[..3].iter().all(|s| s % 8 == 0)
+}
+
+/// See [`Backend::attention`](gradus_backend::Backend::attention).
+pub(crate) fn attention(
+    b: &CudaBackend,
+    params: &AttentionParams,
+    q: View<'_>,
+    k: View<'_>,
+    v: View<'_>,
+    mask: Option<View<'_>>,
+    out: &mut ViewMut<'_>,
+    lse: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "attention";
+    let s = Sizes::new(b, OP, params, [q, k, v, out.as_view(), lse.as_view()], mask)?;
+    let default = |out: &mut _, lse: &mut _| composite::attention::forward(b, params, q, k, v, mask, out, lse);
+    if lse.layout.numel() == 0 || s.lk == 0 || !fits(&s) {
+        return default(out, lse);
+    }
+    let dtype = q.dtype;
+    let mut plan = in_registers(dtype, params, &s, mask);
+    let mut shared = plan.bytes(plan.d + 1, plan.d + plan.dv + 2, plan.queries * (plan.keys + 1));
+    let half = matches!(dtype, DType::F16 | DType::BF16);
+    if half && s.d > 0 && s.dv > 0 {
+        let of = |v: View<'_>| b.input(OP, "an operand", v).map(|o| grouped(&o));
+        (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
+        (plan.queries, plan.keys) = (64, if plan.d.max(plan.dv) > 128 { 16 } else { 64 });
+        plan.mma = Some([of(q)?, of(k)?, of(v)?]);
+        shared = ((plan.queries + plan.keys) * (plan.d + 8) + plan.keys * (plan.dv + 8)) * dtype.size();
+    }
+    if shared > b.device().most_shared as usize {
+        return default(out, lse);
+    }
+    let call = Call::new(b, OP, params, s, [q, k, v], mask)?;
+    let [out, lse] = [b.output(OP, "out", out)?, b.output(OP, "lse", lse)?];
+    let others = Others { out: Some(out), lse: Some(lse), ..Others::default() };
+    let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(plan.queries) as u64;
+    let pointers = [call.q, call.k, call.v, call.mask_or(call.q), out, lse];
+    call.launch(b, &plan, ("FORWARD", "attention"), &pointers, &others, (tasks, tasks, 128, shared))
+}
+
+/// See [`Backend::attention_backward`](gradus_backend::Backend::attention_backward).
+pub(crate) fn backward(
+    b: &CudaBackend,
+    params: &AttentionParams,
+    q: View<'_>,
+    k: View<'_>,
+    v: View<'_>,
+    mask: Option<View<'_>>,
+    out: View<'_>,
+    lse: View<'_>,
+    g: View<'_>,
+    dq: &mut ViewMut<'_>,
+    dk: &mut ViewMut<'_>,
+    dv: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "attention_backward";
+    let gradients = [g, dq.as_view(), dk.as_view(), dv.as_view()];
+    let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, lse], mask, gradients)?;
+    let plan = in_registers(q.dtype, params, &s, mask);
+    let row = plan.d + plan.dv + 2;
+    let shared = plan.bytes(row, row, 2 * plan.queries * (plan.keys + 1) + 2 * plan.queries);
+    let empty = s.b * s.h * s.lq * s.lk * s.d * s.dv == 0;
+    if empty || !fits(&s) || shared > b.device().most_shared as usize {
+        return composite::attention::backward(b, params, q, k, v, mask, out, lse, g, dq, dk, dv);
+    }
+    let mut delta = Temp::new(b, q.dtype.compute(), Shape::new(&[s.b, s.h, s.lq])?)?;
+    let written = delta.view_mut();
+    let call = Call::new(b, OP, params, s, [q, k, v], mask)?;
+    let to = b.output(OP, "delta", &written)?;
+    let (out, lse, g) = (b.input(OP, "out", out)?, b.input(OP, "lse", lse)?, b.input(OP, "g", g)?);
+    let others = Others { out: Some(out), g: Some(g), ..Others::default() };
+    let rows = (s.b * s.h * s.lq) as u64;
+    let of_rows = Plan { mask: None, causal: false, ..plan };
+    let blocks = (rows, rows.div_ceil(8), 256, 0);
+    call.launch(b, &of_rows, ("DELTA", "attention_delta"), &[out, g, to], &others, blocks)?;
+    let delta = Operand { used: crate::queue::Use { access: gradus_backend::late::Access::Read, ..to.used }, ..to };
+    let [dq, dk, dv] = [b.output(OP, "dq", dq)?, b.output(OP, "dk", dk)?, b.output(OP, "dv", dv)?];
+    let others = Others { out: None, lse: Some(lse), g: Some(g), dq: Some(dq), dk: Some(dk), dv: Some(dv) };
+    let inputs = [call.q, call.k, call.v, call.mask_or(call.q), g, lse, delta];
+    let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(plan.queries) as u64;
+    let pointers = [&inputs[..], &[dq]].concat();
+    call.launch(b, &plan, ("BACKWARD", "attention_backward_q"), &pointers, &others, (tasks, tasks, 128, shared))?;
+    let tasks = (s.b * s.hk) as u64 * s.lk.div_ceil(plan.keys) as u64;
+    let pointers = [&inputs[..], &[dk, dv]].concat();
+    call.launch(b, &plan, ("BACKWARD", "attention_backward_kv"), &pointers, &others, (tasks, tasks, 128, shared))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::check_text;
+
+    #[test]
+    fn the_texts_of_all_kernels_compile() {
+        let plan = Plan { dtype: DType::F32, mask: None, causal: true, d: 24, dv: 8, queries: 32, keys: 32, mma: None };
+        for mask in [None, Some(DType::Bool), Some(DType::F16)] {
+            check_text("attention", &Plan { mask, ..plan }.source("FORWARD"));
+            check_text(
+                "attention_backward_q",
+                &Plan { mask, dtype: DType::F64, queries: 16, keys: 16, ..plan }.source("BACKWARD"),
+            );
+        }
+        check_text("attention_delta", &Plan { dtype: DType::BF16, ..plan }.source("DELTA"));
+        for (dtype, d, keys, groups) in [(DType::F16, 64, 64, true), (DType::BF16, 256, 16, false)] {
+            let tensor = Plan { dtype, d, dv: d, queries: 64, keys, mma: Some([groups; 3]), ..plan };
+            check_text("attention", &tensor.source("FORWARD"));
+        }
+    }
+}

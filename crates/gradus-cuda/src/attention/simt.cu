@@ -1,0 +1,292 @@
+// Attention and its gradient in tiles of BQ queries and BK keys, with sums in A. A block has 128 threads: 16 along the
+// queries (rows) and 8 along the keys or the elements of a head (columns). The scores of a tile are in shared memory
+// only; the sum of a row's exponentials is corrected whenever its largest score grows.
+//
+// T: element type. A: type of sums. M: element type of the mask. D, DV: sizes of a key and of a value, rounded up to a
+// multiple of 8. MASK: 0 for none, 1 for bool, 2 for a float that is added. CAUSAL: query i sees the keys
+// j <= i + lk - lq.
+
+// Copies rows to shared memory; elements outside are 0.
+template <int ROWS, int FAST> INLINE void load_rows(A* to, const T* from, int row0, int rows, int size, const i64* step) {
+    for (int at = threadIdx.x; at < ROWS * FAST; at += 128) {
+        int row = at / FAST, e = at % FAST;
+        bool inside = row0 + row < rows && e < size;
+        to[row * (FAST + 1) + e] = inside ? widen(from[(row0 + row) * step[2] + e * step[3]]) : (A)0;
+    }
+}
+
+// The scores of a tile that this thread computes: rows ty + 16 * i, columns tx + 8 * j.
+#define RQ (BQ / 16)
+#define CK (BK / 8)
+
+INLINE void scores_of(A (&s)[RQ][CK], const A* qs, const A* ks, int ty, int tx) {
+#pragma unroll
+    for (int i = 0; i < RQ; i++)
+#pragma unroll
+        for (int j = 0; j < CK; j++) s[i][j] = 0;
+#pragma unroll 4
+    for (int e = 0; e < D; e++) {
+        A x[RQ], y[CK];
+#pragma unroll
+        for (int i = 0; i < RQ; i++) x[i] = qs[(ty + 16 * i) * (D + 1) + e];
+#pragma unroll
+        for (int j = 0; j < CK; j++) y[j] = ks[(tx + 8 * j) * (D + 1) + e];
+#pragma unroll
+        for (int i = 0; i < RQ; i++)
+#pragma unroll
+            for (int j = 0; j < CK; j++) s[i][j] = multiply_add(x[i], y[j], s[i][j]);
+    }
+}
+
+#if FORWARD
+extern "C" __global__ void __launch_bounds__(128, 1) attention(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, T* __restrict__ out, A* __restrict__ lse, const __grid_constant__ Attention p) {
+    extern __shared__ __align__(16) unsigned char shared[];
+    A* const qs = (A*)shared;
+    A* const ks = qs + BQ * (D + 1);
+    A* const vs = ks + BK * (D + 1);
+    A* const ps = vs + BK * (DV + 1);
+    const int ty = threadIdx.x / 8, tx = threadIdx.x % 8;
+    for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
+        const Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
+        const int q0 = (int)(task % p.q_tiles) * BQ;
+        load_rows<BQ, D>(qs, at.q, q0, p.lq, p.d, p.q);
+        A sum[RQ][DV / 8], largest[RQ], total[RQ];
+#pragma unroll
+        for (int i = 0; i < RQ; i++) {
+            largest[i] = -infinity();
+            total[i] = 0;
+#pragma unroll
+            for (int e = 0; e < DV / 8; e++) sum[i][e] = 0;
+        }
+        const int keys = keys_of(p, q0 + BQ);
+        for (int k0 = 0; k0 < keys; k0 += BK) {
+            load_rows<BK, D>(ks, at.k, k0, p.lk, p.d, p.k);
+            load_rows<BK, DV>(vs, at.v, k0, p.lk, p.dv, p.v);
+            __syncthreads();
+            A s[RQ][CK];
+            scores_of(s, qs, ks, ty, tx);
+#pragma unroll
+            for (int i = 0; i < RQ; i++) {
+                A top = largest[i];
+#pragma unroll
+                for (int j = 0; j < CK; j++) {
+                    s[i][j] = masked(p, at, q0 + ty + 16 * i, k0 + tx + 8 * j, s[i][j]);
+                    top = larger(top, s[i][j]);
+                }
+#pragma unroll
+                for (int apart = 4; apart > 0; apart /= 2) top = larger(top, __shfl_xor_sync(EVERY, top, apart));
+                const A shift = top == -infinity() ? (A)0 : top;
+                const A correction = exp_of(largest[i] - shift);
+                largest[i] = top;
+                A part = 0;
+#pragma unroll
+                for (int j = 0; j < CK; j++) {
+                    A e = exp_of(s[i][j] - shift);
+                    part += e;
+                    ps[(ty + 16 * i) * (BK + 1) + tx + 8 * j] = e;
+                }
+                total[i] = total[i] * correction + part;
+#pragma unroll
+                for (int e = 0; e < DV / 8; e++) sum[i][e] *= correction;
+            }
+            // A row of exponentials is written and read by the same 8 threads of a warp.
+            __syncwarp();
+#pragma unroll 2
+            for (int j = 0; j < BK; j++) {
+#pragma unroll
+                for (int i = 0; i < RQ; i++) {
+                    const A e = ps[(ty + 16 * i) * (BK + 1) + j];
+#pragma unroll
+                    for (int c = 0; c < DV / 8; c++) sum[i][c] = multiply_add(e, vs[j * (DV + 1) + tx + 8 * c], sum[i][c]);
+                }
+            }
+            __syncthreads();
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < RQ; i++) {
+            A all = total[i];
+#pragma unroll
+            for (int apart = 4; apart > 0; apart /= 2) all += __shfl_xor_sync(EVERY, all, apart);
+            const int row = q0 + ty + 16 * i;
+            if (row >= p.lq) continue;
+            if (tx == 0) lse[at.lse + row * p.lse[2]] = largest[i] + log_of(all);
+#pragma unroll
+            for (int c = 0; c < DV / 8; c++) {
+                const int e = tx + 8 * c;
+                if (e < p.dv) out[at.out + row * p.out[2] + e * p.out[3]] = narrow<T>(all == 0 ? (A)0 : sum[i][c] / all);
+            }
+        }
+    }
+}
+#endif
+
+#if BACKWARD
+// The weights of a tile and the gradients of its scores, for the elements of this thread.
+INLINE void gradients_of(A (&w)[RQ][CK], A (&ds)[RQ][CK], const Attention& p, const Head& at, const A* qs, const A* ks, const A* vs, const A* gs, const A* lses, const A* deltas, int q0, int k0, int ty, int tx) {
+    scores_of(w, qs, ks, ty, tx);
+#pragma unroll
+    for (int i = 0; i < RQ; i++)
+#pragma unroll
+        for (int j = 0; j < CK; j++) {
+            const A shift = lses[ty + 16 * i];
+            const A s = masked(p, at, q0 + ty + 16 * i, k0 + tx + 8 * j, w[i][j]);
+            w[i][j] = shift == -infinity() ? (A)0 : exp_of(s - shift);
+            ds[i][j] = 0;
+        }
+#pragma unroll 4
+    for (int e = 0; e < DV; e++) {
+        A x[RQ], y[CK];
+#pragma unroll
+        for (int i = 0; i < RQ; i++) x[i] = gs[(ty + 16 * i) * (DV + 1) + e];
+#pragma unroll
+        for (int j = 0; j < CK; j++) y[j] = vs[(tx + 8 * j) * (DV + 1) + e];
+#pragma unroll
+        for (int i = 0; i < RQ; i++)
+#pragma unroll
+            for (int j = 0; j < CK; j++) ds[i][j] = multiply_add(x[i], y[j], ds[i][j]);
+    }
+#pragma unroll
+    for (int i = 0; i < RQ; i++)
+#pragma unroll
+        for (int j = 0; j < CK; j++) ds[i][j] = w[i][j] * (ds[i][j] - deltas[ty + 16 * i]);
+}
+
+// The log-sum-exp and delta of a tile's rows. Rows outside have no weights.
+INLINE void load_statistics(A* lses, A* deltas, const A* lse, const A* delta, const Attention& p, const Head& at, int q0) {
+    for (int row = threadIdx.x; row < BQ; row += 128) {
+        const bool inside = q0 + row < p.lq;
+        lses[row] = inside ? lse[at.lse + (q0 + row) * p.lse[2]] : -infinity();
+        deltas[row] = inside ? delta[at.row + q0 + row] : (A)0;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_q(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ g, const A* __restrict__ lse, const A* __restrict__ delta, T* __restrict__ dq, const __grid_constant__ Attention p) {
+    extern __shared__ __align__(16) unsigned char shared[];
+    A* const qs = (A*)shared;
+    A* const gs = qs + BQ * (D + 1);
+    A* const ks = gs + BQ * (DV + 1);
+    A* const vs = ks + BK * (D + 1);
+    A* const dss = vs + BK * (DV + 1);
+    A* const lses = dss + BQ * (BK + 1);
+    A* const deltas = lses + BQ;
+    const int ty = threadIdx.x / 8, tx = threadIdx.x % 8;
+    for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
+        const Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
+        const int q0 = (int)(task % p.q_tiles) * BQ;
+        load_rows<BQ, D>(qs, at.q, q0, p.lq, p.d, p.q);
+        load_rows<BQ, DV>(gs, g + at.g, q0, p.lq, p.dv, p.g);
+        load_statistics(lses, deltas, lse, delta, p, at, q0);
+        A sum[RQ][D / 8];
+#pragma unroll
+        for (int i = 0; i < RQ; i++)
+#pragma unroll
+            for (int c = 0; c < D / 8; c++) sum[i][c] = 0;
+        const int keys = keys_of(p, q0 + BQ);
+        for (int k0 = 0; k0 < keys; k0 += BK) {
+            load_rows<BK, D>(ks, at.k, k0, p.lk, p.d, p.k);
+            load_rows<BK, DV>(vs, at.v, k0, p.lk, p.dv, p.v);
+            __syncthreads();
+            A w[RQ][CK], ds[RQ][CK];
+            gradients_of(w, ds, p, at, qs, ks, vs, gs, lses, deltas, q0, k0, ty, tx);
+#pragma unroll
+            for (int i = 0; i < RQ; i++)
+#pragma unroll
+                for (int j = 0; j < CK; j++) dss[(ty + 16 * i) * (BK + 1) + tx + 8 * j] = ds[i][j];
+            __syncwarp();
+#pragma unroll 2
+            for (int j = 0; j < BK; j++) {
+#pragma unroll
+                for (int i = 0; i < RQ; i++) {
+                    const A e = dss[(ty + 16 * i) * (BK + 1) + j];
+#pragma unroll
+                    for (int c = 0; c < D / 8; c++) sum[i][c] = multiply_add(e, ks[j * (D + 1) + tx + 8 * c], sum[i][c]);
+                }
+            }
+            __syncthreads();
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < RQ; i++)
+#pragma unroll
+            for (int c = 0; c < D / 8; c++) {
+                const int row = q0 + ty + 16 * i, e = tx + 8 * c;
+                if (row < p.lq && e < p.d) dq[at.dq + row * p.dq[2] + e * p.dq[3]] = narrow<T>(p.scale * sum[i][c]);
+            }
+    }
+}
+
+// One task for each tile of keys of each key head: it goes through the queries of all heads that share the key head.
+extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_kv(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ g, const A* __restrict__ lse, const A* __restrict__ delta, T* __restrict__ dk, T* __restrict__ dv, const __grid_constant__ Attention p) {
+    extern __shared__ __align__(16) unsigned char shared[];
+    A* const qs = (A*)shared;
+    A* const gs = qs + BQ * (D + 1);
+    A* const ks = gs + BQ * (DV + 1);
+    A* const vs = ks + BK * (D + 1);
+    A* const ws = vs + BK * (DV + 1);
+    A* const dss = ws + BQ * (BK + 1);
+    A* const lses = dss + BQ * (BK + 1);
+    A* const deltas = lses + BQ;
+    const int ty = threadIdx.x / 8, tx = threadIdx.x % 8;
+    const int RK = BK / 16;
+    for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
+        const i64 key_head = task / p.k_tiles;
+        const int k0 = (int)(task % p.k_tiles) * BK;
+        Head at = head_of(p, key_head * p.group, q, k, v, mask);
+        const i64 to_k = at.dk, to_v = at.dv;
+        load_rows<BK, D>(ks, at.k, k0, p.lk, p.d, p.k);
+        load_rows<BK, DV>(vs, at.v, k0, p.lk, p.dv, p.v);
+        A sum_k[RK][D / 8], sum_v[RK][DV / 8];
+#pragma unroll
+        for (int i = 0; i < RK; i++) {
+#pragma unroll
+            for (int c = 0; c < D / 8; c++) sum_k[i][c] = 0;
+#pragma unroll
+            for (int c = 0; c < DV / 8; c++) sum_v[i][c] = 0;
+        }
+        for (int head = 0; head < p.group; head++) {
+            at = head_of(p, key_head * p.group + head, q, k, v, mask);
+            for (int q0 = first_query(p, k0) / BQ * BQ; q0 < p.lq; q0 += BQ) {
+                load_rows<BQ, D>(qs, at.q, q0, p.lq, p.d, p.q);
+                load_rows<BQ, DV>(gs, g + at.g, q0, p.lq, p.dv, p.g);
+                load_statistics(lses, deltas, lse, delta, p, at, q0);
+                __syncthreads();
+                A w[RQ][CK], ds[RQ][CK];
+                gradients_of(w, ds, p, at, qs, ks, vs, gs, lses, deltas, q0, k0, ty, tx);
+#pragma unroll
+                for (int i = 0; i < RQ; i++)
+#pragma unroll
+                    for (int j = 0; j < CK; j++) {
+                        ws[(ty + 16 * i) * (BK + 1) + tx + 8 * j] = w[i][j];
+                        dss[(ty + 16 * i) * (BK + 1) + tx + 8 * j] = ds[i][j];
+                    }
+                __syncthreads();
+#pragma unroll 2
+                for (int j = 0; j < BQ; j++) {
+#pragma unroll
+                    for (int i = 0; i < RK; i++) {
+                        const A x = dss[j * (BK + 1) + ty + 16 * i], y = ws[j * (BK + 1) + ty + 16 * i];
+#pragma unroll
+                        for (int c = 0; c < D / 8; c++) sum_k[i][c] = multiply_add(x, qs[j * (D + 1) + tx + 8 * c], sum_k[i][c]);
+#pragma unroll
+                        for (int c = 0; c < DV / 8; c++) sum_v[i][c] = multiply_add(y, gs[j * (DV + 1) + tx + 8 * c], sum_v[i][c]);
+                    }
+                }
+                __syncthreads();
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < RK; i++) {
+            const int row = k0 + ty + 16 * i;
+            if (row >= p.lk) continue;
+#pragma unroll
+            for (int c = 0; c < D / 8; c++)
+                if (tx + 8 * c < p.d) dk[to_k + row * p.dk[2] + (tx + 8 * c) * p.dk[3]] = narrow<T>(p.scale * sum_k[i][c]);
+#pragma unroll
+            for (int c = 0; c < DV / 8; c++)
+                if (tx + 8 * c < p.dv) dv[to_v + row * p.dv_[2] + (tx + 8 * c) * p.dv_[3]] = narrow<T>(sum_v[i][c]);
+        }
+    }
+}
+#endif
