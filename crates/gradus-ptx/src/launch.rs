@@ -1,6 +1,4 @@
-//! Runs a kernel: checks the launch and spreads the blocks over threads of the host.
-
-use crate::{Fault, FaultKind, Kernel, Memory, Module};
+//! What is launched, within which limits, and what came of it.
 
 /// What is launched with which sizes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,48 +41,4 @@ pub struct Stats {
     pub thread_instructions: u64,
     /// What the kernel printed, one block's after the other's.
     pub output: String,
-}
-
-/// Runs a kernel to its end.
-///
-/// # Errors
-/// If the launch is impossible, and at the first mistake of the kernel.
-pub fn run(module: &Module, kernel: &str, launch: &Launch, memory: &Memory, _limits: &Limits) -> Result<Stats, Fault> {
-    let fault = |text: String| Fault {
-        kind: FaultKind::Launch,
-        kernel: kernel.into(),
-        block: [0; 3],
-        thread: [0; 3],
-        line: 0,
-        source: None,
-        text,
-    };
-    let found = module.kernel(kernel).ok_or_else(|| fault("the module has no such kernel".into()))?;
-    check(found, launch).map_err(fault)?;
-    module.place(memory).map_err(|error| fault(error.to_string()))?;
-    Err(fault("executing instructions is not written yet".into()))
-}
-
-/// What is wrong with the sizes or the parameters, if anything.
-fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {
-    let limits = [2_147_483_647, 65_535, 65_535];
-    if launch.grid.iter().zip(limits).any(|(size, most)| *size == 0 || *size > most) {
-        return Err(format!("the grid {:?} must have 1 to {limits:?} blocks", launch.grid));
-    }
-    let most = [1024, 1024, 64];
-    let threads = launch.block.iter().map(|size| u64::from(*size)).product::<u64>();
-    if launch.block.iter().zip(most).any(|(size, most)| *size == 0 || *size > most) || threads > 1024 {
-        return Err(format!("the block {:?} must have 1 to {most:?} threads, and 1024 in all", launch.block));
-    }
-    if let Some(max) = kernel.max_threads.filter(|max| threads > max.iter().map(|size| u64::from(*size)).product()) {
-        return Err(format!("the block {:?} has more threads than the kernel's .maxntid {max:?}", launch.block));
-    }
-    if let Some(required) = kernel.required_threads.filter(|required| *required != launch.block) {
-        return Err(format!("the block {:?} differs from the kernel's .reqntid {required:?}", launch.block));
-    }
-    let bytes = kernel.param_bytes();
-    if launch.params.len() as u64 != bytes {
-        return Err(format!("{} bytes of parameters were given, the kernel has {bytes}", launch.params.len()));
-    }
-    Ok(())
 }

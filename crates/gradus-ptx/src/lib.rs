@@ -9,18 +9,25 @@
 //! written, to reach a barrier or a shuffle without the lanes that must take part, to race with another thread, or to run
 //! longer than [`Limits::steps`].
 #![deny(unsafe_code)]
-#![allow(dead_code)]
 
+mod code;
 #[allow(unsafe_code)]
 mod driver;
+mod exec;
 mod fault;
 mod launch;
+mod lower;
 mod memory;
 mod module;
+mod num;
 mod parse;
+mod run;
+mod variable;
 
 pub use fault::{Fault, FaultKind, SourceLine};
-pub use launch::{Launch, Limits, Stats, run};
+pub use launch::{Launch, Limits, Stats};
 pub use memory::{Memory, MemoryError};
-pub use module::{Kernel, Module, Param, Space, Variable};
+pub use module::{Kernel, Module};
 pub use parse::ParseError;
+pub use run::run;
+pub use variable::{Param, Space, Variable};

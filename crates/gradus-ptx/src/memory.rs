@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// The first address that is given out. Everything below is null or a small number.
 const FIRST: u64 = 0x10_0000_0000;
@@ -154,6 +154,8 @@ pub struct Memory {
     id: u64,
     /// The next number of a segment of execution; see `race.rs`.
     pub(crate) segments: AtomicU64,
+    /// Held by atomic operations on 64 bits, which are two words here.
+    wide: Mutex<()>,
 }
 
 impl Default for Memory {
@@ -167,7 +169,31 @@ impl Memory {
     pub fn new() -> Self {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let table = Table { live: Arc::default(), next: FIRST, used: 0, freed: VecDeque::new() };
-        Self { table: RwLock::new(table), id: IDS.fetch_add(1, Relaxed), segments: AtomicU64::new(1) }
+        Self {
+            table: RwLock::new(table),
+            id: IDS.fetch_add(1, Relaxed),
+            segments: AtomicU64::new(1),
+            wide: Mutex::default(),
+        }
+    }
+
+    /// The first segment of a launch that begins now. Long before the numbers would be used up they start again, and all
+    /// records of the past are dropped.
+    pub(crate) fn first_segment(&self) -> u32 {
+        let mut first = self.segments.load(Relaxed);
+        if first > u64::from(u32::MAX / 2) {
+            for record in self.live().iter().filter_map(|one| one.shadow.get()).flatten().flatten() {
+                record.store(0, Relaxed);
+            }
+            self.segments.store(1, Relaxed);
+            first = 1;
+        }
+        first as u32
+    }
+
+    /// Makes an access of 64 bits atomic.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.wide.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn id(&self) -> u64 {

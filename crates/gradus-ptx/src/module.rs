@@ -3,53 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::parse::{self, Function, ParseError};
-use crate::{Memory, MemoryError};
-
-/// The state spaces that a program names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Space {
-    /// The memory of the device.
-    Global,
-    /// Memory of the device that kernels only read.
-    Const,
-    /// Memory of a block.
-    Shared,
-    /// Memory of a thread.
-    Local,
-    /// Parameters and results.
-    Param,
-}
-
-/// A parameter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Param {
-    /// The name.
-    pub name: String,
-    /// Where it lies in [`Launch::params`](crate::Launch::params).
-    pub offset: u64,
-    /// The size in bytes.
-    pub size: u64,
-    /// The alignment in bytes.
-    pub align: u64,
-}
-
-/// A variable of a module.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Variable {
-    /// The name.
-    pub name: String,
-    /// Where it lies.
-    pub space: Space,
-    /// The size in bytes; 0 for dynamic shared memory.
-    pub size: u64,
-    /// The alignment in bytes.
-    pub align: u64,
-    /// The first bytes; the others are zero.
-    pub init: Vec<u8>,
-    /// Where addresses of other variables stand in it: the offset, the name, what is added.
-    pub(crate) addresses: Vec<(u64, String, i64)>,
-}
+use crate::code::{Code, Place};
+use crate::exec::Located;
+use crate::lower::lower;
+use crate::parse::{self, Function, ParseError, Unit};
+use crate::variable::{Param, Variable};
+use crate::{Fault, Memory, MemoryError, SourceLine};
 
 /// A kernel.
 #[derive(Debug, Clone)]
@@ -62,6 +21,7 @@ pub struct Kernel {
     pub max_threads: Option<[u32; 3]>,
     /// `.reqntid`: a block must have these sizes.
     pub required_threads: Option<[u32; 3]>,
+    pub(crate) code: Code,
 }
 
 impl Kernel {
@@ -76,6 +36,8 @@ impl Kernel {
 pub struct Module {
     kernels: Vec<Kernel>,
     variables: Vec<Variable>,
+    /// The names of the source files by their numbers.
+    files: HashMap<u32, String>,
     /// The addresses of the variables by the memory's number.
     places: Mutex<HashMap<u64, Arc<[u64]>>>,
 }
@@ -87,8 +49,31 @@ impl Module {
     /// At the first thing that is not understood; an unknown instruction is never skipped.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let unit = parse::parse(text)?;
-        let kernels = unit.functions.iter().filter(|one| one.is_kernel && one.body.is_some()).map(kernel).collect();
-        Ok(Self { kernels, variables: unit.variables, places: Mutex::default() })
+        let kernels = unit.functions.iter().filter(|one| one.is_kernel && one.body.is_some());
+        let kernels = kernels.map(|one| kernel(&unit, one)).collect::<Result<_, _>>()?;
+        Ok(Self { kernels, variables: unit.variables, files: unit.files, places: Mutex::default() })
+    }
+
+    /// The line of the source of an instruction.
+    fn source(&self, place: Place) -> Option<SourceLine> {
+        let (file, line) = place.source;
+        self.files.get(&file).map(|file| SourceLine { file: file.clone(), line })
+    }
+
+    /// A mistake with the lines where it is.
+    pub(crate) fn located(&self, kernel: &Kernel, located: Located) -> Fault {
+        let Located { mistake, block, thread } = located;
+        let place = |pc: u32| kernel.code.places.get(pc as usize).copied().unwrap_or_default();
+        let here = place(mistake.pc);
+        let mut text = mistake.text;
+        if let Some(other) = mistake.other.map(place) {
+            text.push_str(&format!("\n  the other is line {} of the PTX", other.line));
+            if let Some(source) = self.source(other) {
+                text.push_str(&format!(", {source}"));
+            }
+        }
+        let (line, source) = (here.line, self.source(here));
+        Fault { kind: mistake.kind, kernel: kernel.name.clone(), block, thread, line, source, text }
     }
 
     /// The kernels.
@@ -150,18 +135,12 @@ impl Module {
     }
 }
 
-impl Variable {
-    /// Whether it lies in the memory of the device.
-    pub(crate) fn in_memory(&self) -> bool {
-        matches!(self.space, Space::Global | Space::Const) && self.size > 0
-    }
-}
-
-fn kernel(function: &Function) -> Kernel {
-    Kernel {
+fn kernel(unit: &Unit, function: &Function) -> Result<Kernel, ParseError> {
+    Ok(Kernel {
         name: function.name.clone(),
         params: function.params.clone(),
         max_threads: function.max_threads,
         required_threads: function.required_threads,
-    }
+        code: lower(unit, function)?,
+    })
 }

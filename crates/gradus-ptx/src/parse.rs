@@ -1,14 +1,17 @@
 //! From text to statements.
 
 mod body;
+mod cursor;
+mod declare;
 mod lexer;
 mod tree;
 mod unit;
 
 use std::fmt;
 
+pub(crate) use lexer::Number;
 pub(crate) use tree::{Declared, Function, Instruction, Operand, Statement, Type};
-pub(crate) use unit::parse;
+pub(crate) use unit::{Unit, parse};
 
 /// PTX that is not understood.
 #[derive(Debug, Clone, PartialEq, Eq)]

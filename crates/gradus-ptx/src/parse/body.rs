@@ -1,7 +1,8 @@
 //! The body of a function.
 
+use super::cursor::Cursor;
+use super::declare::variable;
 use super::lexer::{Kind, Number};
-use super::unit::{Cursor, variable};
 use super::{Declared, Instruction, Operand, ParseError, Statement, Type};
 
 /// The statements between braces.

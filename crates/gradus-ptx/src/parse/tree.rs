@@ -1,7 +1,7 @@
 //! Statements as they are written.
 
 use super::lexer::Number;
-use crate::module::{Param, Space};
+use crate::variable::{Param, Space};
 
 /// The fundamental types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -142,7 +142,6 @@ pub(crate) enum Statement {
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
     pub(crate) name: String,
-    pub(crate) line: u32,
     pub(crate) is_kernel: bool,
     pub(crate) results: Vec<Param>,
     pub(crate) params: Vec<Param>,
