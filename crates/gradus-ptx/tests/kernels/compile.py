@@ -4,6 +4,7 @@ The library is in the package nvidia-cuda-nvrtc of PyPI. The files that it write
 """
 
 import ctypes
+import os
 import pathlib
 import sys
 
@@ -34,6 +35,9 @@ def compile(nvrtc, source):
 
 
 nvrtc = ctypes.CDLL(library())
-for source in sorted(pathlib.Path(__file__).parent.glob("*.cu")):
+folder = pathlib.Path(__file__).resolve().parent
+# NVRTC puts the working directory before the name of the source.
+os.chdir("/")
+for source in sorted(folder.glob("*.cu")):
     compile(nvrtc, source)
     print(source.with_suffix(".ptx"))
