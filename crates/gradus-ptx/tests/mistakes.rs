@@ -16,7 +16,8 @@ fn device() -> Device {
 fn found(result: Result<Stats, Fault>, kind: FaultKind, line: &str) -> Fault {
     let fault = result.expect_err("the mistake is found");
     assert_eq!(fault.kind, kind, "{fault}");
-    let lines: Vec<usize> = (1..).zip(SOURCE.lines()).filter(|(_, text)| text.contains(line)).map(|(at, _)| at).collect();
+    let lines: Vec<usize> =
+        (1..).zip(SOURCE.lines()).filter(|(_, text)| text.contains(line)).map(|(at, _)| at).collect();
     let source = fault.source.clone().expect("the line of the source is known");
     assert!(lines.contains(&(source.line as usize)), "{fault}\nexpected line {lines:?}");
     assert!(source.file.ends_with("mistakes.cu"), "{fault}");
@@ -86,7 +87,11 @@ fn past_an_array_of_shared_memory() {
     let device = device();
     let (x, y) = (device.upload(&[1f32; 32]), device.alloc::<f32>(32));
     fine(device.run("past", 1, 32, &[Arg::U64(x), Arg::U64(y), Arg::U32(0)]));
-    let fault = found(device.run("past", 1, 32, &[Arg::U64(x), Arg::U64(y), Arg::U32(1)]), FaultKind::OutOfBounds, "past the array");
+    let fault = found(
+        device.run("past", 1, 32, &[Arg::U64(x), Arg::U64(y), Arg::U32(1)]),
+        FaultKind::OutOfBounds,
+        "past the array",
+    );
     assert_eq!(fault.thread, [31, 0, 0]);
 }
 
@@ -96,7 +101,8 @@ fn a_wrong_stride() {
     let x = device.upload(&vec![1f32; 4096]);
     let y = device.alloc::<f32>(4096);
     fine(device.run("rows", 64, 64, &[Arg::U64(x), Arg::U64(y), Arg::U32(64)]));
-    let fault = found(device.run("rows", 64, 64, &[Arg::U64(x), Arg::U64(y), Arg::U32(63)]), FaultKind::Race, "rows overlap");
+    let fault =
+        found(device.run("rows", 64, 64, &[Arg::U64(x), Arg::U64(y), Arg::U32(63)]), FaultKind::Race, "rows overlap");
     assert!(fault.text.contains("a thread of another block"), "{fault}");
     assert!(fault.text.contains(&place("rows overlap")), "{fault}");
 }
@@ -105,7 +111,8 @@ fn a_wrong_stride() {
 fn reads_of_what_was_never_written() {
     let device = device();
     let (x, y) = (device.upload(&[1f32; 32]), device.alloc::<f32>(64));
-    let fault = found(device.run("partial", 1, 64, &[Arg::U64(x), Arg::U64(y)]), FaultKind::Uninitialised, "half is unset");
+    let fault =
+        found(device.run("partial", 1, 64, &[Arg::U64(x), Arg::U64(y)]), FaultKind::Uninitialised, "half is unset");
     assert_eq!(fault.thread[0], 32);
     let unset = device.alloc::<f32>(100);
     let args = [Arg::U64(unset), Arg::U64(unset), Arg::U64(y), Arg::U32(9)];
@@ -172,7 +179,8 @@ fn other_mistakes() {
     let y = device.alloc::<i32>(128);
     fine(device.run("copied", 1, 32, &[Arg::U64(x), Arg::U64(y), Arg::U32(1)]));
     assert_eq!(device.download::<i32>(y, 4), [124, 125, 126, 127]);
-    let fault = found(device.run("copied", 1, 32, &[Arg::U64(x), Arg::U64(y), Arg::U32(0)]), FaultKind::Race, "too early");
+    let fault =
+        found(device.run("copied", 1, 32, &[Arg::U64(x), Arg::U64(y), Arg::U32(0)]), FaultKind::Race, "too early");
     assert!(fault.text.contains("cp.async"), "{fault}");
 }
 
@@ -180,7 +188,9 @@ fn other_mistakes() {
 fn impossible_launches() {
     let device = device();
     let x = device.upload(&[0i32; 32]);
-    for (grid, block) in [([0, 1, 1], [1, 1, 1]), ([1, 65_536, 1], [1, 1, 1]), ([1, 1, 1], [1024, 2, 1]), ([1, 1, 1], [1, 1, 65])] {
+    for (grid, block) in
+        [([0, 1, 1], [1, 1, 1]), ([1, 65_536, 1], [1, 1, 1]), ([1, 1, 1], [1024, 2, 1]), ([1, 1, 1], [1, 1, 65])]
+    {
         let fault = device.run_with("inactive", grid, block, 0, &[Arg::U64(x)]).expect_err("it is refused");
         assert_eq!(fault.kind, FaultKind::Launch, "{fault}");
     }

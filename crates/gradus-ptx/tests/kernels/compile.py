@@ -9,6 +9,10 @@ import pathlib
 import sys
 
 
+# The headers of CUDA, where NVRTC's package brings them.
+HEADERS = [str(found) for folder in sys.path for found in pathlib.Path(folder).glob("nvidia/cu*/include")]
+
+
 def library():
     if len(sys.argv) > 1:
         return sys.argv[1]
@@ -22,6 +26,7 @@ def compile(nvrtc, source):
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.read_bytes(), source.name.encode(), 0, None, None)
     flags = [b"--gpu-architecture=compute_80", b"-lineinfo", b"--std=c++17"]
+    flags += [f"--include-path={path}".encode() for path in HEADERS]
     failed = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
     get = nvrtc.nvrtcGetProgramLog if failed else nvrtc.nvrtcGetPTX
     length = nvrtc.nvrtcGetProgramLogSize if failed else nvrtc.nvrtcGetPTXSize
