@@ -2,16 +2,11 @@
 
 use gradus_backend::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Buffer, CrossEntropyParams, DType,
-    Distribution, Error, ErrorKind, Kernel, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View,
-    ViewMut, Window,
+    Distribution, Kernel, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 use crate::driver::shown;
-use crate::{CudaBackend, attention, conv, map, pool, product, rows, transfer};
-
-fn absent(op: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, op, "the CUDA backend does not have this operation yet")
-}
+use crate::{CudaBackend, attention, conv, index, map, pool, product, reduce, rows, transfer, window};
 
 impl Backend for CudaBackend {
     fn info(&self) -> BackendInfo {
@@ -92,44 +87,51 @@ impl Backend for CudaBackend {
         map::copy_strided(self, x, out)
     }
 
-    fn reduce(&self, op: ReduceOp, _: View<'_>, _: Axes, _: &mut ViewMut<'_>) -> Result<()> {
-        Err(absent(op.name()))
+    fn reduce(&self, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()> {
+        reduce::reduce(self, op, x, axes, out)
     }
 
-    fn arg_reduce(&self, _: ArgReduceOp, _: View<'_>, _: usize, _: &mut ViewMut<'_>) -> Result<()> {
-        Err(absent("arg_reduce"))
+    fn arg_reduce(&self, op: ArgReduceOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+        reduce::arg_reduce(self, op, x, axis, out)
     }
 
-    fn scan(&self, _: ScanOp, _: View<'_>, _: usize, _: &mut ViewMut<'_>) -> Result<()> {
-        Err(absent("scan"))
+    fn scan(&self, op: ScanOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+        crate::scan::scan(self, op, x, axis, out)
     }
 
     fn gemm(&self, alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()> {
         product::gemm(self, alpha, a, b, beta, c)
     }
 
-    fn unfold(&self, _: &Window, _: View<'_>, _: Scalar, _: &mut ViewMut<'_>) -> Result<()> {
-        Err(absent("unfold"))
+    fn unfold(&self, window: &Window, x: View<'_>, pad: Scalar, out: &mut ViewMut<'_>) -> Result<()> {
+        window::unfold(self, window, x, pad, out)
     }
 
-    fn fold(&self, _: &Window, _: View<'_>, _: &mut ViewMut<'_>) -> Result<()> {
-        Err(absent("fold"))
+    fn fold(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        window::fold(self, window, x, out)
     }
 
-    fn gather(&self, _: View<'_>, _: usize, _: View<'_>, _: &mut ViewMut<'_>) -> Result<()> {
-        Err(absent("gather"))
+    fn gather(&self, x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        index::gather(self, x, axis, index, out)
     }
 
-    fn scatter(&self, _: ScatterOp, _: usize, _: View<'_>, _: View<'_>, _: &mut ViewMut<'_>) -> Result<()> {
-        Err(absent("scatter"))
+    fn scatter(&self, op: ScatterOp, axis: usize, index: View<'_>, src: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        index::scatter(self, op, axis, index, src, out)
     }
 
-    fn sort(&self, _: View<'_>, _: usize, _: bool, _: &mut ViewMut<'_>, _: &mut ViewMut<'_>) -> Result<()> {
-        Err(absent("sort"))
+    fn sort(
+        &self,
+        x: View<'_>,
+        axis: usize,
+        descending: bool,
+        values: &mut ViewMut<'_>,
+        indices: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        crate::sort::sort(self, x, axis, descending, values, indices)
     }
 
-    fn random(&self, _: Distribution, _: u64, _: u64, _: &mut ViewMut<'_>) -> Result<()> {
-        Err(absent("random"))
+    fn random(&self, dist: Distribution, seed: u64, offset: u64, out: &mut ViewMut<'_>) -> Result<()> {
+        crate::random::random(self, dist, seed, offset, out)
     }
 
     fn conv(

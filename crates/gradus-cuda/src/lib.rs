@@ -17,14 +17,13 @@
 //! the whole buffer is overwritten. Other buffers are not affected.
 //! [`synchronize`](gradus_backend::Backend::synchronize) returns the errors that no read has returned yet.
 
-#![allow(dead_code, unused_imports)]
-
 mod arguments;
 mod attention;
 mod backend;
 mod code;
 mod conv;
 mod driver;
+mod index;
 mod map;
 mod memory;
 mod operand;
@@ -32,10 +31,15 @@ mod pool;
 mod product;
 mod program;
 mod queue;
+mod random;
+mod reduce;
 mod rows;
+mod scan;
+mod sort;
 mod temp;
 mod template;
 mod transfer;
+mod window;
 
 use std::sync::{Arc, OnceLock};
 
