@@ -15,7 +15,6 @@ use cudarc::driver::sys;
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUresult};
 use gradus_backend::{Error, ErrorKind, Result};
 
-pub(crate) use library::is_stand_in;
 pub(crate) use nvrtc::{Target, compile, fingerprint, shown};
 
 /// The oldest capability whose instructions the kernels are written for: 8.0 (Ampere).
