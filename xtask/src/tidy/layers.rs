@@ -22,6 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gradus-onnx", &["gradus-file", "gradus-nn", "gradus-tensor"]),
     ("gradus-train", &["gradus-file", "gradus-graph", "gradus-nn", "gradus-data", "gradus-tensor", "gradus-backend"]),
     ("gradus-models", &["gradus-nn", "gradus-tensor"]),
+    ("gradus-dist", &["gradus-nn", "gradus-tensor"]),
     ("gradus-tasks", &["gradus-data", "gradus-image", "gradus-models", "gradus-nn", "gradus-tensor", "gradus-train"]),
     (
         "gradus",
@@ -32,6 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gradus-wgpu",
             "gradus-tensor",
             "gradus-conformance",
+            "gradus-dist",
             "gradus-nn-derive",
             "gradus-nn",
             "gradus-data",

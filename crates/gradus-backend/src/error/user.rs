@@ -3,12 +3,13 @@
 use std::panic::Location;
 
 /// The crates of Gradus, whose lines are not shown to users.
-const OURS: [&str; 17] = [
+const OURS: [&str; 18] = [
     "gradus",
     "gradus-backend",
     "gradus-cli",
     "gradus-cpu",
     "gradus-data",
+    "gradus-dist",
     "gradus-file",
     "gradus-graph",
     "gradus-image",

@@ -89,7 +89,7 @@ macro_rules! error_kinds {
 }
 error_kinds! { errors:
     0 ShapeMismatch 1 Broadcast 2 InvalidAxis 3 InvalidArgument 4 DTypeMismatch 5 UnsupportedDType 6 DeviceMismatch
-    8 Overflow 10 NotContiguous 11 Unsupported 12 Backend 13 Autograd 14 Io 15 Format;
+    8 Overflow 10 NotContiguous 11 Unsupported 12 Backend 13 Autograd 14 Io 15 Format 16 Peer;
     7 IndexOutOfBounds 9 OutOfMemory
 }
 
@@ -403,7 +403,7 @@ mod tests {
         let e = Error::new(at.clone(), "gather", "out").operand("x", &[2], DType::F32, "tiny").help("look");
         let back = RawError::new(&e).to_error();
         assert_eq!((back.kind(), back.op(), back.to_string()), (&at, "gather", e.without_line().to_string()));
-        for code in 0..16 {
+        for code in 0..17 {
             let raw = RawError { kind: code, ..RawError::NONE };
             assert_eq!(RawError::new(&raw.to_error()).kind, code);
         }

@@ -20,6 +20,7 @@ mod onnx;
 mod operations;
 mod pictures;
 mod plugins;
+mod ranks;
 mod runs;
 mod shapes;
 mod tables;
@@ -54,6 +55,7 @@ fn modules() -> Vec<Module> {
         tensors_in_files::page(),
         pictures::page(),
         onnx::page(),
+        ranks::page(),
     ]
 }
 

@@ -1,0 +1,317 @@
+//! [`DataParallel`]: gradients of a batch that all ranks share, with the same bits for any number of ranks.
+
+use std::ops::Range;
+use std::panic::Location;
+use std::sync::Arc;
+
+use gradus_nn::{Buffer, Module, Parameter, RandomState};
+use gradus_tensor::{DType, Error, Generator, Gradients, Here, Result, Tensor, all_or_nothing, no_grad};
+
+use crate::call::Collective;
+use crate::communicator::Communicator;
+use crate::group::Line;
+use crate::reduce::Reduce;
+
+/// The number of virtual shards unless another is given.
+const SHARDS: usize = 16;
+
+/// Trains one model on all ranks: each computes the gradients of a part of the batch, and all make the same step.
+///
+/// A batch is cut into a fixed number of *virtual shards*, 16 unless [`with_shards`](DataParallel::with_shards) says
+/// otherwise. Each rank computes the gradients of its shards one by one, and all are added in a binary tree over the
+/// numbers of shards. So 1, 2, 4, 8 and 16 ranks compute the same bits on the CPU, and a run may go on with another
+/// number of ranks after a checkpoint.
+///
+/// A layer sees one shard at a time. Batch normalisation takes its statistics from the shard, and its running statistics
+/// become the mean of those that the shards give. The random numbers of a layer (dropout) depend on the shard.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// use gradus_dist::{DataParallel, Options, threads};
+/// use gradus_nn::{Forward, Init, Linear, Module, Optimizer, Sgd, SgdConfig};
+///
+/// let train = |ranks| {
+///     threads(ranks, Options::default(), |comm| {
+///         let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+///         let mut generator = Generator::new(7);
+///         let x = Tensor::randn([64, 3], DType::F32, &device, &mut generator)?;
+///         let y = x.sum(&[1], true)?;
+///         let model = Linear::new(3, 1, &mut Init::new(DType::F32, &device, &mut generator))?;
+///         let parallel = DataParallel::new(comm.clone())?;
+///         parallel.synchronize(&model)?;
+///         let mut optimizer = Sgd::new(model.named_parameters(), SgdConfig::default())?;
+///         for _ in 0..5 {
+///             let (_loss, gradients) = parallel.backward(&model, 64, |rows| {
+///                 let (x, y) = (x.narrow(0, rows.start, rows.len())?, y.narrow(0, rows.start, rows.len())?);
+///                 model.forward(&x)?.mse_loss(&y, Reduction::Mean)
+///             })?;
+///             optimizer.step(&gradients)?;
+///         }
+///         model.weight.to_vec::<f32>()
+///     })
+/// };
+/// assert_eq!(train(1)?[0], train(4)?[3]);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct DataParallel {
+    comm: Arc<dyn Communicator>,
+    shards: usize,
+}
+
+/// What the shards of a batch change in a model besides its gradients.
+struct Extras {
+    floats: Vec<(Buffer, Tensor)>,
+    integers: Vec<(Buffer, Tensor)>,
+    random: Vec<(RandomState, Generator)>,
+}
+
+impl Extras {
+    fn of(model: &(impl Module + ?Sized)) -> Result<Extras> {
+        let mut extras = Extras { floats: vec![], integers: vec![], random: vec![] };
+        for (_, buffer) in model.named_buffers() {
+            let before = buffer.tensor().copy()?;
+            let list = if before.dtype().is_float() { &mut extras.floats } else { &mut extras.integers };
+            list.push((buffer, before));
+        }
+        extras.random =
+            model.named_random_states().into_iter().map(|(_, state)| (state.clone(), state.get())).collect();
+        Ok(extras)
+    }
+
+    /// The state that every shard begins with; random numbers are those of the shard.
+    fn begin(&self, shard: u64) -> Result<()> {
+        for (buffer, before) in self.floats.iter().chain(&self.integers) {
+            buffer.set(before)?;
+        }
+        for (state, before) in &self.random {
+            // The offset tells steps apart, and the shard its streams.
+            state.set(before.fork(before.offset()).fork(shard));
+        }
+        Ok(())
+    }
+
+    /// The state with which the next step differs from this one.
+    fn advance(&self) {
+        for (state, before) in &self.random {
+            state.set(Generator::at(before.seed(), before.offset() + 1));
+        }
+    }
+}
+
+impl DataParallel {
+    /// Over 16 virtual shards.
+    ///
+    /// # Errors
+    /// Those of [`with_shards`](DataParallel::with_shards).
+    #[track_caller]
+    pub fn new(comm: Arc<dyn Communicator>) -> Result<Self> {
+        Self::with_shards(comm, SHARDS)
+    }
+
+    /// Over `shards` virtual shards. Runs with the same number of shards have the same bits.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) unless the shards of a rank are a power
+    /// of two: only then are they a branch of the tree.
+    #[track_caller]
+    pub fn with_shards(comm: Arc<dyn Communicator>, shards: usize) -> Result<Self> {
+        let ranks = comm.size();
+        if shards == 0 || !shards.is_multiple_of(ranks) || !(shards / ranks).is_power_of_two() {
+            let m =
+                format!("{shards} shards on {ranks} ranks: each rank has the same number of shards, a power of two");
+            let e = Error::argument("data_parallel", m);
+            return Err(e.help(format!(
+                "give {} shards, or another number of ranks",
+                ranks * (shards / ranks.max(1)).max(1).next_power_of_two()
+            )));
+        }
+        Ok(DataParallel { comm, shards })
+    }
+
+    /// The communicator.
+    pub fn communicator(&self) -> &Arc<dyn Communicator> {
+        &self.comm
+    }
+
+    /// The numbers of this rank's shards.
+    pub fn shards(&self) -> Range<usize> {
+        let each = self.shards / self.comm.size();
+        self.comm.rank() * each..(self.comm.rank() + 1) * each
+    }
+
+    /// The rows of a shard of a batch of `batch` rows.
+    pub fn rows(&self, batch: usize, shard: usize) -> Range<usize> {
+        batch * shard / self.shards..batch * (shard + 1) / self.shards
+    }
+
+    /// Gives all ranks the parameters, buffers and random states of rank 0. Ranks whose models differ in shape get an
+    /// error that lists them.
+    #[track_caller]
+    pub fn synchronize(&self, model: &(impl Module + ?Sized)) -> Result<()> {
+        for (_, parameter) in model.named_parameters() {
+            let values = self.comm.broadcast(&parameter.values().detach(), 0)?;
+            parameter.set(&values).here()?;
+        }
+        for (_, buffer) in model.named_buffers() {
+            buffer.set(&self.comm.broadcast(&buffer.tensor(), 0)?).here()?;
+        }
+        let Some(device) = model.named_parameters().first().map(|(_, p)| p.device().clone()) else { return Ok(()) };
+        for (_, state) in model.named_random_states() {
+            let generator = state.get();
+            let words = Tensor::from_vec(vec![generator.seed(), generator.offset()], [2], &device)?;
+            let words = self.comm.broadcast(&words, 0)?.to_vec::<u64>()?;
+            state.set(Generator::at(words[0], words[1]));
+        }
+        Ok(())
+    }
+
+    /// The mean loss of a batch of `batch` rows and its gradients, the same on all ranks. `loss` computes the mean loss
+    /// of some of these rows and is called for each shard of this rank that has rows.
+    ///
+    /// Gradients are added in at least f32. A parameter that no loss depends on has none.
+    ///
+    /// # Errors
+    /// Those of `loss` and of the communicator. If `loss` fails on one rank, the others get an error when it drops its
+    /// communicator, or at the deadline. An error leaves buffers and random states as they were.
+    #[track_caller]
+    pub fn backward(
+        &self,
+        model: &(impl Module + ?Sized),
+        batch: usize,
+        mut loss: impl FnMut(Range<usize>) -> Result<Tensor>,
+    ) -> Result<(Tensor, Gradients)> {
+        if batch == 0 {
+            return Err(Error::argument("data_parallel", "a batch of 0 rows has no gradient"));
+        }
+        let parameters: Vec<Parameter> = model.parameters().into_iter().filter(|p| !p.is_frozen()).collect();
+        let extras = Extras::of(model)?;
+        let line = Location::caller();
+        let step = || {
+            let mut tree = Tree::default();
+            for shard in self.shards() {
+                let rows = self.rows(batch, shard);
+                let weight = rows.len() as f64 / batch as f64;
+                let mut gradients = Gradients::default();
+                let mut value = None;
+                if !rows.is_empty() {
+                    extras.begin(shard as u64)?;
+                    let scaled = loss(rows)?.mul(weight)?;
+                    gradients = scaled.backward()?;
+                    value = Some(scaled.detach());
+                }
+                tree.push(flat(&parameters, &gradients, &extras, weight, value)?)?;
+            }
+            let mut flats = tree.all()?;
+            for (_, flat) in &flats {
+                self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), flat, line)?;
+            }
+            self.spread(&parameters, &extras, &mut flats, line)
+        };
+        all_or_nothing(step).here()
+    }
+
+    /// Takes the sums apart.
+    fn spread(
+        &self,
+        parameters: &[Parameter],
+        extras: &Extras,
+        flats: &mut [(DType, Tensor)],
+        line: Line,
+    ) -> Result<(Tensor, Gradients)> {
+        let mut at: Vec<usize> = vec![0; flats.len()];
+        let mut take = |dtype: DType, shape: &[usize]| -> Result<Tensor> {
+            let i = flats.iter().position(|(d, _)| *d == wide(dtype)).unwrap_or(0);
+            let n = shape.iter().product();
+            let piece = flats[i].1.narrow(0, at[i], n)?.reshape(shape)?;
+            at[i] += n;
+            piece.to_dtype(dtype)
+        };
+        let mut gradients = Gradients::default();
+        let loss = take(DType::F32, &[])?;
+        let there = take(DType::F32, &[parameters.len()])?.to_vec::<f32>()?;
+        for (parameter, there) in parameters.iter().zip(there) {
+            let gradient = take(parameter.dtype(), parameter.shape())?;
+            if there > 0.0 {
+                gradients.insert(parameter.tensor(), gradient)?;
+            }
+        }
+        for (buffer, before) in &extras.floats {
+            buffer.set(&take(before.dtype(), before.shape())?)?;
+        }
+        for (buffer, _) in &extras.integers {
+            buffer.set(&self.comm.run(Collective::AllReduce(Reduce::Max), &buffer.tensor(), line)?)?;
+        }
+        extras.advance();
+        Ok((loss, gradients))
+    }
+}
+
+/// The dtype in which tensors of this dtype are added.
+fn wide(dtype: DType) -> DType {
+    dtype.compute()
+}
+
+/// What one shard gives, in one vector for each dtype: the loss, whether each parameter has a gradient, the gradients,
+/// and the running statistics. All shards have the same vectors.
+fn flat(
+    parameters: &[Parameter],
+    gradients: &Gradients,
+    extras: &Extras,
+    weight: f64,
+    loss: Option<Tensor>,
+) -> Result<Vec<(DType, Tensor)>> {
+    no_grad(|| {
+        let Some(device) = parameters.first().map(|p| p.device().clone()) else {
+            return Err(Error::argument("data_parallel", "the model has no parameter that is trained"));
+        };
+        let there: Vec<f32> =
+            parameters.iter().map(|p| f32::from(u8::from(gradients.get(p.tensor()).is_some()))).collect();
+        let loss = match loss {
+            Some(loss) => loss.to_dtype(DType::F32)?,
+            None => Tensor::scalar(0.0f32, &device)?,
+        };
+        let mut pieces: Vec<Tensor> = vec![loss.reshape([1])?, Tensor::from_vec(there, [parameters.len()], &device)?];
+        for parameter in parameters {
+            pieces.push(match gradients.get(parameter.tensor()) {
+                Some(gradient) => gradient.detach().to_dtype(wide(parameter.dtype()))?.reshape([parameter.numel()])?,
+                None => Tensor::zeros([parameter.numel()], wide(parameter.dtype()), &device)?,
+            });
+        }
+        for (buffer, _) in &extras.floats {
+            let now = buffer.tensor();
+            let now = now.to_dtype(wide(now.dtype()))?.reshape([now.numel()])?;
+            pieces.push(if weight == 0.0 { now.zeros_like()? } else { now.mul(weight)? });
+        }
+        let mut dtypes: Vec<DType> = pieces.iter().map(Tensor::dtype).collect();
+        dtypes.sort();
+        dtypes.dedup();
+        let joined = |dtype| {
+            let of: Vec<&Tensor> = pieces.iter().filter(|piece| piece.dtype() == dtype).collect();
+            Ok((dtype, Tensor::cat(&of, 0)?))
+        };
+        dtypes.into_iter().map(joined).collect()
+    })
+}
+
+/// Sums of the shards so far, each with the number of shards in it, a power of two; larger ones first.
+#[derive(Default)]
+struct Tree(Vec<(usize, Vec<(DType, Tensor)>)>);
+
+impl Tree {
+    /// Adds the next shard. Sums of as many shards are added at once, the earlier one first.
+    fn push(&mut self, flats: Vec<(DType, Tensor)>) -> Result<()> {
+        let (mut count, mut flats) = (1, flats);
+        while let Some((_, left)) = self.0.pop_if(|(other, _)| *other == count) {
+            no_grad(|| left.iter().zip(&flats).try_for_each(|((_, into), (_, other))| into.add_(other)))?;
+            (count, flats) = (2 * count, left);
+        }
+        self.0.push((count, flats));
+        Ok(())
+    }
+
+    /// The sum of all, a power of two of shards.
+    fn all(mut self) -> Result<Vec<(DType, Tensor)>> {
+        self.0.pop().map(|(_, flats)| flats).ok_or_else(|| Error::argument("data_parallel", "no shards"))
+    }
+}

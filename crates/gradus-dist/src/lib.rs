@@ -1,0 +1,32 @@
+//! Many ranks: the same program on several processes or threads, which exchange tensors.
+//!
+//! A part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus` with its feature `dist`: only its API is
+//! kept stable between releases.
+//!
+//! A [`Communicator`] connects ranks. [`threads`] runs a function on several threads of this process, each a rank;
+//! with the feature `mpi`, `mpi::world` connects the processes that `mpirun` started. Every call says what it is, and
+//! ranks compare that before data moves. A rank that dies, stalls, leaves or makes another call is an error of the kind
+//! [`ErrorKind::Peer`](gradus_tensor::ErrorKind::Peer) on all others within the deadline, never a hang.
+#![warn(missing_docs)]
+
+mod call;
+mod collectives;
+mod communicator;
+mod data_parallel;
+mod differentiable;
+mod engine;
+mod group;
+mod handle;
+#[cfg(all(feature = "mpi", unix))]
+pub mod mpi;
+mod on_device;
+mod reduce;
+mod threads;
+
+pub use call::{Call, Collective};
+pub use communicator::Communicator;
+pub use data_parallel::DataParallel;
+pub use group::Options;
+pub use handle::Handle;
+pub use reduce::Reduce;
+pub use threads::threads;

@@ -1,0 +1,388 @@
+//! Ranks that are processes, started by `mpirun`.
+//!
+//! The library is loaded when [`world`] is called: Open MPI 4 and 5, or MPICH. All transfers are non-blocking and are
+//! polled, so that no call of MPI ever waits for a rank; errors of MPI are returned.
+
+mod library;
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use gradus_tensor::{Error, ErrorKind, Result};
+
+use self::library::{Functions, Loaded, Pointer, text};
+use crate::communicator::Communicator;
+use crate::engine::{Channel, Engine, GRACE, Incoming, Notice, Outgoing, Stop};
+use crate::group::Options;
+use crate::on_device::Peers;
+
+/// The communicator of all processes that `mpirun` started, or of this process alone without it. It can be made once in
+/// a process. When the last handle to it is dropped, MPI is finalised.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] without an MPI library, or with one that is not Open MPI or MPICH;
+/// [`ErrorKind::InvalidArgument`] if it was made before; [`ErrorKind::Peer`] if the launcher belongs to another MPI, or
+/// MPI does not start.
+#[track_caller]
+pub fn world(options: Options) -> Result<Arc<dyn Communicator>> {
+    let peers = match Loaded::open()? {
+        Loaded::OpenMpi(version, functions) => Peers::new(start(functions, version)?, options),
+        Loaded::Mpich(version, functions) => Peers::new(start(functions, version)?, options),
+    };
+    Ok(Arc::new(peers))
+}
+
+/// A handle of either kind.
+trait AnyHandle: Copy + Send + Sync + 'static {}
+impl AnyHandle for Pointer {}
+impl AnyHandle for c_int {}
+
+/// The number that launchers give to each process: how many there are.
+fn announced(names: [&str; 2]) -> Option<usize> {
+    names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
+}
+
+fn start<H: AnyHandle>(f: Functions<H>, version: String) -> Result<Box<dyn Engine>> {
+    let fails = |what: &str, code| match code {
+        0 => Ok(()),
+        code => Err(Error::new(ErrorKind::Peer, "mpi", format!("{what} fails with code {code}"))),
+    };
+    let (mut begun, mut level, mut rank, mut size) = (0, 0, 0, 0);
+    // SAFETY: this function may be called at any time; the pointer is that of an integer.
+    fails("MPI_Initialized", unsafe { (f.initialized)(&raw mut begun) })?;
+    if begun != 0 {
+        let e = Error::argument("mpi", "MPI was initialised in this process before");
+        return Err(e.help("make the world once, and clone the Arc"));
+    }
+    // SAFETY: MPI is not initialised. Null arguments are allowed, and the pointer is that of an integer. `SERIALIZED` (2)
+    // allows calls from any thread, one at a time.
+    fails("MPI_Init_thread", unsafe { (f.init)(std::ptr::null_mut(), std::ptr::null_mut(), 2, &raw mut level) })?;
+    // SAFETY: MPI is initialised; the handles are its own, and the pointers are those of integers.
+    unsafe {
+        fails("MPI_Comm_set_errhandler", (f.set_errhandler)(f.world, f.errors_return))?;
+        fails("MPI_Comm_rank", (f.rank)(f.world, &raw mut rank))?;
+        fails("MPI_Comm_size", (f.size)(f.world, &raw mut size))?;
+    }
+    if level < 2 {
+        let m = format!("{version} allows calls from one thread only");
+        return Err(Error::new(ErrorKind::Unsupported, "mpi", m));
+    }
+    let (rank, size) = (rank as usize, size as usize);
+    let told = announced(["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]);
+    if let Some(told) = told.filter(|told| *told != size) {
+        let m = format!("the launcher started {told} ranks, but {version} sees {size}");
+        let e = Error::new(ErrorKind::Peer, "mpi", m);
+        return Err(
+            e.help("mpirun belongs to another MPI than the library that was loaded: name the library in GRADUS_MPI")
+        );
+    }
+    // These live until the process ends, since MPI may write into them until then.
+    let notices: &'static mut [[u8; NOTICE]] = Box::leak(vec![[0; NOTICE]; size].into_boxed_slice());
+    let mut requests = vec![f.null; size];
+    for (from, room) in notices.iter_mut().enumerate().filter(|(from, _)| *from != rank) {
+        let request = &raw mut requests[from];
+        // SAFETY: the room is never freed, and is read only after the request has completed.
+        let code = unsafe {
+            (f.irecv)(room.as_mut_ptr().cast(), NOTICE as c_int, f.byte, from as c_int, CONTROL, f.world, request)
+        };
+        fails("MPI_Irecv", code)?;
+    }
+    let turn = Turn { requests, notices, told: HashMap::new(), broken: false };
+    Ok(Box::new(Mpi { f, version, rank, size, turn: Mutex::new(turn) }))
+}
+
+/// The requests of transfers, and for each the rank and whether it is received.
+type Posted<H> = (Vec<H>, Vec<(usize, bool)>);
+
+/// Bytes of a notice.
+const NOTICE: usize = 1024;
+/// The tag of notices.
+const CONTROL: c_int = 1;
+/// How long a rank that waits keeps its core without leaving it to others. MPI does so too if there are more ranks than
+/// cores.
+const SPIN: Duration = Duration::from_micros(100);
+/// The most bytes of one message; longer ones are cut.
+const MOST: usize = 1 << 30;
+
+/// What only the thread may touch whose turn it is to call MPI.
+struct Turn<H> {
+    /// A request for a notice of each rank.
+    requests: Vec<H>,
+    notices: &'static mut [[u8; NOTICE]],
+    /// The notices that came, and when.
+    told: HashMap<usize, (Notice, Instant)>,
+    /// Whether an exchange stopped half-way. From then on MPI is called for notices only.
+    broken: bool,
+}
+
+struct Mpi<H> {
+    f: Functions<H>,
+    version: String,
+    rank: usize,
+    size: usize,
+    turn: Mutex<Turn<H>>,
+}
+
+impl<H> fmt::Debug for Mpi<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mpi(rank {} of {}, {})", self.rank, self.size, self.version)
+    }
+}
+
+impl<H: AnyHandle> Mpi<H> {
+    fn turn(&self) -> MutexGuard<'_, Turn<H>> {
+        self.turn.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn check(&self, what: &str, code: c_int) -> std::result::Result<(), Stop> {
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: the room is as long as MPI's longest text.
+        let why = text(|room, length| unsafe { (self.f.error_string)(code, room, length) });
+        Err(Stop::Engine(format!("{what}: {why}")))
+    }
+
+    /// One that has completed among the requests, if any.
+    fn test(&self, requests: &mut [H]) -> std::result::Result<Option<usize>, Stop> {
+        let (mut index, mut done) = (-1, 0);
+        let (count, first) = (requests.len() as c_int, requests.as_mut_ptr());
+        // SAFETY: the requests are active, or null. This thread has the turn.
+        let code = unsafe { (self.f.testany)(count, first, &raw mut index, &raw mut done, self.f.ignore) };
+        self.check("MPI_Testany", code)?;
+        // A negative index means that no request is active.
+        Ok(if done != 0 { usize::try_from(index).ok() } else { None })
+    }
+
+    /// Looks for notices, and says whether one of them ends the wait for these ranks.
+    fn listen(&self, turn: &mut Turn<H>, missing: &dyn Fn(usize) -> bool) -> std::result::Result<(), Stop> {
+        while let Some(rank) = self.test(&mut turn.requests)? {
+            let notice = decode(&turn.notices[rank]);
+            turn.told.insert(rank, (notice, Instant::now()));
+        }
+        for (&rank, (notice, since)) in &turn.told {
+            match notice {
+                Notice::Failed(why) => return Err(Stop::Failed { rank, why: why.clone() }),
+                Notice::Left if missing(rank) && since.elapsed() > GRACE => return Err(Stop::Left { rank }),
+                Notice::Left => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts the transfers.
+    fn post(
+        &self,
+        channel: Channel,
+        outgoing: &[Outgoing<'_>],
+        incoming: &mut [Incoming<'_>],
+    ) -> std::result::Result<Posted<H>, Stop> {
+        let tag = 2 + 2 * channel.context as c_int + c_int::from(channel.body);
+        let count = outgoing.len() + incoming.len();
+        let (mut requests, mut about) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let (f, mut request) = (&self.f, self.f.null);
+        for Incoming { from, room } in incoming {
+            for piece in room.chunks_mut(MOST) {
+                let (start, length) = (piece.as_mut_ptr().cast::<c_void>(), piece.len() as c_int);
+                // SAFETY: the caller of `exchange` keeps the memory until the request completes, or forever. This
+                // thread has the turn.
+                let code = unsafe { (f.irecv)(start, length, f.byte, *from as c_int, tag, f.world, &raw mut request) };
+                self.check("MPI_Irecv", code)?;
+                requests.push(request);
+                about.push((*from, true));
+            }
+        }
+        for Outgoing { to, bytes } in outgoing {
+            for piece in bytes.chunks(MOST) {
+                let (start, length) = (piece.as_ptr().cast::<c_void>(), piece.len() as c_int);
+                // SAFETY: as above; MPI only reads it.
+                let code = unsafe { (f.isend)(start, length, f.byte, *to as c_int, tag, f.world, &raw mut request) };
+                self.check("MPI_Isend", code)?;
+                requests.push(request);
+                about.push((*to, false));
+            }
+        }
+        Ok((requests, about))
+    }
+
+    /// Cancels what has not been received, as far as MPI can.
+    fn cancel(&self, turn: &mut Turn<H>, requests: &mut [H], about: &[(usize, bool)], open: &[bool]) {
+        turn.broken = true;
+        for i in (0..requests.len()).filter(|&i| open[i] && about[i].1) {
+            // SAFETY: the request is active. This thread has the turn.
+            unsafe { (self.f.cancel)(&raw mut requests[i]) };
+        }
+        // Errors no longer matter: the exchange has failed.
+        while let Ok(Some(_)) = self.test(requests) {}
+    }
+}
+
+impl<H: AnyHandle> Engine for Mpi<H> {
+    fn name(&self) -> String {
+        self.version.clone()
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    unsafe fn exchange(
+        &self,
+        channel: Channel,
+        outgoing: &[Outgoing<'_>],
+        incoming: &mut [Incoming<'_>],
+        until: Instant,
+    ) -> std::result::Result<(), Stop> {
+        let mut turn = self.turn();
+        let (mut requests, about) = self.post(channel, outgoing, incoming).inspect_err(|_| turn.broken = true)?;
+        let mut open = vec![true; requests.len()];
+        let (mut left, mut polls, mut progress) = (requests.len(), 0u32, Instant::now());
+        let stop = loop {
+            let before = left;
+            let stop = loop {
+                match self.test(&mut requests) {
+                    Ok(Some(i)) => {
+                        left -= usize::from(open[i]);
+                        open[i] = false;
+                    }
+                    Ok(None) => break None,
+                    Err(stop) => break Some(stop),
+                }
+            };
+            if let Some(stop) = stop {
+                break stop;
+            }
+            polls += 1;
+            let missing = |rank: usize| about.iter().zip(&open).any(|(about, open)| *open && about.0 == rank);
+            if (left == 0 || polls.is_multiple_of(32))
+                && let Err(stop) = self.listen(&mut turn, &missing)
+            {
+                break stop;
+            }
+            if left == 0 {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if left < before {
+                progress = now;
+            }
+            if now >= until {
+                let of = |receives: bool| {
+                    let open = about.iter().zip(&open).filter(|(about, open)| **open && about.1 == receives);
+                    let mut ranks: Vec<usize> = open.map(|(about, _)| about.0).collect();
+                    ranks.dedup();
+                    ranks
+                };
+                break Stop::Late { from: of(true), to: of(false) };
+            }
+            // Others of this process may call in between.
+            drop(turn);
+            let idle = now - progress;
+            if idle > Duration::from_secs(1) {
+                std::thread::sleep(Duration::from_micros(500));
+            } else if idle > SPIN {
+                std::thread::yield_now();
+            }
+            turn = self.turn();
+        };
+        self.cancel(&mut turn, &mut requests, &about, &open);
+        Err(stop)
+    }
+
+    fn notify(&self, notice: &Notice) {
+        let turn = self.turn();
+        let bytes: &'static [u8; NOTICE] = Box::leak(Box::new(encode(notice)));
+        let mut requests = vec![];
+        for to in (0..self.size).filter(|to| *to != self.rank) {
+            let mut request = self.f.null;
+            // SAFETY: the bytes are never freed. This thread has the turn.
+            let code = unsafe {
+                let start = bytes.as_ptr().cast();
+                (self.f.isend)(
+                    start,
+                    NOTICE as c_int,
+                    self.f.byte,
+                    to as c_int,
+                    CONTROL,
+                    self.f.world,
+                    &raw mut request,
+                )
+            };
+            if code == 0 {
+                requests.push(request);
+            }
+        }
+        // Short messages leave at once, or at the next call of MPI; this is the last one if a call has failed.
+        let end = Instant::now() + Duration::from_millis(100);
+        let mut left = requests.len();
+        while left > 0 && Instant::now() < end {
+            match self.test(&mut requests) {
+                Ok(Some(_)) => left -= 1,
+                Ok(None) => std::thread::yield_now(),
+                Err(_) => break,
+            }
+        }
+        drop(turn);
+    }
+
+    fn close(&self, healthy: bool, until: Instant) {
+        // MPI_Finalize waits for all ranks, and never returns if one is gone. So the ranks first wait for each other's
+        // notices here; if one does not come, MPI is left as it is and ends with the process.
+        while healthy && Instant::now() < until {
+            let mut turn = self.turn();
+            if turn.broken || self.listen(&mut turn, &|_| false).is_err() {
+                return;
+            }
+            if turn.told.len() + 1 == self.size {
+                // SAFETY: MPI is initialised, all requests have completed, and no thread calls it later: this is the
+                // drop of the last communicator.
+                unsafe { (self.f.finalize)() };
+                return;
+            }
+            drop(turn);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// A notice as bytes: a length, 0 for `Left`, and the text.
+fn encode(notice: &Notice) -> [u8; NOTICE] {
+    let mut bytes = [0; NOTICE];
+    if let Notice::Failed(why) = notice {
+        let mut end = why.len().min(NOTICE - 2);
+        while !why.is_char_boundary(end) {
+            end -= 1;
+        }
+        bytes[..2].copy_from_slice(&(end as u16 + 1).to_le_bytes());
+        bytes[2..2 + end].copy_from_slice(&why.as_bytes()[..end]);
+    }
+    bytes
+}
+
+fn decode(bytes: &[u8; NOTICE]) -> Notice {
+    match usize::from(u16::from_le_bytes([bytes[0], bytes[1]])) {
+        0 => Notice::Left,
+        length => Notice::Failed(String::from_utf8_lossy(&bytes[2..(length + 1).min(NOTICE)]).into_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notices_arrive_as_they_were_sent() {
+        for notice in [Notice::Left, Notice::Failed(String::new()), Notice::Failed("rank 2 did not come".into())] {
+            assert_eq!(decode(&encode(&notice)), notice);
+        }
+        let long = Notice::Failed("é".repeat(2000));
+        assert_eq!(decode(&encode(&long)), Notice::Failed("é".repeat((NOTICE - 2) / 2)));
+    }
+}

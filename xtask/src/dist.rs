@@ -1,0 +1,156 @@
+//! `cargo xtask dist`: training on several ranks gives the same bits as on one, trouble of a rank is an error on all
+//! others in time, and the speed of an all-reduce beside that of MPI alone.
+
+mod launch;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use launch::{Launch, built};
+
+/// The models that are trained, and the steps.
+const MODELS: [(&str, &str); 3] = [("digits", "8"), ("gpt", "6"), ("resnet", "4")];
+/// How a rank makes trouble, and whether it goes on to write its outcome.
+const TROUBLES: [&str; 5] = ["kill", "other", "stop", "leave", "kill-soon"];
+/// The calls of a step of `ranks trouble`.
+const CALLS: usize = 11;
+const RANKS: usize = 4;
+/// The deadline of runs with trouble, in seconds, and how much later an error may come.
+const DEADLINE: f64 = 1.5;
+const LATER: f64 = 1.0;
+
+/// What was counted.
+#[derive(Default)]
+struct Counts {
+    same: usize,
+    compared: usize,
+    in_time: usize,
+    runs: usize,
+}
+
+/// Runs everything, with `troubles` runs in which a rank makes trouble.
+pub(crate) fn run(root: &Path, troubles: usize) -> Result<(), String> {
+    let program = built(root)?;
+    let folder = std::env::temp_dir().join(format!("gradus-dist-{}", std::process::id()));
+    let outcome = all(root, &program, &folder, troubles);
+    // If the folder cannot be removed, the system cleans it up with its other temporary files.
+    let _ = std::fs::remove_dir_all(&folder);
+    outcome
+}
+
+fn all(root: &Path, program: &Path, folder: &Path, troubles: usize) -> Result<(), String> {
+    let mut counts = Counts::default();
+    let mut failures = same_bits(program, folder, &mut counts)?;
+    failures.extend(trouble(program, folder, troubles, &mut counts)?);
+    let speed = speed(root, program, folder)?;
+    failures.iter().for_each(|failure| println!("FAILED {failure}"));
+    println!(
+        "dist: {} of {} trainings have the bits of one rank, {} of {} runs with trouble end in time on all ranks; {speed}",
+        counts.same, counts.compared, counts.in_time, counts.runs
+    );
+    if failures.is_empty() { Ok(()) } else { Err(format!("{} failures", failures.len())) }
+}
+
+/// Trains each model on 1, 2 and 4 ranks, and on 4 and then 2 with a checkpoint in between.
+fn same_bits(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<String>, String> {
+    let mut failures = vec![];
+    for (model, steps) in MODELS {
+        let train = |ranks: usize, name: &str, more: &[&str]| -> Result<String, String> {
+            let out = folder.join(format!("{model}-{name}"));
+            let arguments = [&["train", model, steps], more].concat();
+            let outcome = Launch::new(program, ranks, &out).run(&arguments, Duration::from_secs(300))?;
+            let whole = outcome.iter().all(|one| one.as_ref().is_some_and(|text| !text.starts_with("error")));
+            match &outcome[0] {
+                Some(text) if whole => Ok(text.trim().to_owned()),
+                _ => Err(format!("{model} on {ranks} ranks: {outcome:?}")),
+            }
+        };
+        let one = train(1, "1", &[])?;
+        println!("{model}: {one}");
+        let changed = || train(4, "changed", &["save"]).and_then(|_| train(2, "changed", &["resume"]));
+        for (name, other) in
+            [("2 ranks", train(2, "2", &[])), ("4 ranks", train(4, "4", &[])), ("4, then 2 ranks", changed())]
+        {
+            counts.compared += 1;
+            match other {
+                Ok(other) if other == one => counts.same += 1,
+                Ok(other) => failures.push(format!("{model} on {name}: {other}, not {one}")),
+                Err(e) => failures.push(e),
+            }
+        }
+    }
+    Ok(failures)
+}
+
+/// Runs in which one rank makes trouble at one call: `number` of them, spread over all ways, ranks and calls.
+fn trouble(program: &Path, folder: &Path, number: usize, counts: &mut Counts) -> Result<Vec<String>, String> {
+    let mut failures = vec![];
+    let all = TROUBLES.len() * RANKS * CALLS;
+    for run in 0..number {
+        // A step that shares no factor with the number of cases visits all of them.
+        let case = run * 73 % all;
+        let (how, rank, call) = (TROUBLES[case % 5], case / 5 % RANKS, case / 5 / RANKS);
+        let out = folder.join(format!("trouble-{run}"));
+        let arguments = ["trouble", how, &rank.to_string(), &call.to_string(), &DEADLINE.to_string()];
+        let begun = Instant::now();
+        let launch = Launch::new(program, RANKS, &out).gone(if how == "kill" || how == "stop" || how == "kill-soon" {
+            Some(rank)
+        } else {
+            None
+        });
+        let outcome = launch.run(&arguments, Duration::from_secs(40))?;
+        counts.runs += 1;
+        let case = format!("{how} of rank {rank} at call {call}");
+        let wrong: Vec<String> = (0..RANKS)
+            .filter(|&other| other != rank)
+            .filter_map(|other| wrong(other, outcome[other].as_deref()))
+            .collect();
+        if wrong.is_empty() {
+            counts.in_time += 1;
+        } else {
+            failures.push(format!("{case}, after {:.1} s: {}", begun.elapsed().as_secs_f64(), wrong.join("; ")));
+        }
+        // If it cannot be removed, it goes with the whole folder.
+        let _ = std::fs::remove_dir_all(&out);
+    }
+    Ok(failures)
+}
+
+/// What is wrong with the outcome of a rank that lives, if anything: it must be a typed error in time.
+fn wrong(rank: usize, outcome: Option<&str>) -> Option<String> {
+    let Some(text) = outcome else { return Some(format!("rank {rank} hangs or has died")) };
+    let seconds = text.strip_prefix("peer after ").and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    match seconds {
+        Some(seconds) if seconds <= DEADLINE + LATER => None,
+        _ => Some(format!("rank {rank}: {}", text.trim().replace('\n', " | "))),
+    }
+}
+
+/// The times of all-reduces, beside those of MPI.
+fn speed(root: &Path, program: &Path, folder: &Path) -> Result<String, String> {
+    let bare = folder.join("bare");
+    let source = root.join("crates/gradus-dist/examples/ranks/bare.c");
+    let mut mpicc = std::process::Command::new("mpicc");
+    crate::workspace::done(mpicc.args(["-O2", "-o"]).arg(&bare).arg(source), "mpicc")?;
+    let out = folder.join("speed");
+    let ours = Launch::new(program, RANKS, &out).run(&["speed"], Duration::from_secs(200))?;
+    let ours = ours[0].clone().ok_or("no times")?;
+    let theirs = Launch::new(&bare, RANKS, &out).printed(Duration::from_secs(200))?;
+    let times = |text: &str| -> Vec<(u64, f64)> {
+        let line = |line: &str| {
+            let mut words = line.split(' ');
+            Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+        };
+        text.lines().filter_map(line).collect()
+    };
+    let (ours, theirs) = (times(&ours), times(&theirs));
+    if ours.len() != 3 || theirs.len() != 3 {
+        return Err(format!("times are missing: {ours:?} {theirs:?}"));
+    }
+    let pairs = ours.iter().zip(&theirs);
+    let each = pairs.map(|(&(bytes, ours), &(_, theirs))| {
+        let size = if bytes < 1 << 20 { format!("{} KB", bytes >> 10) } else { format!("{} MB", bytes >> 20) };
+        format!("{size} {ours:.0} us, MPI {theirs:.0} us ({:.2}, {:+.0} us)", ours / theirs, ours - theirs)
+    });
+    Ok(format!("all-reduce: {}", each.collect::<Vec<_>>().join("; ")))
+}
