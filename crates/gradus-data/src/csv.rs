@@ -130,19 +130,19 @@ struct Reader<'a> {
 }
 
 /// The texts that stand for missing values, and a table of their first bytes, by which most values are ruled out.
-struct Missing<'a> {
+pub(crate) struct Missing<'a> {
     words: &'a [String],
     first: [bool; 256],
 }
 
 impl<'a> Missing<'a> {
-    fn new(words: &'a [String]) -> Self {
+    pub(crate) fn new(words: &'a [String]) -> Self {
         let mut first = [false; 256];
         words.iter().filter_map(|w| w.bytes().next()).for_each(|b| first[usize::from(b)] = true);
         Missing { words, first }
     }
 
-    fn is(&self, text: &str) -> bool {
+    pub(crate) fn is(&self, text: &str) -> bool {
         let begins = text.bytes().next().is_none_or(|b| self.first[usize::from(b)]);
         begins && self.words.iter().any(|word| word == text)
     }
@@ -250,7 +250,8 @@ impl<'a> Reader<'a> {
             return Err(self.bad("there are names of columns and no rows".into()).help("give a file with rows"));
         }
         lines.shrink_to_fit();
-        let source = Source { file: self.name.into(), lines: Arc::new(lines), has_lines: true };
+        let source =
+            Source { file: self.name.into(), lines: Arc::new(lines), has_lines: true, not_held: Arc::default() };
         let mut made = Vec::new();
         reserve_exact(&mut made, names.len(), OP, self.name)?;
         for (name, column) in names.into_iter().zip(columns) {

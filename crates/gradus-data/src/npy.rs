@@ -2,7 +2,8 @@
 //!
 //! All dtypes are read that NumPy and Gradus have in common, in either byte order, in row-major or Fortran order.
 //! Structured arrays, texts, complex numbers and Python objects are errors. Files are written in row-major order and
-//! little endian; bf16, which NumPy does not have, is an error. [`Rows`] is an array that is larger than memory.
+//! little endian; bf16, which NumPy does not have, is an error. [`Rows`] is an array that may be larger
+//! than memory.
 //!
 //! ```
 //! # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

@@ -65,6 +65,8 @@ pub(crate) struct Source {
     pub(crate) lines: std::sync::Arc<Vec<u32>>,
     /// Whether the file has lines.
     pub(crate) has_lines: bool,
+    /// The columns of the file that a table does not hold, each with its type.
+    pub(crate) not_held: std::sync::Arc<Vec<(String, String)>>,
 }
 
 impl Source {
@@ -72,6 +74,14 @@ impl Source {
     pub(crate) fn place(&self, row: usize) -> String {
         let line = self.lines.get(row).copied().unwrap_or(0);
         if self.has_lines { format!("line {line} (row {})", row + 1) } else { format!("row {line} of the file") }
+    }
+
+    /// The error for a column of the file that a table does not hold.
+    #[track_caller]
+    pub(crate) fn not_held(&self, column: &str, kind: &str) -> Error {
+        let m = format!("{}: column {column:?} has the type {kind}, which a table does not hold", self.file);
+        let e = Error::new(ErrorKind::Format, "table", m);
+        e.help("cast it to numbers, booleans or texts where the file is written")
     }
 }
 
@@ -273,6 +283,9 @@ impl Table {
 
     #[track_caller]
     fn lacks(&self, name: &str) -> Error {
+        if let Some((_, kind)) = self.source.not_held.iter().find(|(column, _)| column == name) {
+            return self.source.not_held(name, kind);
+        }
         let known: Vec<&str> = self.columns.iter().take(50).map(Column::name).collect();
         let m = format!("{} has no column {name:?}", self.source.file);
         Error::argument("table", m).help(format!("it has: {}", known.join(", ")))

@@ -9,7 +9,7 @@ use crate::table::Table;
 
 impl Table {
     /// Reads a table from a Parquet file (`.parquet`, `.pq`), an Arrow file (`.arrow`, `.feather`, `.ipc`) or, with any
-    /// other name, a CSV file. The options say how to read CSV files; `kinds` counts for all.
+    /// other name, a CSV file. The options say how to read CSV files; `kinds` and `missing` count for all.
     ///
     /// # Errors
     /// The errors of [`read_csv`](Table::read_csv) and, in a build with the feature `parquet`, `read_parquet` and
@@ -29,12 +29,12 @@ impl Table {
 
 #[cfg(feature = "parquet")]
 fn parquet(path: &Path, options: &CsvOptions) -> Result<Table> {
-    Table::read_parquet(path, &options.kinds)
+    Table::read_parquet(path, options)
 }
 
 #[cfg(feature = "parquet")]
 fn arrow(path: &Path, options: &CsvOptions) -> Result<Table> {
-    Table::read_arrow(path, &options.kinds)
+    Table::read_arrow(path, options)
 }
 
 #[cfg(not(feature = "parquet"))]
