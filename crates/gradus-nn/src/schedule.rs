@@ -184,7 +184,8 @@ impl Schedule {
     /// learning rate of the optimiser is the highest one. After the last step it stays.
     ///
     /// # Errors
-    /// Fails if `steps` is 0, `pct_start` is outside 0 to 1, a divisor is not above 0, or a momentum is not from 0 to below 1.
+    /// Fails if `steps` is 0, `pct_start` is outside 0 to 1, a divisor is not above 0, or a momentum is not from 0 to
+    /// below 1.
     #[track_caller]
     pub fn one_cycle(steps: u64, config: OneCycleConfig) -> Result<Self> {
         if !(0.0..=1.0).contains(&config.pct_start) {
@@ -200,7 +201,8 @@ impl Schedule {
     /// learning rate of the optimiser is the lowest one.
     ///
     /// # Errors
-    /// Fails if a number of steps is 0, a number is negative or not finite, or a momentum is not from 0 to below 1.
+    /// Fails if a number of steps is 0, a number is negative or not finite, a momentum is not from 0 to below 1, or
+    /// there is a momentum and the cycles grow (`ExpRange` above 1).
     #[track_caller]
     pub fn cyclic(config: CyclicConfig) -> Result<Self> {
         check_factor("max_factor", config.max_factor)?;
@@ -209,6 +211,10 @@ impl Schedule {
         at_least_one("step_size_down", config.step_size_down.unwrap_or(1))?;
         if let CyclicMode::ExpRange(gamma) = config.mode {
             check_factor("gamma", gamma)?;
+            if gamma > 1.0 && config.momentum.is_some() {
+                let m = format!("gamma is {gamma}, with which the momentum would leave its range");
+                return Err(Error::argument("schedule", m).help("give a gamma of at most 1, or no momentum"));
+            }
         }
         Ok(Self::new(Shape::Cyclic { config }))
     }
@@ -290,10 +296,8 @@ impl Schedule {
     /// can be set.
     #[track_caller]
     pub fn apply(&self, step: u64, optimizer: &mut dyn Optimizer) -> Result<()> {
-        if let Some(momentum) = self.momentum(step) {
-            optimizer.set_momentum(momentum)?;
-        }
-        optimizer.set_lr_factor(self.factor(step))
+        optimizer.set_lr_factor(self.factor(step))?;
+        self.momentum(step).map_or(Ok(()), |momentum| optimizer.set_momentum(momentum))
     }
 }
 

@@ -341,3 +341,11 @@ fn a_scaler_refuses_what_cannot_be_and_changes_nothing_if_it_is_off() -> Result<
     assert!(same.get(&p).unwrap().to_vec::<f64>()?[1].is_nan());
     off.update()
 }
+
+#[test]
+fn cycles_that_grow_have_no_momentum() {
+    let grows = CyclicConfig { mode: CyclicMode::ExpRange(1.001), momentum: Some([0.8, 0.9]), ..Default::default() };
+    let error = Schedule::cyclic(grows).unwrap_err().to_string();
+    assert!(error.contains("gamma is 1.001"), "{error}");
+    assert!(Schedule::cyclic(CyclicConfig { momentum: None, ..grows }).is_ok());
+}

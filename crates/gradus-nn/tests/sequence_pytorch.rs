@@ -146,6 +146,14 @@ fn projections() {
         assert!(Gru::new(3, 2, RecurrentConfig { proj_size: 1, ..Default::default() }, init).is_err());
         let layer = Lstm::new(3, 4, batch, init).unwrap();
         let x = Tensor::ones([3, 4, 3], DType::F64, &reference.device).unwrap();
+        let no_steps = layer.run(&x.narrow(1, 0, 0).unwrap(), None, None).unwrap_err().to_string();
+        assert!(no_steps.contains("no time steps"), "{no_steps}");
+        // Steps behind the longest sequence change nothing.
+        let (y, [h, _]) = layer.run(&x, Some(&[3, 2, 1]), None).unwrap();
+        let (short, [last, _]) = layer.run(&x.narrow(1, 0, 3).unwrap(), Some(&[3, 2, 1]), None).unwrap();
+        assert_eq!(y.narrow(1, 0, 3).unwrap().to_vec::<f64>().unwrap(), short.to_vec::<f64>().unwrap());
+        assert_eq!(h.to_vec::<f64>().unwrap(), last.to_vec::<f64>().unwrap());
+        assert!(y.select(1, 3).unwrap().to_vec::<f64>().unwrap().iter().all(|&v| v == 0.0));
         for lengths in [&[4, 2][..], &[2, 4, 1], &[4, 2, 0], &[5, 2, 1]] {
             assert!(layer.run(&x, Some(lengths), None).is_err(), "{lengths:?}");
         }

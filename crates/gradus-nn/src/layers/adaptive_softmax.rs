@@ -1,6 +1,6 @@
 //! [`AdaptiveLogSoftmaxWithLoss`].
 
-use gradus_tensor::{DType, Error, Result, Tensor};
+use gradus_tensor::{DType, Error, ErrorKind, Result, Tensor};
 
 use super::Linear;
 use crate::module::ForwardPass;
@@ -128,8 +128,9 @@ impl AdaptiveLogSoftmaxWithLoss {
         let (mut of_head, mut in_clusters) = (Vec::with_capacity(classes.len()), vec![vec![]; self.tail.len()]);
         for (row, &class) in classes.iter().enumerate() {
             let Some(class) = usize::try_from(class).ok().filter(|&class| class < self.n_classes) else {
-                let m = format!("the target of sample {row} is {class}; it is 0 to {}", self.n_classes - 1);
-                return Err(describe(Error::argument(OP, m)));
+                let (index, size) = (class, self.n_classes);
+                let m = format!("the target of sample {row} is {class}; it is 0 to {}", size - 1);
+                return Err(describe(Error::new(ErrorKind::IndexOutOfBounds { pos: row, index, size }, OP, m)));
             };
             match self.cutoffs.partition_point(|&cutoff| cutoff <= class) {
                 0 => of_head.push(class as i64),

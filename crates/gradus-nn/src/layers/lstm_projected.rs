@@ -15,6 +15,10 @@ pub(super) fn projected(
     parameters: &[Parameter],
 ) -> Result<Vec<Tensor>> {
     let (t, n) = (x.shape()[0], x.shape()[1]);
+    if t == 0 {
+        let e = Error::argument("lstm", "there are no time steps");
+        return Err(e.operand("x", x.shape(), x.dtype(), x.device()));
+    }
     if let Some(lengths) = lengths {
         let fits = lengths.len() == n && lengths.iter().all(|&length| (1..=t).contains(&length));
         if !fits || !lengths.is_sorted_by(|a, b| a >= b) {

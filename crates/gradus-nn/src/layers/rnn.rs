@@ -15,8 +15,8 @@ pub struct RecurrentConfig {
     pub num_layers: usize,
     /// Whether the layers have biases. Default true.
     pub bias: bool,
-    /// Whether the batch axis comes first in input and output, and not the time axis. The states are
-    /// `[layers, n, hidden_size]` in any case. Default false.
+    /// Whether the batch axis comes first in input and output, and not the time axis. The states begin with the axis of
+    /// the layers and directions in any case. Default false.
     pub batch_first: bool,
     /// Probability of dropping an output of each layer but the last in training, 0 to 1. Default 0.
     pub dropout: f64,

@@ -45,9 +45,10 @@ impl StepMemory {
     /// The memory that a training step with this input takes, measured while it runs a forward and a backward pass of
     /// the mean square of the output. The model is left as it was: running statistics and generators are restored.
     ///
-    /// The device's count of live bytes is read after each operation, and its largest value at the end: that has also what
-    /// an operation allocates and frees by itself, such as an operand that a product packs. For that, as much memory is
-    /// held meanwhile as was in use at most so far. Others that use the device at the same time are counted too.
+    /// The device's count of live bytes is read after each operation, and the largest value that it ever had at the end.
+    /// That includes what an operation allocates and frees by itself, such as an operand that a product packs. To tell it
+    /// from earlier peaks, as much memory is held meanwhile as was in use at most so far. Others that use the device at the
+    /// same time are counted too.
     ///
     /// # Errors
     /// The errors of the passes, and an error if the device does not count its memory.

@@ -287,7 +287,7 @@ for r in every:
          call=lambda m, x: m(x.log_softmax(2), torch.tensor([1, 2, 0, 0, 0]), (5, 4, 2), (2, 0, 3)))
 layer("loss/KLDiv_batchmean", nn.KLDivLoss(reduction="batchmean"), a.log_softmax(1), b.softmax(1))
 
-# Added later, after the layers above, whose random parameters would otherwise change.
+# Behind the layers above, since each layer takes the next random parameters.
 for n in (2, 3):
     s, k, out = {2: [7, 6], 3: [6, 7, 5]}[n], [2, 3, 2][:n], {2: [4, 3], 3: [4, 4, 3]}[n]
     x = value(2, 2, *s)
