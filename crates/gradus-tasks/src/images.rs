@@ -212,7 +212,7 @@ impl Images {
     /// values are rounded to bytes, as those of a file are.
     ///
     /// # Errors
-    /// Fails if the picture has no pixels or another number of channels.
+    /// Fails if the picture has no pixels or another number of channels, and if a value is outside 0 to 1.
     #[track_caller]
     pub fn prepare(&self, image: &Image) -> Result<Photo> {
         self.spec.prepared(data::photo_of(image, "in memory")?)

@@ -66,11 +66,17 @@ impl Dataset for Pictures {
     }
 }
 
-/// A picture of floats as one of bytes, where 1 becomes 255. Errors call it `name`.
+/// A picture of floats from 0 to 1 as one of bytes, where 1 becomes 255. Errors call it `name`.
 #[track_caller]
 pub(super) fn photo_of(image: &Image, name: &str) -> Result<Photo> {
     let [channels, height, width] = image.shape();
     let area = height * width;
+    if let Some(at) = image.pixels().iter().position(|v| !(0.0..=1.0).contains(v)) {
+        let (channel, row, column) = (at / area, at % area / width, at % width);
+        let value = image.pixels()[at];
+        let m = format!("{name}: the value of channel {channel} at row {row}, column {column} is {value}");
+        return Err(Error::argument("picture", m).help("values go from 0 to 1; divide bytes by 255"));
+    }
     let values = (0..area).flat_map(|at| (0..channels).map(move |channel| image.pixels()[channel * area + at]));
     // At most as many as the picture has values.
     let bytes: Vec<u8> = values.map(|v| (v * 255.0).round() as u8).collect();
