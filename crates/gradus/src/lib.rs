@@ -38,9 +38,10 @@
 //! The framework consists of these modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers),
 //! [`data`] (datasets, loaders, tables, tokenisers, files of NumPy and PyTorch), [`graph`] (captured steps), [`image`]
 //! (filters, PNG and JPEG files), [`train`] (a trainer, checkpoints, metrics), [`models`] (well-known networks), [`tasks`]
-//! (training without code, and models that are saved with all they need), [`backend`] (the contract that backends implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time) and, with the features
-//! `wgpu` and `onnx`, `wgpu` (GPUs through WebGPU) and `onnx` (ONNX models). The feature `parquet` adds Parquet and Arrow
-//! files to [`data::Table`]. The [`prelude`] exports what most programs use.
+//! (training without code, and models that are saved with all they need), [`backend`] (the contract that backends
+//! implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time) and, with the features `wgpu` and `onnx`,
+//! `wgpu` (GPUs through WebGPU) and `onnx` (ONNX models). The feature `parquet` adds Parquet and Arrow files to
+//! [`data::Table`]. The [`prelude`] exports what most programs use.
 //!
 //! [The book](https://github.com/gradus-rs/gradus/blob/main/docs/book/src/SUMMARY.md) teaches Gradus step by step: a first
 //! network, your data, layers and operations, gradients, devices, training, saving, and a gallery of errors. It has a
