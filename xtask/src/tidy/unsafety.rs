@@ -27,6 +27,7 @@ const PLACES: &[&str] = &[
     "crates/gradus-cuda/src/driver/",
     "crates/gradus-cuda/src/memory.rs",
     "crates/gradus-cuda/src/queue.rs",
+    "crates/gradus-cuda/tests/trouble/",
     "crates/gradus-dist/src/",
     "crates/gradus-fuzz/src/limited.rs",
     "crates/gradus-plugin/",

@@ -20,6 +20,9 @@ pub(crate) use nvrtc::{Target, compile, fingerprint, shown};
 /// The oldest capability whose instructions the kernels are written for: 8.0 (Ampere).
 const OLDEST: u32 = 80;
 
+/// The oldest CUDA version that a driver may support.
+const OLDEST_DRIVER: u32 = 12;
+
 /// A GPU that the driver lists.
 #[derive(Debug, Clone)]
 pub struct DeviceSummary {
@@ -185,6 +188,14 @@ impl Device {
             let (name, has) = (&summary.name, shown(capability));
             let m = format!("{name} has capability {has}; the kernels need {} or later", shown(OLDEST));
             return Err(Error::new(ErrorKind::Unsupported, "cuda", m).help("use --device cpu or --device wgpu"));
+        }
+        if summary.driver.0 < OLDEST_DRIVER {
+            let (major, minor) = summary.driver;
+            let m =
+                format!("the NVIDIA driver supports CUDA {major}.{minor}; Gradus needs CUDA {OLDEST_DRIVER} or later");
+            return Err(
+                Error::new(ErrorKind::Unsupported, "cuda", m).help("install a newer driver, or use --device cpu")
+            );
         }
         let target = nvrtc::target(capability)?;
         let (mut context, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());

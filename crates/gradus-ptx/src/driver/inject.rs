@@ -30,6 +30,8 @@ impl Rule {
         let (function, call) = call.split_once(':')?;
         let (call, and_later) = call.strip_suffix('+').map_or((call, false), |call| (call, true));
         let (call, code) = (call.trim().parse().ok()?, code.trim().parse().ok()?);
+        // Callers may know only the codes of the interface.
+        Code(code).name()?;
         Some(Rule { function: function.trim().into(), call, and_later, code: Code(code), met: 0 })
     }
 }
@@ -83,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_plan_that_is_none_is_refused() {
-        for text in ["cuMemAllocAsync", "cuMemAllocAsync:x=2", "cuMemAllocAsync:1=", "a:1=2,b"] {
+        for text in ["cuMemAllocAsync", "cuMemAllocAsync:x=2", "cuMemAllocAsync:1=", "cuInit:1=12345", "a:1=2,b"] {
             assert!(Calls::default().plan(text).is_err(), "{text}");
         }
     }

@@ -95,3 +95,38 @@ fn modules_are_kept_on_request() {
         std::fs::remove_dir_all(&folder).unwrap();
     });
 }
+
+/// The numbers 0 to 9 on the device.
+fn numbers() -> u64 {
+    let address = alloc(40).expect("memory");
+    let bytes: Vec<u8> = (0..10_u32).flat_map(u32::to_le_bytes).collect();
+    write(address, &bytes).expect("a copy");
+    address
+}
+
+#[test]
+fn a_kernel_computes() {
+    let _alone = alone();
+    start();
+    let kernel = kernel(load(ADD_ONE.as_bytes()).unwrap(), "add_one").unwrap();
+    let address = numbers();
+    launch(kernel, 3, 4, 0, 0, &[address, 10]).unwrap();
+    let expected: Vec<u8> = (1..11_u32).flat_map(u32::to_le_bytes).collect();
+    assert_eq!(read(address, 40), Ok(expected));
+}
+
+#[test]
+fn a_kernel_that_faults_loses_the_context_at_the_next_wait() {
+    let _alone = alone();
+    start();
+    let kernel = kernel(load(ADD_ONE.as_bytes()).unwrap(), "add_one").unwrap();
+    let address = numbers();
+    launch(kernel, 3, 4, 0, 0, &[address, 11]).unwrap();
+    assert!(fault().contains("add_one"), "{}", fault());
+    assert!(fault().contains("block (2, 0, 0), thread (2, 0, 0)"), "{}", fault());
+    // Later work is dropped, and the first call that waits has the error.
+    launch(kernel, 3, 4, 0, 0, &[address, 10]).unwrap();
+    assert_eq!(synchronize(), Err(700));
+    assert_eq!((launch(kernel, 3, 4, 0, 0, &[address, 10]), free(address)), (Err(700), Err(700)));
+    reset();
+}

@@ -1,0 +1,81 @@
+//! Devices that fail while they work.
+
+use gradus_tensor::{ErrorKind, Tensor};
+
+use crate::stand_in::{computes, fail, numbers, opened, with_variables};
+
+/// What a kernel that faults, or a device that is gone, does to what follows: each call is an error, and none ends the
+/// program.
+#[track_caller]
+fn is_lost_after(plan: &str, name: &str) {
+    let Some(device) = opened() else { return };
+    computes(&device);
+    let before = numbers(&device).expect("a working device");
+    fail(plan);
+    let e = (|| before.add(1.0)?.to_vec::<f32>())().expect_err("a device that fails");
+    assert!(matches!(e.kind(), ErrorKind::Backend) && e.to_string().contains(name), "{e}");
+    fail("");
+    for e in [before.add(1.0).err(), before.to_vec::<f32>().err(), Tensor::from_vec(vec![1f32], [1], &device).err()] {
+        let text = e.expect("the device stays lost").to_string();
+        assert!(text.contains("is lost") && text.contains("start the program again"), "{text}");
+    }
+}
+
+#[test]
+fn a_kernel_that_faults_loses_the_device() {
+    with_variables("device::a_kernel_that_faults_loses_the_device", &[], || {
+        is_lost_after("cuStreamSynchronize:1=700", "CUDA_ERROR_ILLEGAL_ADDRESS");
+    });
+}
+
+#[test]
+fn a_launch_on_a_device_that_is_gone_loses_it() {
+    with_variables("device::a_launch_on_a_device_that_is_gone_loses_it", &[], || {
+        is_lost_after("cuLaunchKernel:1=719", "CUDA_ERROR_LAUNCH_FAILED");
+    });
+}
+
+#[test]
+fn a_copy_that_fails_is_an_error_and_the_device_works_on() {
+    with_variables("device::a_copy_that_fails_is_an_error_and_the_device_works_on", &[], || {
+        let Some(device) = opened() else { return };
+        for call in ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuLaunchKernel", "cuStreamSynchronize"] {
+            fail(&format!("{call}:1=1"));
+            let e = (|| numbers(&device)?.add(1.0)?.to_vec::<f32>())().expect_err(call);
+            assert!(e.to_string().contains("CUDA_ERROR_INVALID_VALUE"), "{call}: {e}");
+            fail("");
+            computes(&device);
+        }
+    });
+}
+
+// SAFETY: the C library has these functions, with these types.
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn waitpid(process: i32, status: *mut i32, options: i32) -> i32;
+    fn _exit(status: i32) -> !;
+}
+
+#[cfg(unix)]
+#[test]
+fn a_fork_has_no_device() {
+    with_variables("device::a_fork_has_no_device", &[], || {
+        let Some(device) = opened() else { return };
+        computes(&device);
+        let before = numbers(&device).expect("a working device");
+        // SAFETY: the child only calls the device and ends; what other threads of the parent hold is not needed for that,
+        // since the test's process has no other thread that works.
+        let child = unsafe { fork() };
+        if child == 0 {
+            let e = before.add(1.0).err().map(|e| e.to_string()).unwrap_or_default();
+            let good = e.contains("fork") && e.contains("open the device after the fork");
+            // SAFETY: ends the child without running what belongs to the parent.
+            unsafe { _exit(if good { 0 } else { 1 }) }
+        }
+        let mut status = -1;
+        // SAFETY: writes to the number.
+        assert_eq!(unsafe { waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the child met no error, or another one");
+        computes(&device);
+    });
+}
