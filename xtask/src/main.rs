@@ -14,6 +14,7 @@
 #![allow(clippy::print_stdout)]
 
 mod ci;
+mod cuda;
 mod digits;
 mod dist;
 mod fuzz;
@@ -60,7 +61,8 @@ commands:
   files [--release] --format F --seed S --file K [--keep PATH]
                      one file, as a failure prints it
   deep [SEED [N]]    N rounds of random cases on the CPU (10,000 of seed 1), each failure with its reproducer, and a
-                     hundred times as many damaged files of each format, calls, and programs of fuzz-grad; then places
+                     hundred times as many damaged files of each format, calls, and programs of fuzz-grad; then all of
+                     cuda, and places
   wgpu [ROUNDS [SEED]]
                      the conformance suite on the WebGPU adapter, as it is, without 64-bit types, and with no more than every
                      adapter has; then N rounds of random cases (none) of a seed (1) on each
@@ -95,6 +97,11 @@ commands:
                      with Open MPI: models trained on 1, 2 and 4 ranks, whose bits are the same; N runs (24) in which one of 4
                      ranks dies, stops, leaves or makes another call; the speed of an all-reduce beside that of MPI. A last line
                      with the counts
+  cuda [--python PATH] [--require] [--all] [--bless]
+                     the CUDA backend without a GPU: its tests and the conformance suite over a driver that runs PTX
+                     with checks, and the registers and spills of its kernels on three GPUs beside a table, which --bless
+                     writes. NVRTC and ptxas come from PyPI; without them it says so and succeeds, unless they are required
+                     (also by GRADUS_REQUIRE_CUDA=1). With --all, nothing is left out
   gallery            makes docs/gallery.md and its pictures anew
   peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options
   bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %,
@@ -137,6 +144,7 @@ enum Task {
     Sources,
     Onnx(onnx::Options),
     Models(models::Options),
+    Cuda(cuda::Options),
     OpInfo(opinfo::Options),
     /// `peers` or `bench`, with its options.
     Speed(Vec<String>),
@@ -182,6 +190,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
         ["onnx", rest @ ..] => onnx::parse(rest).map(Task::Onnx),
         ["models", rest @ ..] => models::parse(rest).map(Task::Models),
+        ["cuda", rest @ ..] => cuda::parse(rest).map(Task::Cuda),
         ["opinfo", rest @ ..] => opinfo::parse(rest).map(Task::OpInfo),
         ["bench", "--wgpu"] => Ok(Task::BenchWgpu(None)),
         ["bench", "--wgpu", filter] if !filter.starts_with('-') => Ok(Task::BenchWgpu(Some(filter.to_string()))),
@@ -198,7 +207,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
     }
 }
 
-/// Runs the conformance suite's random rounds on the CPU, damaged files, random calls and random programs. Finally adds
+/// Runs the conformance suite's random rounds on the CPU, damaged files, random calls, random programs, and all of `cuda`. Finally adds
 /// operations to a copy of the tree.
 fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     let (many, seed_text, rounds) = (rounds.saturating_mul(100), seed.to_string(), rounds.to_string());
@@ -207,6 +216,7 @@ fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     fuzz::run(root, &fuzz::Which::Many { seed, programs: many })?;
     fuzz::run(root, &fuzz::Which::Captured { seed, programs: many / 5 })?;
     dist::run(root, 500)?;
+    cuda::deep(root)?;
     places::run(root)
 }
 
@@ -244,6 +254,7 @@ fn main() -> ExitCode {
         Task::Sources => sources::sources(&root()),
         Task::Onnx(options) => onnx::run(&root(), &options),
         Task::Models(options) => models::run(&root(), &options),
+        Task::Cuda(options) => cuda::run(&root(), &options),
         Task::OpInfo(options) => opinfo::run(&root(), &options),
         // The program has already printed what is wrong.
         Task::Speed(words) => match peers::run(&root(), &words) {

@@ -1,0 +1,205 @@
+//! `cargo xtask cuda`: the CUDA backend, without a GPU.
+//!
+//! `gradus-ptx` stands in for the driver and runs the kernels that NVRTC makes, with checks of bounds, races and memory that
+//! was never written. Every kernel that the tests make is also compiled for real GPUs by `ptxas`, and what it takes of them
+//! is compared with a table. NVRTC and ptxas come from PyPI.
+
+mod resources;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::wheels::Failure;
+
+/// The options of the command.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Options {
+    /// A Python interpreter with pip.
+    python: String,
+    /// Whether it is an error that NVRTC or ptxas cannot be had. `GRADUS_REQUIRE_CUDA=1` says so too.
+    require: bool,
+    /// Whether everything is tried, rather than what is quick.
+    all: bool,
+    /// Whether the table of resources is written rather than compared.
+    bless: bool,
+}
+
+/// Parses the arguments. The error says which one is invalid.
+pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
+    let require = std::env::var_os("GRADUS_REQUIRE_CUDA").is_some_and(|value| value == "1");
+    let mut options = Options { python: "python3".into(), require, all: false, bless: false };
+    let mut rest = arguments.iter();
+    while let Some(&word) = rest.next() {
+        match word {
+            "--python" => options.python = rest.next().ok_or("`--python` needs a value")?.to_string(),
+            "--require" => options.require = true,
+            "--all" => options.all = true,
+            "--bless" => options.bless = true,
+            _ => return Err(format!("`cuda` does not take `{word}`")),
+        }
+    }
+    Ok(options)
+}
+
+/// `cargo xtask deep`'s part: everything, where NVRTC can be had.
+pub(crate) fn deep(root: &Path) -> Result<(), String> {
+    run(root, &parse(&["--all"])?)
+}
+
+/// Runs everything. The last line has the counts.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
+    let start = Instant::now();
+    let folder = root.join("target/cuda");
+    let tools = match tools::find(&folder, &options.python) {
+        Ok(tools) => tools,
+        Err(Failure::Download(reason)) if !options.require => {
+            println!("cuda: skipped, because NVRTC or ptxas could not be downloaded: {reason}");
+            return Ok(());
+        }
+        Err(failure) => return Err(failure.into()),
+    };
+    let stage = Stage::new(root, &folder, &tools, options.all)?;
+    let tests = stage.tests(&["-p", "gradus-cuda", "--lib", "--test", "trouble"])?;
+    let conform = if options.all { &["--rounds", "1000"][..] } else { &["--brief"] };
+    let calls = stage.conform(conform)?;
+    let checked = resources::run(root, &stage.modules, &tools.ptxas, options.all, options.bless)?;
+    let (launches, instructions) = stage.counts()?;
+    println!(
+        "cuda: {tests} tests, {calls} calls of the conformance suite, {launches} launches, {:.1}e9 instructions of threads; {checked}; {:.0} s",
+        instructions as f64 / 1e9,
+        start.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+/// How programs are started over the stand-in for the driver.
+struct Stage<'a> {
+    root: &'a Path,
+    driver: PathBuf,
+    nvrtc: &'a Path,
+    /// The folder that receives the PTX of each kernel.
+    modules: PathBuf,
+    cache: PathBuf,
+    statistics: PathBuf,
+    all: bool,
+}
+
+impl Stage<'_> {
+    fn new<'a>(root: &'a Path, folder: &Path, tools: &'a tools::Tools, all: bool) -> Result<Stage<'a>, String> {
+        cargo(root, &["build", "-p", "gradus-ptx"])?;
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        let driver = target.join("debug/libgradus_ptx.so");
+        if !driver.is_file() {
+            return Err(format!("{}: the stand-in for the driver is not there after its build", driver.display()));
+        }
+        // What an earlier run left is not counted.
+        let (modules, statistics) = (folder.join("modules"), folder.join("statistics"));
+        for leftover in [&modules, &statistics] {
+            let removed =
+                if leftover.is_dir() { std::fs::remove_dir_all(leftover) } else { std::fs::remove_file(leftover) };
+            match removed {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(format!("{}: {error}", leftover.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(Stage { root, driver, nvrtc: &tools.nvrtc, modules, cache: folder.join("cache"), statistics, all })
+    }
+
+    /// A command of cargo with the stand-in as its driver.
+    fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = crate::workspace::cargo();
+        command
+            .args(arguments)
+            .current_dir(self.root)
+            .env("GRADUS_CUDA_DRIVER", &self.driver)
+            .env("GRADUS_NVRTC", self.nvrtc)
+            .env("GRADUS_CUDA_CACHE", &self.cache)
+            .env("GRADUS_CUDA_EXACT", "1")
+            .env("GRADUS_REQUIRE_CUDA", "1")
+            .env("GRADUS_PTX_DUMP", &self.modules)
+            .env("GRADUS_PTX_STATISTICS", &self.statistics);
+        if self.all {
+            command.env("GRADUS_CUDA_ALL", "1");
+        }
+        command
+    }
+
+    /// Runs tests, shows what they print, and returns how many passed. None at all is an error.
+    fn tests(&self, arguments: &[&str]) -> Result<usize, String> {
+        let words: Vec<&str> = std::iter::once("test").chain(arguments.iter().copied()).collect();
+        let shown = format!("cargo {}", words.join(" "));
+        println!("== {shown}");
+        let output = self.cargo(&words).stderr(Stdio::inherit()).output();
+        let output = output.map_err(|error| format!("cargo did not start: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        print!("{text}");
+        match (output.status.success(), passed(&text)) {
+            (true, 0) => Err(format!("`{shown}` runs no test")),
+            (true, count) => Ok(count),
+            (false, _) => Err(format!("`{shown}`: {}", output.status)),
+        }
+    }
+
+    /// Runs the conformance suite, and returns the number of its calls.
+    fn conform(&self, arguments: &[&str]) -> Result<u64, String> {
+        let start = ["run", "-p", "gradus-cuda", "--example", "conform", "--"];
+        let words: Vec<&str> = start.iter().chain(arguments).copied().collect();
+        let shown = format!("cargo {}", words.join(" "));
+        println!("== {shown}");
+        let output = self.cargo(&words).stderr(Stdio::inherit()).output();
+        let output = output.map_err(|error| format!("cargo did not start: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        print!("{text}");
+        let calls = text.lines().filter_map(|line| line.strip_prefix("0 of ")?.split(' ').next()?.parse().ok()).next();
+        match calls {
+            Some(calls) if output.status.success() => Ok(calls),
+            _ => Err(format!("`{shown}`: {}", output.status)),
+        }
+    }
+
+    /// The launches and the instructions of threads of all processes.
+    fn counts(&self) -> Result<(u64, u64), String> {
+        let text = std::fs::read_to_string(&self.statistics);
+        let text = text.map_err(|error| format!("{}: {error}", self.statistics.display()))?;
+        let lines = text.lines().map(|line| line.split(' ').filter_map(|word| word.parse().ok()).collect());
+        let sums = lines.fold((0, 0), |(launches, instructions), line: Vec<u64>| match line[..] {
+            [more_launches, more_instructions, _] => (launches + more_launches, instructions + more_instructions),
+            _ => (launches, instructions),
+        });
+        if sums.0 == 0 { Err("no kernel was launched".into()) } else { Ok(sums) }
+    }
+}
+
+/// The tests that passed, by the lines that sum up the programs.
+fn passed(text: &str) -> usize {
+    let lines = text.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
+    lines.filter_map(|line| line.split(' ').next()?.parse::<usize>().ok()).sum()
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    let what = format!("`cargo {}`", arguments.join(" "));
+    crate::workspace::done(crate::workspace::cargo().args(arguments).current_dir(root), &what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_says_what_is_tried() {
+        let options = parse(&["--all", "--python", "/p"]).unwrap();
+        assert_eq!((options.all, options.bless, options.python.as_str()), (true, false, "/p"));
+        assert!(parse(&["--python"]).is_err() && parse(&["fast"]).is_err());
+    }
+
+    #[test]
+    fn passed_tests_are_summed_over_programs() {
+        let text = "test a ... ok\ntest result: ok. 3 passed; 0 failed; 0 ignored\n\ntest result: ok. 0 passed; 0 failed\n\
+                    test result: FAILED. 7 passed; 1 failed\ntest result: ok. 40 passed; 0 failed\n";
+        assert_eq!(passed(text), 43);
+    }
+}
