@@ -34,8 +34,8 @@ struct Plan {
     /// The tile: queries and keys.
     queries: usize,
     keys: usize,
-    /// Whether tensor cores are used, and whether the elements of the heads of q, k and v lie in aligned groups.
-    mma: Option<[bool; 3]>,
+    /// Whether tensor cores are used, and whether the elements of the heads of q, k, v and g lie in aligned groups.
+    mma: Option<[bool; 4]>,
 }
 
 impl Plan {
@@ -51,15 +51,28 @@ impl Plan {
         let mut constants = vec![("D", self.d), ("DV", self.dv), ("BK", self.keys), ("MASK", mask), (pass, 1)];
         constants.push(("CAUSAL", flag(self.causal)));
         let functions = float_functions(self.dtype.compute());
-        if let Some([q, k, v]) = self.mma {
+        if let Some([q, k, v, g]) = self.mma {
             let bf16 = self.dtype == DType::BF16;
-            constants.extend([("BF16", flag(bf16)), ("TERMS", if bf16 { 3 } else { 2 })]);
-            constants.extend([("Q_GROUPS", flag(q)), ("K_GROUPS", flag(k)), ("V_GROUPS", flag(v))]);
-            return source(&types, &constants, &[&functions, include_str!("../mma.cu"), HEAD, include_str!("mma.cu")]);
+            // The gradient of scores has an error of this size already, from the result that was rounded.
+            let terms = if bf16 && pass == "FORWARD" { 3 } else { 2 };
+            constants.extend([("BF16", flag(bf16)), ("TERMS", terms), ("INNER", self.inner())]);
+            constants.extend([
+                ("Q_GROUPS", flag(q)),
+                ("K_GROUPS", flag(k)),
+                ("V_GROUPS", flag(v)),
+                ("G_GROUPS", flag(g)),
+            ]);
+            let file = if pass == "FORWARD" { include_str!("mma.cu") } else { include_str!("mma_backward.cu") };
+            return source(&types, &constants, &[&functions, include_str!("../mma.cu"), HEAD, file]);
         }
         constants.push(("BQ", self.queries));
         let file = if pass == "DELTA" { include_str!("delta.cu") } else { include_str!("simt.cu") };
         source(&types, &constants, &[&functions, HEAD, file])
+    }
+
+    /// The queries or keys of a tile on tensor cores that the gradient of the others goes through.
+    fn inner(&self) -> usize {
+        if self.d.max(self.dv) > 64 { 16 } else { 32 }
     }
 
     /// The bytes of shared memory of a kernel in registers: tiles of queries and of keys, with the number of elements of
@@ -205,7 +218,7 @@ pub(crate) fn attention(
         let of = |v: View<'_>| b.input(OP, "an operand", v).map(|o| grouped(&o));
         (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
         (plan.queries, plan.keys) = (64, if plan.d.max(plan.dv) > 128 { 16 } else { 64 });
-        plan.mma = Some([of(q)?, of(k)?, of(v)?]);
+        plan.mma = Some([of(q)?, of(k)?, of(v)?, false]);
         shared = ((plan.queries + plan.keys) * (plan.d + 8) + plan.keys * (plan.dv + 8)) * dtype.size();
     }
     if shared > b.device().most_shared as usize {
@@ -237,9 +250,18 @@ pub(crate) fn backward(
     const OP: &str = "attention_backward";
     let gradients = [g, dq.as_view(), dk.as_view(), dv.as_view()];
     let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, lse], mask, gradients)?;
-    let plan = in_registers(q.dtype, params, &s, mask);
+    let mut plan = in_registers(q.dtype, params, &s, mask);
     let row = plan.d + plan.dv + 2;
-    let shared = plan.bytes(row, row, 2 * plan.queries * (plan.keys + 1) + 2 * plan.queries);
+    let mut shared = plan.bytes(row, row, 2 * plan.queries * (plan.keys + 1) + 2 * plan.queries);
+    // Numbers of f16 do not reach as far down as the gradients of scores.
+    if q.dtype == DType::BF16 && s.d.max(s.dv) <= LARGEST / 2 && s.d.min(s.dv) > 0 && lse.layout.numel() > 0 && s.lk > 0
+    {
+        let of = |v: View<'_>| b.input(OP, "an operand", v).map(|o| grouped(&o));
+        (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
+        (plan.queries, plan.keys) = (64, 64);
+        plan.mma = Some([of(q)?, of(k)?, of(v)?, of(g)?]);
+        shared = (plan.queries + 2 * plan.inner()) * (plan.d + plan.dv + 16) * q.dtype.size();
+    }
     let empty = s.b * s.h * s.lq * s.lk * s.d * s.dv == 0;
     if empty || !fits(&s) || shared > b.device().most_shared as usize {
         return composite::attention::backward(b, params, q, k, v, mask, out, lse, g, dq, dk, dv);
@@ -251,7 +273,7 @@ pub(crate) fn backward(
     let (out, lse, g) = (b.input(OP, "out", out)?, b.input(OP, "lse", lse)?, b.input(OP, "g", g)?);
     let others = Others { out: Some(out), g: Some(g), ..Others::default() };
     let rows = (s.b * s.h * s.lq) as u64;
-    let of_rows = Plan { mask: None, causal: false, ..plan };
+    let of_rows = Plan { mask: None, causal: false, mma: None, ..plan };
     let blocks = (rows, rows.div_ceil(8), 256, 0);
     call.launch(b, &of_rows, ("DELTA", "attention_delta"), &[out, g, to], &others, blocks)?;
     let delta = Operand { used: crate::queue::Use { access: gradus_backend::late::Access::Read, ..to.used }, ..to };
@@ -283,8 +305,10 @@ mod tests {
         }
         check_text("attention_delta", &Plan { dtype: DType::BF16, ..plan }.source("DELTA"));
         for (dtype, d, keys, groups) in [(DType::F16, 64, 64, true), (DType::BF16, 256, 16, false)] {
-            let tensor = Plan { dtype, d, dv: d, queries: 64, keys, mma: Some([groups; 3]), ..plan };
+            let tensor = Plan { dtype, d, dv: d, queries: 64, keys, mma: Some([groups; 4]), ..plan };
             check_text("attention", &tensor.source("FORWARD"));
+            let small = Plan { d: 64, dv: 32, keys: 64, ..tensor };
+            check_text("attention_backward_kv", &small.source("BACKWARD"));
         }
     }
 }
