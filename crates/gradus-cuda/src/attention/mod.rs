@@ -207,14 +207,14 @@ pub(crate) fn attention(
     const OP: &str = "attention";
     let s = Sizes::new(b, OP, params, [q, k, v, out.as_view(), lse.as_view()], mask)?;
     let default = |out: &mut _, lse: &mut _| composite::attention::forward(b, params, q, k, v, mask, out, lse);
-    if lse.layout.numel() == 0 || s.lk == 0 || !fits(&s) {
+    if lse.layout.numel() * s.lk * s.d * s.dv == 0 || !fits(&s) {
         return default(out, lse);
     }
     let dtype = q.dtype;
     let mut plan = in_registers(dtype, params, &s, mask);
     let mut shared = plan.bytes(plan.d + 1, plan.d + plan.dv + 2, plan.queries * (plan.keys + 1));
     let half = matches!(dtype, DType::F16 | DType::BF16);
-    if half && s.d > 0 && s.dv > 0 {
+    if half {
         let of = |v: View<'_>| b.input(OP, "an operand", v).map(|o| grouped(&o));
         (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
         (plan.queries, plan.keys) = (64, if plan.d.max(plan.dv) > 128 { 16 } else { 64 });

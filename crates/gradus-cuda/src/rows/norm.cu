@@ -2,10 +2,20 @@
 // operands, which then follow the others.
 
 #define SHIFT_AT (4 + SCALE)
+#if SCALE
+#define SCALE_OPERAND const T* __restrict__ scale,
+#else
+#define SCALE_OPERAND
+#endif
+#if SHIFT
+#define SHIFT_OPERAND const T* __restrict__ shift,
+#else
+#define SHIFT_OPERAND
+#endif
 
 #if FORWARD
 // The operands are x, y, mean, rstd, scale, shift. The numbers are eps, and the factor and the limit of large rows.
-KERNEL normalize(const T* __restrict__ x, T* __restrict__ y, A* __restrict__ means, A* __restrict__ rstds, const T* __restrict__ scale, const T* __restrict__ shift, PARAMETERS) {
+KERNEL normalize(const T* __restrict__ x, T* __restrict__ y, A* __restrict__ means, A* __restrict__ rstds, SCALE_OPERAND SHIFT_OPERAND PARAMETERS) {
     FOR_EACH_LINE(l) {
         HELD(held);
         const A n = (A)p.n, eps = p.numbers[0], down = p.numbers[1], limit = p.numbers[2];
@@ -73,7 +83,7 @@ KERNEL normalize(const T* __restrict__ x, T* __restrict__ y, A* __restrict__ mea
 
 #if BACKWARD
 // The operands are x, g, dx, mean, rstd, scale.
-KERNEL normalize_backward(const T* __restrict__ x, const T* __restrict__ g, T* __restrict__ dx, const A* __restrict__ means, const A* __restrict__ rstds, const T* __restrict__ scale, PARAMETERS) {
+KERNEL normalize_backward(const T* __restrict__ x, const T* __restrict__ g, T* __restrict__ dx, const A* __restrict__ means, const A* __restrict__ rstds, SCALE_OPERAND PARAMETERS) {
     FOR_EACH_LINE(l) {
         HELD(hs);
         HELD(ns);
