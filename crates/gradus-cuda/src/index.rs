@@ -62,12 +62,12 @@ pub(crate) fn check_index<'b>(
             text.line("if (index == (i64)ignored) return;");
         }
         text.line("if ((u64)index >= (u64)size) bad_index(fault, id, index, size);");
-        text.finish("check_index", THREADS)
+        text.finish("gradus_check_index", THREADS)
     };
     b.queue().launch(&Launch {
         call: held.call(op),
         key: key(("check_index", dtype, rank, small, skips)),
-        entry: "check_index",
+        entry: "gradus_check_index",
         source: &source,
         uses: &[x.used],
         arguments: &arguments,
@@ -137,12 +137,12 @@ pub(crate) fn gather(b: &CudaBackend, x: View<'_>, axis: usize, index: View<'_>,
             position(0),
             position(2)
         ));
-        text.finish("gather", THREADS)
+        text.finish("gradus_gather", THREADS)
     };
     b.queue().launch(&Launch {
         call: held.call(OP),
         key: key(("gather", bits, index.dtype, rank, small, width)),
-        entry: "gather",
+        entry: "gradus_gather",
         source: &source,
         uses: &[from.used, at.used, to.used],
         arguments: &arguments,
@@ -277,8 +277,9 @@ fn collect(
         }
         text.line("y += mine * along.v[0];");
         let wide = compute(dtype);
-        // The accumulator starts with the old value, which is kept if no source matches.
-        text.line(format_args!("bool hit = false; {wide} acc = wide(y[0]);"));
+        // A sum starts with the old value, which is kept if no source matches.
+        let old = if op == ScatterOp::Add { "wide(y[0])" } else { "0" };
+        text.line(format_args!("bool hit = false; {wide} acc = {old};"));
         let from = if sorted { "order[j * along.v[3]]" } else { "j" };
         let value = format!("wide(s[{from} * along.v[2]])");
         let land = match op {
@@ -299,13 +300,13 @@ fn collect(
             ));
         }
         text.line(format_args!("if (hit) y[0] = {};", stored("acc", dtype.compute(), dtype)));
-        text.finish("scatter", THREADS)
+        text.finish("gradus_scatter", THREADS)
     };
     let uses: Vec<Use<'_>> = operands.iter().map(|o| o.used).collect();
     b.queue().launch(&Launch {
         call: held.call(name),
         key: key(("scatter", op == ScatterOp::Set, dtype, index.dtype, rank, sorted)),
-        entry: "scatter",
+        entry: "gradus_scatter",
         source: &source,
         uses: &uses,
         arguments: &arguments,

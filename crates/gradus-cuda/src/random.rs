@@ -58,7 +58,7 @@ pub(crate) fn random(b: &CudaBackend, dist: Distribution, seed: u64, offset: u64
     b.queue().launch(&Launch {
         call: OP.into(),
         key: key(("random", kind, dtype, words, rank)),
-        entry: OP,
+        entry: "gradus_random",
         source: &|| source(kind, dtype, words, rank),
         uses: &[to.used],
         arguments: &arguments,
@@ -111,7 +111,7 @@ fn source(kind: Kind, dtype: DType, words: u64, rank: usize) -> String {
         }
     };
     text.line(format_args!("y[{}] = {value};", code::position(false, "c", rank, "axes", 0)));
-    text.finish(OP, THREADS)
+    text.finish("gradus_random", THREADS)
 }
 
 /// A number in f64 as an element of a float dtype, rounded once.

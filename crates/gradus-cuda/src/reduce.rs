@@ -160,11 +160,12 @@ fn launch(b: &CudaBackend, name: &str, op: Op, x: View<'_>, axes: Axes, out: &Vi
         arguments.longs(&code::axes_longs(&reduced));
     }
     let threads = n_out as u64 * parts as u64 * u64::from(lanes.count);
+    let entry = code::name_in_c(name);
     b.queue().launch(&Launch {
         call: name.into(),
         key: key(("reduce", &plan)),
-        entry: name,
-        source: &|| plan.source(name),
+        entry: &entry,
+        source: &|| plan.source(&entry),
         uses: &[from.used, to.used],
         arguments: &arguments,
         grid: crate::map::blocks(name, threads)?,

@@ -59,11 +59,12 @@ pub(crate) fn scan(b: &CudaBackend, op: ScanOp, x: View<'_>, axis: usize, out: &
         arguments.longs(&code::axes_longs(&lines));
     }
     let threads = if tiles { count as u64 * u64::from(THREADS) } else { count as u64 };
+    let entry = code::name_in_c(name);
     b.queue().launch(&Launch {
         call: name.into(),
         key: key(("scan", &plan)),
-        entry: name,
-        source: &|| plan.source(name),
+        entry: &entry,
+        source: &|| plan.source(&entry),
         uses: &[from.used, to.used],
         arguments: &arguments,
         grid: blocks(name, threads)?,

@@ -66,7 +66,7 @@ pub(crate) fn sorted(
             b.queue().launch(&Launch {
                 call: op.into(),
                 key: key(("sort_merge", keys, places)),
-                entry: "sort_merge",
+                entry: "gradus_sort_merge",
                 source: &|| merge(keys, places),
                 uses: &all.map(|o| o.used),
                 arguments: &arguments,
@@ -112,12 +112,12 @@ pub(crate) fn sorted(
             position(0)
         ));
         text.line(format_args!("indices[{} + mine * along.v[2]] = place;", position(2)));
-        text.finish("sort_write", THREADS)
+        text.finish("gradus_sort_write", THREADS)
     };
     b.queue().launch(&Launch {
         call: op.into(),
         key: key(("sort_write", bits, places, rank)),
-        entry: "sort_write",
+        entry: "gradus_sort_write",
         source: &source,
         uses: &[at.used, order.used, v.used, i.used],
         arguments: &arguments,
@@ -173,12 +173,12 @@ fn sort_blocks(
         text.line("const auto other = sort_key(wide(x[j * step]));");
         text.line("if (other < own || (other == own && j < mine)) ++place; }");
         text.line("keys[line * n + place] = own; places[line * n + place] = mine;");
-        text.finish("sort_blocks", THREADS)
+        text.finish("gradus_sort_blocks", THREADS)
     };
     b.queue().launch(&Launch {
         call: op.into(),
         key: key(("sort_blocks", dtype, descending, rank, place_type)),
-        entry: "sort_blocks",
+        entry: "gradus_sort_blocks",
         source: &source,
         uses: &[at.used, k.used, i.used],
         arguments: &arguments,
@@ -206,7 +206,7 @@ fn merge(keys: DType, places: DType) -> String {
     text.line("if (other < own || (!first && other == own)) lo = m + 1; else hi = m; }");
     text.line("const u64 place = line + (first ? mine : left + (mine - middle)) + (lo - begin);");
     text.line("k2[place] = own; p2[place] = p[id];");
-    text.finish("sort_merge", THREADS)
+    text.finish("gradus_sort_merge", THREADS)
 }
 
 /// The function `sort_key`, which converts an element to an unsigned integer. The integers have the order of the

@@ -75,12 +75,12 @@ pub(crate) fn unfold(b: &CudaBackend, window: &Window, x: View<'_>, pad: Scalar,
         let outside = stored("pad", dtype.compute(), dtype);
         let to = code::position(false, "c", all, "axes", 0);
         text.line(format_args!("if (inside) y[{to}] = x[at]; else y[{to}] = {outside};"));
-        text.finish(OP, THREADS)
+        text.finish("gradus_unfold", THREADS)
     };
     b.queue().launch(&Launch {
         call: OP.into(),
         key: key((OP, dtype, rank)),
-        entry: OP,
+        entry: "gradus_unfold",
         source: &source,
         uses: &[from.used, to.used],
         arguments: &arguments,
@@ -140,12 +140,12 @@ pub(crate) fn fold(b: &CudaBackend, window: &Window, x: View<'_>, out: &mut View
         (0..rank).for_each(|_| text.line("}"));
         let to = code::position(false, "c", all, "axes", 0);
         text.line(format_args!("y[{to}] = {};", stored("acc", dtype.compute(), dtype)));
-        text.finish(OP, THREADS)
+        text.finish("gradus_fold", THREADS)
     };
     b.queue().launch(&Launch {
         call: OP.into(),
         key: key((OP, dtype, rank)),
-        entry: OP,
+        entry: "gradus_fold",
         source: &source,
         uses: &[from.used, to.used],
         arguments: &arguments,

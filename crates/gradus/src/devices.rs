@@ -30,7 +30,15 @@ pub trait DeviceExt: Sized {
     #[track_caller]
     fn wgpu_all() -> Result<Vec<Self>>;
 
-    /// The device with this name, as [`devices`] lists it: `cpu` or, for example, `wgpu:0`. `wgpu` without a number
+    /// The NVIDIA GPU with this number, counting from 0 in the driver's order. Every call returns the same device.
+    ///
+    /// Returns an error if this build lacks the feature `cuda`, if the machine has no such GPU, or if a library is missing:
+    /// the driver's, or NVRTC. The error names it and says how to get it.
+    #[track_caller]
+    fn cuda(index: usize) -> Result<Self>;
+
+    /// The device with this name, as [`devices`] lists it: `cpu` or, for example, `wgpu:0` or `cuda:0`. `cuda` without a
+    /// number means the first GPU. `wgpu` without a number
     /// means the adapter that the environment variable `GRADUS_WGPU_ADAPTER` selects, by number or by part of its name.
     /// If the variable is not set, it means the first adapter. `GRADUS_WGPU_PROFILE` limits the features of the
     /// adapters that are used: `full` is the default, `no64` excludes 64-bit types, as on a Mac, and `core` includes
@@ -52,11 +60,16 @@ impl DeviceExt for Device {
         wgpu::all()
     }
 
+    fn cuda(index: usize) -> Result<Device> {
+        cuda::open(index)
+    }
+
     fn open(name: &str) -> Result<Device> {
         let unknown = || {
             let mut kinds = Vec::new();
             kinds.extend(cfg!(feature = "cpu").then_some("cpu"));
             kinds.extend(cfg!(feature = "wgpu").then_some("wgpu or wgpu:NUMBER"));
+            kinds.extend(cfg!(feature = "cuda").then_some("cuda or cuda:NUMBER"));
             let known = if kinds.is_empty() {
                 "this build has no backend".into()
             } else {
@@ -67,6 +80,8 @@ impl DeviceExt for Device {
         match name.split_once(':') {
             None if name == "cpu" => cpu(),
             None if name == "wgpu" => wgpu::open(wgpu::chosen()?),
+            None if name == "cuda" => cuda::open(0),
+            Some(("cuda", number)) => cuda::open(number.parse().map_err(|_| unknown()).here()?),
             Some(("wgpu", number)) => wgpu::open(number.parse().map_err(|_| unknown()).here()?),
             _ => Err(unknown().here()),
         }
@@ -80,6 +95,7 @@ pub fn devices() -> Vec<(String, Result<Device>)> {
         all.push(("cpu".to_owned(), cpu()));
     }
     all.extend(wgpu::each());
+    all.extend(cuda::each());
     all
 }
 
@@ -167,5 +183,48 @@ mod wgpu {
     #[track_caller]
     pub(super) fn chosen() -> Result<usize> {
         absent()
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use gradus_cuda::CudaBackend;
+    use gradus_tensor::{Device, Result};
+
+    #[track_caller]
+    pub(super) fn open(index: usize) -> Result<Device> {
+        static OPENED: Mutex<BTreeMap<usize, Device>> = Mutex::new(BTreeMap::new());
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = opened.get(&index) {
+            return Ok(device.clone());
+        }
+        let device = Device::from_backend(Arc::new(CudaBackend::open(index)?));
+        opened.insert(index, device.clone());
+        Ok(device)
+    }
+
+    /// The GPUs of this machine; none without a driver.
+    pub(super) fn each() -> Vec<(String, Result<Device>)> {
+        let count = gradus_cuda::devices().map_or(0, |all| all.len());
+        // At most as many as the machine has GPUs.
+        (0..count).map(|index| (format!("cuda:{index}"), open(index))).collect()
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+mod cuda {
+    use gradus_tensor::{Device, Error, ErrorKind, Result};
+
+    #[track_caller]
+    pub(super) fn open(_: usize) -> Result<Device> {
+        Err(Error::new(ErrorKind::Unsupported, "device", "this build has no CUDA backend")
+            .help("turn on the feature `cuda` of the crate `gradus`"))
+    }
+
+    pub(super) fn each() -> Vec<(String, Result<Device>)> {
+        Vec::new()
     }
 }

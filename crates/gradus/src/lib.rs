@@ -39,9 +39,9 @@
 //! [`data`] (datasets, loaders, tables, tokenisers, files of NumPy and PyTorch), [`graph`] (captured steps), [`image`]
 //! (filters, PNG and JPEG files), [`train`] (a trainer, checkpoints, metrics), [`models`] (well-known networks), [`tasks`]
 //! (training without code, and models that are saved with all they need), [`backend`] (the contract that backends
-//! implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time) and, with the features `wgpu` and `onnx`,
-//! `wgpu` (GPUs through WebGPU) and `onnx` (ONNX models). The feature `parquet` adds Parquet and Arrow files to
-//! [`data::Table`]. The [`prelude`] exports what most programs use.
+//! implement), `cpu` (the CPU backend), `plugin` (backends loaded at run time) and, with the features `cuda`, `wgpu` and
+//! `onnx`, `cuda` (NVIDIA's GPUs), `wgpu` (GPUs through WebGPU) and `onnx` (ONNX models). The feature `parquet` adds
+//! Parquet and Arrow files to [`data::Table`]. The [`prelude`] exports what most programs use.
 //!
 //! [The book](https://github.com/gradus-rs/gradus/blob/main/docs/book/src/SUMMARY.md) teaches Gradus step by step: a first
 //! network, your data, layers and operations, gradients, devices, training, saving, and a gallery of errors. It has a
@@ -65,6 +65,8 @@ pub use devices::{DeviceExt, devices};
 pub use gradus_backend as backend;
 #[cfg(feature = "cpu")]
 pub use gradus_cpu as cpu;
+#[cfg(feature = "cuda")]
+pub use gradus_cuda as cuda;
 pub use gradus_data as data;
 #[cfg(feature = "dist")]
 pub use gradus_dist as dist;

@@ -96,9 +96,10 @@ pub(crate) fn whole(kernels: &str) -> String {
     format!("{PRELUDE}{}{kernels}", library::used_by(kernels))
 }
 
-/// The name of an operation as part of a name in C.
+/// The name of the kernel of an operation. CUDA C has functions called `exp` and `max` already.
 pub(crate) fn name_in_c(op: &str) -> String {
-    op.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+    let plain = op.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
+    "gradus_".chars().chain(plain).collect()
 }
 
 /// Whether positions along these axes, and their numbers, fit 32 bits.
