@@ -181,126 +181,198 @@ impl DataParallel {
         batch: usize,
         mut loss: impl FnMut(Range<usize>) -> Result<Tensor>,
     ) -> Result<(Tensor, Gradients)> {
-        if batch == 0 {
-            return Err(Error::argument("data_parallel", "a batch of 0 rows has no gradient"));
-        }
-        let parameters: Vec<Parameter> = model.parameters().into_iter().filter(|p| !p.is_frozen()).collect();
-        let extras = Extras::of(model)?;
         let line = Location::caller();
         let step = || {
-            let mut tree = Tree::default();
-            for shard in self.shards() {
-                let rows = self.rows(batch, shard);
-                let weight = rows.len() as f64 / batch as f64;
-                let mut gradients = Gradients::default();
-                let mut value = None;
-                if !rows.is_empty() {
-                    extras.begin(shard as u64)?;
-                    let scaled = loss(rows)?.mul(weight)?;
-                    gradients = scaled.backward()?;
-                    value = Some(scaled.detach());
-                }
-                tree.push(flat(&parameters, &gradients, &extras, weight, value)?)?;
-            }
-            let mut flats = tree.all()?;
-            for (_, flat) in &flats {
+            let mut sums = self.sums(model, batch, 1, &mut loss)?;
+            for (_, flat) in sums.heads.iter().chain(&sums.gradients) {
                 self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), flat, line)?;
             }
-            self.spread(&parameters, &extras, &mut flats, line)
+            let (value, there) = sums.take_heads(&*self.comm, line)?;
+            let mut gradients = Gradients::default();
+            let mut reader = Reader::new(&sums.gradients);
+            for (parameter, there) in sums.parameters.iter().zip(there) {
+                let gradient = reader.take(parameter.dtype(), parameter.dtype(), parameter.shape())?;
+                if there {
+                    gradients.insert(parameter.tensor(), gradient)?;
+                }
+            }
+            Ok((value, gradients))
         };
         all_or_nothing(step).here()
     }
 
-    /// Takes the sums apart.
-    fn spread(
+    /// What the shards of this rank give, added. Vectors of gradients are padded to a multiple of `multiple`.
+    pub(crate) fn sums(
         &self,
-        parameters: &[Parameter],
-        extras: &Extras,
-        flats: &mut [(DType, Tensor)],
-        line: Line,
-    ) -> Result<(Tensor, Gradients)> {
-        let mut at: Vec<usize> = vec![0; flats.len()];
-        let mut take = |dtype: DType, shape: &[usize]| -> Result<Tensor> {
-            let i = flats.iter().position(|(d, _)| *d == wide(dtype)).unwrap_or(0);
-            let n = shape.iter().product();
-            let piece = flats[i].1.narrow(0, at[i], n)?.reshape(shape)?;
-            at[i] += n;
-            piece.to_dtype(dtype)
-        };
-        let mut gradients = Gradients::default();
-        let loss = take(DType::F32, &[])?;
-        let there = take(DType::F32, &[parameters.len()])?.to_vec::<f32>()?;
-        for (parameter, there) in parameters.iter().zip(there) {
-            let gradient = take(parameter.dtype(), parameter.shape())?;
-            if there > 0.0 {
-                gradients.insert(parameter.tensor(), gradient)?;
+        model: &(impl Module + ?Sized),
+        batch: usize,
+        multiple: usize,
+        loss: &mut dyn FnMut(Range<usize>) -> Result<Tensor>,
+    ) -> Result<Sums> {
+        if batch == 0 {
+            return Err(Error::argument("data_parallel", "a batch of 0 rows has no gradient"));
+        }
+        let parameters = trained(model);
+        let extras = Extras::of(model)?;
+        let mut tree = Tree::default();
+        let mut heads = 0;
+        for shard in self.shards() {
+            let rows = self.rows(batch, shard);
+            let weight = rows.len() as f64 / batch as f64;
+            let mut gradients = Gradients::default();
+            let mut value = None;
+            if !rows.is_empty() {
+                extras.begin(shard as u64)?;
+                let scaled = loss(rows)?.mul(weight)?;
+                gradients = scaled.backward()?;
+                value = Some(scaled.detach());
             }
+            let flats = no_grad(|| {
+                let mut flats = head(&parameters, &gradients, &extras, weight, value)?;
+                heads = flats.len();
+                flats.extend(joined_gradients(&parameters, &gradients, multiple)?);
+                Ok(flats)
+            });
+            tree.push(flats?)?;
         }
-        for (buffer, before) in &extras.floats {
-            buffer.set(&take(before.dtype(), before.shape())?)?;
-        }
-        for (buffer, _) in &extras.integers {
-            buffer.set(&self.comm.run(Collective::AllReduce(Reduce::Max), &buffer.tensor(), line)?)?;
-        }
-        extras.advance();
-        Ok((loss, gradients))
+        let mut heads_and_gradients = tree.all()?;
+        let gradients = heads_and_gradients.split_off(heads);
+        Ok(Sums { parameters, extras, heads: heads_and_gradients, gradients })
     }
 }
 
-/// The dtype in which tensors of this dtype are added.
-fn wide(dtype: DType) -> DType {
-    dtype.compute()
+/// The parameters of a model that are trained.
+pub(crate) fn trained(model: &(impl Module + ?Sized)) -> Vec<Parameter> {
+    model.parameters().into_iter().filter(|p| !p.is_frozen()).collect()
 }
 
-/// What one shard gives, in one vector for each dtype: the loss, whether each parameter has a gradient, the gradients,
-/// and the running statistics. All shards have the same vectors.
-fn flat(
+/// Vectors, each with a dtype that tells them apart.
+type Flats = Vec<(DType, Tensor)>;
+
+/// The sums of some shards.
+pub(crate) struct Sums {
+    pub(crate) parameters: Vec<Parameter>,
+    extras: Extras,
+    /// The loss, the number of shards in which each parameter has a gradient, and the running statistics, by the dtype
+    /// in which they are added.
+    pub(crate) heads: Flats,
+    /// The gradients, by the dtype of their parameters.
+    pub(crate) gradients: Flats,
+}
+
+impl Sums {
+    /// Sets the running statistics and the random states from the sums of all ranks. Returns the loss, and whether each
+    /// parameter has a gradient.
+    pub(crate) fn take_heads(&mut self, comm: &dyn Communicator, line: Line) -> Result<(Tensor, Vec<bool>)> {
+        let mut reader = Reader::new(&self.heads);
+        let loss = reader.take(DType::F32, DType::F32, &[])?;
+        let there = reader.take(DType::F32, DType::F32, &[self.parameters.len()])?.to_vec::<f32>()?;
+        for (buffer, before) in &self.extras.floats {
+            buffer.set(&reader.take(before.dtype().compute(), before.dtype(), before.shape())?)?;
+        }
+        for (buffer, _) in &self.extras.integers {
+            buffer.set(&comm.run(Collective::AllReduce(Reduce::Max), &buffer.tensor(), line)?)?;
+        }
+        self.extras.advance();
+        Ok((loss, there.iter().map(|&shards| shards > 0.0).collect()))
+    }
+}
+
+/// Takes vectors apart, in the order in which they were joined.
+pub(crate) struct Reader<'a> {
+    flats: Vec<(DType, &'a Tensor, usize)>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(flats: &'a Flats) -> Self {
+        Reader { flats: flats.iter().map(|(key, flat)| (*key, flat, 0)).collect() }
+    }
+
+    /// The next elements of the vector `key`, as a tensor of this dtype and shape.
+    pub(crate) fn take(&mut self, key: DType, dtype: DType, shape: &[usize]) -> Result<Tensor> {
+        let Some((_, flat, at)) = self.flats.iter_mut().find(|(other, _, _)| *other == key) else {
+            return Err(Error::argument("data_parallel", format!("there is no vector of {key}")));
+        };
+        let n = shape.iter().product();
+        let piece = flat.narrow(0, *at, n)?.reshape(shape)?;
+        *at += n;
+        piece.to_dtype(dtype)
+    }
+}
+
+/// Joins pieces with the same key.
+pub(crate) fn joined(pieces: &[(DType, Tensor)]) -> Result<Flats> {
+    let mut keys: Vec<DType> = pieces.iter().map(|(key, _)| *key).collect();
+    keys.sort();
+    keys.dedup();
+    let of = |key| pieces.iter().filter(move |(other, _)| *other == key).map(|(_, piece)| piece);
+    keys.into_iter().map(|key| Ok((key, Tensor::cat(&of(key).collect::<Vec<_>>(), 0)?))).collect()
+}
+
+/// The loss of one shard, whether each parameter has a gradient, and the running statistics.
+fn head(
     parameters: &[Parameter],
     gradients: &Gradients,
     extras: &Extras,
     weight: f64,
     loss: Option<Tensor>,
-) -> Result<Vec<(DType, Tensor)>> {
-    no_grad(|| {
-        let Some(device) = parameters.first().map(|p| p.device().clone()) else {
-            return Err(Error::argument("data_parallel", "the model has no parameter that is trained"));
-        };
-        let there: Vec<f32> =
-            parameters.iter().map(|p| f32::from(u8::from(gradients.get(p.tensor()).is_some()))).collect();
-        let loss = match loss {
-            Some(loss) => loss.to_dtype(DType::F32)?,
-            None => Tensor::scalar(0.0f32, &device)?,
-        };
-        let mut pieces: Vec<Tensor> = vec![loss.reshape([1])?, Tensor::from_vec(there, [parameters.len()], &device)?];
-        for parameter in parameters {
-            pieces.push(match gradients.get(parameter.tensor()) {
-                Some(gradient) => gradient.detach().to_dtype(wide(parameter.dtype()))?.reshape([parameter.numel()])?,
-                None => Tensor::zeros([parameter.numel()], wide(parameter.dtype()), &device)?,
-            });
-        }
-        for (buffer, _) in &extras.floats {
-            let now = buffer.tensor();
-            let now = now.to_dtype(wide(now.dtype()))?.reshape([now.numel()])?;
-            pieces.push(if weight == 0.0 { now.zeros_like()? } else { now.mul(weight)? });
-        }
-        let mut dtypes: Vec<DType> = pieces.iter().map(Tensor::dtype).collect();
-        dtypes.sort();
-        dtypes.dedup();
-        let joined = |dtype| {
-            let of: Vec<&Tensor> = pieces.iter().filter(|piece| piece.dtype() == dtype).collect();
-            Ok((dtype, Tensor::cat(&of, 0)?))
-        };
-        dtypes.into_iter().map(joined).collect()
-    })
+) -> Result<Flats> {
+    let Some(device) = parameters.first().map(|p| p.device().clone()) else {
+        return Err(Error::argument("data_parallel", "the model has no parameter that is trained"));
+    };
+    let there: Vec<f32> = parameters.iter().map(|p| f32::from(u8::from(gradients.get(p.tensor()).is_some()))).collect();
+    let loss = match loss {
+        Some(loss) => loss.to_dtype(DType::F32)?,
+        None => Tensor::scalar(0.0f32, &device)?,
+    };
+    let there = Tensor::from_vec(there, [parameters.len()], &device)?;
+    let mut pieces = vec![(DType::F32, loss.reshape([1])?), (DType::F32, there)];
+    for (buffer, _) in &extras.floats {
+        let now = buffer.tensor();
+        let dtype = now.dtype().compute();
+        let now = now.to_dtype(dtype)?.reshape([now.numel()])?;
+        pieces.push((dtype, if weight == 0.0 { now.zeros_like()? } else { now.mul(weight)? }));
+    }
+    joined(&pieces)
+}
+
+/// The gradients of one shard, in at least f32, with zeros where there is none.
+fn joined_gradients(parameters: &[Parameter], gradients: &Gradients, multiple: usize) -> Result<Flats> {
+    let mut pieces = vec![];
+    for parameter in parameters {
+        let (dtype, n) = (parameter.dtype().compute(), parameter.numel());
+        pieces.push((
+            parameter.dtype(),
+            match gradients.get(parameter.tensor()) {
+                Some(gradient) => gradient.detach().to_dtype(dtype)?.reshape([n])?,
+                None => Tensor::zeros([n], dtype, parameter.device())?,
+            },
+        ));
+    }
+    pad(&mut pieces, multiple)?;
+    joined(&pieces)
+}
+
+/// Adds zeros, so that the elements of each key are a multiple of `multiple`.
+pub(crate) fn pad(pieces: &mut Vec<(DType, Tensor)>, multiple: usize) -> Result<()> {
+    let mut counts = std::collections::BTreeMap::new();
+    for (key, piece) in pieces.iter() {
+        let (n, _, _) = counts.entry(*key).or_insert((0, piece.dtype(), piece.device().clone()));
+        *n += piece.numel();
+    }
+    for (key, (n, dtype, device)) in counts {
+        pieces.push((key, Tensor::zeros([usize::next_multiple_of(n, multiple) - n], dtype, &device)?));
+    }
+    Ok(())
 }
 
 /// Sums of the shards so far, each with the number of shards in it, a power of two; larger ones first.
 #[derive(Default)]
-struct Tree(Vec<(usize, Vec<(DType, Tensor)>)>);
+struct Tree(Vec<(usize, Flats)>);
 
 impl Tree {
     /// Adds the next shard. Sums of as many shards are added at once, the earlier one first.
-    fn push(&mut self, flats: Vec<(DType, Tensor)>) -> Result<()> {
+    fn push(&mut self, flats: Flats) -> Result<()> {
         let (mut count, mut flats) = (1, flats);
         while let Some((_, left)) = self.0.pop_if(|(other, _)| *other == count) {
             no_grad(|| left.iter().zip(&flats).try_for_each(|((_, into), (_, other))| into.add_(other)))?;
@@ -311,7 +383,7 @@ impl Tree {
     }
 
     /// The sum of all, a power of two of shards.
-    fn all(mut self) -> Result<Vec<(DType, Tensor)>> {
+    fn all(mut self) -> Result<Flats> {
         self.0.pop().map(|(_, flats)| flats).ok_or_else(|| Error::argument("data_parallel", "no shards"))
     }
 }

@@ -20,7 +20,9 @@ mod handle;
 #[cfg(all(feature = "mpi", unix))]
 pub mod mpi;
 mod on_device;
+mod parallel_linear;
 mod reduce;
+mod sharded_optimizer;
 mod threads;
 
 pub use call::{Call, Collective};
@@ -28,5 +30,7 @@ pub use communicator::Communicator;
 pub use data_parallel::DataParallel;
 pub use group::Options;
 pub use handle::Handle;
+pub use parallel_linear::{ColumnLinear, RowLinear};
 pub use reduce::Reduce;
+pub use sharded_optimizer::ShardedOptimizer;
 pub use threads::threads;

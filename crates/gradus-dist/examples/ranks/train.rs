@@ -91,8 +91,14 @@ fn train<M: Module + Forward>(
     parallel.synchronize(&model)?;
     let mut first = 0;
     if let Some(folder) = resume {
-        let newest = Checkpoints::open(folder.join("checkpoints"))?.newest(device)?;
-        newest.ok_or_else(|| Error::argument("ranks", "no checkpoint"))?.restore(&mut model, &mut optimizer)?;
+        // The folder is open for one rank at a time.
+        for rank in 0..comm.size() {
+            if rank == comm.rank() {
+                let newest = Checkpoints::open(folder.join("checkpoints"))?.newest(device)?;
+                newest.ok_or_else(|| Error::argument("ranks", "no checkpoint"))?.restore(&mut model, &mut optimizer)?;
+            }
+            comm.barrier(device)?;
+        }
         first = steps / 2;
     }
     let (mut text, mut last) = (String::new(), f64::NAN);
