@@ -82,6 +82,16 @@ fn a_trained_model_leaves_as_onnx() {
     let wanted = no_grad(|| trained.network().forward(&tokens)).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(logits, wanted);
 
+    // Too few tokens for two lengths above 1: the length is fixed.
+    for context in ["1", "2"] {
+        let train = "train text a.txt --epochs 1 --layers 1 --heads 2 --width 16 --out short --context";
+        succeed(&mut command(&format!("{train} {context}")));
+        succeed(&mut command("onnx export short --out short.onnx"));
+        let printed = succeed(&mut command("onnx inspect short.onnx"));
+        assert!(printed.contains(&format!("[batch, {context}]")), "{printed}");
+        std::fs::remove_dir_all(folder.path().join("short")).unwrap();
+    }
+
     let failed = command("onnx export run --out text.onnx --opset 12").output().unwrap();
     assert_eq!(failed.status.code(), Some(2), "{}", text(&failed).1);
 }

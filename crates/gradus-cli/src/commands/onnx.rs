@@ -4,7 +4,7 @@
 use gradus::data::npy;
 use gradus::onnx::{OnnxExportOptions, OnnxModel, export_onnx};
 use gradus::tasks::{self, Model};
-use gradus::{DType, Error, Result, Tensor, no_grad};
+use gradus::{DType, Error, Generator, Result, Tensor, no_grad};
 
 use crate::args::{OnnxCommand, OnnxExportArgs, OnnxRunArgs};
 use crate::output::say;
@@ -33,7 +33,10 @@ fn export(args: &OnnxExportArgs) -> Result<()> {
     let model = tasks::load(&file, &device)?;
     let options = OnnxExportOptions::new().opset(args.opset).replace(true).outputs(&["logits"]);
     let options = options.metadata("gradus.task", model.task());
-    let pictures = |input: [usize; 3]| Tensor::zeros([&[1], &input[..]].concat(), DType::F32, &device);
+    // An input of zeros would hide differences in the check of the export.
+    let mut generator = Generator::new(0);
+    let mut pictures =
+        |input: [usize; 3]| Tensor::randn([&[2], &input[..]].concat(), DType::F32, &device, &mut generator);
     let of_pictures = |options: OnnxExportOptions| options.dynamic("batch", &[("images", 0)]);
     let found = match &model {
         Model::Digits(digits) => {
@@ -49,9 +52,14 @@ fn export(args: &OnnxExportArgs) -> Result<()> {
         }
         Model::Text(text) => {
             let context = text.spec().sizes.context;
-            let example = Tensor::zeros([1, (context / 2).max(2)], DType::I64, &device)?;
+            let tokens = text.spec().tokenizer.tokenizer()?.vocabulary_size() as i64;
             let options = options.dynamic("batch", &[("tokens", 0)]);
-            let options = options.dynamic_to("length", &[("tokens", 1)], context);
+            // Two lengths above 1 are needed to tell how the model depends on it.
+            let (length, options) = match context {
+                ..=2 => (context, options),
+                _ => (context - 1, options.dynamic_to("length", &[("tokens", 1)], context)),
+            };
+            let example = Tensor::randint(0, tokens, [2, length], DType::I64, &device, &mut generator)?;
             export_onnx(&args.out, text.network(), ("tokens", &example), &options)?
         }
         other => return Err(super::unsupported(&file, other)),
