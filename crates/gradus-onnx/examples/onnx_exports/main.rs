@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
+mod table;
 mod zoo;
 
 use std::path::{Path, PathBuf};
@@ -125,6 +126,7 @@ fn main() -> Result<()> {
     zoo::images(&mut zoo)?;
     zoo::texts(&mut zoo)?;
     zoo::others(&mut zoo)?;
+    table::elementwise(&mut zoo)?;
     match zoo.failed {
         0 => Ok(()),
         n => Err(Error::argument("onnx_exports", format!("{n} models were not exported"))),

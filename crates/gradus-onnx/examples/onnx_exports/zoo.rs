@@ -5,9 +5,10 @@ use gradus_models::{
     MobileNetV2, MobileNetV2Config, MobileNetV3, MobileNetV3Config, ResNet, ResNetConfig, T5, T5Config, UNet,
     UNetConfig, ViT, ViTConfig,
 };
-use gradus_nn::{Forward, Gru, Linear, Lstm, Module, Nonlinearity, RecurrentConfig, Rnn};
+use gradus_nn::{Forward, Gru, Linear, Lstm, Module, Nonlinearity, RecurrentConfig, Relu, Rnn};
 use gradus_onnx::OnnxExportOptions;
-use gradus_tensor::{Result, Tensor};
+use gradus_tensor::ops::AttentionOptions;
+use gradus_tensor::{DType, Result, Tensor};
 
 use crate::{Input, Kind, Zoo};
 
@@ -102,7 +103,7 @@ pub(super) fn texts(zoo: &mut Zoo) -> Result<()> {
     let model = zoo.made(|i| Gpt2::new(gpt2, i))?;
     zoo.export("gpt2", model, &cases, text(), forward);
     let model = zoo.made(|i| Gpt2::new(gpt2, i))?;
-    zoo.export("gpt2_opset14", model, &cases, text().opset(14), forward);
+    zoo.export("gpt2_opset13", model, &cases, text().opset(13), forward);
     let llama = LlamaConfig {
         vocab_size: 50,
         hidden_size: 32,
@@ -116,7 +117,7 @@ pub(super) fn texts(zoo: &mut Zoo) -> Result<()> {
     let model = zoo.made(|i| Llama::new(llama, i))?;
     zoo.export("llama", model, &cases, text(), forward);
     let model = zoo.made(|i| Llama::new(llama, i))?;
-    zoo.export("llama_opset17", model, &cases, text().opset(17), forward);
+    zoo.export("llama_opset13", model, &cases, text().opset(13), forward);
     let t5 =
         T5Config { vocab_size: 50, d_model: 24, d_kv: 6, d_ff: 48, num_layers: 2, num_heads: 4, ..Default::default() };
     let model = zoo.made(|i| T5::new(t5, i))?;
@@ -161,5 +162,16 @@ pub(super) fn others(zoo: &mut Zoo) -> Result<()> {
         let (y, _) = m.layer.run(&x[0], None, None)?;
         Ok(vec![m.head.forward(&y)?])
     });
+    // The first query sees no key.
+    let heads = |n| vec![Input { name: "x", shape: vec![n, 2, 5, 4], kind: Kind::Float }];
+    for (name, opset) in [("attention", 23), ("attention_opset13", 13)] {
+        let options = OnnxExportOptions::new().dynamic("batch", &[("x", 0)]).opset(opset);
+        zoo.export(name, Relu, &[heads(1), heads(3)], options, |_, x| {
+            let place = Tensor::arange(0, 5, 1, DType::I64, x[0].device())?;
+            let mask = place.unsqueeze(1)?.gt(&place)?;
+            let y = x[0].scaled_dot_product_attention(&x[0], &x[0], AttentionOptions::new().mask(&mask))?;
+            Ok(vec![y])
+        });
+    }
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use gradus_tensor::ops::Op;
 use gradus_tensor::{DType, Error, ErrorKind, Result, Scalar, Tensor};
 
-use super::trace::OP;
-use super::trace::{Id, Trace};
+use super::opset;
+use super::trace::{Id, OP, Trace};
 use super::write::{Attr, Data, Initializer, OutNode};
 use crate::elem::Elem;
 
@@ -36,8 +36,12 @@ pub(super) struct Builder<'a> {
     pub(super) initializers: Vec<Initializer>,
     /// Values that the operators of ONNX do not give, with the node that would compute them.
     pub(super) missing: HashMap<Id, usize>,
+    /// What is wrong with the first node that no opset allows.
+    pub(super) problem: Option<String>,
     /// The names in use.
     pub(super) taken: HashSet<String>,
+    /// The dtypes of values by their names.
+    pub(super) dtypes: HashMap<String, DType>,
     constants: HashMap<(Elem, Vec<usize>, Vec<u8>), String>,
     /// The tensors `[1]` that hold sizes, by these sizes in each trace.
     pub(super) sizes: HashMap<Vec<i64>, String>,
@@ -58,7 +62,9 @@ impl<'a> Builder<'a> {
             nodes: Vec::new(),
             initializers: Vec::new(),
             missing: HashMap::new(),
+            problem: None,
             taken: HashSet::new(),
+            dtypes: HashMap::new(),
             constants: HashMap::new(),
             sizes: HashMap::new(),
             reshaped: HashMap::new(),
@@ -119,7 +125,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds a node with several outputs, and returns their names.
+    /// Adds a node with several outputs, and returns their names. `since` is the opset that its attributes need, or 0. If
+    /// its operator does not take the dtype at the highest opset that is allowed, it works on a wider dtype.
     pub(super) fn nodes(
         &mut self,
         op: &'static str,
@@ -128,8 +135,50 @@ impl<'a> Builder<'a> {
         attributes: Vec<(&'static str, Attr)>,
         since: i64,
     ) -> Vec<String> {
+        let dtype_of = |b: &Self, name: &str| b.dtypes.get(name).copied();
+        let Some(dtype) = inputs.get(opset::data_input(op)).and_then(|name| dtype_of(self, name)) else {
+            self.problem.get_or_insert_with(|| format!("the dtype on which {op} works is not known"));
+            return vec![String::new(); outputs];
+        };
+        let since_for = |dtype| opset::since(op, dtype).max(since);
+        if since_for(dtype) > self.most {
+            if let Some(wide) = opset::wider(dtype).filter(|&wide| since_for(wide) <= self.most) {
+                let mut names = Vec::new();
+                for &name in inputs {
+                    let is_data = dtype_of(self, name) == Some(dtype);
+                    names.push(if is_data { self.cast(name, dtype, wide) } else { name.to_owned() });
+                }
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                let mut results = self.nodes(op, &names, outputs, attributes, since);
+                for (i, name) in results.iter_mut().enumerate() {
+                    if opset::result(op, dtype, i) == dtype {
+                        *name = self.cast(name, wide, dtype);
+                    }
+                }
+                return results;
+            }
+            let most = self.most;
+            self.problem.get_or_insert_with(|| match since_for(dtype) {
+                opset::NEVER => format!("no opset has {op} of {dtype}"),
+                least => format!("{op} of {dtype} needs opset {least} in this form, and the highest allowed is {most}"),
+            });
+        }
         let hint = op.to_lowercase();
-        let outputs: Vec<String> = (0..outputs).map(|_| self.fresh(&hint)).collect();
+        let results: Vec<DType> = (0..outputs).map(|i| opset::result(op, dtype, i)).collect();
+        self.push(op, inputs, &results, &hint, attributes, since_for(dtype))
+    }
+
+    fn push(
+        &mut self,
+        op: &'static str,
+        inputs: &[&str],
+        results: &[DType],
+        hint: &str,
+        attributes: Vec<(&'static str, Attr)>,
+        since: i64,
+    ) -> Vec<String> {
+        let outputs: Vec<String> = results.iter().map(|_| self.fresh(hint)).collect();
+        self.dtypes.extend(outputs.iter().cloned().zip(results.iter().copied()));
         let inputs = inputs.iter().map(|&s| s.to_owned()).collect();
         self.nodes.push(OutNode { op, inputs, outputs: outputs.clone(), attributes, since });
         outputs
@@ -146,7 +195,7 @@ impl<'a> Builder<'a> {
         self.nodes(op, inputs, 1, attributes, since).swap_remove(0)
     }
 
-    /// Adds a node without attributes that every opset since 13 has.
+    /// Adds a node without attributes.
     pub(super) fn plain(&mut self, op: &'static str, inputs: &[&str]) -> String {
         self.node(op, inputs, Vec::new(), 0)
     }
@@ -155,10 +204,12 @@ impl<'a> Builder<'a> {
         if from == to {
             return x.to_owned();
         }
-        self.node("Cast", &[x], vec![("to", Attr::Int(Elem::of_dtype(to).number()))], 0)
+        let attribute = ("to", Attr::Int(Elem::of_dtype(to).number()));
+        self.push("Cast", &[x], &[to], "cast", vec![attribute], 0).swap_remove(0)
     }
 
-    fn constant_of(&mut self, elem: Elem, shape: &[usize], bytes: Vec<u8>) -> String {
+    fn constant_of(&mut self, dtype: DType, shape: &[usize], bytes: Vec<u8>) -> String {
+        let elem = Elem::of_dtype(dtype);
         let key = (elem, shape.to_vec(), bytes);
         if let Some(name) = self.constants.get(&key) {
             return name.clone();
@@ -167,29 +218,30 @@ impl<'a> Builder<'a> {
         let data = Data::Bytes(key.2.clone());
         self.initializers.push(Initializer { name: name.clone(), elem, shape: shape.to_vec(), data });
         self.constants.insert(key, name.clone());
+        self.dtypes.insert(name.clone(), dtype);
         name
     }
 
     /// A constant vector of integers.
     pub(super) fn ints(&mut self, values: &[i64]) -> String {
         let bytes = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
-        self.constant_of(Elem::I64, &[values.len()], bytes)
+        self.constant_of(DType::I64, &[values.len()], bytes)
     }
 
     /// A constant of rank 0.
     pub(super) fn scalar(&mut self, value: impl Into<Scalar>, dtype: DType) -> Result<String> {
         let t = Tensor::full([0usize; 0], value.into(), dtype, self.first_device())?;
-        Ok(self.constant_of(Elem::of_dtype(dtype), &[], t.to_bytes()?))
+        Ok(self.constant_of(dtype, &[], t.to_bytes()?))
     }
 
     pub(super) fn ones(&mut self, shape: &[usize], dtype: DType) -> Result<String> {
         let t = Tensor::ones(shape, dtype, self.first_device())?;
-        Ok(self.constant_of(Elem::of_dtype(dtype), shape, t.to_bytes()?))
+        Ok(self.constant_of(dtype, shape, t.to_bytes()?))
     }
 
     pub(super) fn zeros(&mut self, shape: &[usize], dtype: DType) -> Result<String> {
         let t = Tensor::zeros(shape, dtype, self.first_device())?;
-        Ok(self.constant_of(Elem::of_dtype(dtype), shape, t.to_bytes()?))
+        Ok(self.constant_of(dtype, shape, t.to_bytes()?))
     }
 
     fn first_device(&self) -> &'a gradus_tensor::Device {
@@ -211,7 +263,7 @@ impl<'a> Builder<'a> {
                 .help("compute it with operations of tensors, such as arange, or do not mark the axis as dynamic"));
         }
         let t = self.tensor(id);
-        let name = self.constant_of(Elem::of_dtype(t.dtype()), t.shape(), t.to_bytes()?);
+        let name = self.constant_of(t.dtype(), t.shape(), t.to_bytes()?);
         self.names.insert(id, name.clone());
         Ok(name)
     }

@@ -9,7 +9,8 @@ use super::trace::OP;
 use super::write::Files;
 use crate::model::OnnxModel;
 
-/// The largest difference that is accepted, as a part of the largest magnitude: sums in another order differ by so much.
+/// The largest difference that is accepted, as a part of the largest magnitude: sums in another order, and other formulas of
+/// functions, differ by so much.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-10,
@@ -19,15 +20,15 @@ fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// Compares a model with what the module computed with several sizes of the dynamic axes. Returns the largest difference in any output, as a
-/// part of the output's largest magnitude.
+/// Compares a model with what the module computed with several sizes of the dynamic axes. Returns the largest difference in
+/// any output, as a part of the output's largest magnitude.
 pub(super) fn check(
     files: &Files,
     beside: &Path,
     inputs: &[(&str, &Tensor)],
     names: &[String],
     plan: &Plan<'_>,
-    expected: &[(&[usize], &[Tensor])],
+    expected: &[(Vec<usize>, Vec<Tensor>)],
 ) -> Result<f64> {
     let wrong = |e: Error| e.note("the model that was to be written, as read back").help("please report this model");
     let device = inputs[0].1.device();

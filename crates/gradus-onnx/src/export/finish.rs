@@ -5,13 +5,11 @@ use std::collections::{HashMap, HashSet};
 use gradus_tensor::Result;
 
 use super::build::Builder;
+use super::opset::LEAST_OPSET;
 use super::sizes::fixed;
 use super::trace::Id;
 use super::write::{Attr, Dim, OutModel, OutNode, Port};
 use crate::elem::Elem;
-
-/// The lowest opset that is written. Earlier ones have other forms of `Softmax`, `ReduceSum`, `Squeeze` and `Unsqueeze`.
-pub(super) const LEAST_OPSET: i64 = 13;
 
 /// The operators whose axes became an input in opset 18.
 const AXES_BECAME_INPUT: [&str; 4] = ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"];
@@ -56,6 +54,8 @@ impl Builder<'_> {
         if opset >= 18 {
             self.axes_as_inputs();
         }
+        let used: HashSet<&String> = self.nodes.iter().flat_map(|n| &n.inputs).collect();
+        self.initializers.retain(|i| used.contains(&i.name));
         let metadata = vec![
             ("producer".to_owned(), "gradus".to_owned()),
             ("gradus_version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
@@ -81,6 +81,7 @@ impl Builder<'_> {
         }
     }
 
+    /// Removes nodes that no output needs.
     fn remove_unused(&mut self, outputs: &[String]) {
         let makers: HashMap<&str, usize> =
             self.nodes.iter().enumerate().flat_map(|(i, n)| n.outputs.iter().map(move |o| (o.as_str(), i))).collect();
@@ -110,7 +111,6 @@ impl Builder<'_> {
                 node.outputs.pop();
             }
         }
-        self.initializers.retain(|i| used.contains(&i.name));
     }
 
     fn axes_as_inputs(&mut self) {

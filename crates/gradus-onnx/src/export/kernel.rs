@@ -6,40 +6,35 @@ use gradus_tensor::{DType, Elementwise, Result};
 
 use super::build::Builder;
 use super::norm::{fits, is};
+use super::opset;
 use super::trace::Id;
 use super::write::Attr;
 
-/// An operation that has an operator of its own: its name, the opset, and the attributes made of its scalars.
+/// An operation that has an operator of its own: its name, and the attributes made of its scalars.
 struct Known {
     op: &'static Elementwise,
     name: &'static str,
-    since: i64,
     attributes: fn(&[f64]) -> Vec<(&'static str, Attr)>,
 }
 
-const fn known(op: &'static Elementwise, name: &'static str, since: i64) -> Known {
-    Known { op, name, since, attributes: |_| Vec::new() }
+const fn known(op: &'static Elementwise, name: &'static str) -> Known {
+    Known { op, name, attributes: |_| Vec::new() }
 }
 
 static KNOWN: &[Known] = &[
-    known(&table::RELU, "Relu", 0),
-    known(&table::SIGMOID, "Sigmoid", 0),
-    known(&table::TANH, "Tanh", 0),
-    known(&table::SOFTPLUS, "Softplus", 0),
-    known(&table::SOFTSIGN, "Softsign", 0),
-    known(&table::ERF, "Erf", 0),
-    known(&table::MISH, "Mish", 18),
-    known(&table::HARDSWISH, "HardSwish", 14),
-    known(&table::GELU, "Gelu", 20),
-    Known { op: &table::GELU_TANH, name: "Gelu", since: 20, attributes: |_| vec![("approximate", Attr::Text("tanh"))] },
-    Known { op: &table::ELU, name: "Elu", since: 0, attributes: |s| vec![("alpha", Attr::Float(s[0] as f32))] },
-    Known { op: &table::CELU, name: "Celu", since: 0, attributes: |s| vec![("alpha", Attr::Float(s[0] as f32))] },
-    Known {
-        op: &table::LEAKY_RELU,
-        name: "LeakyRelu",
-        since: 0,
-        attributes: |s| vec![("alpha", Attr::Float(s[0] as f32))],
-    },
+    known(&table::RELU, "Relu"),
+    known(&table::SIGMOID, "Sigmoid"),
+    known(&table::TANH, "Tanh"),
+    known(&table::SOFTPLUS, "Softplus"),
+    known(&table::SOFTSIGN, "Softsign"),
+    known(&table::ERF, "Erf"),
+    known(&table::MISH, "Mish"),
+    known(&table::HARDSWISH, "HardSwish"),
+    known(&table::GELU, "Gelu"),
+    Known { op: &table::GELU_TANH, name: "Gelu", attributes: |_| vec![("approximate", Attr::Text("tanh"))] },
+    Known { op: &table::ELU, name: "Elu", attributes: |s| vec![("alpha", Attr::Float(s[0] as f32))] },
+    Known { op: &table::CELU, name: "Celu", attributes: |s| vec![("alpha", Attr::Float(s[0] as f32))] },
+    Known { op: &table::LEAKY_RELU, name: "LeakyRelu", attributes: |s| vec![("alpha", Attr::Float(s[0] as f32))] },
 ];
 
 /// The input and the bounds, if this limits floats to a range.
@@ -69,19 +64,97 @@ impl Builder<'_> {
         }
         let scalars: Vec<f64> =
             map.args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_f64()) } else { None }).collect();
-        if let (Some(known), Some(Arg::Tensor(x))) =
-            (KNOWN.iter().find(|k| k.since <= self.most && is(map, k.op)), map.args.first())
+        if let (Some(known), Some(Arg::Tensor(x))) = (KNOWN.iter().find(|k| is(map, k.op)), map.args.first())
+            && opset::since(known.name, self.dtype(inputs[*x])) <= self.most
             && scalars.iter().all(|&s| fits(s, map.kernel.args()[0]))
         {
             let x = self.name(inputs[*x])?;
-            return Ok(vec![self.node(known.name, &[&x], (known.attributes)(&scalars), known.since)]);
+            return Ok(vec![self.node(known.name, &[&x], (known.attributes)(&scalars), 0)]);
         }
         if let Some((x, lo, hi)) = clipped(map, &scalars) {
             let dtype = self.dtype(inputs[x]);
             let (x, lo, hi) = (self.name(inputs[x])?, self.scalar(lo, dtype)?, self.scalar(hi, dtype)?);
             return Ok(vec![self.plain("Clip", &[&x, &lo, &hi])]);
         }
+        if is(map, &table::GELU) || is(map, &table::GELU_MUL) {
+            return self.gelu(at, map, inputs).map(|y| vec![y]);
+        }
         self.instructions(at, map, inputs, outputs)
+    }
+
+    fn argument(&mut self, at: usize, arg: Arg, inputs: &[Id], dtype: DType) -> Result<String> {
+        match arg {
+            Arg::Tensor(t) => self.name(inputs[t]),
+            Arg::Scalar(s) => self.scalar(s, dtype),
+            Arg::Output(_) => Err(self.unsupported(at, "it reads what it writes")),
+        }
+    }
+
+    /// The exact GELU, as ONNX defines it: `x / 2 (1 + erf(x / sqrt(2)))`, times another value if there is one.
+    fn gelu(&mut self, at: usize, map: &Map, inputs: &[Id]) -> Result<String> {
+        let dtype = map.kernel.args()[0];
+        let wide = dtype.compute();
+        let mut values = Vec::new();
+        for &arg in &map.args {
+            let name = self.argument(at, arg, inputs, dtype)?;
+            values.push(self.cast(&name, dtype, wide));
+        }
+        let x = &values[0];
+        let (half, one) = (self.scalar(0.5, wide)?, self.scalar(1.0, wide)?);
+        let scale = self.scalar(std::f64::consts::FRAC_1_SQRT_2, wide)?;
+        let scaled = self.plain("Mul", &[x, &scale]);
+        let erf = self.plain("Erf", &[&scaled]);
+        let (sum, half) = (self.plain("Add", &[&erf, &one]), self.plain("Mul", &[x, &half]));
+        let mut y = self.plain("Mul", &[&half, &sum]);
+        for other in &values[1..] {
+            y = self.plain("Mul", &[&y, other]);
+        }
+        Ok(self.cast(&y, wide, dtype))
+    }
+
+    /// The remainder with the sign of the divisor, which is exact.
+    fn remainder(&mut self, x: &str, y: &str, dtype: DType) -> Result<String> {
+        if !dtype.is_float() {
+            return Ok(self.plain("Mod", &[x, y]));
+        }
+        let rest = self.node("Mod", &[x, y], vec![("fmod", Attr::Int(1))], 0);
+        let signs = [self.plain("Sign", &[&rest]), self.plain("Sign", &[y])];
+        let (sign, zero) = (self.plain("Mul", &[&signs[0], &signs[1]]), self.scalar(0, dtype)?);
+        let (is_other, moved) = (self.plain("Less", &[&sign, &zero]), self.plain("Add", &[&rest, y]));
+        Ok(self.plain("Where", &[&is_other, &moved, &rest]))
+    }
+
+    /// `1 - erf(x)` to 1.2e-7 of itself, for f32: `erfcc` of Numerical Recipes, section 6.2.
+    fn erfc(&mut self, x: &str, dtype: DType) -> Result<String> {
+        const TERMS: [f64; 10] = [
+            0.170_872_77,
+            -0.822_152_23,
+            1.488_515_87,
+            -1.135_203_98,
+            0.278_868_07,
+            -0.186_288_06,
+            0.096_784_18,
+            0.374_091_96,
+            1.000_023_68,
+            -1.265_512_23,
+        ];
+        let (zero, half) = (self.scalar(0.0, dtype)?, self.scalar(0.5, dtype)?);
+        let (one, two) = (self.scalar(1.0, dtype)?, self.scalar(2.0, dtype)?);
+        let size = self.plain("Abs", &[x]);
+        let t = self.plain("Mul", &[&size, &half]);
+        let t = self.plain("Add", &[&t, &one]);
+        let t = self.plain("Reciprocal", &[&t]);
+        let mut sum = self.scalar(TERMS[0], dtype)?;
+        for term in &TERMS[1..] {
+            let (product, term) = (self.plain("Mul", &[&sum, &t]), self.scalar(*term, dtype)?);
+            sum = self.plain("Add", &[&product, &term]);
+        }
+        let square = self.plain("Mul", &[x, x]);
+        let exponent = self.plain("Sub", &[&sum, &square]);
+        let exp = self.plain("Exp", &[&exponent]);
+        let right = self.plain("Mul", &[&t, &exp]);
+        let (is_left, left) = (self.plain("Less", &[x, &zero]), self.plain("Sub", &[&two, &right]));
+        Ok(self.plain("Where", &[&is_left, &left, &right]))
     }
 
     /// The instructions of a kernel as nodes.
@@ -102,17 +175,8 @@ impl Builder<'_> {
                 ScalarOp::Arg(i) => {
                     let i = usize::from(i);
                     let (given, wanted) = (kernel.args()[i], if in_half { narrow } else { inst.dtype });
-                    match map.args[i] {
-                        Arg::Tensor(t) => {
-                            let name = self.name(inputs[t])?;
-                            self.cast(&name, given, wanted)
-                        }
-                        Arg::Scalar(s) => {
-                            let name = self.scalar(s, given)?;
-                            self.cast(&name, given, wanted)
-                        }
-                        Arg::Output(_) => return Err(self.unsupported(at, "it reads what it writes")),
-                    }
+                    let name = self.argument(at, map.args[i], inputs, given)?;
+                    self.cast(&name, given, wanted)
                 }
                 ScalarOp::Const(s) => self.scalar(s, inst.dtype)?,
                 _ => {
@@ -218,7 +282,6 @@ impl Builder<'_> {
             S::Or => "Or",
             S::Xor => "Xor",
             S::Select => "Where",
-            S::Remainder if !is_float => "Mod",
             _ => "",
         };
         if !simple.is_empty() {
@@ -266,10 +329,7 @@ impl Builder<'_> {
                 let is_near = self.plain("Less", &[&size, &half]);
                 self.plain("Where", &[&is_near, &near, &far])
             }
-            S::Erfc => {
-                let (one, erf) = (number(self, 1.0)?, self.plain("Erf", x));
-                self.plain("Sub", &[&one, &erf])
-            }
+            S::Erfc if from == DType::F32 => self.erfc(x[0], from)?,
             S::Trunc => {
                 let (sign, size) = (self.plain("Sign", x), self.plain("Abs", x));
                 let whole = self.plain("Floor", &[&size]);
@@ -280,16 +340,19 @@ impl Builder<'_> {
                 let either = self.plain("Or", &[&infinite, &nan]);
                 self.plain("Not", &[&either])
             }
-            S::FloorDiv if is_float => {
-                let quotient = self.plain("Div", x);
-                self.plain("Floor", &[&quotient])
-            }
             S::Fmod => self.node("Mod", x, vec![("fmod", Attr::Int(1))], 0),
-            S::Remainder => {
-                let quotient = self.plain("Div", x);
-                let whole = self.plain("Floor", &[&quotient]);
-                let product = self.plain("Mul", &[&whole, x[1]]);
-                self.plain("Sub", &[x[0], &product])
+            S::Remainder => self.remainder(x[0], x[1], from)?,
+            S::FloorDiv => {
+                // The rounded quotient may lie beyond the floor of the exact one, which the remainder is not.
+                let rest = self.remainder(x[0], x[1], from)?;
+                let whole = self.plain("Sub", &[x[0], &rest]);
+                let quotient = self.plain("Div", &[&whole, x[1]]);
+                if !is_float {
+                    return Ok(quotient);
+                }
+                let (rounded, zero) = (self.plain("Round", &[&quotient]), number(self, 0.0)?);
+                let (by_zero, ratio) = (self.plain("Equal", &[x[1], &zero]), self.plain("Div", x));
+                self.plain("Where", &[&by_zero, &ratio, &rounded])
             }
             other => {
                 return Err(self.unsupported(at, format!("ONNX has no form of its step `{}` on {from}", other.name())));

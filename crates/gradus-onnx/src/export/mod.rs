@@ -9,14 +9,16 @@ mod finish;
 mod kernel;
 mod movement;
 mod norm;
+mod opset;
 mod options;
 mod product;
+mod save;
 mod sizes;
 mod trace;
 mod write;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use gradus_nn::{Forward, Module};
@@ -25,8 +27,10 @@ use gradus_tensor::{DType, Here, Layout, Result, Tensor};
 
 use crate::elem::Elem;
 use build::Builder;
+use options::Plan;
 pub use options::{OnnxExport, OnnxExportOptions};
-use trace::{Function, Id, OP, record, same_structure};
+use save::Target;
+use trace::{Function, Id, record, same_structure};
 use write::{Data, Initializer};
 
 /// The largest file that every Protocol Buffers library reads, with room for what is not a tensor.
@@ -34,13 +38,15 @@ const MOST_BYTES: usize = (1 << 31) - (64 << 20);
 
 /// Writes the forward pass of a module with one input, which is called `name`, as an ONNX model.
 ///
-/// `example` is an input of ordinary size. Its axes keep their sizes in the model, except for those that
+/// `example` is an input of ordinary size with ordinary values, such as a picture or random tokens: an input of zeros hides
+/// differences. Its axes keep their sizes in the model, except for those that
 /// [`OnnxExportOptions::dynamic`] marks. Parameters become initialisers under their names in the module. An operation that
 /// ONNX has leaves as itself (`LayerNormalization`, `Gelu`, `Attention`); others as those of which they consist. The
 /// opset is the lowest that has all operators.
 ///
-/// Before the file exists, it is read back and run beside the module, for the sizes of the example and for others. So an
-/// export that computes something else is an error.
+/// Before the file exists, it is read back and run beside the module, for the sizes of the example and for others. An
+/// export that computes something else there is an error. At the other sizes of dynamic axes it computes the same if the
+/// module does the same operations, with sizes that follow from the axes as they do there.
 ///
 /// ```
 /// # use gradus_nn::*; use gradus_tensor::*; use std::sync::Arc;
@@ -51,7 +57,7 @@ const MOST_BYTES: usize = (1 << 31) - (64 << 20);
 /// let mut init = Init::new(DType::F32, &device, &mut generator);
 /// let mut model = Sequential::new().add(Linear::new(4, 8, &mut init)?).add(Relu).add(Linear::new(8, 3, &mut init)?);
 /// model.eval();
-/// let x = Tensor::zeros([1, 4], DType::F32, &device)?;
+/// let x = Tensor::randn([1, 4], DType::F32, &device, &mut generator)?;
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("model.onnx");
 /// let options = OnnxExportOptions::new().dynamic("batch", &[("x", 0)]).outputs(&["scores"]);
@@ -94,7 +100,7 @@ pub fn export_onnx<M: Module + Forward>(
 ///
 /// let mut init = Init::new(DType::F32, &device, &mut generator);
 /// let model = Linear::new(4, 3, &mut init)?;
-/// let x = Tensor::zeros([2, 4], DType::F32, &device)?;
+/// let x = Tensor::randn([2, 4], DType::F32, &device, &mut generator)?;
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("model.onnx");
 /// let options = OnnxExportOptions::new().dynamic("batch", &[("a", 0), ("b", 0)]).outputs(&["scores", "best"]);
@@ -126,17 +132,19 @@ fn export(
     options: &OnnxExportOptions,
     f: Function<'_>,
 ) -> Result<OnnxExport> {
-    gradus_file::check(OP, path, options.replace)?;
-    let plan = options.plan(inputs)?;
-    // Tables that a model makes for as many positions as it needs are made for the largest size.
-    let eager = |sizes: &[usize]| gradus_tensor::no_grad(|| f(&plan.inputs(inputs, sizes)?));
-    // The module may be limited to fewer positions than this.
-    let third = eager(&plan.third).ok();
-    for sizes in plan.traced.iter().rev() {
-        eager(sizes)?;
+    let target = Target::new(path, options.replace)?;
+    let mut plan = options.plan(inputs)?;
+    let eager = |plan: &Plan<'_>, sizes: &[usize]| gradus_tensor::no_grad(|| f(&plan.inputs(inputs, sizes)?));
+    // Tables that a model makes for as many positions as it needs are made for the largest size, unless it is limited to
+    // fewer.
+    let _refused = eager(&plan, &plan.larger()).is_err();
+    plan.adapt(|plan, sizes| eager(plan, sizes).is_ok());
+    let traced = plan.traced();
+    for sizes in traced.iter().rev() {
+        eager(&plan, sizes)?;
     }
     let mut traces = Vec::new();
-    for sizes in &plan.traced {
+    for sizes in &traced {
         let trace = record(f, &plan.inputs(inputs, sizes)?)?;
         if let Some(first) = traces.first() {
             same_structure(first, &trace)?;
@@ -153,37 +161,27 @@ fn export(
     }
     let mut out = builder.finish(&names, &outputs)?;
     out.metadata.extend(options.metadata.iter().cloned());
-    let beside = data_path(path);
-    let files = out.files(options.most_bytes.unwrap_or(MOST_BYTES), &beside)?;
-    let mut expected: Vec<(&[usize], &[Tensor])> =
-        plan.traced.iter().zip(&traces).map(|(sizes, trace)| (&sizes[..], &trace.results[..])).collect();
-    let example = eager(&plan.example)?;
-    expected.push((&plan.example, &example));
-    expected.extend(third.as_deref().map(|results| (&plan.third[..], results)));
-    let difference = check::check(&files, &beside, inputs, &outputs, &plan, &expected)?;
-    let write = |path: &Path, bytes: &[u8]| {
-        gradus_file::write(OP, path, options.replace, |w| {
-            w.write_all(bytes).map_err(|e| gradus_file::failed(OP, path, e))
-        })
-    };
-    if let Some(data) = &files.data {
-        write(&beside, data)?;
+    let files = out.files(options.most_bytes.unwrap_or(MOST_BYTES), &target.data)?;
+    target.check(&files)?;
+    let mut expected = vec![(plan.example.clone(), eager(&plan, &plan.example)?)];
+    // The module may refuse these sizes, or do something else for them.
+    for sizes in plan.more() {
+        if let Ok(trace) = plan.inputs(inputs, &sizes).and_then(|inputs| record(f, &inputs))
+            && same_structure(&traces[0], &trace).is_ok()
+        {
+            expected.push((sizes, trace.results));
+        }
     }
-    write(path, &files.model)?;
+    expected.extend(traced.into_iter().zip(traces).map(|(sizes, trace)| (sizes, trace.results)));
+    let difference = check::check(&files, &target.data, inputs, &outputs, &plan, &expected)?;
+    target.write(&files)?;
     Ok(OnnxExport {
         opset: out.opset,
         nodes: out.nodes.len(),
         bytes: files.model.len() + files.data.as_ref().map_or(0, Vec::len),
         difference,
-        external_data: files.data.is_some().then_some(beside),
+        external_data: files.data.is_some().then_some(target.data),
     })
-}
-
-/// The file beside a model that holds its tensors, if they are too large for one file.
-fn data_path(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".data");
-    path.with_file_name(name)
 }
 
 /// Names the inputs and parameters, and notes which values depend on them.
@@ -191,6 +189,7 @@ fn name_leaves(b: &mut Builder<'_>, model: &dyn Module, inputs: &[&str], outputs
     let first = b.first();
     for (&id, &name) in first.inputs.iter().zip(inputs) {
         b.names.insert(id, name.to_owned());
+        b.dtypes.insert(name.to_owned(), first.values[id].dtype());
         b.varies.insert(id);
         b.taken.insert(name.to_owned());
     }
@@ -215,6 +214,7 @@ fn name_leaves(b: &mut Builder<'_>, model: &dyn Module, inputs: &[&str], outputs
         }
         let (elem, shape) = (Elem::of_dtype(t.dtype()), t.shape().to_vec());
         b.initializers.push(Initializer { name: name.clone(), elem, shape, data: Data::Tensor(t.clone()) });
+        b.dtypes.insert(name.clone(), t.dtype());
         b.names.insert(id, name);
         b.varies.insert(id);
     }
@@ -244,6 +244,9 @@ fn emit(b: &mut Builder<'_>, at: usize) -> Result<()> {
         return Ok(());
     }
     let names = emitted(b, at, &node.op, inputs, outputs)?;
+    if let Some(problem) = b.problem.take() {
+        return Err(b.unsupported(at, problem).help("allow a higher opset, or compose it of other operations"));
+    }
     for (&id, name) in outputs.iter().zip(names) {
         b.names.insert(id, name);
     }

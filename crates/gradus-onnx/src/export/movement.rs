@@ -245,12 +245,12 @@ impl Builder<'_> {
     }
 
     pub(super) fn scan(&mut self, at: usize, x: &str, op: &Scan) -> Result<String> {
-        let (name, since) = match op.op {
-            ScanOp::Sum => ("CumSum", 0),
-            ScanOp::Prod if self.most >= 26 => ("CumProd", 26),
+        let name = match op.op {
+            ScanOp::Sum => "CumSum",
+            ScanOp::Prod if self.most >= 26 => "CumProd",
             _ => return Err(self.unsupported(at, "ONNX has no such running operation")),
         };
         let axis = self.scalar(op.axis as i64, DType::I64)?;
-        Ok(self.node(name, &[x, &axis], Vec::new(), since))
+        Ok(self.plain(name, &[x, &axis]))
     }
 }

@@ -55,13 +55,13 @@ impl Builder<'_> {
                     names.push(self.name(shift)?);
                 }
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                Ok(self.node("LayerNormalization", &names, vec![("axis", Attr::Int(first as i64)), epsilon], 17))
+                Ok(self.node("LayerNormalization", &names, vec![("axis", Attr::Int(first as i64)), epsilon], 0))
             }
             Norm::Rms if self.most >= 23 => {
                 let shape = self.tensor(x).shape()[first..].to_vec();
                 let (x, scale) =
                     (self.name(x)?, if let Some(s) = scale { self.name(s)? } else { self.ones(&shape, dtype)? });
-                Ok(self.node("RMSNormalization", &[&x, &scale], vec![("axis", Attr::Int(first as i64)), epsilon], 23))
+                Ok(self.node("RMSNormalization", &[&x, &scale], vec![("axis", Attr::Int(first as i64)), epsilon], 0))
             }
             Norm::Group | Norm::Instance => match self.grouped(at, x, [scale, shift], op)? {
                 Some(y) => Ok(y),
@@ -101,12 +101,12 @@ impl Builder<'_> {
             });
         }
         let mut attributes = vec![("epsilon", Attr::Float(op.eps as f32))];
-        let (name, since) = if group { ("GroupNormalization", 21) } else { ("InstanceNormalization", 0) };
+        let name = if group { "GroupNormalization" } else { "InstanceNormalization" };
         if group {
             attributes.push(("num_groups", Attr::Int(groups)));
         }
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let y = self.node(name, &names, attributes, since);
+        let y = self.node(name, &names, attributes, 0);
         self.reshape(at, &y, &dims, &split, &[whole]).map(Some)
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use gradus_tensor::{Error, Result, Tensor};
 
 use super::build::Symbol;
-use super::finish::LEAST_OPSET;
+use super::opset::LEAST_OPSET;
 use super::trace::OP;
 
 /// The highest opset that is written by default: the first with `Attention`.
@@ -58,17 +58,21 @@ impl OnnxExportOptions {
     }
 
     /// Lets the axes of inputs in `places`, each an input's name and an axis, have any size, but all the same one. The
-    /// model is also traced with twice the size of the example.
+    /// model is also traced with twice the size of the example and one more, or with twice the size if it does not accept
+    /// that.
     pub fn dynamic(self, name: &str, places: &[(&str, usize)]) -> Self {
         self.axis(name, places, None)
     }
 
     /// Like [`dynamic`](OnnxExportOptions::dynamic), with another size with which the model is traced, at least 2. Use it if
-    /// the model does not accept twice the size of the example.
+    /// the model does not accept twice the size of the example, or does other operations there.
     ///
-    /// The file is right for all sizes for which the model does the same operations. A U-Net that pads images whose sizes
-    /// are no multiples of 16, for example, is exported for multiples of 16. Tables of positions that a model makes as it
-    /// needs them reach at least as far as the sizes of the traces.
+    /// The file is right for the sizes of the traces, and for others for which the model does the same operations with
+    /// sizes and numbers that follow from the axis as they do in the traces. A U-Net that pads images whose sizes are no
+    /// multiples of 16, for example, is exported for multiples of 16 if it is traced with these. Otherwise choose sizes
+    /// without a common factor, which tell `n / 2` from `n.div_ceil(2)`. What changes only at sizes that were not traced,
+    /// as `n.min(1000)` does, is not seen. Tables of positions that a model makes as it needs them reach at least as far
+    /// as the sizes of the traces.
     pub fn dynamic_to(self, name: &str, places: &[(&str, usize)], other: usize) -> Self {
         self.axis(name, places, Some(other))
     }
@@ -167,12 +171,18 @@ impl OnnxExportOptions {
                 }
                 seen.push(place);
             }
+            if axis.name.is_empty() || self.axes.iter().filter(|other| other.name == axis.name).count() > 1 {
+                return fail(format!(
+                    "a dynamic axis is called \"{}\"; names are not empty, and used once with all places of the axis",
+                    axis.name
+                ));
+            }
             let Some(size) = size else {
                 return fail(format!("the dynamic axis \"{}\" is an axis of no input", axis.name));
             };
             // What holds for an axis of size 1 often holds for no other.
             let first = if size == 1 { if axis.other == Some(2) { 3 } else { 2 } } else { size };
-            let second = axis.other.unwrap_or(2 * first);
+            let second = axis.other.unwrap_or(2 * first + 1);
             if second < 2 || second == first {
                 return fail(format!(
                     "the dynamic axis \"{}\" is {first} in one trace and {second} in another; they differ, and are at least 2",
@@ -183,17 +193,7 @@ impl OnnxExportOptions {
             base.push(first);
             other.push(second);
         }
-        let mut traced = vec![base.clone()];
-        for i in 0..base.len() {
-            let mut sizes = base.clone();
-            sizes[i] = other[i];
-            traced.push(sizes);
-        }
-        if base.len() > 1 {
-            traced.push(other.clone());
-        }
-        let third = base.iter().zip(&other).map(|(&a, &b)| a.max(b) + a.abs_diff(b)).collect();
-        Ok(Plan { axes: &self.axes, example, traced, third })
+        Ok(Plan { axes: &self.axes, example, base, other })
     }
 }
 
@@ -201,19 +201,59 @@ impl OnnxExportOptions {
 pub(super) struct Plan<'o> {
     pub(super) axes: &'o [Axis],
     pub(super) example: Vec<usize>,
-    pub(super) traced: Vec<Vec<usize>>,
-    /// Larger sizes, as far apart as these, which are compared but not traced if the module accepts them.
-    pub(super) third: Vec<usize>,
+    base: Vec<usize>,
+    /// A size of each axis other than that of `base`.
+    other: Vec<usize>,
 }
 
 impl Plan<'_> {
+    /// Takes twice the size for axes of which the module does not accept twice the size and one more. That one is better:
+    /// for a multiple, `n / 2` and `n.div_ceil(2)` are the same.
+    pub(super) fn adapt(&mut self, accepts: impl Fn(&Self, &[usize]) -> bool) {
+        for i in 0..self.axes.len() {
+            if self.axes[i].other.is_none() && !accepts(self, &self.with(i, self.other[i])) {
+                self.other[i] = 2 * self.base[i];
+            }
+        }
+    }
+
+    /// The sizes of the first trace, but for one axis.
+    fn with(&self, axis: usize, size: usize) -> Vec<usize> {
+        let mut sizes = self.base.clone();
+        sizes[axis] = size;
+        sizes
+    }
+
+    /// The sizes of the traces: those of the example, another for each axis, and others for all.
+    pub(super) fn traced(&self) -> Vec<Vec<usize>> {
+        let mut traced = vec![self.base.clone()];
+        traced.extend((0..self.axes.len()).map(|i| self.with(i, self.other[i])));
+        if self.axes.len() > 1 {
+            traced.push(self.other.clone());
+        }
+        traced
+    }
+
+    /// Sizes larger than those of the traces, as far apart as these.
+    pub(super) fn larger(&self) -> Vec<usize> {
+        self.base.iter().zip(&self.other).map(|(&a, &b)| a.max(b) + a.abs_diff(b)).collect()
+    }
+
+    /// More sizes for which the module may do the same as in the traces: larger ones, and one less for each axis whose sizes
+    /// were not given.
+    pub(super) fn more(&self) -> Vec<Vec<usize>> {
+        let free = (0..self.axes.len()).filter(|&i| self.axes[i].other.is_none());
+        let smaller = free.map(|i| self.with(i, self.base[i] - 1));
+        std::iter::once(self.larger()).chain(smaller).collect()
+    }
+
     /// The axes, with their sizes in the traces.
     pub(super) fn symbols(&self) -> Vec<Symbol> {
         let symbol = |(i, axis): (usize, &Axis)| Symbol {
             name: axis.name.clone(),
             input: axis.places[0].0.clone(),
             axis: axis.places[0].1,
-            sizes: self.traced.iter().map(|sizes| sizes[i] as i64).collect(),
+            sizes: self.traced().iter().map(|sizes| sizes[i] as i64).collect(),
         };
         self.axes.iter().enumerate().map(symbol).collect()
     }

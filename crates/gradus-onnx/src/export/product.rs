@@ -122,7 +122,7 @@ impl Builder<'_> {
                 names[3] = self.expanded(at, &mask, &from, &to, inputs)?;
             }
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            self.node("Attention", &names, attributes, 23)
+            self.node("Attention", &names, attributes, 0)
         } else {
             self.attention_in_parts(at, inputs, &names, op)?
         };
@@ -155,13 +155,25 @@ impl Builder<'_> {
             };
         }
         if op.params.causal {
+            // The last query sees all keys, and each before it one key less.
             let more: Vec<i64> = k[2].iter().zip(&q[2]).map(|(lk, lq)| lk - lq).collect();
-            let (yes, diagonal) = (self.scalar(true, DType::Bool)?, self.scalar_size(at, &more, inputs)?);
-            let all = self.expanded(at, &yes, &Vec::new(), &vec![q[2].clone(), k[2].clone()], inputs)?;
-            let seen = self.node("Trilu", &[&all, &diagonal], vec![("upper", Attr::Int(0))], 14);
+            let (queries, keys) = (self.scalar_size(at, &q[2], inputs)?, self.scalar_size(at, &k[2], inputs)?);
+            let more = self.scalar_size(at, &more, inputs)?;
+            let (zero, one, column) = (self.scalar(0, DType::I64)?, self.scalar(1, DType::I64)?, self.ints(&[1]));
+            let rows = self.plain("Range", &[&zero, &queries, &one]);
+            let rows = self.plain("Unsqueeze", &[&rows, &column]);
+            let last = self.plain("Add", &[&rows, &more]);
+            let columns = self.plain("Range", &[&zero, &keys, &one]);
+            let seen = self.plain("LessOrEqual", &[&columns, &last]);
             x = self.plain("Where", &[&seen, &x, &hidden]);
         }
-        let weights = self.node("Softmax", &[&x], vec![("axis", Attr::Int(-1))], 0);
+        let mut weights = self.node("Softmax", &[&x], vec![("axis", Attr::Int(-1))], 0);
+        if names.len() > 3 || op.params.causal && q[2] != k[2] {
+            // A query that sees no key has no weights, where a softmax of -inf is NaN.
+            let largest = self.reduced("ReduceMax", &x, vec![-1]);
+            let (blind, none) = (self.plain("Equal", &[&largest, &hidden]), self.scalar(0.0, wide)?);
+            weights = self.plain("Where", &[&blind, &none, &weights]);
+        }
         let weights = self.reshape(at, &weights, &apart, &scores, inputs)?;
         let y = self.plain("MatMul", &[&weights, &value]);
         let (narrow, result) = ([&scores[..3], &v[3..]].concat(), [&q[..3], &v[3..]].concat());
@@ -210,7 +222,7 @@ impl Builder<'_> {
             _ => {}
         }
         let given: Vec<&str> = given.iter().map(String::as_str).collect();
-        let found = self.nodes(name, &given, 1 + states, attributes, 14);
+        let found = self.nodes(name, &given, 1 + states, attributes, 0);
         let directions = self.ints(&[1]);
         let mut outputs = vec![self.plain("Squeeze", &[&found[0], &directions])];
         for state in &found[1..] {

@@ -1,6 +1,6 @@
 //! Sizes that depend on the dynamic axes, as arithmetic on the shapes of values.
 
-use gradus_tensor::Result;
+use gradus_tensor::{DType, Result};
 
 use super::build::{Builder, Dims};
 use super::trace::Id;
@@ -36,8 +36,8 @@ fn inserted(short: &Dims, long: &Dims) -> Option<Vec<i64>> {
 impl Builder<'_> {
     /// The size of an axis of a value, as a tensor `[1]`.
     fn axis_size(&mut self, value: &str, axis: usize) -> String {
-        let (start, end) = (Attr::Int(axis as i64), Attr::Int(axis as i64 + 1));
-        self.node("Shape", &[value], vec![("start", start), ("end", end)], 15)
+        let (shape, axis) = (self.plain("Shape", &[value]), self.ints(&[axis as i64]));
+        self.plain("Gather", &[&shape, &axis])
     }
 
     /// A size from its numbers in the traces. `near` are values that may have an axis of this size.
@@ -139,7 +139,7 @@ impl Builder<'_> {
     /// A size as a tensor of rank 0.
     pub(super) fn scalar_size(&mut self, at: usize, sizes: &[i64], near: &[Id]) -> Result<String> {
         match self.size(at, sizes, near)? {
-            Size::Fixed(n) => self.scalar(n, gradus_tensor::DType::I64),
+            Size::Fixed(n) => self.scalar(n, DType::I64),
             Size::Computed(name) => {
                 let axes = self.ints(&[0]);
                 Ok(self.plain("Squeeze", &[&name, &axes]))
@@ -156,7 +156,12 @@ impl Builder<'_> {
         if from == to {
             return Ok(x.to_owned());
         }
-        let name = if let Some(axes) = inserted(from, to) {
+        let name = if to.iter().any(|sizes| fixed(sizes) == Some(0)) {
+            // In the shape that a `Reshape` is given, 0 is the size of the input. A value without elements is made anew.
+            let dtype = self.dtypes.get(x).copied().unwrap_or(DType::F32);
+            let zero = self.scalar(0, dtype)?;
+            self.expanded(at, &zero, &Vec::new(), to, near)?
+        } else if let Some(axes) = inserted(from, to) {
             let axes = self.ints(&axes);
             self.plain("Unsqueeze", &[x, &axes])
         } else if let Some(axes) = inserted(to, from) {

@@ -157,7 +157,10 @@ pub(super) fn same_structure(a: &Trace, b: &Trace) -> Result<()> {
     let differs = |what: String| {
         let m = format!("with other sizes of the dynamic axes the model runs other operations: {what}");
         Error::new(ErrorKind::Unsupported, OP, m)
-            .help("mark fewer axes as dynamic, or let the model do the same at every size")
+            .help(
+                "mark fewer axes as dynamic, give dynamic_to a size at which the model does the same, or let it do the same \
+                 at every size",
+            )
     };
     for (x, y) in a.nodes.iter().zip(&b.nodes) {
         let ranks = |t: &Trace, ran: &Ran| -> Vec<(usize, DType)> {
