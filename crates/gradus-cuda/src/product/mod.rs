@@ -111,12 +111,13 @@ fn scaled(b: &CudaBackend, beta: Scalar, out: &mut ViewMut<'_>) -> Result<()> {
     crate::map::map(b, &kernel, &[MapArg::Output(0), MapArg::Scalar(beta)], &mut [out.with(layout)])
 }
 
-/// The size of a tile, and how many parts the inner axis is cut into.
+/// The size of a tile, how many parts the inner axis is cut into, and how many elements of it a part has.
 #[derive(Clone, Copy)]
 struct Cut {
     rows: usize,
     cols: usize,
     parts: usize,
+    depth: usize,
 }
 
 /// The parameters that the kernels share. `tasks` is the number of tiles, or of results.
@@ -136,7 +137,7 @@ fn record(
     }
     record.i64(r.layout.numel() as i64);
     record.number(alpha, dtype).number(beta, dtype);
-    for size in [m, n, k, m.div_ceil(cut.rows), n.div_ceil(cut.cols), cut.parts, k.div_ceil(cut.parts)] {
+    for size in [m, n, k, m.div_ceil(cut.rows), n.div_ceil(cut.cols), cut.parts, cut.depth] {
         record.i32(size);
     }
     record.i32(usize::from(alpha.to_f64() != 1.0)).i32(usize::from(beta.to_f64() != 0.0));
@@ -164,7 +165,7 @@ fn launch(
     operands.iter().for_each(|o| {
         arguments.ptr(o.ptr);
     });
-    let cut = Cut { rows: plan.rows, cols: plan.cols, parts: form.parts };
+    let cut = Cut { rows: plan.rows, cols: plan.cols, parts: form.parts, depth: form.depth };
     arguments.bytes(&record(factors, (&operands, plan.dtype), batch, cut, tasks));
     b.queue().launch(&Launch {
         call: OP.into(),
@@ -191,7 +192,7 @@ pub(crate) fn sum(
     let batch = MergedAxes::merged(&[to.layout; 3], 0..to.layout.rank() - 2);
     let count = to.layout.numel() as u64;
     let (dtype, rank) = (to.dtype, batch.rank());
-    let cut = Cut { rows: 1, cols: 1, parts: count_of_parts };
+    let cut = Cut { rows: 1, cols: 1, parts: count_of_parts, depth: 0 };
     let read = Operand { used: crate::queue::Use { access: Access::Read, ..parts.used }, ..parts };
     let mut arguments = Arguments::new();
     arguments.ptr(read.ptr).ptr(to.ptr).bytes(&record(factors, (&[read, read, to], dtype), &batch, cut, count));

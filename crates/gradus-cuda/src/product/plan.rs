@@ -54,6 +54,8 @@ pub(super) struct Plan {
 pub(super) struct Form {
     pub(super) plan: Plan,
     pub(super) parts: usize,
+    /// The number of elements of a part; the last one may have fewer.
+    pub(super) depth: usize,
 }
 
 impl Form {
@@ -101,6 +103,9 @@ impl Form {
         let chained = k.div_ceil(CHAIN * sums).min(MOST / (count * m * n).min(MOST));
         let parts = busy.max(chained).max(1);
         let parts = if dtype.is_float() { parts } else { 1 };
+        // Parts begin where groups of 16 bytes begin.
+        let depth = if parts == 1 { k } else { k.div_ceil(parts).next_multiple_of(MMA_K) };
+        let parts = k.div_ceil(depth);
         let plan = Plan {
             dtype,
             kind,
@@ -118,7 +123,7 @@ impl Form {
                 c_n == 1 && even(&c_m) && r.ptr.is_multiple_of(4) && batch.steps[2].iter().all(even)
             },
         };
-        Form { plan, parts }
+        Form { plan, parts, depth }
     }
 }
 
