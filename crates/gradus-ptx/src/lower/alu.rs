@@ -215,7 +215,9 @@ impl<'a> Lower<'a> {
         let kind = mods.kind()?;
         let run = match (kind, high) {
             (Type::U32, false) => v!(|x, y, z| (x & 0xff_ffff).wrapping_mul(y & 0xff_ffff).wrapping_add(z)),
-            (Type::S32, false) => v!(|x, y, z| (x << 8 >> 8).wrapping_mul(y << 8 >> 8).wrapping_add(z)),
+            (Type::S32, false) => {
+                v!(|x, y, z| (((x as i32) << 8 >> 8).wrapping_mul((y as i32) << 8 >> 8) as u32).wrapping_add(z))
+            }
             (Type::U32, true) => {
                 v!(|x, y, z| (((u64::from(x & 0xff_ffff) * u64::from(y & 0xff_ffff)) >> 16) as u32).wrapping_add(z))
             }

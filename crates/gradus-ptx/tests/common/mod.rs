@@ -1,6 +1,8 @@
 //! What the tests share: a memory with a module, and launches in one line.
 #![allow(dead_code)]
 
+pub(crate) mod apply;
+
 use gradus_ptx::{Fault, Launch, Limits, Memory, Module, Stats};
 
 /// A module with a memory of its own.
@@ -88,4 +90,4 @@ pub(crate) fn kernel(params: &[&str], body: &str) -> String {
 }
 
 const REGISTERS: &str = "    .reg .pred %p<20>;\n    .reg .b16 %h<40>;\n    .reg .b32 %r<60>;\n    .reg .f32 %f<40>;\n    \
-                         .reg .b64 %rd<40>;\n    .reg .f64 %fd<20>;\n";
+                         .reg .b64 %rd<40>;\n    .reg .f64 %fd<40>;\n";
