@@ -12,6 +12,7 @@ mod matrix;
 mod note;
 mod print;
 mod race;
+mod scratch;
 mod shared;
 mod shared_access;
 mod sync;
@@ -24,6 +25,7 @@ use crate::{FaultKind, Stats};
 
 pub(crate) use block::run_block;
 use lanes::lanes;
+pub(crate) use scratch::Scratch;
 pub(crate) use shared::mark;
 
 /// What all blocks of a launch share.

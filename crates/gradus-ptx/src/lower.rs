@@ -12,6 +12,7 @@ mod half;
 mod memory;
 mod mods;
 mod names;
+mod registers;
 mod scope;
 mod transfer;
 mod warp;
@@ -230,6 +231,7 @@ impl<'a> Lower<'a> {
                 *constant = *constant - DYNAMIC + self.code.dynamic;
             }
         }
+        registers::compact(&mut self.code);
         Ok(self.code)
     }
 }

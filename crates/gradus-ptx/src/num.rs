@@ -5,8 +5,11 @@
 //! gives what one rounding of the exact value gives, in every mode.
 
 mod format;
+#[allow(unsafe_code)]
+mod fused;
 
 pub(crate) use format::{Format, Mode, round};
+pub(crate) use fused::fma_row;
 
 /// The NaN that every f32 instruction gives.
 pub(crate) const NAN32: u32 = 0x7fff_ffff;

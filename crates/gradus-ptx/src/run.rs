@@ -3,7 +3,7 @@
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::exec::{self, Job, Located};
+use crate::exec::{self, Job, Located, Scratch};
 use crate::{Fault, FaultKind, Kernel, Launch, Limits, Memory, Module, Stats};
 
 /// Runs a kernel to its end.
@@ -48,6 +48,9 @@ pub fn run(module: &Module, kernel: &str, launch: &Launch, memory: &Memory, limi
 /// The most shared memory that a block can have on any GPU, in bytes.
 const MOST_SHARED: u64 = 227 * 1024;
 
+/// A launch of at most this many threads runs on the thread that asks for it.
+const SMALL: u64 = 1024;
+
 /// Runs the blocks on threads of the host. Of several mistakes, the one of the first block is given.
 fn blocks(job: &Job<'_>) -> Result<Stats, Located> {
     let [x, y, z] = job.launch.grid.map(u64::from);
@@ -57,13 +60,14 @@ fn blocks(job: &Job<'_>) -> Result<Stats, Located> {
     let work = || {
         let mut done: Vec<(u64, Stats)> = Vec::new();
         let mut total = Stats::default();
+        let mut scratch = Scratch::default();
         loop {
             let at = next.fetch_add(1, Relaxed);
             if at >= count || at > stop.load(Relaxed) {
                 return (total, done, None);
             }
             let block = [(at % x) as u32, (at / x % y) as u32, (at / (x * y)) as u32];
-            match exec::run_block(job, block) {
+            match exec::run_block(job, block, &mut scratch) {
                 Ok(mut stats) => {
                     total.warp_instructions += stats.warp_instructions;
                     total.thread_instructions += stats.thread_instructions;
@@ -79,7 +83,10 @@ fn blocks(job: &Job<'_>) -> Result<Stats, Located> {
             }
         }
     };
-    let threads = job.limits.threads.clamp(1, usize::try_from(count).unwrap_or(usize::MAX));
+    let lanes = count * u64::from(job.launch.block.iter().product::<u32>());
+    // A small launch is done before other threads have started.
+    let most = if lanes <= SMALL { 1 } else { usize::try_from(count).unwrap_or(usize::MAX) };
+    let threads = job.limits.threads.clamp(1, most);
     let results: Vec<_> = if threads == 1 {
         vec![work()]
     } else {

@@ -75,7 +75,7 @@ fn to_nearest() {
     binary("min.f32 {d}, {a}, {b};", lesser);
     binary("max.f32 {d}, {a}, {b};", |x, y| -lesser(-x, -y));
     binary("max.NaN.f32 {d}, {a}, {b};", |x, y| if x.is_nan() || y.is_nan() { f32::NAN } else { -lesser(-x, -y) });
-    binary("add.sat.f32 {d}, {a}, {b};", |x, y| if (x + y).is_nan() { 0.0 } else { (x + y).max(0.0).min(1.0) });
+    binary("add.sat.f32 {d}, {a}, {b};", |x, y| if (x + y).is_nan() { 0.0 } else { (x + y).clamp(0.0, 1.0) + 0.0 });
     let (x, y, z) = (anything(1), anything(2), anything(3));
     for (at, found) in apply::<f32, f32, f32, f32>("fma.rn.f32 {d}, {a}, {b}, {c};", &x, &y, &z).into_iter().enumerate()
     {

@@ -32,6 +32,7 @@ const PLACES: &[&str] = &[
     "crates/gradus-fuzz/src/limited.rs",
     "crates/gradus-plugin/",
     "crates/gradus-ptx/src/driver",
+    "crates/gradus-ptx/src/num/fused.rs",
     "crates/gradus-ptx/tests/driver/",
     "examples/tiny-plugin/tests/",
     "crates/gradus-tensor/src/storage.rs",

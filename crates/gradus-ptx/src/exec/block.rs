@@ -1,6 +1,7 @@
 //! A block: its warps take turns, and meet at barriers.
 
 use super::race::Races;
+use super::scratch::Scratch;
 use super::shared::Shared;
 use super::warp::{Arrival, Stop, Warp};
 use super::{Context, Job, Located, Mistake};
@@ -21,22 +22,28 @@ struct Meeting {
 }
 
 /// Runs a block to its end.
-pub(crate) fn run_block(job: &Job<'_>, block: [u32; 3]) -> Result<Stats, Located> {
+pub(crate) fn run_block(job: &Job<'_>, block: [u32; 3], scratch: &mut Scratch) -> Result<Stats, Located> {
     let threads = job.launch.block.iter().product::<u32>();
     let count = threads.div_ceil(32) as usize;
+    let mut sites = std::mem::take(&mut scratch.sites);
+    sites.resize(job.code.insts.len(), 0);
     let mut context = Context {
         job,
         block,
         shared: Shared::new(&job.shared, job.limits.races),
         races: Races::new(job.limits.races, count, job.first_segment),
-        sites: vec![0; job.code.insts.len()],
+        sites,
         stats: Stats::default(),
     };
-    let warps = (0..count as u32).map(|index| Warp::new(&context, index, threads - index * 32)).collect();
+    let warps = (0..count as u32).map(|index| Warp::new(&context, scratch, index, threads - index * 32)).collect();
     let waiting = (0..count).map(|_| None).collect();
     let mut state = Block { warps, waiting, ended: vec![false; count], meetings: Default::default(), threads };
     match state.run(&mut context) {
-        Ok(()) => Ok(context.stats),
+        Ok(()) => {
+            scratch.sites = context.sites;
+            state.warps.into_iter().for_each(|warp| warp.end(scratch));
+            Ok(context.stats)
+        }
         Err((warp, mistake)) => {
             let thread = context.thread(warp as u32 * 32 + mistake.lane.min(31));
             Err(Located { mistake: *mistake, block, thread })

@@ -1,6 +1,7 @@
 //! A warp: its registers, and which of its lanes are where.
 
 use super::copies::Copies;
+use super::scratch::Scratch;
 use super::{Context, Mistake};
 use crate::FaultKind;
 use crate::code::{BarrierReduce, Dst, Inst, Op, Pred, Src, V, W};
@@ -67,14 +68,15 @@ pub(super) struct Warp {
 
 impl Warp {
     /// A warp at the start of the code. `count` of its lanes have a thread.
-    pub(super) fn new(context: &Context<'_>, index: u32, count: u32) -> Self {
+    /// Its registers come from `scratch`, with what an earlier block left there.
+    pub(super) fn new(context: &Context<'_>, scratch: &mut Scratch, index: u32, count: u32) -> Self {
         let threads = if count >= 32 { u32::MAX } else { (1 << count) - 1 };
         let code = context.job.code;
         let mut preds = vec![0; code.preds as usize];
         preds[0] = u32::MAX;
         Self {
             index,
-            file: vec![[0; 16]; code.rows as usize],
+            file: scratch.files.pop().unwrap_or_else(|| vec![[0; 16]; code.rows as usize]),
             preds,
             groups: vec![Group { pc: 0, mask: threads, waits: false }],
             live: threads,
@@ -84,6 +86,11 @@ impl Warp {
             local_written: Vec::new(),
             copies: Copies::default(),
         }
+    }
+
+    /// Gives the registers back.
+    pub(super) fn end(self, scratch: &mut Scratch) {
+        scratch.files.push(self.file);
     }
 
     /// The lanes whose predicate holds.

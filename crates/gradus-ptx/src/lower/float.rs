@@ -118,6 +118,7 @@ impl<'a> Lower<'a> {
             "add" => (2, f32_modes!(near, ftz, |x, y, _z| x + y, add_odd(x, y, false))),
             "sub" => (2, f32_modes!(near, ftz, |x, y, _z| x - y, add_odd(x, -y, false))),
             "mul" => (2, f32_modes!(near, ftz, |x, y, _z| x * y, f64::from(x) * f64::from(y))),
+            "fma" | "mad" if near == Mode::Near && !ftz => (3, Fun::V(num::fma_row)),
             "fma" | "mad" => (3, f32_modes!(near, ftz, |x, y, z| fma(x, y, z), fma_odd(x, y, z, false))),
             "div" => (2, f32_modes!(near, ftz, |x, y, _z| x / y, num::div_odd(x.into(), y.into()))),
             "rcp" => (1, f32_modes!(near, ftz, |x, _y, _z| 1.0 / x, num::div_odd(1.0, x.into()))),

@@ -153,9 +153,10 @@ impl<'a> Lower<'a> {
     }
 
     fn ldmatrix(&mut self, i: &'a Instruction, mods: &mut Mods<'_>) -> Result<(), ParseError> {
-        mods.skip(&["sync", "aligned", "shared", "shared::cta", "b16"]);
-        if !mods.takes("m8n8") {
-            return self.error("ldmatrix is supported for m8n8 and b16");
+        mods.skip(&["sync", "aligned"]);
+        let is_shared = mods.one_of(&["shared", "shared::cta"]).is_some();
+        if !mods.takes("m8n8") || !mods.takes("b16") || !is_shared {
+            return self.error("ldmatrix is supported for m8n8 and b16 of shared memory");
         }
         let transposed = mods.takes("trans");
         let count = mods.one_of(&["x1", "x2", "x4"]).map_or(0, |name| usize::from(name.as_bytes()[1] - b'0'));
