@@ -7,8 +7,8 @@ use crate::call::Tell;
 use crate::composite;
 use crate::{
     ArgReduceOp, AttentionParams, Axes, Binding, Buffer, Claim, ComputeLimits, ComputeModule, CrossEntropyParams,
-    DType, Distribution, Error, ErrorKind, Kernel, MapArg, ModuleHash, NativeFunction, ReduceOp, Result, Scalar,
-    ScanOp, ScatterOp, View, ViewMut, Window,
+    DType, Distribution, Error, ErrorKind, Kernel, MapArg, ModuleHash, NativeFunction, Prepared, ReduceOp, Result,
+    Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 /// The kind of hardware behind a backend.
@@ -154,6 +154,25 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     /// Returns the memory that the pool keeps for reuse to the system.
     fn trim(&self) -> Result<()>;
+
+    // ---- lists of calls ---------------------------------------------------------------------------------------------
+
+    /// Runs a list of calls that runs many times, such as a captured step. `calls` makes them, in order, on this
+    /// thread, and stops at the first that fails. `prepared` belongs to the list. `is_same` says that the list last ran
+    /// without an error, and that since then no operand has moved to other memory, and no parameter has changed.
+    ///
+    /// The default makes the calls. A backend whose calls cost time on the host may record them, keep the recording in
+    /// `prepared`, and start it instead of making the calls if `is_same`. The results must be those of the calls. An
+    /// error must be the one that `calls` returns, or one of the device.
+    fn run_prepared(
+        &self,
+        prepared: &mut Prepared,
+        is_same: bool,
+        calls: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let _ = (prepared, is_same);
+        calls()
+    }
 
     // ---- required primitives ----------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use gradus_tensor::ops::{Block, Op, ReplayCall, ReplayOperand, Source, over_storage, replay};
+use gradus_tensor::ops::{Block, Op, ReplayCall, ReplayOperand, ReplayState, Source, over_storage, replay};
 use gradus_tensor::{Attempt, Error, Layout, Result, Storage, Tensor, WeakState};
 use smallvec::SmallVec;
 
@@ -24,6 +24,8 @@ pub(crate) struct Plan {
     /// The number of replays since the last trace.
     pub(crate) runs: u64,
     calls: Vec<ReplayCall>,
+    /// What the calls keep between replays.
+    state: ReplayState,
     /// The calls whose parameters are renewed before each replay, in order.
     renewed: Vec<(usize, Renew)>,
     /// For each memory, its number in a replay: tensors first, then blocks.
@@ -121,6 +123,7 @@ impl Plan {
             layouts,
             switches,
             calls,
+            state: ReplayState::default(),
             renewed,
             numbers,
             tensors,
@@ -265,12 +268,13 @@ impl Plan {
                 Renew::From(source) => source.renew(&mut self.calls[*i].op)?,
                 Renew::Repeat(earlier) => self.calls[*i].op = self.calls[*earlier].op.clone(),
             }
+            self.state.changed();
         }
         let tensors = self.tensors.iter().map(|&m| self.tensor(m, inputs)).collect::<Result<Few<_>>>()?;
         let block = |&m: &usize| Block::new(&self.graph.device, self.graph.memories[m].bytes);
         let mut fresh = self.leaving.iter().map(block).collect::<Result<Few<_>>>()?;
         let kept = blocks.of(&self.graph.device, &self.sizes)?;
-        replay(&self.graph.device, &self.calls, &tensors, fresh.iter_mut().chain(kept), begun)?;
+        replay(&self.graph.device, &self.calls, &tensors, fresh.iter_mut().chain(kept), begun, &mut self.state)?;
         Ok((tensors, fresh))
     }
 
@@ -312,6 +316,7 @@ impl Plan {
             call.outputs.iter_mut().zip(outs).for_each(|(operand, layout)| operand.layout = layout);
         }
         self.offsets = inputs.iter().map(|t| t.layout().offset()).collect();
+        self.state.changed();
         Ok(())
     }
 }

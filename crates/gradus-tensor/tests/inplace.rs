@@ -290,6 +290,7 @@ fn one_line_runs_kernels() {
         "register_native",
         "allow_modules",
         "compute_limits",
+        "run_prepared",
     ];
     for file in sources() {
         let text = std::fs::read_to_string(&file).unwrap();

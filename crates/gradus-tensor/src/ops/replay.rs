@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use gradus_backend::{
-    Buffer, DType, Error, ErrorKind, Here, Layout, Result, View, ViewMut, postpone, with_line_of_call,
+    Buffer, DType, Error, ErrorKind, Here, Layout, Prepared, Result, View, ViewMut, postpone, with_line_of_call,
 };
 use smallvec::SmallVec;
 
@@ -69,6 +69,39 @@ pub fn over_storage(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Resu
     Ok(Tensor::from_parts(storage, layout, dtype))
 }
 
+/// What a list of calls keeps between its replays.
+#[derive(Debug, Default)]
+pub struct ReplayState {
+    /// What the backend keeps.
+    prepared: Prepared,
+    /// The addresses of the memories in the latest replay.
+    addresses: Vec<usize>,
+    /// Whether the latest replay succeeded.
+    has_run: bool,
+}
+
+impl ReplayState {
+    /// Forgets what was kept, because the parameters or layouts of the calls have changed since the latest replay.
+    pub fn changed(&mut self) {
+        self.has_run = false;
+    }
+
+    /// Notes where the memories are, and returns whether that and everything else is as in the latest replay.
+    fn is_same(&mut self, memory: &[Memory<'_>]) -> bool {
+        let address = |memory: &Memory<'_>| match memory {
+            Memory::Read(buffer) => buffer.as_ptr().addr().get(),
+            Memory::Write(buffer) => buffer.as_ref().map_or(0, |buffer| buffer.as_ptr().addr().get()),
+        };
+        let is_same = self.has_run && self.addresses.iter().copied().eq(memory.iter().map(address));
+        if !is_same {
+            self.addresses.clear();
+            self.addresses.extend(memory.iter().map(address));
+        }
+        self.has_run = false;
+        is_same
+    }
+}
+
 /// Whether operations can be replayed on this thread. They cannot while operations are traced, observed or recomputed,
 /// or while hooks pack saved values.
 pub fn can_replay() -> bool {
@@ -83,7 +116,8 @@ enum Held<'a> {
 
 /// Runs `calls` in order. Memory number `i` is the storage of `tensors[i]` or, after these, a block. Writes to the
 /// storages of tensors raise their versions and are logged, as those of eager operations are. `begun` is raised before
-/// each call, so that after an error it is the number of calls that ran in full or in part.
+/// each call, so that after an error it is the number of calls that ran in full or in part. `state` belongs to the list
+/// of calls; the backend may keep there what it needs to run them faster the next time.
 ///
 /// # Errors
 /// Fails before anything runs if two tensors share a storage, if a write would change a value that a graph protects, or
@@ -96,6 +130,7 @@ pub fn replay<'b>(
     tensors: &[Tensor],
     blocks: impl Iterator<Item = &'b mut Block>,
     begun: &mut usize,
+    state: &mut ReplayState,
 ) -> Result<()> {
     if !can_replay() {
         let m = "operations are traced, observed, recomputed or packed here, and those of a replay cannot be";
@@ -126,10 +161,20 @@ pub fn replay<'b>(
         });
     }
     memory.extend(blocks.map(|block| Memory::Write(Some(&mut block.0))));
-    calls.iter().try_for_each(|call| {
-        *begun += 1;
-        run(device, call, &mut memory)
-    })
+    let is_same = state.is_same(&memory);
+    let mut made = false;
+    let done = device.backend().run_prepared(&mut state.prepared, is_same, &mut || {
+        made = true;
+        calls.iter().try_for_each(|call| {
+            *begun += 1;
+            run(device, call, &mut memory)
+        })
+    });
+    if !made {
+        *begun = calls.len();
+    }
+    state.has_run = done.is_ok();
+    done
 }
 
 /// For each tensor, the bytes that `calls` write, with the line of each write.
