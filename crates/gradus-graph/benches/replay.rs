@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use gradus_cpu::CpuBackend;
 use gradus_graph::capture;
-use gradus_nn::{Forward, Init, Linear, Module, Relu, Sequential};
+use gradus_nn::layers::*;
+use gradus_nn::{Forward, Init, Module};
 use gradus_tensor::{DType, Device, Generator, Result, Tensor, UpdateFn, no_grad};
 
 static DESCEND: UpdateFn = UpdateFn::new("descend", |x| vec![x[0] - x[2] * x[1]]);
@@ -50,6 +51,13 @@ fn main() {
     compare("ten elementwise, 1 K", 5_000, chain, &[random(&[1000]), random(&[1000])]);
     compare("ten elementwise, 1 M", 100, chain, &[random(&[1_000_000]), random(&[1_000_000])]);
     compare("ten elementwise, 16 M", 9, chain, &[random(&[16_000_000]), random(&[16_000_000])]);
+    let mut rng = Generator::new(2);
+    let mut init = Init::new(DType::F32, &device, &mut rng);
+    let conv = Conv2d::new(64, 64, [3, 3], Conv2dConfig { padding: [1, 1], ..Default::default() }, &mut init).unwrap();
+    let mut norm = BatchNorm2d::new(64, BatchNormConfig::default(), &mut init).unwrap();
+    norm.eval();
+    let evaluation = |x: &[Tensor]| Ok(vec![no_grad(|| norm.forward(&conv.forward(&x[0])?)?.relu())?]);
+    compare("conv, batch norm, ReLU", 30, evaluation, &[random(&[16, 64, 56, 56])]);
     let labels: Vec<i64> = (0..32).map(|i| i % 10).collect();
     let labels = Tensor::from_vec(labels, [32], &device).unwrap();
     let x = random(&[32, 64]);

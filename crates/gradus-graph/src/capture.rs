@@ -17,8 +17,9 @@ pub struct Step<F> {
 /// The first two calls of [`Step::call`] run `f` and trace the operations. If the two traces agree, later calls replay
 /// them. If not, the next calls are traced too, because the first call of a training step allocates the optimiser's
 /// state and so differs from the second. A difference that remains after four traces is an error, which names the
-/// operation and shows both forms. Arguments of another shape, dtype, stride or device are traced separately; at most
-/// eight such forms are kept. With `GRADUS_LOG=graph`, a line is printed that says why a call is traced.
+/// operation and shows both forms. Arguments of another shape, dtype, stride or device are traced separately, and only
+/// once if the operations are those of a form with other sizes. At most eight forms are kept. With `GRADUS_LOG=graph`, a
+/// line is printed that says why a call is traced.
 ///
 /// A replay repeats the operations of `f` and nothing else that `f` does. It is therefore an error to read a tensor on
 /// the host (`item`, `to_vec`, `Display`), to return a result that requires a gradient, to use host numbers that differ

@@ -8,7 +8,7 @@ use gradus_tensor::ops::Closed;
 use gradus_tensor::{Error, ErrorKind, Here, Result, Tensor};
 
 use crate::blocks::Blocks;
-use crate::compare::{agree, differs};
+use crate::compare::{Sameness, agree, differs};
 use crate::graph::Graph;
 use crate::key::Key;
 use crate::passes::{self, MemoryLimit};
@@ -173,7 +173,11 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
         }
         Ok(match recorded.trace {
             Ok(trace) => {
-                self.forms.push((key, Progress::Traced(Box::new(trace), recorded.data.clone(), 1)));
+                let progress = match self.of_other_sizes(&key, &trace, inputs)? {
+                    Some(plan) => Progress::Ready(Box::new(plan), Box::new(trace), recorded.data.clone()),
+                    None => Progress::Traced(Box::new(trace), recorded.data.clone(), 1),
+                };
+                self.forms.push((key, progress));
                 (recorded.results, recorded.data)
             }
             Err(e) => {
@@ -181,6 +185,20 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
                 (recorded.results, recorded.data)
             }
         })
+    }
+
+    /// A plan for a first trace, if a plan for arguments of other sizes was made from traces of the same operations.
+    #[track_caller]
+    fn of_other_sizes(&self, key: &Key, trace: &Trace, inputs: &[&Tensor]) -> Result<Option<Plan>> {
+        let known = self.forms.iter().rev().find_map(|(other, progress)| match progress {
+            Progress::Ready(_, before, _) if other.differs_in_sizes(key) => Some(before),
+            _ => None,
+        });
+        let Some(before) = known else { return Ok(None) };
+        match agree(before, trace, Sameness::OtherSizes) {
+            Ok(graph) => planned(graph, self.limit, before, trace, inputs).map(Some),
+            Err(_) => Ok(None),
+        }
     }
 
     #[track_caller]
@@ -267,7 +285,7 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
                 return Ok((results, data));
             }
         };
-        let graph = if *known == data { agree(before, &trace) } else { Err(other_data(known, &data)) };
+        let graph = if *known == data { agree(before, &trace, Sameness::Exact) } else { Err(other_data(known, &data)) };
         let progress = match graph {
             Ok(graph) => {
                 let plan = planned(graph, self.limit, before, &trace, inputs)?;
@@ -296,7 +314,7 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
     ) -> Result<(Vec<Tensor>, D)> {
         let Recorded { results, data, trace } = self.record(f, inputs)?;
         let progress = match trace {
-            Ok(trace) if known == data && agree(&before, &trace).is_ok() => {
+            Ok(trace) if known == data && agree(&before, &trace, Sameness::Exact).is_ok() => {
                 self.traces -= 1; // It confirmed a plan.
                 plan.runs = 0;
                 Progress::Ready(plan, Box::new(trace), known)

@@ -8,14 +8,26 @@ use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Shape, Storage, Ten
 use crate::graph::{Graph, Memory, Node, Origin, Place};
 use crate::record::{First, Seen, Trace, Used, is, two_devices};
 
-/// Returns the graph of a step that was traced twice. Fails at the first difference that a replay could not reproduce.
+/// What two traces of a step must have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sameness {
+    /// Everything but what a replay renews.
+    Exact,
+    /// The traces are of arguments of other sizes. Two traces of the first sizes have agreed already, so what is equal
+    /// in them does not change from call to call. The second trace must use the same memories in the same order by the
+    /// same operations, whose parameters and shapes may follow the sizes.
+    OtherSizes,
+}
+
+/// Returns the graph of a step that was traced twice, which is that of the second trace. Fails at the first difference
+/// that a replay could not reproduce.
 #[track_caller]
-pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
+pub(crate) fn agree(first: &Trace, second: &Trace, sameness: Sameness) -> Result<Graph> {
     if first.device != second.device {
         return Err(two_devices(&first.device, &second.device));
     }
     for (a, b) in first.nodes.iter().zip(&second.nodes) {
-        same_node(a, b)?;
+        same_node(a, b, sameness)?;
     }
     let more = |n: &Trace, at: usize| n.nodes.get(at).map(|node| format!("{:?} at {}", node.op, node.location));
     let at = first.nodes.len().min(second.nodes.len());
@@ -32,7 +44,7 @@ pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
         let what = "the layer or optimiser behind an operation without elements";
         return Err(differs(None, what, named(first), format!("{} of others", named(second))));
     }
-    if first.results != second.results {
+    if !same_places(&first.results, &second.results, sameness) {
         return Err(differs(None, "the results", shapes(&first.results), shapes(&second.results)));
     }
     let (earlier, states) = (&first.states, &second.states);
@@ -50,7 +62,7 @@ pub(crate) fn agree(first: &Trace, second: &Trace) -> Result<Graph> {
     }
     let mut memories = Vec::with_capacity(second.memories.len()); // at most one for each storage that was seen
     for (i, seen) in second.memories.iter().enumerate() {
-        let origin = origin((first, second), first.memories.get(i), seen, i)?;
+        let origin = origin((first, second), first.memories.get(i), seen, i, sameness)?;
         memories.push(Memory { origin, bytes: seen.bytes });
     }
     let replaced = states.iter().filter_map(|used| Some((used.state.clone(), used.assigned?)));
@@ -138,7 +150,13 @@ fn shapes(places: &[Place]) -> String {
 
 /// The origin of the contents of a memory of the second trace.
 #[track_caller]
-fn origin((first, second): (&Trace, &Trace), before: Option<&Seen>, seen: &Seen, number: usize) -> Result<Origin> {
+fn origin(
+    (first, second): (&Trace, &Trace),
+    before: Option<&Seen>,
+    seen: &Seen,
+    number: usize,
+    sameness: Sameness,
+) -> Result<Origin> {
     match (seen.first, before.map(|b| b.first)) {
         (now, Some(old)) if now != old => {
             return Err(differs(None, "the first use of a memory", format!("{old:?}"), format!("{now:?}")));
@@ -154,15 +172,13 @@ fn origin((first, second): (&Trace, &Trace), before: Option<&Seen>, seen: &Seen,
         trace.made.iter().find(|m| is(storage, m.tensor.storage())).map(|m| m.copy.clone())
     };
     match (before.and_then(|b| made(first, &b.storage)), made(second, &seen.storage)) {
-        (Some(a), Some(b)) if a.dtype() == b.dtype() && a.to_bytes()? == b.to_bytes()? => {
-            return Ok(Origin::Constant(b));
+        (Some(a), Some(b)) if a.dtype() == b.dtype() => {
+            if sameness == Sameness::OtherSizes || a.to_bytes()? == b.to_bytes()? {
+                return Ok(Origin::Constant(b));
+            }
+            return Err(other_constant());
         }
-        (_, Some(_)) => {
-            let m = "a tensor that the step makes from numbers of the host has other numbers in each call";
-            return Err(Error::argument("capture", m)
-                .note("a replay would go on with those of one call")
-                .help("make the tensor outside of the step, and pass it as an input"));
-        }
+        (_, Some(_)) => return Err(other_constant()),
         (_, None) => {}
     }
     if before.is_some_and(|b| b.storage.ptr_eq(&seen.storage)) {
@@ -185,6 +201,14 @@ fn origin((first, second): (&Trace, &Trace), before: Option<&Seen>, seen: &Seen,
         .help("return the tensor and pass it to the next call, or write it in place: kept.copy_(&new)?"))
 }
 
+#[track_caller]
+fn other_constant() -> Error {
+    let m = "a tensor that the step makes from numbers of the host has other numbers in each call";
+    Error::argument("capture", m)
+        .note("a replay would go on with those of one call")
+        .help("make the tensor outside of the step, and pass it as an input")
+}
+
 /// All bytes of a storage, as a tensor.
 #[track_caller]
 pub(crate) fn bytes_of(storage: &Arc<Storage>) -> Result<Tensor> {
@@ -193,7 +217,7 @@ pub(crate) fn bytes_of(storage: &Arc<Storage>) -> Result<Tensor> {
 }
 
 #[track_caller]
-fn same_node(a: &Node, b: &Node) -> Result<()> {
+fn same_node(a: &Node, b: &Node, sameness: Sameness) -> Result<()> {
     let id = |n: &Node| n.source.as_ref().map(|source| source.id());
     if id(a) != id(b) {
         return Err(differs(
@@ -204,15 +228,22 @@ fn same_node(a: &Node, b: &Node) -> Result<()> {
         ));
     }
     let sourced = a.source.is_some();
-    let same = a.op == b.op || sourced && a.op.same_form(&b.op);
+    let alike = sameness == Sameness::OtherSizes && (a.op.kind(), a.op.name()) == (b.op.kind(), b.op.name());
+    let same = a.op == b.op || alike || sourced && a.op.same_form(&b.op);
     if !same {
         return Err(differs(Some(b), "an operation", format!("{:?}", a.op), format!("{:?}", b.op)));
     }
-    if a.inputs != b.inputs || a.outputs != b.outputs || a.in_place != b.in_place || a.repeats != b.repeats {
+    let same_operands = same_places(&a.inputs, &b.inputs, sameness) && same_places(&a.outputs, &b.outputs, sameness);
+    if !same_operands || a.in_place != b.in_place || a.repeats != b.repeats {
         let shown = |n: &Node| format!("{} of {}", n.op.name(), shapes(&n.inputs));
         return Err(differs(Some(b), "the operands of an operation", shown(a), shown(b)));
     }
     Ok(())
+}
+
+fn same_places(a: &[Place], b: &[Place], sameness: Sameness) -> bool {
+    let alike = |(a, b): (&Place, &Place)| (a.memory, a.version, a.dtype) == (b.memory, b.version, b.dtype);
+    a == b || sameness == Sameness::OtherSizes && a.len() == b.len() && a.iter().zip(b).all(alike)
 }
 
 #[track_caller]

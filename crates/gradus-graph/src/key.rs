@@ -73,6 +73,21 @@ impl Key {
             && self.autocast == autocast_dtype()
     }
 
+    /// Whether calls with the two keys differ at most in the sizes and strides of their arguments. An axis of size 1 or 0
+    /// remains one.
+    pub(crate) fn differs_in_sizes(&self, other: &Key) -> bool {
+        let alike = |(a, b): (&Input, &Input)| {
+            let kind = |&n: &usize| n.min(2);
+            a.shape.iter().map(kind).eq(b.shape.iter().map(kind))
+                && (a.dtype, a.requires_grad, &a.device) == (b.dtype, b.requires_grad, &b.device)
+                && a.shares.map(|s| s.0) == b.shares.map(|s| s.0)
+        };
+        let modes = |key: &Key| (key.form, key.records, key.inference, key.saved, key.autocast);
+        modes(self) == modes(other)
+            && self.inputs.len() == other.inputs.len()
+            && self.inputs.iter().zip(&other.inputs).all(alike)
+    }
+
     /// The first way in which the arguments of `self` differ from those of `other`, in words.
     pub(crate) fn difference(&self, other: &Key) -> String {
         if self.inputs.len() != other.inputs.len() {

@@ -36,9 +36,11 @@ pub mod passes;
 mod plan;
 mod print;
 mod record;
+mod text;
 mod verify;
 
 pub use capture::{Step, capture};
 pub use captured::Captured;
 pub use graph::{Graph, Memory, Node, Origin, Place};
 pub use passes::MemoryLimit;
+pub use text::{Line, Text, Value};

@@ -5,32 +5,18 @@ use std::fmt;
 use gradus_tensor::Shape;
 
 use crate::graph::{Graph, Place};
+use crate::text::Value;
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "%{}", self.memory)?;
-        if self.version > 0 {
-            write!(f, ".{}", self.version)?;
-        }
-        write!(f, ": {}{}", self.dtype, Shape::display(self.layout.dims()))
+        Value::from(self).fmt(f)
     }
 }
 
-/// One line for each operation: its outputs, its name and inputs, and the line of the call.
+/// One line for each operation: its outputs, its name and inputs, and the line of the call. See [`Text`](crate::Text).
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "step on {}", self.device)?;
-        let list = |places: &[Place]| places.iter().map(Place::to_string).collect::<Vec<_>>().join(", ");
-        for node in &self.nodes {
-            let sign = if node.in_place { "<-" } else { "=" };
-            let (out, op) = (list(&node.outputs), format!("{:?}", node.op));
-            writeln!(f, "  {out} {sign} {op}({})  // {}", list(&node.inputs), node.location)?;
-        }
-        writeln!(f, "  return {}", list(&self.results))?;
-        for (i, m) in self.memories.iter().enumerate().filter(|(i, _)| !self.is_temporary(*i)) {
-            writeln!(f, "  %{i} is {:?}, {} bytes", m.origin, m.bytes)?;
-        }
-        Ok(())
+        self.text().fmt(f)
     }
 }
 

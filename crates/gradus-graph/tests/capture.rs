@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{bits, device, random};
-use gradus_graph::{Origin, Step, capture};
+use gradus_graph::{Origin, Step, Text, capture};
 use gradus_nn::{BatchNorm2d, BatchNormConfig, Dropout, Forward, Gelu, Init, Linear, Module, Sequential};
 use gradus_tensor::{DType, Device, ErrorKind, Generator, Result, Tensor, UpdateFn, autograd, no_grad};
 
@@ -92,7 +92,7 @@ fn a_training_step_has_the_bits_of_eager_ones() {
 }
 
 #[test]
-fn other_shapes_are_traced_anew_and_old_ones_are_kept() {
+fn other_sizes_are_traced_once_and_old_ones_are_kept() {
     let device = device();
     let (mut eager, mut captured) = (Training::new(&device), Training::new(&device));
     let mut step = capture(|x| captured.step(&x[0], &x[1]));
@@ -103,7 +103,7 @@ fn other_shapes_are_traced_anew_and_old_ones_are_kept() {
         let got = step.call(&[&inputs[0], &inputs[1]]).unwrap();
         assert_eq!(bits(&got[0]), bits(&want[0]), "call {i}");
     }
-    assert_eq!(step.replays(), 4);
+    assert_eq!(step.replays(), 5);
     drop(step);
     assert_eq!(captured.state(), eager.state());
 }
@@ -359,6 +359,36 @@ fn a_graph_prints_and_draws_itself() {
     let text = graph.to_string();
     assert!(text.contains("matmul") && text.contains("f32[2, 3]") && text.contains("capture.rs"), "{text}");
     assert!(graph.to_dot().starts_with("digraph step {"));
+    assert_eq!(text.parse::<Text>().unwrap(), graph.text());
+    for (broken, line) in
+        [("step of cpu\n", 1), ("step on cpu\n  return %1: f33[2]\n", 2), ("step on cpu\n  %1: f32[2] = exp(%0)\n", 2)]
+    {
+        let e = broken.parse::<Text>().unwrap_err();
+        assert!(e.message().contains(&format!("line {line} is")), "{e}");
+    }
+}
+
+#[test]
+fn a_printed_graph_is_read_back() {
+    let device = device();
+    let dropout = Arc::new(Dropout::new(0.5, &mut Generator::new(3)).unwrap());
+    let count = Tensor::zeros([], DType::I64, &device).unwrap();
+    let mut step = capture(|x: &[Tensor]| {
+        count.add_(1)?;
+        let dropout = dropout.clone();
+        let inside = move |x: &[Tensor]| Ok(vec![dropout.forward(&x[0].t()?.narrow(0, 1, 2)?)?.square()?]);
+        let w = x[0].with_grad()?;
+        let y = gradus_tensor::checkpoint(inside, &[&w])?.swap_remove(0).sum_all()?;
+        let g = y.backward()?.get(&w).cloned();
+        Ok(vec![y.detach(), x[0].flip(0)?.flip(1)?, g.unwrap_or(y), x[0].sum(&[0], false)?.expand([4, 3])?])
+    });
+    for i in 0..3 {
+        step.call(&[&random(&[3, 3], i, &device)]).unwrap();
+    }
+    let graph = step.graph().unwrap();
+    let text = graph.to_string();
+    assert_eq!(text.parse::<Text>().unwrap(), graph.text(), "{text}");
+    assert!(text.contains(" repeats ") && text.contains("{-3, -1 at 8}") && text.contains("<- "), "{text}");
 }
 
 #[test]
