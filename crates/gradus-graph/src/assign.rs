@@ -16,8 +16,19 @@ pub(crate) fn lifetimes(graph: &Graph) -> Vec<Option<(usize, usize)>> {
     lives
 }
 
-/// The most bytes of temporary values that are needed at the same time, and the node that needs them.
-pub(crate) fn most_live(graph: &Graph, lives: &[Option<(usize, usize)>]) -> (usize, usize) {
+/// The time at which most memory is needed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Peak {
+    /// The bytes of the temporary values that are needed then.
+    pub(crate) bytes: usize,
+    /// The number of nodes that need as many.
+    pub(crate) nodes: usize,
+    /// The first of these nodes.
+    pub(crate) at: usize,
+}
+
+/// The time at which most memory is needed.
+pub(crate) fn peak(graph: &Graph, lives: &[Option<(usize, usize)>]) -> Peak {
     let mut change = vec![0isize; graph.nodes.len() + 1];
     for (m, life) in lives.iter().enumerate() {
         if let Some((first, last)) = life.filter(|_| graph.is_temporary(m)) {
@@ -25,14 +36,16 @@ pub(crate) fn most_live(graph: &Graph, lives: &[Option<(usize, usize)>]) -> (usi
             change[last + 1] -= graph.memories[m].bytes as isize;
         }
     }
-    let (mut live, mut most) = (0isize, (0usize, 0));
-    for (i, change) in change.iter().enumerate() {
+    let (mut live, mut peak) = (0isize, Peak::default());
+    for (at, change) in change.iter().enumerate() {
         live += change;
-        if live as usize > most.0 {
-            most = (live as usize, i);
+        match live as usize {
+            bytes if bytes > peak.bytes => peak = Peak { bytes, nodes: 1, at },
+            bytes if bytes == peak.bytes => peak.nodes += 1,
+            _ => {}
         }
     }
-    most
+    peak
 }
 
 /// Assigns a block to each temporary memory, and returns the sizes of the blocks too, the largest first. Memories share

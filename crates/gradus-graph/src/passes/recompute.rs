@@ -2,7 +2,7 @@
 
 use gradus_tensor::ops::{Effect, Op};
 
-use crate::assign::{lifetimes, most_live};
+use crate::assign::{lifetimes, peak};
 use crate::graph::{Graph, Memory, Node, Origin, Place};
 
 /// The part of the estimated time of a step that [`recompute`] may add if there is no limit on memory.
@@ -11,8 +11,11 @@ const CHEAP: f64 = 0.01;
 /// A candidate must lower the peak by this part, unless there is a limit on memory.
 const WORTH: f64 = 0.005;
 
-/// The largest number of candidates that are applied, by the number of nodes.
-const WORK: usize = 4_000_000;
+/// The largest number of operations that are added, by the number of those that are there.
+const ADDED: usize = 2;
+
+/// The largest number of candidates that are tried, by the number of nodes.
+const WORK: usize = 1_000_000;
 
 /// How much memory temporary values may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,16 +38,17 @@ pub fn recompute(graph: &mut Graph, limit: MemoryLimit) {
         MemoryLimit::Bytes(_) => f64::INFINITY,
     };
     let mut refused = vec![false; graph.memories.len()];
+    let largest = (ADDED + 1) * graph.nodes.len();
     for _ in 0..WORK / graph.nodes.len().max(1) {
         let lives = lifetimes(graph);
-        let (most, at) = most_live(graph, &lives);
-        if matches!(limit, MemoryLimit::Bytes(bytes) if most <= bytes) {
+        let most = peak(graph, &lives);
+        if graph.nodes.len() >= largest || matches!(limit, MemoryLimit::Bytes(bytes) if most.bytes <= bytes) {
             return;
         }
         let candidates = (0..graph.memories.len()).filter(|&m| !refused[m]);
-        let candidates = candidates.filter_map(|m| Candidate::new(graph, &lives, m, at));
+        let candidates = candidates.filter_map(|m| Candidate::new(graph, &lives, m, most.at));
         let allowed = candidates.filter(|c| match limit {
-            MemoryLimit::Cheap => c.is_cheap(graph) && c.cost <= left && c.gain as f64 >= WORTH * most as f64,
+            MemoryLimit::Cheap => c.is_cheap(graph) && c.cost <= left && c.gain as f64 >= WORTH * most.bytes as f64,
             MemoryLimit::Bytes(_) => true,
         });
         let by_score = |a: &Candidate, b: &Candidate| a.score().total_cmp(&b.score());
@@ -52,7 +56,9 @@ pub fn recompute(graph: &mut Graph, limit: MemoryLimit) {
         let before = graph.clone();
         best.apply(graph);
         refused.resize(graph.memories.len(), false);
-        if most_live(graph, &lifetimes(graph)).0 > most {
+        let now = peak(graph, &lifetimes(graph));
+        // Less memory is needed, or at fewer nodes. So this comes to an end.
+        if (now.bytes, now.nodes) >= (most.bytes, most.nodes) {
             *graph = before;
             refused.truncate(graph.memories.len());
             refused[best.memory] = true;
