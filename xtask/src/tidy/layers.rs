@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn errors_know_every_crate_that_users_reach() {
         let here = include_str!("../../../crates/gradus-backend/src/error/user.rs");
-        let inner = ["gradus-conformance", "gradus-fuzz", "gradus-fuzz-grad"];
+        let inner = ["gradus-conformance", "gradus-fuzz", "gradus-fuzz-grad", "gradus-ptx"];
         for (name, _) in ALLOWED.iter().filter(|(name, _)| !inner.contains(name)) {
             assert!(here.contains(&format!("    \"{name}\",\n")), "{name} is not in OURS");
         }

@@ -3,11 +3,12 @@
 use std::panic::Location;
 
 /// The crates of Gradus, whose lines are not shown to users.
-const OURS: [&str; 18] = [
+const OURS: [&str; 19] = [
     "gradus",
     "gradus-backend",
     "gradus-cli",
     "gradus-cpu",
+    "gradus-cuda",
     "gradus-data",
     "gradus-dist",
     "gradus-file",
