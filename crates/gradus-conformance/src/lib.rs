@@ -71,6 +71,15 @@ pub fn brief(backend: &dyn Backend) -> Report {
     suite.finish()
 }
 
+/// Runs one of `parts` parts of the suite, or with `brief` each of its cases in one layout. Every case is in one part, so that
+/// as many processes run the suite together.
+pub fn part(backend: &dyn Backend, part: u64, parts: u64, brief: bool) -> Report {
+    let suite = suite::Suite::new(backend, "").part(part, parts.max(1));
+    let mut suite = if brief { suite.brief() } else { suite };
+    cases::run(&mut suite);
+    suite.finish()
+}
+
 /// Runs the whole suite, and returns the report as an error if any case fails.
 pub fn check(backend: &dyn Backend) -> Result<(), Report> {
     let report = run(backend);

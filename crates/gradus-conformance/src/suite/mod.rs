@@ -140,12 +140,19 @@ pub(crate) enum Refusal {
     Kind(ErrorKind),
 }
 
+/// The FNV-1a hash of a case's name.
+fn hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+}
+
 /// A run of the suite on one backend.
 pub(crate) struct Suite<'b> {
     backend: &'b dyn Backend,
     filter: &'b str,
     /// Whether each case runs in one layout only.
     brief: bool,
+    /// Which part of the cases runs, and how many parts there are.
+    part: (u64, u64),
     /// A prefix for the names of cases: the round of a deep run.
     prefix: String,
     exact: OracleBackend,
@@ -161,6 +168,7 @@ impl<'b> Suite<'b> {
             backend,
             filter,
             brief: false,
+            part: (0, 1),
             prefix: String::new(),
             exact: OracleBackend::new(),
             naive: OracleBackend::naive(),
@@ -173,15 +181,17 @@ impl<'b> Suite<'b> {
         Suite { brief: true, ..self }
     }
 
+    /// Runs one of `parts` parts of the cases. Each case is in one of them.
+    pub(crate) fn part(self, part: u64, parts: u64) -> Self {
+        Suite { part: (part, parts), ..self }
+    }
+
     /// The layouts to run a case in: normally all; for a large case, the plain one and two others; in a brief run, just
     /// one. A layout that the filter names is always included. If only some layouts run, a hash of the case's name
     /// selects them, so that similar cases run in different layouts.
     fn variants(&self, case: &Case<'_>) -> impl Iterator<Item = usize> + use<> {
         let count = Placement::INPUTS.len();
-        // The FNV-1a hash.
-        let hash =
-            case.name.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-        let turn = (hash >> 32) as usize;
+        let turn = (hash(&case.name) >> 32) as usize;
         let [one, other] = [turn, turn + count / 2].map(|i| 1 + i % (count - 1));
         let (brief, large) = (self.brief, case.numel() >= LARGE);
         let named = self.filter.rsplit_once('/').filter(|(before, _)| before.ends_with(&case.name));
@@ -213,6 +223,11 @@ impl<'b> Suite<'b> {
         name.contains(self.filter) || self.filter.starts_with(name)
     }
 
+    fn is_in_part(&self, name: &str) -> bool {
+        let (part, parts) = self.part;
+        hash(name) % parts == part
+    }
+
     fn fail(&mut self, name: &str, detail: String) {
         self.report.failures.push(Failure { name: name.to_owned(), detail });
     }
@@ -227,7 +242,7 @@ impl<'b> Suite<'b> {
     /// Runs a case in its layouts.
     pub(crate) fn case(&mut self, case: &Case<'_>) {
         let full = format!("{}{}", self.prefix, case.name);
-        if !self.wanted(&full) {
+        if !self.wanted(&full) || !self.is_in_part(&full) {
             return;
         }
         if !self.supports(case.dtypes()) {
@@ -278,7 +293,7 @@ impl<'b> Suite<'b> {
 
     /// Runs any other check; its error says what is wrong.
     pub(crate) fn check(&mut self, name: &str, check: impl FnOnce(&dyn Backend) -> Result<(), String>) {
-        if !self.wanted(name) {
+        if !self.wanted(name) || !self.is_in_part(name) {
             return;
         }
         self.report.cases += 1;
