@@ -209,7 +209,7 @@ fn times(sizes: Sizes, limits: &[MemoryLimit], rounds: usize) -> Result<(f64, f6
 }
 
 /// Writes the row of the current token into a cache: `here ? new : cache`, in place.
-static PUT: UpdateFn = UpdateFn::new("put", |x| vec![x[1].select(x[2], x[0])]);
+static PUT: UpdateFn = UpdateFn::new("put", |x| vec![x[1].gt(0.0).select(x[2], x[0])]);
 
 /// The logits of the token after `token [1, 1]` at `position [1]`, with the keys and values of the tokens before it in
 /// `caches`, each `[1, heads, context, size]`. The shapes are the same for every token.
