@@ -35,7 +35,7 @@ mod workspace;
 use std::path::Path;
 use std::process::ExitCode;
 
-use workspace::{cargo_bench, cargo_run, root};
+use workspace::{cargo_bench, cargo_run, cargo_test, root};
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
@@ -216,6 +216,8 @@ fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     fuzz::run(root, &fuzz::Which::Many { seed, programs: many })?;
     fuzz::run(root, &fuzz::Which::Captured { seed, programs: many / 5 })?;
     dist::run(root, 500)?;
+    // These tests take a million numbers for each instruction only where they are optimised.
+    cargo_test(root, &["--release", "-p", "gradus-ptx", "--test", "floats", "--test", "halves"])?;
     cuda::deep(root)?;
     places::run(root)
 }

@@ -20,6 +20,11 @@ pub(crate) fn cargo_run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     cargo_do(root, "run", arguments)
 }
 
+/// Builds and runs tests of the workspace. The arguments are those of `cargo test`.
+pub(crate) fn cargo_test(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    cargo_do(root, "test", arguments)
+}
+
 /// Builds and runs benchmarks of the workspace. The arguments are those of `cargo bench`.
 pub(crate) fn cargo_bench(root: &Path, arguments: &[&str]) -> Result<(), String> {
     cargo_do(root, "bench", arguments)
