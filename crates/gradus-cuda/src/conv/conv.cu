@@ -81,10 +81,10 @@ INLINE Entry of_places(const Conv& p, int j, int end) {
 INLINE Entry of_lane(const Conv& p, int j) { return WEIGHT ? of_taps(p, j, p.n) : of_places(p, j, p.n); }
 INLINE Entry of_step(const Conv& p, int j, int end) { return WEIGHT ? of_places(p, j, end) : of_taps(p, j, end); }
 
-// The element where a lane and a step meet, or 0 outside.
-INLINE T element(const Conv& p, const T* b, const Entry& lane, const Entry& step) {
+// Whether a lane and a step meet in an element, and where it is.
+INLINE bool meet(const Conv& p, const Entry& lane, const Entry& step, i64& from) {
     bool inside = lane.inside && step.inside;
-    i64 from = lane.from + step.from;
+    from = lane.from + step.from;
 #pragma unroll
     for (int axis = 0; axis < RANK; axis++) {
         int at = lane.at[axis] + step.at[axis];
@@ -95,7 +95,13 @@ INLINE T element(const Conv& p, const T* b, const Entry& lane, const Entry& step
         inside = inside && at >= 0 && at < (INPUT ? p.positions[axis] : p.size[axis]);
         from += at * (INPUT ? p.y_at[axis] : p.x_at[axis]);
     }
-    return inside ? b[from] : zero();
+    return inside;
+}
+
+// The element where a lane and a step meet, or 0 outside.
+INLINE T element(const Conv& p, const T* b, const Entry& lane, const Entry& step) {
+    i64 from;
+    return meet(p, lane, step, from) ? b[from] : zero();
 }
 
 #if MMA
@@ -151,8 +157,25 @@ INLINE void put(Kept* as, Kept* bs, const T (&x)[A_EACH], const T (&y)[B_EACH]) 
     }
 }
 
-INLINE void store(const Conv& p, C* c, const T* bias, i64 c_m, int row, const Entry& lane, A sum) {
+#if INPUT
+// The sum over those taps only that reach an element of x from some position. In a tile, the others add their weight
+// times 0, which is NaN if the weight is not finite.
+INLINE A directly(const Conv& p, const T* a, const T* b, const Entry& lane) {
+    A sum = 0;
+    for (int j = 0; j < p.k; j++) {
+        const Entry step = of_step(p, j, p.k);
+        i64 from;
+        if (meet(p, lane, step, from)) sum = multiply_add(widen(a[step.other]), widen(b[from]), sum);
+    }
+    return sum;
+}
+#endif
+
+INLINE void store(const Conv& p, C* c, const T* a, const T* b, const T* bias, i64 a_m, i64 c_m, int row, const Entry& lane, A sum) {
     if (row >= p.m || !lane.inside) return;
+#if INPUT
+    if (!(sum - sum == 0)) sum = directly(p, a + row * a_m, b, lane);
+#endif
 #if BIAS
     sum += widen(bias[row * p.bias]);
 #endif
@@ -246,13 +269,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) conv(const T* __restrict__
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int r = row0 + i * 16 + lane / 4 + e / 2 * 8, s = col0 + j * 8 + lane % 4 * 2 + e % 2;
-                    store(p, to, from_bias, c_m, row + r, lanes[s], sum[i][j][e]);
+                    store(p, to, from_a, from_b, from_bias, a_m, c_m, row + r, lanes[s], sum[i][j][e]);
                 }
 #else
 #pragma unroll
         for (int i = 0; i < TM; i++)
 #pragma unroll
-            for (int j = 0; j < TN; j++) store(p, to, from_bias, c_m, row + ty + i * (BM / TM), lanes[tx + j * (BN / TN)], sum[i][j]);
+            for (int j = 0; j < TN; j++) store(p, to, from_a, from_b, from_bias, a_m, c_m, row + ty + i * (BM / TM), lanes[tx + j * (BN / TN)], sum[i][j]);
 #endif
         // The next task overwrites the lanes.
         __syncthreads();
