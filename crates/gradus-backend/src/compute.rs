@@ -25,7 +25,10 @@ pub enum ComputeModule<'a> {
     Wgsl(&'a str),
     /// SPIR-V bytes.
     SpirV(&'a [u8]),
-    /// CUDA C text.
+    /// CUDA C text, or PTX if it begins with `.version`. The kernel is
+    /// `extern "C" __global__ void __launch_bounds__(THREADS) main(..)`, and runs in blocks of `THREADS` threads. Its
+    /// parameters are a `Read<T>` or `Write<T>` for each binding, and a struct of the push constants if there are any.
+    /// `x[i]` reads an element, and 0 outside the tensor; `y.set(i, value)` writes one, and nothing outside the tensor.
     Cuda(&'a str),
     /// The name of a function that was registered with the backend.
     Native(&'a str),

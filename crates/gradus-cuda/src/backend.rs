@@ -1,12 +1,13 @@
 //! The `Backend` implementation. Each operation calls the module that implements it.
 
 use gradus_backend::{
-    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Buffer, CrossEntropyParams, DType,
-    Distribution, Kernel, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Binding, Buffer, ComputeLimits,
+    ComputeModule, CrossEntropyParams, DType, Distribution, Kernel, MapArg, MemoryStats, ModuleHash, ReduceOp, Result,
+    Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 use crate::driver::shown;
-use crate::{CudaBackend, attention, conv, index, map, pool, product, reduce, rows, transfer, window};
+use crate::{CudaBackend, attention, compute, conv, index, map, pool, product, reduce, rows, transfer, window};
 
 impl Backend for CudaBackend {
     fn info(&self) -> BackendInfo {
@@ -286,5 +287,34 @@ impl Backend for CudaBackend {
         dlogits: &mut ViewMut<'_>,
     ) -> Result<()> {
         rows::cross_entropy_backward(self, params, logits, target, lse, g, dlogits)
+    }
+
+    fn compute_limits(&self) -> Option<ComputeLimits> {
+        Some(compute::limits())
+    }
+
+    fn check_compute(
+        &self,
+        module: ComputeModule<'_>,
+        bindings: usize,
+        constants: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
+        compute::ready(self, module, bindings, constants, groups).map(drop)
+    }
+
+    fn dispatch_compute(
+        &self,
+        module: ComputeModule<'_>,
+        bindings: &mut [Binding<'_>],
+        constants: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
+        compute::dispatch(self, module, bindings, constants, groups)
+    }
+
+    fn allow_modules(&self, hashes: Option<&[ModuleHash]>) -> Result<()> {
+        self.modules().allow(hashes);
+        Ok(())
     }
 }

@@ -21,6 +21,7 @@ mod arguments;
 mod attention;
 mod backend;
 mod code;
+mod compute;
 mod conv;
 mod driver;
 mod index;
@@ -43,6 +44,7 @@ mod window;
 
 use std::sync::{Arc, OnceLock};
 
+use gradus_backend::compute::Modules;
 use gradus_backend::{DType, Kernel, Result};
 
 pub use driver::{DeviceSummary, devices};
@@ -54,6 +56,7 @@ use queue::Queue;
 /// An open GPU. It supports every dtype.
 pub struct CudaBackend {
     identities: [[OnceLock<Kernel>; DType::ALL.len()]; 2],
+    modules: Modules<compute::Program>,
     memory: Arc<Pool>,
     queue: Queue,
     device: Arc<Device>,
@@ -67,7 +70,13 @@ impl CudaBackend {
     pub fn open(index: usize) -> Result<Self> {
         let device = Arc::new(Device::open(index)?);
         let memory = Pool::new(device.clone());
-        Ok(CudaBackend { identities: Default::default(), memory, queue: Queue::new(device.clone())?, device })
+        Ok(CudaBackend {
+            identities: Default::default(),
+            modules: Modules::new(),
+            memory,
+            queue: Queue::new(device.clone())?,
+            device,
+        })
     }
 
     /// Whether the device is lost, for example because a kernel has accessed memory that is not allocated.
@@ -90,6 +99,10 @@ impl CudaBackend {
 
     pub(crate) fn device(&self) -> &Device {
         &self.device
+    }
+
+    pub(crate) fn modules(&self) -> &Modules<compute::Program> {
+        &self.modules
     }
 
     pub(crate) fn label(&self) -> &str {
