@@ -27,6 +27,7 @@ mod driver;
 mod index;
 mod map;
 mod memory;
+mod module;
 mod operand;
 mod pool;
 mod product;
@@ -56,7 +57,7 @@ use queue::Queue;
 /// An open GPU. It supports every dtype.
 pub struct CudaBackend {
     identities: [[OnceLock<Kernel>; DType::ALL.len()]; 2],
-    modules: Modules<compute::Program>,
+    modules: Modules<module::Program>,
     memory: Arc<Pool>,
     queue: Queue,
     device: Arc<Device>,
@@ -101,7 +102,7 @@ impl CudaBackend {
         &self.device
     }
 
-    pub(crate) fn modules(&self) -> &Modules<compute::Program> {
+    pub(crate) fn modules(&self) -> &Modules<module::Program> {
         &self.modules
     }
 
