@@ -289,6 +289,20 @@ impl Backend for CudaBackend {
         rows::cross_entropy_backward(self, params, logits, target, lse, g, dlogits)
     }
 
+    fn embedding(&self, weight: View<'_>, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        index::embedding(self, weight, index, out)
+    }
+
+    fn embedding_backward(
+        &self,
+        index: View<'_>,
+        g: View<'_>,
+        padding_index: Option<usize>,
+        dw: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        index::embedding_backward(self, index, g, padding_index, dw)
+    }
+
     fn compute_limits(&self) -> Option<ComputeLimits> {
         Some(compute::limits())
     }

@@ -2,7 +2,7 @@
 
 use gradus_backend::key::key;
 use gradus_backend::late::Fault;
-use gradus_backend::{DType, Layout, MergedAxes, Result, Scalar, ScalarOp, ScatterOp, View, ViewMut};
+use gradus_backend::{DType, Error, Layout, MergedAxes, Result, Scalar, ScalarOp, ScatterOp, Shape, View, ViewMut};
 
 use crate::CudaBackend;
 use crate::arguments::Arguments;
@@ -91,8 +91,24 @@ pub(crate) fn gather(b: &CudaBackend, x: View<'_>, axis: usize, index: View<'_>,
         // No index is inside the axis.
         return check_index(b, OP, index, size, None).map(drop);
     }
+    let held = b.queue().hold(OP, || Fault::index(OP))?;
+    take(b, &held, OP, x, axis, index, out)
+}
+
+/// Gathers from operands that have been checked and are not empty. The kernel reports indices out of range at their
+/// positions in `index`.
+fn take(
+    b: &CudaBackend,
+    held: &Held<'_>,
+    name: &str,
+    x: View<'_>,
+    axis: usize,
+    index: View<'_>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let size = x.layout.dims()[axis];
     let bits = bits_of(x.dtype);
-    let (from, at, to) = (b.input(OP, "x", x)?, b.input(OP, "index", index)?, b.output(OP, "out", out)?);
+    let (from, at, to) = (b.input(name, "x", x)?, b.input(name, "index", index)?, b.output(name, "out", out)?);
     // Where the elements of a line of `x` begin: its axis has a stride of 0.
     let base = x.layout.narrow(axis, 0, 1)?.expand(*out.layout.shape())?;
     let mut axes = MergedAxes::merged(&[to.layout, at.layout, &base], 0..base.rank());
@@ -105,7 +121,6 @@ pub(crate) fn gather(b: &CudaBackend, x: View<'_>, axis: usize, index: View<'_>,
     }
     let (rank, threads) = (axes.rank(), axes.numel() as u64);
     let small = code::is_small(&axes) && x.layout.span().len() <= i32::MAX as usize;
-    let held = b.queue().hold(OP, || Fault::index(OP))?;
     let mut arguments = Arguments::new();
     arguments.ptr(from.ptr).ptr(at.ptr).ptr(to.ptr).ptr(held.address());
     arguments.u64(threads).u32(size_argument(size)).i64(step as i64);
@@ -140,13 +155,13 @@ pub(crate) fn gather(b: &CudaBackend, x: View<'_>, axis: usize, index: View<'_>,
         text.finish("gradus_gather", THREADS)
     };
     b.queue().launch(&Launch {
-        call: held.call(OP),
+        call: held.call(name),
         key: key(("gather", bits, index.dtype, rank, small, width)),
         entry: "gradus_gather",
         source: &source,
         uses: &[from.used, at.used, to.used],
         arguments: &arguments,
-        grid: blocks(OP, threads)?,
+        grid: blocks(name, threads)?,
         block: [THREADS, 1, 1],
         shared: 0,
     })
@@ -219,7 +234,7 @@ pub(crate) fn put(
 fn held_at(layout: &Layout, axis: usize, size: usize) -> Result<Layout> {
     let mut dims = layout.dims().to_vec();
     dims[axis] = size;
-    layout.narrow(axis, 0, 1)?.expand(gradus_backend::Shape::new(&dims)?)
+    layout.narrow(axis, 0, 1)?.expand(Shape::new(&dims)?)
 }
 
 /// Queues the kernel of scatter. If `order` is given, `index` is sorted, and `order` holds the original position of
@@ -314,4 +329,90 @@ fn collect(
         block: [THREADS, 1, 1],
         shared: 0,
     })
+}
+
+/// Checks the shapes and dtypes of a table `[v, d]`, of `index`, and of the rows that `index` selects from the table.
+fn check_rows(
+    b: &CudaBackend,
+    op: &str,
+    (name, weight): (&str, View<'_>),
+    index: View<'_>,
+    (rows_name, rows): (&str, View<'_>),
+) -> Result<()> {
+    if !matches!(index.dtype, DType::I64 | DType::I32 | DType::U32) {
+        return Err(Error::dtype(op, index.dtype, "indices as i64, i32 or u32"));
+    }
+    let dims = weight.layout.dims();
+    if dims.len() != 2 {
+        return Err(Error::shape(op, format!("{name} must have 2 axes [v, d], not shape {}", weight.layout.shape())));
+    }
+    b.expect(op, rows_name, rows, weight.dtype, &[index.layout.dims(), &dims[1..]].concat())
+}
+
+/// `x` under a shape in which the axes of the index are merged. If this needs a copy, `kept` holds it.
+fn flat<'a>(b: &CudaBackend, x: View<'a>, shape: Shape, kept: &'a mut Option<Temp>) -> Result<(View<'a>, Layout)> {
+    if let Some(layout) = x.layout.reshape(shape) {
+        return Ok((x, layout));
+    }
+    let mut copy = Temp::new(b, x.dtype, *x.layout.shape())?;
+    crate::map::copy_strided(b, x, &mut copy.view_mut())?;
+    copy.layout = Layout::contiguous(shape);
+    let copy = kept.insert(copy);
+    Ok((copy.view(), copy.layout))
+}
+
+/// See [`Backend::embedding`](gradus_backend::Backend::embedding).
+pub(crate) fn embedding(b: &CudaBackend, weight: View<'_>, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+    const OP: &str = "embedding";
+    check_rows(b, OP, ("weight", weight), index, ("out", out.as_view()))?;
+    let (v, d, n) = (weight.layout.dims()[0], weight.layout.dims()[1], index.layout.numel());
+    let held = check_index(b, OP, index, v, None)?;
+    if n * d == 0 || v == 0 {
+        return Ok(());
+    }
+    let shape = Shape::new(&[n, d])?;
+    let mut kept = None;
+    let (index, column) = flat(b, index, Shape::new(&[n, 1])?, &mut kept)?;
+    let column = column.expand(shape)?;
+    if let Some(layout) = out.layout.reshape(shape) {
+        return take(b, &held, OP, weight, 0, index.with(&column), &mut out.with(&layout));
+    }
+    let mut copy = Temp::new(b, out.dtype, shape)?;
+    take(b, &held, OP, weight, 0, index.with(&column), &mut copy.view_mut())?;
+    copy.layout = Layout::contiguous(*out.layout.shape());
+    crate::map::copy_strided(b, copy.view(), out)
+}
+
+/// See [`Backend::embedding_backward`](gradus_backend::Backend::embedding_backward).
+pub(crate) fn embedding_backward(
+    b: &CudaBackend,
+    index: View<'_>,
+    g: View<'_>,
+    padding_index: Option<usize>,
+    dw: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "embedding_backward";
+    check_rows(b, OP, ("dw", dw.as_view()), index, ("g", g))?;
+    if g.dtype == DType::Bool {
+        return Err(Error::dtype(OP, g.dtype, "numbers"));
+    }
+    let (v, d, n) = (dw.layout.dims()[0], dw.layout.dims()[1], index.layout.numel());
+    if let Some(p) = padding_index.filter(|&p| p >= v) {
+        return Err(Error::argument(OP, format!("padding index {p} is outside a table of {v} rows")));
+    }
+    let held = check_index(b, OP, index, v, None)?;
+    crate::map::fill(b, dw, Scalar::Int(0))?;
+    if n * d == 0 || v == 0 {
+        return Ok(());
+    }
+    let shape = Shape::new(&[n, d])?;
+    let (mut kept_index, mut kept_g) = (None, None);
+    let (index, column) = flat(b, index, Shape::new(&[n, 1])?, &mut kept_index)?;
+    let column = column.expand(shape)?;
+    let (g, rows) = flat(b, g, shape, &mut kept_g)?;
+    put(b, &held, OP, ScatterOp::Add, 0, index.with(&column), g.with(&rows), dw)?;
+    match padding_index {
+        Some(p) => crate::map::fill(b, &mut dw.with(&dw.layout.narrow(0, p, 1)?), Scalar::Int(0)),
+        None => Ok(()),
+    }
 }
