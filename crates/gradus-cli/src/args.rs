@@ -95,6 +95,9 @@ pub(crate) enum OnnxCommand {
     },
     /// Run a model on arrays of NumPy
     Run(OnnxRunArgs),
+    /// Measure how long loading and running a model takes, and how long each operator does
+    #[command(after_help = ONNX_BENCH_HELP)]
+    Bench(OnnxBenchArgs),
     /// Write a model that `gradus train` saved as an ONNX model, for a batch of any size
     Export(OnnxExportArgs),
 }
@@ -129,6 +132,36 @@ pub(crate) struct OnnxRunArgs {
     /// File for the outputs, under their names; an existing file is replaced
     #[arg(long, value_name = "FILE.npz")]
     pub(crate) out: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) common: common::Common,
+}
+
+#[cfg(feature = "onnx")]
+const ONNX_BENCH_HELP: &str = "\
+Inputs are given as arrays of NumPy, or made: normal numbers for floats, and zeros for integers and booleans. --size is \
+needed only for inputs whose sizes the model leaves open.
+
+  gradus onnx bench resnet18.onnx --size image=4x3x224x224 --threads 2";
+
+#[cfg(feature = "onnx")]
+#[derive(Debug, clap::Args)]
+pub(crate) struct OnnxBenchArgs {
+    /// The model
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// The sizes of an input; repeated for each such input
+    #[arg(long = "size", value_name = "NAME=1x3x224x224")]
+    pub(crate) sizes: Vec<String>,
+
+    /// An input of the model, and a .npy file of its dtype and shape; repeated for each such input
+    #[arg(long = "input", value_name = "NAME=FILE.npy")]
+    pub(crate) inputs: Vec<String>,
+
+    /// How often the model is run
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: u32,
 
     #[command(flatten)]
     pub(crate) common: common::Common,

@@ -50,6 +50,17 @@ fn a_model_is_listed_and_run() {
     let want = floats(&reference["output"][..at_data + 32], 8);
     assert!(y.iter().zip(&want).all(|(y, want)| (y - want).abs() < 1e-5), "{y:?} instead of {want:?}");
 
+    let bench =
+        |more: &[&str]| gradus().args(["onnx", "bench"]).arg(at("mlp.onnx")).args(["--runs", "2"]).args(more).output();
+    let printed = text(&bench(&["--input", &input]).unwrap()).0;
+    assert!(printed.contains("2 runs: median") && printed.contains("2 x Gemm"), "{printed}");
+    let printed = text(&bench(&["--json"]).unwrap()).0;
+    let times: serde_json::Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+    assert!(times["median_ms"].as_f64().unwrap() > 0.0, "{printed}");
+    for wrong in [&["--size", "x=4xthree"][..], &["--size", "z=4"], &["--size", "x=5x3"]] {
+        assert_eq!(bench(wrong).unwrap().status.code(), Some(1), "{wrong:?}");
+    }
+
     let failed = gradus().args(["onnx", "run"]).arg(at("mlp.onnx")).args(["--input", "x"]).output().unwrap();
     assert_eq!(failed.status.code(), Some(1));
     assert!(text(&failed).1.contains("as in --input x=x.npy"), "{}", text(&failed).1);

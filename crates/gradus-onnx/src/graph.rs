@@ -1,11 +1,12 @@
 //! A model ready to run: its nodes in order, whose inputs and outputs are slots. [`Call`] is what an operator receives.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex};
 
 use gradus_tensor::{Device, Error, ErrorKind, Generator, Result, Tensor};
 
 use crate::elem::Elem;
+use crate::profile::OnnxTime;
 use crate::value::{Array, OnnxValue, Strings};
 
 /// An operator: one row of the table in `ops`.
@@ -38,6 +39,7 @@ impl Row {
 pub(crate) type Slot = usize;
 
 /// A graph or sub-graph.
+#[derive(Clone)]
 pub(crate) struct Graph {
     pub(crate) slots: usize,
     pub(crate) inputs: Vec<(String, Slot)>,
@@ -50,6 +52,7 @@ pub(crate) struct Graph {
 }
 
 /// A node, in the order in which they run.
+#[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) row: &'static Row,
@@ -63,6 +66,7 @@ pub(crate) struct Node {
 }
 
 /// The value of an attribute.
+#[derive(Clone)]
 pub(crate) enum Attribute {
     Int(i64),
     Float(f32),
@@ -76,6 +80,36 @@ pub(crate) enum Attribute {
     Other,
 }
 
+impl Node {
+    fn attribute(&self, name: &str) -> Option<&Attribute> {
+        self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    /// An integer attribute; `None` if there is none of this name and kind.
+    pub(crate) fn int_attribute(&self, name: &str) -> Option<i64> {
+        match self.attribute(name)? {
+            Attribute::Int(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// A float attribute; `None` if there is none of this name and kind.
+    pub(crate) fn float_attribute(&self, name: &str) -> Option<f64> {
+        match self.attribute(name)? {
+            Attribute::Float(value) => Some(f64::from(*value)),
+            _ => None,
+        }
+    }
+
+    /// A text attribute; `None` if there is none of this name and kind.
+    pub(crate) fn text_attribute(&self, name: &str) -> Option<&str> {
+        match self.attribute(name)? {
+            Attribute::Text(value) => Some(value),
+            _ => None,
+        }
+    }
+}
+
 /// The state of a run that all nodes share.
 pub(crate) struct State<'a> {
     pub(crate) device: &'a Device,
@@ -83,6 +117,10 @@ pub(crate) struct State<'a> {
     pub(crate) random: &'a Mutex<Generator>,
     /// How many iterations the loops of this run may still make.
     pub(crate) rounds: Cell<u64>,
+    /// The time of each node that has run, if times are measured.
+    pub(crate) times: Option<&'a RefCell<Vec<OnnxTime>>>,
+    /// How many bytes the values of a graph may have together.
+    pub(crate) max_bytes: usize,
 }
 
 impl State<'_> {

@@ -1,20 +1,23 @@
 //! [`OnnxModel`]: a model that runs.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use gradus_nn::{Module, Parameter, Visitor, VisitorMut};
-use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Result, Tensor};
+use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Result, Tensor, limit_results};
 
 use crate::decode::Place;
 use crate::graph::{Graph, Slot, State};
 use crate::inspect::{OnnxPort, OnnxReport, port, report};
+use crate::optimise::optimised;
 use crate::plan::plan;
+use crate::profile::OnnxTime;
 use crate::proto::{self, Proto};
+use crate::replay::Replays;
 use crate::run::{check_empty, run_with};
 use crate::value::{Array, OnnxValue};
 use crate::wire::Message;
@@ -45,6 +48,12 @@ pub struct OnnxModel {
     trained: BTreeMap<String, Parameter>,
     /// The type of each of the graph's inputs.
     ports: Vec<OnnxPort>,
+    /// Whether runs use `fast`.
+    optimised: bool,
+    /// The graph with all optimisations, made for the first run that uses it.
+    fast: OnceLock<Graph>,
+    replays: Mutex<Replays>,
+    max_bytes: usize,
 }
 
 impl fmt::Debug for OnnxModel {
@@ -55,6 +64,9 @@ impl fmt::Debug for OnnxModel {
 
 /// How many iterations the loops of a run may make together, by default.
 const MAX_ROUNDS: u64 = 1_000_000;
+
+/// How many bytes the values of a run may have, by default.
+const MAX_BYTES: usize = 4 << 30;
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     let meta = fs::metadata(path).map_err(|e| Error::io("onnx", path.display(), e))?;
@@ -111,6 +123,10 @@ impl OnnxModel {
             max_rounds: MAX_ROUNDS,
             trained: BTreeMap::new(),
             ports,
+            optimised: true,
+            fast: OnceLock::new(),
+            replays: Mutex::new(Replays::new()),
+            max_bytes: MAX_BYTES,
         })
     }
 
@@ -124,6 +140,32 @@ impl OnnxModel {
     /// hostile model terminates.
     pub fn max_rounds(&mut self, rounds: u64) {
         self.max_rounds = rounds;
+    }
+
+    /// Sets how many bytes a tensor that a node makes may have, and all values of a graph together while it runs. The
+    /// default is 4 GiB. A few sizes in a damaged or hostile file can ask for any amount.
+    ///
+    /// What an operation needs besides its results is not counted.
+    /// [`set_memory_budget`](gradus_tensor::Backend::set_memory_budget) bounds all memory of a device.
+    pub fn max_bytes(&mut self, bytes: usize) {
+        self.max_bytes = bytes;
+        self.forget_optimised();
+    }
+
+    /// Sets whether runs are optimised, which they are by default. Then what depends only on constants is computed
+    /// once, batch normalisation and other affine maps of channels become part of the convolution before them, biases
+    /// part of products, and from the fourth run with inputs of the same sizes on the operations are replayed.
+    /// Optimised results may differ from the others by the rounding of floats.
+    ///
+    /// A run for training is never optimised: one with an input that requires a gradient, or of a model with
+    /// [trainable](OnnxModel::trainable) constants.
+    pub fn optimise(&mut self, on: bool) {
+        self.optimised = on;
+        self.forget_optimised();
+    }
+
+    fn forget_optimised(&mut self) {
+        (self.fast, self.replays) = (OnceLock::new(), Mutex::new(Replays::new()));
     }
 
     /// Lists the contents of a file, even if it would not run.
@@ -170,7 +212,7 @@ impl OnnxModel {
                 Err(e.help("run_values returns values of every kind"))
             }
         };
-        self.evaluate(&values).and_then(|outputs| outputs.into_iter().map(tensor).collect()).here()
+        self.evaluate(&values, None).and_then(|outputs| outputs.into_iter().map(tensor).collect()).here()
     }
 
     /// Like [`run`](OnnxModel::run), for all kinds of values: strings, sequences, optionals, and element types that
@@ -180,10 +222,27 @@ impl OnnxModel {
     /// Those of [`run`](OnnxModel::run).
     #[track_caller]
     pub fn run_values(&self, inputs: &[(&str, OnnxValue)]) -> Result<Vec<(String, OnnxValue)>> {
-        self.evaluate(inputs).here()
+        self.evaluate(inputs, None).here()
     }
 
-    fn evaluate(&self, inputs: &[(&str, OnnxValue)]) -> Result<Vec<(String, OnnxValue)>> {
+    /// Runs the model, and returns the time that each node took, in the order in which they ran. The device is waited
+    /// for after each, so the sum is more than a run takes. Nodes with sub-graphs are not counted, but what runs in
+    /// these is.
+    ///
+    /// # Errors
+    /// Those of [`run`](OnnxModel::run).
+    #[track_caller]
+    pub fn profile(&self, inputs: &[(&str, OnnxValue)]) -> Result<Vec<OnnxTime>> {
+        let times = RefCell::default();
+        self.evaluate(inputs, Some(&times)).here()?;
+        Ok(times.into_inner())
+    }
+
+    fn evaluate(
+        &self,
+        inputs: &[(&str, OnnxValue)],
+        times: Option<&RefCell<Vec<OnnxTime>>>,
+    ) -> Result<Vec<(String, OnnxValue)>> {
         let known = |name: &str| self.graph.inputs.iter().any(|(input, _)| input == name);
         if let Some((name, _)) = inputs.iter().find(|(name, _)| !known(name)) {
             let names: Vec<_> = self.report.inputs.iter().map(|i| i.name.as_str()).collect();
@@ -206,15 +265,27 @@ impl OnnxModel {
             }
             values.push(given);
         }
-        let state = State { device: &self.device, random: &self.random, rounds: Cell::new(self.max_rounds) };
+        let rounds = Cell::new(self.max_rounds);
+        let state = State { device: &self.device, random: &self.random, rounds, times, max_bytes: self.max_bytes };
         let trained = |(name, slot, _): &(String, Slot, OnnxValue)| {
             self.trained.get(name).map(|parameter| (*slot, parameter.tensor().clone().into()))
         };
+        let given = |slot: &Slot| values.iter().zip(&self.graph.inputs).any(|(v, (_, s))| s == slot && v.is_some());
+        let fixed = self.trained.is_empty() && !self.graph.constants.iter().any(|(_, slot, _)| given(slot));
+        if self.optimised && fixed && !values.iter().flatten().any(requires_grad) {
+            let fast = self.fast.get_or_init(|| optimised(&self.graph, &state));
+            let run = |values| limit_results(self.max_bytes, || run_with(fast, Vec::new(), values, &[], &state));
+            let outputs = match self.replays.try_lock() {
+                Ok(mut replays) if times.is_none() => replays.run(&values, &self.device, run)?,
+                _ => run(values)?,
+            };
+            return Ok(self.graph.outputs.iter().map(|(name, _)| name.clone()).zip(outputs).collect());
+        }
         let trained = match self.trained.is_empty() {
             true => Vec::new(),
             false => self.graph.constants.iter().filter_map(trained).collect(),
         };
-        let outputs = run_with(&self.graph, trained, values, &[], &state)?;
+        let outputs = limit_results(self.max_bytes, || run_with(&self.graph, trained, values, &[], &state))?;
         Ok(self.graph.outputs.iter().map(|(name, _)| name.clone()).zip(outputs).collect())
     }
 
@@ -287,6 +358,16 @@ impl Module for OnnxModel {
 
     fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
         self.trained.visit_mut(visitor);
+    }
+}
+
+/// Whether a value is a tensor that requires a gradient.
+fn requires_grad(value: &OnnxValue) -> bool {
+    match value {
+        OnnxValue::Tensor(array) => array.requires_grad(),
+        OnnxValue::Sequence(values) => values.iter().any(requires_grad),
+        OnnxValue::Optional(Some(value)) => requires_grad(value),
+        OnnxValue::Optional(None) | OnnxValue::Strings(_) | OnnxValue::Map(_) => false,
     }
 }
 

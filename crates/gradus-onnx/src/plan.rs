@@ -445,7 +445,7 @@ fn in_order<'p>(nodes: &[&'p proto::Node<'p>]) -> Result<Vec<usize>> {
 }
 
 /// Records at each node the values that no later node reads, and removes outputs that nothing reads.
-fn free_early(graph: &mut Graph) {
+pub(crate) fn free_early(graph: &mut Graph) {
     let mut last: HashMap<Slot, usize> = HashMap::new();
     for (i, node) in graph.nodes.iter().enumerate() {
         let inner = node.attributes.iter().flat_map(|(_, a)| match a {
@@ -458,6 +458,7 @@ fn free_early(graph: &mut Graph) {
     }
     let kept: HashSet<Slot> = graph.outputs.iter().map(|&(_, slot)| slot).collect();
     for node in &mut graph.nodes {
+        node.frees.clear();
         for output in &mut node.outputs {
             *output = output.filter(|slot| kept.contains(slot) || last.contains_key(slot));
         }

@@ -1,11 +1,15 @@
 //! Runs a graph: the nodes one after the other, each by its row of the table.
 
 use std::cell::Cell;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
 
-use gradus_tensor::{Error, Result};
+use gradus_tensor::{Error, ErrorKind, Result};
 
-use crate::graph::{Call, Graph, Node, Slot, State, unsupported};
-use crate::value::OnnxValue;
+use crate::graph::{Attribute, Call, Graph, Node, Slot, State, unsupported};
+use crate::profile::OnnxTime;
+use crate::value::{OnnxValue, bytes_of};
 
 /// Runs a graph on its inputs. For an input that is `None`, the initialiser of that name is used. `around` holds the
 /// values of the enclosing graph.
@@ -48,15 +52,20 @@ pub(crate) fn run_with(
         values[inner] = around.get(outer).cloned().flatten();
     }
     for node in &graph.nodes {
-        let results = run_node(node, &values, state)
+        let results = timed(node, state, || run_node(node, &values, state))
             .map_err(|e| e.note(format!("in the node \"{}\" ({})", node.name, node.row.name)))?;
         for &slot in &node.frees {
             values[slot] = None;
         }
+        let made: usize = results.iter().map(bytes_of).fold(0, usize::saturating_add);
         for (slot, value) in node.outputs.iter().zip(results) {
             if let Some(slot) = slot {
                 values[*slot] = Some(value);
             }
+        }
+        if made >= COUNTED {
+            check_bytes(&values, graph, state.max_bytes)
+                .map_err(|e| e.note(format!("in the node \"{}\" ({})", node.name, node.row.name)))?;
         }
     }
     let output = |(name, slot): &(String, usize)| {
@@ -65,7 +74,20 @@ pub(crate) fn run_with(
     graph.outputs.iter().map(output).collect()
 }
 
-fn run_node(node: &Node, values: &[Option<OnnxValue>], state: &State<'_>) -> Result<Vec<OnnxValue>> {
+/// Runs a node, and adds its time if times are measured and it has no sub-graphs.
+fn timed<T>(node: &Node, state: &State<'_>, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    let Some(times) = state.times else { return run() };
+    let start = Instant::now();
+    let result = run()?;
+    state.device.synchronize()?;
+    if !node.attributes.iter().any(|(_, a)| matches!(a, Attribute::Graph(_))) {
+        times.borrow_mut().push(OnnxTime { node: node.name.clone(), operator: node.row.name, time: start.elapsed() });
+    }
+    Ok(result)
+}
+
+/// Runs a node on the values of its graph.
+pub(crate) fn run_node(node: &Node, values: &[Option<OnnxValue>], state: &State<'_>) -> Result<Vec<OnnxValue>> {
     let mut inputs = Vec::new();
     for slot in &node.inputs {
         inputs.push(slot.and_then(|slot| values[slot].clone()));
@@ -87,6 +109,44 @@ fn run_node(node: &Node, values: &[Option<OnnxValue>], state: &State<'_>) -> Res
         }
     }
     Ok(results)
+}
+
+/// From how many bytes of results on the values of a graph are counted.
+const COUNTED: usize = 1 << 20;
+
+/// Fails if the values of a graph, besides its constants, have more bytes together than allowed. Views of the same
+/// memory count once.
+fn check_bytes(values: &[Option<OnnxValue>], graph: &Graph, most: usize) -> Result<()> {
+    let storage = |(_, _, value): &(String, Slot, OnnxValue)| match value {
+        OnnxValue::Tensor(a) => a.storage().map(Arc::as_ptr),
+        _ => None,
+    };
+    let mut storages: HashSet<_> = graph.constants.iter().filter_map(storage).collect();
+    let mut bytes = 0usize;
+    let mut open: Vec<&OnnxValue> = values.iter().flatten().collect();
+    while let Some(value) = open.pop() {
+        bytes = bytes.saturating_add(match value {
+            OnnxValue::Tensor(a) => match a.storage() {
+                Some(storage) if storages.insert(Arc::as_ptr(storage)) => storage.bytes(),
+                Some(_) => 0,
+                None => bytes_of(value),
+            },
+            OnnxValue::Strings(_) | OnnxValue::Map(_) => bytes_of(value),
+            OnnxValue::Sequence(values) => {
+                open.extend(values.iter());
+                0
+            }
+            OnnxValue::Optional(inner) => {
+                open.extend(inner.as_deref());
+                0
+            }
+        });
+    }
+    if bytes <= most {
+        return Ok(());
+    }
+    let m = format!("the values of the graph have {bytes} bytes, where at most {most} are allowed");
+    Err(Error::new(ErrorKind::OutOfMemory { requested: bytes }, "onnx", m).help("OnnxModel::max_bytes allows more"))
 }
 
 /// The largest product of the non-zero sizes of a tensor without elements. The host may build lists of that length.

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
+use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Storage, Tensor};
 
 use crate::elem::Elem;
 use crate::small_float;
@@ -19,6 +19,17 @@ pub enum OnnxValue {
     Sequence(Arc<Vec<OnnxValue>>),
     /// An optional value.
     Optional(Option<Arc<OnnxValue>>),
+    /// A map from strings or integers to numbers.
+    Map(Arc<OnnxMap>),
+}
+
+/// A map from strings or integers to numbers.
+#[derive(Debug, Clone)]
+pub struct OnnxMap {
+    /// The keys, each once: strings, or a tensor of int64.
+    pub keys: OnnxValue,
+    /// The value of each key.
+    pub values: Array,
 }
 
 /// A tensor of strings.
@@ -81,6 +92,16 @@ impl Array {
     /// The elements, if they are already on the host.
     pub(crate) fn on_host(&self) -> Option<&[i64]> {
         self.0.ints.get().map(|ints| &**ints)
+    }
+
+    /// Whether this is a tensor that requires a gradient.
+    pub(crate) fn requires_grad(&self) -> bool {
+        self.0.tensor.get().is_some_and(Tensor::requires_grad)
+    }
+
+    /// The memory of the elements on the device.
+    pub(crate) fn storage(&self) -> Option<&Arc<Storage>> {
+        self.0.tensor.get().map(Tensor::storage)
     }
 
     /// The tensor that stores the elements: the values, or the bits of fp8 and fp4.
@@ -187,6 +208,18 @@ pub(crate) fn download(tensor: &Tensor) -> Result<Vec<i64>> {
     of!(I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16, U8 u8, Bool bool)
 }
 
+/// The bytes of a value on the device, or on the host.
+pub(crate) fn bytes_of(value: &OnnxValue) -> usize {
+    match value {
+        OnnxValue::Tensor(a) if a.on_host().is_some() => a.numel().saturating_mul(size_of::<i64>()),
+        OnnxValue::Tensor(a) => a.numel().saturating_mul(a.elem().stored().size()),
+        OnnxValue::Strings(s) => s.values.iter().map(|text| text.len() + size_of::<String>()).sum(),
+        OnnxValue::Sequence(values) => values.iter().map(bytes_of).sum(),
+        OnnxValue::Optional(value) => value.as_deref().map_or(0, bytes_of),
+        OnnxValue::Map(map) => bytes_of(&map.keys).saturating_add(map.values.numel().saturating_mul(8)),
+    }
+}
+
 impl OnnxValue {
     /// The element type, if this is a tensor of numbers.
     pub fn elem(&self) -> Option<Elem> {
@@ -204,6 +237,7 @@ impl OnnxValue {
             OnnxValue::Sequence(values) => format!("a sequence of {}", values.len()),
             OnnxValue::Optional(Some(_)) => "an optional with a value".to_owned(),
             OnnxValue::Optional(None) => "an empty optional".to_owned(),
+            OnnxValue::Map(map) => format!("a map of {} keys", map.values.numel()),
         }
     }
 }

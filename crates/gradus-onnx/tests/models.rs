@@ -36,11 +36,77 @@ fn floats(value: &OnnxValue, device: &Device) -> (Vec<usize>, Vec<f64>) {
     (array.shape().to_vec(), array.to_f64(device).unwrap())
 }
 
+/// The values are those of the unoptimised model up to rounding, and the same bits each time: while runs are traced, and
+/// when they are replayed.
+#[test]
+fn optimised_runs_give_the_same() -> Result<()> {
+    let (device, folder) = (device()?, tempfile::tempdir().unwrap());
+    for (name, case) in cases().as_object().unwrap() {
+        let mut model = OnnxModel::from_bytes(&bytes(&case["model"]), &device)?;
+        let ports = model.inputs().to_vec();
+        let given = case["inputs"].as_array().unwrap().iter().zip(&ports);
+        let inputs: Vec<(&str, OnnxValue)> =
+            given.map(|(hex, port)| (port.name.as_str(), value(&model, folder.path(), hex, port))).collect();
+        let run = |model: &OnnxModel| -> Result<Vec<_>> {
+            Ok(model.run_values(&inputs)?.iter().map(|(_, value)| floats(value, &device)).collect())
+        };
+        let first = run(&model)?;
+        for _ in 0..6 {
+            assert_eq!(run(&model)?, first, "{name}");
+        }
+        let times = model.profile(&inputs)?;
+        model.optimise(false);
+        for ((shape, have), (plain_shape, want)) in first.iter().zip(&run(&model)?) {
+            assert_eq!(shape, plain_shape, "{name}");
+            for (have, want) in have.iter().zip(want) {
+                assert!((have - want).abs() <= 1e-5 * want.abs().max(1.0), "{name}: {have} instead of {want}");
+            }
+        }
+        let nodes = |times: &[gradus_onnx::OnnxTime]| times.len();
+        let fewer = match &**name {
+            "convolution_and_norm" | "transposed_convolution_and_norm" | "product_and_bias" => 1,
+            "convolution_and_affine_maps" => 5,
+            "shapes_and_constants" => 2,
+            _ => 0,
+        };
+        let plain = model.profile(&inputs)?;
+        assert!(nodes(&times) + fewer <= nodes(&plain), "{name}: {times:?} of {plain:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_sizes_ask_for_is_bounded() -> Result<()> {
+    let device = device()?;
+    let mut model = OnnxModel::from_bytes(&bytes(&cases()["sizes_as_inputs"]["model"]), &device)?;
+    let run = |model: &OnnxModel, sizes: [i64; 2]| {
+        let shape = Tensor::from_vec(sizes, [2], &device)?;
+        Ok(model.run(&[("shape", shape)])?.remove(0).1.numel())
+    };
+    let refused = |result: Result<usize>, node: &str| {
+        let e = result.unwrap_err();
+        assert!(matches!(e.kind(), ErrorKind::OutOfMemory { .. }), "{e}");
+        assert!(e.to_string().contains(node), "{e}");
+    };
+    // 16 GiB.
+    refused(run(&model, [1 << 16, 1 << 16]), "(ConstantOfShape)");
+    for optimised in [true, false] {
+        model.optimise(optimised);
+        model.max_bytes(4 << 20);
+        assert_eq!(run(&model, [1000, 300])?, 300_000);
+        // A tensor of more than 4 MiB, and two of 3 MiB.
+        refused(run(&model, [1024, 1025]), "(ConstantOfShape)");
+        refused(run(&model, [1024, 768]), "(Cos)");
+        assert_eq!(run(&model, [1000, 300])?, 300_000);
+    }
+    Ok(())
+}
+
 #[test]
 fn models_give_what_onnx_runtime_gives() -> Result<()> {
     let (device, folder) = (device()?, tempfile::tempdir().unwrap());
     let cases = cases();
-    assert_eq!(cases.as_object().unwrap().len(), 23);
+    assert_eq!(cases.as_object().unwrap().len(), 37);
     for (name, case) in cases.as_object().unwrap() {
         let model = OnnxModel::from_bytes(&bytes(&case["model"]), &device).unwrap_or_else(|e| panic!("{name}: {e}"));
         let ports = model.inputs().to_vec();

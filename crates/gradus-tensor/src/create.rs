@@ -8,6 +8,7 @@ use gradus_backend::{
 };
 
 use crate::autograd::is_traced;
+use crate::limit::alloc;
 use crate::locks::of_device;
 use crate::ops::{Arange, Fill, Op, Operation, Random, Spec, To, bind, note_made};
 use crate::{Device, Generator, Storage, Tensor};
@@ -115,7 +116,7 @@ impl Tensor {
         if !device.backend().supports(dtype) {
             return of_device(Err(device.backend().unsupported(op, dtype)));
         }
-        let mut buffer = of_device(device.backend().alloc(shape.numel() * dtype.size()))?;
+        let mut buffer = of_device(alloc(device, shape.numel() * dtype.size()))?;
         upload(&mut buffer).here()?;
         let storage = Arc::new(Storage::new(device.clone(), buffer));
         let made = Tensor::from_parts(storage, Layout::contiguous(shape), dtype);

@@ -20,6 +20,7 @@ mod display;
 mod footprint;
 mod fused;
 mod generator;
+mod limit;
 mod locks;
 pub mod ops;
 mod random;
@@ -37,6 +38,7 @@ pub use autograd::{
 pub use compute::Bound;
 pub use device::Device;
 pub use generator::Generator;
+pub use limit::limit_results;
 pub use ops::{
     AsOperand, AttentionOptions, Causal, ConvOptions, Elementwise, Ellipsis, Gemm, GridPadding, GridSample, INFER,
     Index, Indexing, Interpolate, Interpolation, IntoIndex, NewAxis, Operand, PadMode, PoolOptions, Reduction, Resized,

@@ -8,6 +8,8 @@ mod inputs;
 pub(crate) mod new;
 #[cfg(feature = "onnx")]
 pub(crate) mod onnx;
+#[cfg(feature = "onnx")]
+mod onnx_bench;
 pub(crate) mod predict;
 pub(crate) mod profile;
 pub(crate) mod train;

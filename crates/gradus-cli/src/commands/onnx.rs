@@ -4,7 +4,7 @@
 use gradus::data::npy;
 use gradus::onnx::{OnnxExportOptions, OnnxModel, export_onnx};
 use gradus::tasks::{self, Model};
-use gradus::{DType, Error, Generator, Result, Tensor, no_grad};
+use gradus::{DType, Generator, Result, Tensor, no_grad};
 
 use crate::args::{OnnxCommand, OnnxExportArgs, OnnxRunArgs};
 use crate::output::say;
@@ -22,6 +22,7 @@ pub(crate) fn run(what: &OnnxCommand) -> Result<()> {
             }
         }
         OnnxCommand::Run(args) => evaluate(args),
+        OnnxCommand::Bench(args) => super::onnx_bench::run(args),
         OnnxCommand::Export(args) => export(args),
     }
 }
@@ -71,14 +72,7 @@ fn export(args: &OnnxExportArgs) -> Result<()> {
 fn evaluate(args: &OnnxRunArgs) -> Result<()> {
     let device = super::open(&args.common.device, args.common.threads)?;
     let model = OnnxModel::load(&args.file, &device)?;
-    let mut inputs = Vec::new();
-    for text in &args.inputs {
-        let Some((name, file)) = text.split_once('=') else {
-            let e = Error::argument("onnx run", format!("--input {text} has no `=`"));
-            return Err(e.help("give the input's name and its file, as in --input x=x.npy"));
-        };
-        inputs.push((name, npy::load(file, &device)?));
-    }
+    let inputs = super::onnx_bench::arrays(&args.inputs, &device)?;
     let outputs = no_grad(|| model.run(&inputs))?;
     for (name, output) in &outputs {
         say(&format!("{name}: {} {:?}", output.dtype(), output.shape()))?;

@@ -20,7 +20,7 @@ pub(super) const ROWS: &[Row] = &[
 pub(super) const PREVIEW: &[Row] = &[row("FlexAttention", &[1], flex)];
 
 /// `[b, t, heads * d]` as `[b, heads, t, d]`.
-fn heads(x: &Tensor, count: usize) -> Result<Tensor> {
+pub(super) fn heads(x: &Tensor, count: usize) -> Result<Tensor> {
     match x.shape() {
         &[b, t, width] if count > 0 && width.is_multiple_of(count) => {
             x.reshape([b, t, count, width / count])?.permute(&[0, 2, 1, 3])
@@ -31,7 +31,7 @@ fn heads(x: &Tensor, count: usize) -> Result<Tensor> {
 }
 
 /// The other way.
-fn merged(x: &Tensor) -> Result<Tensor> {
+pub(super) fn merged(x: &Tensor) -> Result<Tensor> {
     let &[b, h, t, d] = x.shape() else { return Ok(x.clone()) };
     x.permute(&[0, 2, 1, 3])?.reshape([b, t, h * d])
 }
@@ -169,27 +169,36 @@ fn rotary(c: &Call<'_>) -> Values {
     let x = c.tensor(0)?;
     let flat = x.rank() == 3;
     let x = heads(&x, size(c.int("num_heads", 0)?)?)?;
+    let caches = [c.tensor(1)?, c.tensor(2)?];
+    let width = size(c.int("rotary_embedding_dim", 0)?)?;
+    let y = turned(&x, &caches, c.optional(3)?.as_ref(), width, c.flag("interleaved", false)?)?;
+    Ok(one(if flat { merged(&y)? } else { y }))
+}
+
+/// Turns pairs of the first `width` numbers of each head of `x [b, heads, steps, d]`, or of all if `width` is 0. The
+/// caches have the cosines and sines of each place `[places, width / 2]`, or of each step `[b, steps, width / 2]` if
+/// there are no places.
+pub(super) fn turned(
+    x: &Tensor,
+    caches: &[Tensor; 2],
+    places: Option<&Tensor>,
+    width: usize,
+    interleaved: bool,
+) -> Result<Tensor> {
     let &[_, _, steps, d] = x.shape() else { return Err(Error::shape("onnx", "an input of four axes belongs here")) };
-    let (mut cos, mut sin) = (c.tensor(1)?, c.tensor(2)?);
-    if let Some(places) = c.optional(3)? {
-        let pick = |cache: &Tensor| -> Result<Tensor> {
-            let width = cache.shape().get(1).copied().unwrap_or(0);
-            let shape = [places.shape(), &[width]].concat();
-            cache.index_select(0, &places.reshape([places.numel()])?)?.reshape(shape)
-        };
-        (cos, sin) = (pick(&cos)?, pick(&sin)?);
-    }
-    let (cos, sin) = (cos.unsqueeze(1)?, sin.unsqueeze(1)?);
-    let width = match size(c.int("rotary_embedding_dim", 0)?)? {
-        0 => d,
-        width => width,
+    let pick = |cache: &Tensor| -> Result<Tensor> {
+        let Some(places) = places else { return cache.unsqueeze(1) };
+        let width = cache.shape().get(1).copied().unwrap_or(0);
+        let shape = [places.shape(), &[width]].concat();
+        cache.index_select(0, &places.reshape([places.numel()])?)?.reshape(shape)?.unsqueeze(1)
     };
+    let (cos, sin) = (pick(&caches[0])?, pick(&caches[1])?);
+    let width = if width == 0 { d } else { width };
     let half = width / 2;
     if width > d || cos.shape().last() != Some(&half) {
         return Err(Error::shape("onnx", format!("{steps} steps of {d} turned by {:?}", cos.shape())));
     }
     let turned = x.narrow(3, 0, width)?;
-    let interleaved = c.flag("interleaved", false)?;
     let (a, b) = match interleaved {
         true => (turned.slice(3, 0, width, 2)?, turned.slice(3, 1, width, 2)?),
         false => (turned.narrow(3, 0, half)?, turned.narrow(3, half, half)?),
@@ -199,8 +208,7 @@ fn rotary(c: &Call<'_>) -> Values {
         true => Tensor::stack(&[&real, &imaginary], -1)?.reshape(turned.shape())?,
         false => Tensor::cat(&[&real, &imaginary], 3)?,
     };
-    let y = if width < d { Tensor::cat(&[&turned, &x.narrow(3, width, d - width)?], 3)? } else { turned };
-    Ok(one(if flat { merged(&y)? } else { y }))
+    if width < d { Tensor::cat(&[&turned, &x.narrow(3, width, d - width)?], 3) } else { Ok(turned) }
 }
 
 /// Attention as a recurrence over a state `[b, heads, d, dv]`.

@@ -40,7 +40,7 @@ fn scaler(c: &Call<'_>) -> Values {
 }
 
 /// The elements of a list of labels as strings, which are equal exactly if the labels are.
-fn keys(value: &OnnxValue, c: &Call<'_>) -> Result<Vec<String>> {
+pub(super) fn keys(value: &OnnxValue, c: &Call<'_>) -> Result<Vec<String>> {
     match value {
         OnnxValue::Strings(s) => Ok(s.values.clone()),
         OnnxValue::Tensor(a) if a.elem().dtype().is_some_and(DType::is_float) => {

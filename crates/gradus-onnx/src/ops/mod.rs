@@ -2,16 +2,20 @@
 
 mod attention;
 mod cast;
+mod classify;
 mod control;
 mod conv;
 mod elementwise;
+mod features;
 mod host;
 mod index;
 mod linear;
 mod loss;
+mod microsoft;
 mod ml;
 mod movement;
 mod norm;
+mod old_trees;
 mod pool;
 mod quantise;
 mod random;
@@ -25,6 +29,8 @@ mod text;
 mod training;
 mod trees;
 
+pub(crate) use quantise::{CENTRED, CENTRED_CONV, CENTRED_SMALL};
+pub(crate) use recurrent::{DEQUANTISED, dequantised};
 pub(crate) use training::GRADIENT;
 
 use crate::graph::Row;
@@ -55,13 +61,13 @@ const DEFAULT: &[&[Row]] = &[
 
 /// The row of an operator.
 pub(crate) fn find(domain: &str, name: &str) -> Option<&'static Row> {
-    let families: &[&'static [Row]] = match domain {
-        "" => DEFAULT,
-        "ai.onnx.ml" => &[ml::ROWS, trees::ROWS],
-        "com.microsoft" => &[recurrent::MICROSOFT],
-        "ai.onnx.preview" => &[attention::PREVIEW],
-        "ai.onnx.preview.training" => &[training::ROWS],
+    let families: [&[&'static [Row]]; 2] = match domain {
+        "" => [DEFAULT, &[]],
+        "ai.onnx.ml" => [&[ml::ROWS, trees::ROWS, old_trees::ROWS], &[classify::ROWS, features::ROWS]],
+        "com.microsoft" => [microsoft::FAMILIES, &[recurrent::MICROSOFT]],
+        "ai.onnx.preview" => [&[attention::PREVIEW], &[]],
+        "ai.onnx.preview.training" => [&[training::ROWS], &[]],
         _ => return None,
     };
-    families.iter().flat_map(|rows| rows.iter()).find(|row| row.name == name)
+    families.into_iter().flatten().flat_map(|rows| rows.iter()).find(|row| row.name == name)
 }

@@ -17,6 +17,8 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("LayerNormalization", &[17], layer_norm),
     row("RMSNormalization", &[23], rms_norm),
+    // What ONNX Runtime calls the same, in the default domain.
+    row("SimplifiedLayerNormalization", &[1], rms_norm),
     row("GroupNormalization", &[18, 21], group_norm),
     row("LpNormalization", &[1, 22], |c| {
         let x = c.tensor(0)?;

@@ -10,7 +10,7 @@ type Values = Result<Vec<OnnxValue>>;
 
 pub(super) const ROWS: &[Row] = &[
     row("MaxPool", &[1, 8, 10, 11, 12, 22], max_pool),
-    row("AveragePool", &[1, 7, 10, 11, 19, 22], average_pool),
+    row("AveragePool", &[1, 7, 10, 11, 19, 22], |c| Ok(one(averaged(c, &c.tensor(0)?)?))),
     row("LpPool", &[1, 2, 11, 18, 22], lp_pool),
     row("GlobalAveragePool", &[1, 22], |c| global(c, |x, axes| x.mean(axes, true))),
     row("GlobalMaxPool", &[1, 22], |c| global(c, |x, axes| x.max(axes, true))),
@@ -93,11 +93,33 @@ fn plain<const N: usize>(w: &Window, more: &[usize]) -> Option<([usize; N], Pool
     Some((fixed(&w.kernel).ok()?, options.dilation(fixed(&w.dilation).ok()?)))
 }
 
+/// The maxima of windows without padding, along one axis after the other.
+fn largest(x: &Tensor, w: &Window) -> Result<Tensor> {
+    let mut y = x.clone();
+    for i in 0..w.kernel.len() {
+        let places = w.places(i, y.shape()[2 + i])?;
+        let part = |at: usize| {
+            let from = at * w.dilation[i];
+            y.slice(2 + i as isize, from, from + (places - 1) * w.stride[i] + 1, w.stride[i])
+        };
+        let mut most = part(0)?;
+        for at in 1..w.kernel[i] {
+            most = most.maximum(part(at)?)?;
+        }
+        y = most;
+    }
+    Ok(y)
+}
+
 fn max_pool(c: &Call<'_>) -> Values {
     let x = c.tensor(0)?;
     let (w, more) = window(c, &x)?;
     let by_column = c.flag("storage_order", false)?;
     if !c.wants(1) {
+        // Without a gradient, the positions of the maxima are not needed.
+        if !x.requires_grad() && w.pads.iter().all(|p| *p == (0, 0)) && more.iter().all(|&m| m == 0) {
+            return Ok(one(largest(&x, &w)?));
+        }
         if let Some((kernel, options)) = plain::<1>(&w, &more) {
             return Ok(one(x.max_pool1d(kernel, options)?));
         }
@@ -127,22 +149,22 @@ fn max_pool(c: &Call<'_>) -> Values {
     Ok(vec![values.squeeze(-1)?.into(), places.gather(-1, &at)?.squeeze(-1)?.into()])
 }
 
-fn average_pool(c: &Call<'_>) -> Values {
-    let x = c.tensor(0)?;
-    let (w, more) = window(c, &x)?;
+/// Averages by the attributes of a node.
+pub(super) fn averaged(c: &Call<'_>, x: &Tensor) -> Result<Tensor> {
+    let (w, more) = window(c, x)?;
     let with_pads = c.flag("count_include_pad", false)?;
     if w.dilation.iter().all(|&d| d == 1) {
         if let Some((kernel, options)) = plain::<1>(&w, &more) {
-            return Ok(one(x.avg_pool1d(kernel, options, with_pads)?));
+            return x.avg_pool1d(kernel, options, with_pads);
         }
         if let Some((kernel, options)) = plain::<2>(&w, &more) {
-            return Ok(one(x.avg_pool2d(kernel, options, with_pads)?));
+            return x.avg_pool2d(kernel, options, with_pads);
         }
         if let Some((kernel, options)) = plain::<3>(&w, &more) {
-            return Ok(one(x.avg_pool3d(kernel, options, with_pads)?));
+            return x.avg_pool3d(kernel, options, with_pads);
         }
     }
-    let sums = windows(&x, &w, &more, Scalar::Float(0.0))?.sum(&last(&w), false)?;
+    let sums = windows(x, &w, &more, Scalar::Float(0.0))?.sum(&last(&w), false)?;
     // The divisor counts the elements of the input and, with `count_include_pad`, those of the pads, but not the
     // padding that rounding up has added.
     let mut counted = x.shape().to_vec();
@@ -158,7 +180,7 @@ fn average_pool(c: &Call<'_>) -> Values {
     } else {
         windows(&ones, &w, &more, Scalar::Float(0.0))?.sum(&last(&w), false)?
     };
-    Ok(one(sums.div(counts)?.to_dtype(x.dtype())?))
+    sums.div(counts)?.to_dtype(x.dtype())
 }
 
 fn lp_pool(c: &Call<'_>) -> Values {

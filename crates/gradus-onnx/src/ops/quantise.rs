@@ -59,7 +59,7 @@ fn exact(c: &Call<'_>) -> DType {
 }
 
 /// Rounds and clamps to an integer type, or encodes as a small float.
-fn stored(x: &Tensor, elem: Elem, saturate: bool) -> Result<OnnxValue> {
+pub(super) fn stored(x: &Tensor, elem: Elem, saturate: bool) -> Result<OnnxValue> {
     let tensor = match elem.range() {
         Some((lo, hi)) => x.clamp(lo as f64, hi as f64)?.to_dtype(elem.stored())?,
         None if elem.is_small_float() => encode(elem, x, saturate, Rounding::Nearest)?,
@@ -68,7 +68,7 @@ fn stored(x: &Tensor, elem: Elem, saturate: bool) -> Result<OnnxValue> {
     Ok(OnnxValue::Tensor(Array::stored(elem, tensor)))
 }
 
-fn quantize(c: &Call<'_>) -> Values {
+pub(super) fn quantize(c: &Call<'_>) -> Values {
     let x = c.tensor(0)?;
     let scale = spread(c, &values_of(c, 1)?, x.shape())?;
     let elem = match (c.optional_array(2)?, c.elem_attribute("output_dtype")?) {
@@ -90,7 +90,7 @@ fn quantize(c: &Call<'_>) -> Values {
     Ok(vec![stored(&y, elem, saturate)?])
 }
 
-fn dequantize(c: &Call<'_>) -> Values {
+pub(super) fn dequantize(c: &Call<'_>) -> Values {
     let scale_elem = c.array(1)?.elem();
     let to = c.elem_attribute("output_dtype")?.unwrap_or(scale_elem);
     let dtype = to.dtype().ok_or_else(|| unsupported(format!("values of {}", to.name())))?;
@@ -114,7 +114,7 @@ fn dynamic(c: &Call<'_>) -> Values {
 
 /// An input minus its zero point, computed exactly in f64 or i32. There is one zero point, or one for each index along
 /// `along`.
-fn centred(c: &Call<'_>, input: usize, zero: usize, along: Option<isize>, dtype: DType) -> Result<Tensor> {
+pub(super) fn centred(c: &Call<'_>, input: usize, zero: usize, along: Option<isize>, dtype: DType) -> Result<Tensor> {
     let x = values_of(c, input)?.to_dtype(dtype)?;
     if c.given(zero).is_none() {
         return Ok(x);
@@ -132,9 +132,46 @@ fn centred(c: &Call<'_>, input: usize, zero: usize, along: Option<isize>, dtype:
     x.sub(zero)
 }
 
+/// How many products of two centred 8-bit numbers f32 sums exactly: each is at most 255 * 255, and f32 has all integers
+/// up to 2^24.
+const EXACT: usize = (1 << 24) / (255 * 255);
+
+/// The exact product of centred 8-bit numbers in f32, as i32: sums of up to 258 products are exact in f32.
+pub(super) fn integer_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let (k, at) = (a.shape().last().copied().unwrap_or(0), if b.rank() > 1 { -2 } else { -1 });
+    if k <= EXACT {
+        return a.matmul(b)?.to_dtype(DType::I32);
+    }
+    let part = |start: usize| -> Result<Tensor> {
+        let width = EXACT.min(k - start);
+        a.narrow(-1, start, width)?.matmul(&b.narrow(at, start, width)?)?.to_dtype(DType::I32)
+    };
+    let mut sum = part(0)?;
+    for start in (EXACT..k).step_by(EXACT) {
+        sum = sum.add(part(start)?)?;
+    }
+    Ok(sum)
+}
+
+/// `MatMulInteger` with a second operand in f32 from which its zero point is already taken.
+pub(crate) static CENTRED: Row =
+    row("MatMulInteger", &[10], |c| Ok(one(integer_product(&centred(c, 0, 2, Some(-2), DType::F32)?, &c.tensor(1)?)?)));
+
+/// The same if no sum can exceed 2^24.
+pub(crate) static CENTRED_SMALL: Row = row("MatMulInteger", &[10], |c| {
+    Ok(one(centred(c, 0, 2, Some(-2), DType::F32)?.matmul(&c.tensor(1)?)?.to_dtype(DType::I32)?))
+});
+
+/// `ConvInteger` with such a kernel, if no sum can exceed 2^24.
+pub(crate) static CENTRED_CONV: Row = row("ConvInteger", &[10], |c| {
+    let (x, w) = (centred(c, 0, 2, None, DType::F32)?, c.tensor(1)?);
+    let window = Window::of(c, &x, Some(kernel_of(&w)?))?;
+    Ok(one(convolved(&x, &w, None, &window, size(c.int("group", 1)?)?)?.to_dtype(DType::I32)?))
+});
+
 fn mat_mul_integer(c: &Call<'_>) -> Values {
-    let (a, b) = (centred(c, 0, 2, Some(-2), DType::I32)?, centred(c, 1, 3, Some(-1), DType::I32)?);
-    Ok(one(a.matmul(&b)?.to_dtype(DType::I32)?))
+    let (a, b) = (centred(c, 0, 2, Some(-2), DType::F32)?, centred(c, 1, 3, Some(-1), DType::F32)?);
+    Ok(one(integer_product(&a, &b)?))
 }
 
 /// Multiplies by a scale, and converts to the output type of the model.

@@ -1,6 +1,6 @@
 //! `RNN`, `GRU` and `LSTM`.
 
-use gradus_tensor::{DType, Error, Result, Tensor};
+use gradus_tensor::{DType, Error, Result, Tensor, fused};
 
 use crate::graph::{Call, Row, row, size};
 use crate::value::OnnxValue;
@@ -14,17 +14,23 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 /// Of the domain `com.microsoft`: an LSTM with weights of 8 bits.
-pub(super) const MICROSOFT: &[Row] = &[row("DynamicQuantizeLSTM", &[1], |c| recurrent(c, Cell::Lstm))];
+pub(super) const MICROSOFT: &[Row] = &[row("DynamicQuantizeLSTM", &[1], |c| {
+    let weights = |at: usize, scale: usize| dequantised(&c.tensor(at)?, &c.tensor(scale)?, &c.tensor(scale + 1)?);
+    recurrent_with(c, Cell::Lstm, true, weights(1, 8)?, weights(2, 10)?)
+})];
+
+/// The same with weights that [`dequantised`] gives.
+pub(crate) static DEQUANTISED: Row =
+    row("DynamicQuantizeLSTM", &[1], |c| recurrent_with(c, Cell::Lstm, true, c.tensor(1)?, c.tensor(2)?));
 
 /// The weights `[directions, gates * hidden, in]` whose integers are stored the other way around, each with a scale and
 /// a zero point for the direction or for each of its outputs.
-fn dequantised(c: &Call<'_>, weight: usize, scale: usize, zero: usize) -> Result<Tensor> {
-    let w = c.tensor(weight)?;
+pub(crate) fn dequantised(w: &Tensor, scale: &Tensor, zero: &Tensor) -> Result<Tensor> {
     if w.rank() != 3 {
         return Err(Error::shape("onnx", format!("weights of shape {:?}", w.shape())));
     }
-    let spread = |input: usize| -> Result<Tensor> {
-        let t = c.tensor(input)?.to_dtype(DType::F32)?;
+    let spread = |t: &Tensor| -> Result<Tensor> {
+        let t = t.to_dtype(DType::F32)?;
         match t.rank() {
             1 => t.unsqueeze(-1)?.unsqueeze(-1),
             2 => t.unsqueeze(1),
@@ -39,11 +45,14 @@ fn in_8_bits(x: &Tensor) -> Result<Tensor> {
     if x.numel() == 0 {
         return Ok(x.clone());
     }
-    let (lo, hi) = (x.min_all()?.minimum(0.0)?, x.max_all()?.maximum(0.0)?);
-    let scale = hi.sub(&lo)?.div(255.0)?;
-    let scale = scale.eq(0.0)?.where_(1.0, &scale)?;
-    let zero = lo.neg()?.div(&scale)?.round()?.clamp(0.0, 255.0)?;
-    x.div(&scale)?.round()?.add(&zero)?.clamp(0.0, 255.0)?.sub(&zero)?.mul(&scale)
+    let rounded = fused!(|x, lo, hi| {
+        let (lo, hi) = (lo.min(0.0), hi.max(0.0));
+        let range = (hi - lo) / 255.0;
+        let scale = range.eq(0.0).select(1.0, range);
+        let zero = (-lo / scale).round().max(0.0).min(255.0);
+        (((x / scale).round() + zero).max(0.0).min(255.0) - zero) * scale
+    });
+    rounded(x, &x.min_all()?, &x.max_all()?)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +120,12 @@ impl Direction {
         }
     }
 
+    /// Whether an LSTM has the usual activations and nothing else.
+    fn is_usual(&self) -> bool {
+        let names = self.activations.iter().map(|a| a.name.to_ascii_lowercase());
+        names.eq(["sigmoid", "tanh", "tanh"]) && self.peepholes.is_none() && self.clip.is_none() && !self.coupled
+    }
+
     /// The part of a vector `[.., gates * hidden]` that belongs to a gate.
     fn gate(&self, x: &Tensor, i: usize) -> Result<Tensor> {
         x.narrow(-1, i * self.hidden, self.hidden)
@@ -138,6 +153,16 @@ impl Direction {
             }
             Cell::Lstm => {
                 let h = if self.in_8_bits { &in_8_bits(h)? } else { h };
+                if self.is_usual() {
+                    let more = h.linear(&self.r, Some(&self.hidden_bias))?;
+                    let gate = |i: usize| Ok((self.gate(x, i)?, self.gate(&more, i)?));
+                    let [(xi, hi), (xo, ho), (xf, hf), (xg, hg)] = [gate(0)?, gate(1)?, gate(2)?, gate(3)?];
+                    let next = fused!(|xi, hi, xf, hf, xg, hg, c| {
+                        (xf + hf).sigmoid() * c + (xi + hi).sigmoid() * (xg + hg).tanh()
+                    });
+                    let state = next(&xi, &hi, &xf, &hf, &xg, &hg, state)?;
+                    return Ok((fused!(|xo, ho, c| (xo + ho).sigmoid() * c.tanh())(&xo, &ho, &state)?, state));
+                }
                 let gates = x.add(h.linear(&self.r, Some(&self.hidden_bias))?)?;
                 let peep = |gate: Tensor, i: usize, c: &Tensor| match &self.peepholes {
                     Some(p) => gate.add(self.gate(p, i)?.mul(c)?),
@@ -196,13 +221,14 @@ fn activations(c: &Call<'_>, cell: Cell, directions: usize) -> Result<Vec<Vec<Ac
 }
 
 fn recurrent(c: &Call<'_>, cell: Cell) -> Values {
+    recurrent_with(c, cell, false, c.tensor(1)?, c.tensor(2)?)
+}
+
+/// Runs a layer with these weights. If it is quantised, the input and the states are rounded to 8 bits before products.
+fn recurrent_with(c: &Call<'_>, cell: Cell, quantised: bool, w: Tensor, r: Tensor) -> Values {
     c.skip(&["output_sequence"]);
-    let quantised = c.node.row.name == MICROSOFT[0].name;
     let x = c.tensor(0)?;
-    let (x, w, r) = match quantised {
-        true => (in_8_bits(&x)?, dequantised(c, 1, 8, 9)?, dequantised(c, 2, 10, 11)?),
-        false => (x, c.tensor(1)?, c.tensor(2)?),
-    };
+    let x = if quantised { in_8_bits(&x)? } else { x };
     let batch_first = c.flag("layout", false)?;
     let x = if batch_first { x.transpose(0, 1)? } else { x };
     let directions: &[bool] = match c.text("direction", "forward")? {

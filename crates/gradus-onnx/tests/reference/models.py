@@ -129,6 +129,61 @@ y = np.tanh(xs @ w + b)
 dz = 2 * y * (1 - y * y)
 out["trained"]["gradients"] = [(xs.T @ dz).ravel().tolist(), dz.sum(0).tolist()]
 
+# Sizes that are inputs.
+case("sizes_as_inputs", [node("ConstantOfShape", ["shape"], ["zeros"]), node("Cos", ["zeros"], ["ones"]),
+                         node("Add", ["zeros", "ones"], ["y"])], {"shape": np.array([3, 2])}, [("y", F)])
+# What the optimisations of graphs recognise.
+image, row = random(2, 3, 6, 5), random(1, 4, 1, 1)
+case("convolution_and_norm",
+     [node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+      node("BatchNormalization", ["c", "scale", "shift", "mean", "var"], ["n"], epsilon=1e-3), node("Relu", ["n"], ["y"])],
+     {"x": image}, [("y", F)],
+     {"w": random(4, 3, 3, 3), "b": random(4), "scale": random(4), "shift": random(4), "mean": random(4),
+      "var": random(4) ** 2})
+case("convolution_and_affine_maps",
+     [node("Conv", ["x", "w"], ["c"], pads=[1, 0, 0, 1], group=1), node("Reshape", ["flat", "shape"], ["factor"]),
+      node("Mul", ["factor", "c"], ["m"]), node("Add", ["m", "shift"], ["a"]), node("Sub", ["a", "two"], ["s"]),
+      node("Div", ["s", "row"], ["d"]), node("Sub", ["two", "d"], ["y"])],
+     {"x": image}, [("y", F)],
+     {"w": random(4, 3, 2, 2), "flat": random(4), "shape": np.array([4, 1, 1]), "shift": row, "two": np.float32(2),
+      "row": row + 3})
+case("transposed_convolution_and_norm",
+     [node("ConvTranspose", ["x", "w"], ["c"], strides=[2, 2]),
+      node("BatchNormalization", ["c", "scale", "shift", "mean", "var"], ["y"])],
+     {"x": image}, [("y", F)],
+     {"w": random(3, 4, 2, 2), "scale": random(4), "shift": random(4), "mean": random(4), "var": random(4) ** 2})
+case("a_map_that_is_not_of_channels", [node("Conv", ["x", "w"], ["c"]), node("Mul", ["c", "f"], ["y"])],
+     {"x": random(1, 3, 5, 5)}, [("y", F)], {"w": random(5, 3, 1, 1), "f": random(5)})
+case("product_and_bias", [node("MatMul", ["x", "w"], ["p"]), node("Add", ["b", "p"], ["z"]), node("Gelu", ["z"], ["y"])],
+     {"x": x}, [("y", F)], {"w": random(4, 5), "b": random(5)}, opset=20)
+bytes_of = lambda *shape: rng.integers(0, 256, shape).astype(np.uint8)  # noqa: E731
+integers = TensorProto.INT32
+case("integer_product", [node("MatMulInteger", ["x", "w", "xz", "wz"], ["y"])], {"x": bytes_of(3, 40)}, [("y", integers)],
+     {"w": bytes_of(40, 5), "xz": np.array(7, np.uint8), "wz": bytes_of(5)})
+case("long_integer_product", [node("MatMulInteger", ["x", "w"], ["y"])], {"x": bytes_of(2, 600)}, [("y", integers)],
+     {"w": bytes_of(600, 3) | 192})
+case("integer_convolution", [node("ConvInteger", ["x", "w", "xz", "wz"], ["y"], pads=[1, 1, 1, 1])],
+     {"x": bytes_of(1, 3, 5, 4)}, [("y", integers)],
+     {"w": bytes_of(4, 3, 3, 3), "xz": np.array(7, np.uint8), "wz": np.array(128, np.uint8)})
+case("long_integer_convolution", [node("ConvInteger", ["x", "w"], ["y"])], {"x": bytes_of(1, 40, 5, 4)}, [("y", integers)],
+     {"w": bytes_of(4, 40, 3, 3) | 192})
+sequence = random(5, 2, 3)
+case("lstm_both_ways", [node("LSTM", ["x", "w", "r", "b", "", "h", "c"], ["y", "yh", "yc"], hidden_size=4,
+                             direction="bidirectional")],
+     {"x": sequence, "h": random(2, 2, 4), "c": random(2, 2, 4)}, [("y", F), ("yh", F), ("yc", F)],
+     {"w": random(2, 16, 3), "r": random(2, 16, 4), "b": random(2, 32)})
+case("gru_backwards", [node("GRU", ["x", "w", "r", "b"], ["y", "yh"], hidden_size=4, linear_before_reset=1,
+                            direction="reverse")],
+     {"x": sequence}, [("y", F), ("yh", F)], {"w": random(1, 12, 3), "r": random(1, 12, 4), "b": random(1, 24)})
+case("gru_without_bias", [node("GRU", ["x", "w", "r"], ["y", ""], hidden_size=4)], {"x": sequence}, [("y", F)],
+     {"w": random(1, 12, 3), "r": random(1, 12, 4)})
+case("shapes_and_constants",
+     [node("Shape", ["x"], ["s"]), node("Gather", ["s", "zero"], ["n"]), node("Unsqueeze", ["n", "zeros"], ["n1"]),
+      node("Concat", ["n1", "rest"], ["to"], axis=0), node("Reshape", ["x", "to"], ["flat"]),
+      node("Exp", ["k"], ["e"]), node("Mul", ["flat", "e"], ["m"]), node("Log", ["m"], ["unused"]),
+      node("Tanh", ["m"], ["y"])],
+     {"x": x}, [("y", F)], {"zero": np.array(0), "zeros": np.array([0]), "rest": np.array([-1]), "k": random(12)})
+
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models.json")
 with open(path, "w") as f:
     json.dump(out, f, indent=0)

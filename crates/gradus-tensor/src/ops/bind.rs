@@ -14,6 +14,7 @@ use crate::autograd::{
     Edge, Node, Saved, after_write, before_write, guards_saved, is_grad_enabled, is_observed, is_traced, is_watched,
     line, line_of_whole, note_view, notes_access, ran_operation,
 };
+use crate::limit::alloc;
 use crate::locks::{Locks, of_device, with_read};
 use crate::{Device, Storage, Tensor};
 
@@ -314,7 +315,7 @@ fn record(op: Op, inputs: &[&Tensor], versions: &[u64], results: &mut [Tensor], 
 fn new_one(op: &impl AnyOperation, inputs: &[&Tensor], device: &Device, spec: &Spec) -> Result<Tensor> {
     let (numel, dtype) = (spec.shape.numel(), spec.dtype);
     let layout = Layout::contiguous(spec.shape);
-    let mut allocated = device.backend().alloc(numel * dtype.size());
+    let mut allocated = alloc(device, numel * dtype.size());
     if numel > 0
         && let Ok(buffer) = &mut allocated
     {
@@ -334,9 +335,8 @@ fn new_one(op: &impl AnyOperation, inputs: &[&Tensor], device: &Device, spec: &S
 /// [`new_one`] for several results.
 #[track_caller]
 fn new(op: &dyn AnyOperation, inputs: &[&Tensor], device: &Device, specs: &[Spec]) -> Result<Several> {
-    let backend = device.backend();
-    let alloc = |s: &Spec| Ok((backend.alloc(s.shape.numel() * s.dtype.size())?, Layout::contiguous(s.shape)));
-    let mut outputs = of_device(specs.iter().map(alloc).collect::<Result<Vec<_>>>())?;
+    let output = |s: &Spec| Ok((alloc(device, s.shape.numel() * s.dtype.size())?, Layout::contiguous(s.shape)));
+    let mut outputs = of_device(specs.iter().map(output).collect::<Result<Vec<_>>>())?;
     if specs.iter().any(|s| s.shape.numel() > 0) {
         let out = |((buffer, layout), s): (_, &Spec)| ViewMut { buffer, dtype: s.dtype, layout };
         let mut outs: Vec<ViewMut<'_>> = outputs.iter_mut().map(|(b, l)| (b, &*l)).zip(specs).map(out).collect();
