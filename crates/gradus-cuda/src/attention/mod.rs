@@ -66,8 +66,7 @@ impl Plan {
             return source(&types, &constants, &[&functions, include_str!("../mma.cu"), HEAD, file]);
         }
         constants.push(("BQ", self.queries));
-        let file = if pass == "DELTA" { include_str!("delta.cu") } else { include_str!("simt.cu") };
-        source(&types, &constants, &[&functions, HEAD, file])
+        source(&types, &constants, &[&functions, HEAD, include_str!("simt.cu")])
     }
 
     /// The queries or keys of a tile on tensor cores that the gradient of the others goes through.
@@ -252,7 +251,9 @@ pub(crate) fn backward(
     let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, lse], mask, gradients)?;
     let mut plan = in_registers(q.dtype, params, &s, mask);
     let row = plan.d + plan.dv + 2;
+    let of_rows = plan;
     let mut shared = plan.bytes(row, row, 2 * plan.queries * (plan.keys + 1) + 2 * plan.queries);
+    let shared_of_rows = shared;
     // Numbers of f16 do not reach as far down as the gradients of scores.
     if q.dtype == DType::BF16 && s.d.max(s.dv) <= LARGEST / 2 && s.d.min(s.dv) > 0 && lse.layout.numel() > 0 && s.lk > 0
     {
@@ -263,19 +264,19 @@ pub(crate) fn backward(
         shared = (plan.queries + 2 * plan.inner()) * (plan.d + plan.dv + 16) * q.dtype.size();
     }
     let empty = s.b * s.h * s.lq * s.lk * s.d * s.dv == 0;
-    if empty || !fits(&s) || shared > b.device().most_shared as usize {
+    if empty || !fits(&s) || shared.max(shared_of_rows) > b.device().most_shared as usize {
         return composite::attention::backward(b, params, q, k, v, mask, out, lse, g, dq, dk, dv);
     }
     let mut delta = Temp::new(b, q.dtype.compute(), Shape::new(&[s.b, s.h, s.lq])?)?;
     let written = delta.view_mut();
     let call = Call::new(b, OP, params, s, [q, k, v], mask)?;
     let to = b.output(OP, "delta", &written)?;
-    let (out, lse, g) = (b.input(OP, "out", out)?, b.input(OP, "lse", lse)?, b.input(OP, "g", g)?);
-    let others = Others { out: Some(out), g: Some(g), ..Others::default() };
-    let rows = (s.b * s.h * s.lq) as u64;
-    let of_rows = Plan { mask: None, causal: false, mma: None, ..plan };
-    let blocks = (rows, rows.div_ceil(8), 256, 0);
-    call.launch(b, &of_rows, ("DELTA", "attention_delta"), &[out, g, to], &others, blocks)?;
+    let (lse, g) = (b.input(OP, "lse", lse)?, b.input(OP, "g", g)?);
+    let others = Others { lse: Some(lse), g: Some(g), ..Others::default() };
+    let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(of_rows.queries) as u64;
+    let pointers = [call.q, call.k, call.v, call.mask_or(call.q), g, lse, to];
+    let blocks = (tasks, tasks, 128, shared_of_rows);
+    call.launch(b, &of_rows, ("BACKWARD", "attention_delta"), &pointers, &others, blocks)?;
     let delta = Operand { used: crate::queue::Use { access: gradus_backend::late::Access::Read, ..to.used }, ..to };
     let [dq, dk, dv] = [b.output(OP, "dq", dq)?, b.output(OP, "dk", dk)?, b.output(OP, "dv", dv)?];
     let others = Others { out: None, lse: Some(lse), g: Some(g), dq: Some(dq), dk: Some(dk), dv: Some(dv) };
@@ -303,7 +304,7 @@ mod tests {
                 &Plan { mask, dtype: DType::F64, queries: 16, keys: 16, ..plan }.source("BACKWARD"),
             );
         }
-        check_text("attention_delta", &Plan { dtype: DType::BF16, ..plan }.source("DELTA"));
+        check_text("attention_delta", &Plan { dtype: DType::BF16, ..plan }.source("BACKWARD"));
         for (dtype, d, keys, groups) in [(DType::F16, 64, 64, true), (DType::BF16, 256, 16, false)] {
             let tensor = Plan { dtype, d, dv: d, queries: 64, keys, mma: Some([groups; 4]), ..plan };
             check_text("attention", &tensor.source("FORWARD"));

@@ -157,7 +157,49 @@ INLINE void load_statistics(A* lses, A* deltas, const A* lse, const A* delta, co
     for (int row = threadIdx.x; row < BQ; row += 128) {
         const bool inside = q0 + row < p.lq;
         lses[row] = inside ? lse[at.lse + (q0 + row) * p.lse[2]] : -infinity();
-        deltas[row] = inside ? delta[at.row + q0 + row] : (A)0;
+        deltas[row] = inside && delta ? delta[at.row + q0 + row] : (A)0;
+    }
+}
+
+// delta [b, h, lq]: the sum of weights times the gradients of weights for each query. It is not computed from the
+// result, whose rounding error would be too large where gradients of scores nearly cancel.
+extern "C" __global__ void __launch_bounds__(128, 1) attention_delta(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ g, const A* __restrict__ lse, A* __restrict__ delta, const __grid_constant__ Attention p) {
+    extern __shared__ __align__(16) unsigned char shared[];
+    A* const qs = (A*)shared;
+    A* const gs = qs + BQ * (D + 1);
+    A* const ks = gs + BQ * (DV + 1);
+    A* const vs = ks + BK * (D + 1);
+    A* const lses = vs + BK * (DV + 1);
+    A* const deltas = lses + BQ;
+    const int ty = threadIdx.x / 8, tx = threadIdx.x % 8;
+    for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
+        const Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
+        const int q0 = (int)(task % p.q_tiles) * BQ;
+        load_rows<BQ, D>(qs, at.q, q0, p.lq, p.d, p.q);
+        load_rows<BQ, DV>(gs, g + at.g, q0, p.lq, p.dv, p.g);
+        load_statistics(lses, deltas, lse, nullptr, p, at, q0);
+        A sum[RQ] = {};
+        const int keys = keys_of(p, q0 + BQ);
+        for (int k0 = 0; k0 < keys; k0 += BK) {
+            load_rows<BK, D>(ks, at.k, k0, p.lk, p.d, p.k);
+            load_rows<BK, DV>(vs, at.v, k0, p.lk, p.dv, p.v);
+            __syncthreads();
+            A w[RQ][CK], ds[RQ][CK];
+            gradients_of(w, ds, p, at, qs, ks, vs, gs, lses, deltas, q0, k0, ty, tx);
+#pragma unroll
+            for (int i = 0; i < RQ; i++)
+#pragma unroll
+                for (int j = 0; j < CK; j++) sum[i] += ds[i][j];
+            __syncthreads();
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < RQ; i++) {
+#pragma unroll
+            for (int apart = 4; apart > 0; apart /= 2) sum[i] += __shfl_xor_sync(EVERY, sum[i], apart);
+            const int row = q0 + ty + 16 * i;
+            if (tx == 0 && row < p.lq) delta[at.row + row] = sum[i];
+        }
     }
 }
 
