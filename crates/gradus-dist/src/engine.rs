@@ -43,6 +43,7 @@ pub(crate) enum Stop {
     /// A rank has given up and says why.
     Failed { rank: usize, why: String },
     /// The engine itself reports an error.
+    #[cfg(feature = "mpi")]
     Engine(String),
 }
 

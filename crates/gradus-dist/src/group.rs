@@ -257,6 +257,7 @@ impl Talk<'_> {
                 self.remember(format!("rank {rank}: {why}"));
                 e.note(why)
             }
+            #[cfg(feature = "mpi")]
             Stop::Engine(why) => self.fail(format!("{} fails: {why}", group.world.engine.name())),
         })
     }
