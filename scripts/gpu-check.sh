@@ -14,18 +14,18 @@ mkdir -p "$out"
 
 build() {
   set -e
-  cargo build --release -p gradus-cuda --example conform
+  cargo build --release -p gradus-cuda --example conform_cuda
   cargo build --release -p gradus --features cuda --example gpu_rows
   cargo build --release -p gradus-cli --features cuda
   cargo build --release -p gradus-ptx
   local release="${CARGO_TARGET_DIR:-target}/release"
-  cp "$release/examples/conform" "$release/examples/gpu_rows" "$release/gradus" "$release/libgradus_ptx.so" "$out/"
+  cp "$release/examples/conform_cuda" "$release/examples/gpu_rows" "$release/gradus" "$release/libgradus_ptx.so" "$out/"
   # The golden tests are a program whose name has a hash.
   local golden
   golden="$(cargo test --release -p gradus --features cuda --test golden --no-run --message-format=json |
     sed -n 's/.*"executable":"\([^"]*\/golden-[^"]*\)".*/\1/p' | tail -1)"
   cp "$golden" "$out/golden"
-  strip "$out/conform" "$out/gpu_rows" "$out/gradus" "$out/golden" 2>/dev/null || true
+  strip "$out/conform_cuda" "$out/gpu_rows" "$out/gradus" "$out/golden" 2>/dev/null || true
   ls -l "$out"
 }
 
@@ -48,7 +48,7 @@ case "${1:-}" in
     ;;
 esac
 
-for program in conform golden gradus gpu_rows; do
+for program in conform_cuda golden gradus gpu_rows; do
   [ -x "$out/$program" ] || { echo "gpu-check: $out/$program is missing; run $0 --build first" >&2; exit 2; }
 done
 python="${PYTHON:-python3}"
@@ -83,7 +83,7 @@ else
   say "no nvidia-smi here"
 fi
 step devices "$out/gradus" devices
-lines=12 step conformance "$out/conform" "${conform[@]}"
+lines=12 step conformance "$out/conform_cuda" "${conform[@]}"
 GRADUS_REQUIRE_CUDA=1 step golden "$out/golden" on_cuda
 if [ "$size" = full ]; then
   step digits "$out/gradus" train digits --device cuda --force --json --out "$out/digits"
@@ -94,7 +94,7 @@ sanitizer="$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sani
 if [ -n "$sanitizer" ] && [ "$size" = full ]; then
   for tool in memcheck racecheck initcheck; do
     GRADUS_CUDA_EXACT=1 step "$tool" "$sanitizer" --target-processes all --tool "$tool" --error-exitcode 9 \
-      "$out/conform" --brief
+      "$out/conform_cuda" --brief
   done
 else
   say "no compute-sanitizer here: memory and races of kernels were not checked on the GPU"

@@ -146,7 +146,7 @@ impl Stage<'_> {
 
     /// Runs the conformance suite, and returns the number of its calls.
     fn conform(&self, arguments: &[&str]) -> Result<u64, String> {
-        let start = ["run", "-p", "gradus-cuda", "--example", "conform", "--"];
+        let start = ["run", "-p", "gradus-cuda", "--example", "conform_cuda", "--"];
         let words: Vec<&str> = start.iter().chain(arguments).copied().collect();
         let shown = format!("cargo {}", words.join(" "));
         println!("== {shown}");

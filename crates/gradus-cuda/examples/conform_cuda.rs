@@ -1,7 +1,7 @@
 //! Runs the conformance suite on a GPU, and prints one line with the result.
 //!
 //! ```sh
-//! cargo run --release -p gradus-cuda --example conform -- [--device N] [--jobs N] [--brief] [--rounds N] [--seed S] [CASE]
+//! cargo run --release -p gradus-cuda --example conform_cuda -- [--device N] [--jobs N] [--brief] [--rounds N] [--seed S] [CASE]
 //! ```
 //! `CASE` is part of the names of cases, or the name that a failure prints: only those run. `--brief` runs each case in one of
 //! its layouts. With `--rounds`, as many rounds of cases with random shapes follow.
@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode, Stdio};
 use gradus_conformance::{Report, deep, long, only, part};
 use gradus_cuda::{CudaBackend, devices};
 
-const USAGE: &str = "usage: conform [--device N] [--jobs N] [--brief] [--rounds N] [--seed S] [CASE]";
+const USAGE: &str = "usage: conform_cuda [--device N] [--jobs N] [--brief] [--rounds N] [--seed S] [CASE]";
 
 /// What the command line asks for.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! How many instructions a second the interpreter executes: `cargo run --release -p gradus-ptx --example speed`.
+//! How many instructions a second the interpreter executes: `cargo run --release -p gradus-ptx --example ptx_speed`.
 #![allow(clippy::print_stdout)]
 
 use std::time::Instant;
