@@ -2,11 +2,12 @@
 //!
 //! The result is bit-identical to the product with the unfolded input, but the input is not unfolded in memory. If a
 //! group has enough output channels, vectors run along them (`direct`, `weight`), unless the input under the windows is
-//! too large to copy. Otherwise vectors run along positions, which are packed directly from the tensor (`im2col`). Only
-//! the gradient of the input is computed from unfolded columns, a few images at a time, if windows are strided or the
-//! weight is not finite.
+//! too large to copy. Groups of one input channel have a way of their own (`depthwise`). Otherwise vectors run along
+//! positions, which are packed directly from the tensor (`im2col`). Only the gradient of the input is computed from
+//! unfolded columns, a few images at a time, if windows are strided or the weight is not finite.
 
 mod backward;
+mod depthwise;
 mod direct;
 mod fold;
 mod im2col;
@@ -87,6 +88,9 @@ fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Optio
         return Ok(());
     }
     if s.kg >= direct::CHANNELS && taps > 0 && direct::correlate(cpu, s, x, w, bias, out)? {
+        return Ok(());
+    }
+    if depthwise::correlate(cpu, s, x, w, bias, out)? {
         return Ok(());
     }
     let one = <S::Compute as Real>::ONE;

@@ -229,6 +229,61 @@ fn a_convolution_has_the_bits_of_the_product_with_the_unfolded_input() {
     assert_eq!(y.bytes(&cpu), z.bytes(&cpu));
 }
 
+/// Windows of depthwise convolutions, with the sizes of their images: rows that are wide, narrow and of one position,
+/// strides above and below the kernel, and padding on all sides or cropping.
+fn depthwise() -> Vec<(Window, [usize; 2])> {
+    vec![
+        (window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [7, 75]),
+        (window(&[5, 5], &[2, 2], &[1, 1], &[2, 2], &[2, 2]), [12, 41]),
+        (window(&[3, 2], &[2, 3], &[2, 1], &[1, 0], &[0, 4]), [9, 30]),
+        (window(&[2, 3], &[1, 5], &[1, 3], &[0, 8], &[1, 1]), [4, 13]),
+        (window(&[1, 7], &[3, 1], &[1, 1], &[0, 3], &[0, 3]), [5, 9]),
+        (window(&[4, 4], &[9, 9], &[1, 1], &[0, 0], &[0, 0]), [4, 6]),
+    ]
+}
+
+#[test]
+fn a_depthwise_convolution_has_the_bits_of_the_products_with_the_unfolded_channels() {
+    let (c, each) = (3, 2);
+    for (win, [h, width]) in depthwise() {
+        let of = |cpu: &CpuBackend| {
+            let x = Tensor::new(cpu, DType::F32, &[2, c, h, width], Lie::Contiguous, noise(1));
+            let w =
+                Tensor::new(cpu, DType::F32, &[c * each, 1, win.kernel[0], win.kernel[1]], Lie::Contiguous, noise(2));
+            let bias = Tensor::new(cpu, DType::F32, &[c * each], Lie::Contiguous, noise(3));
+            let out = win.output("test", &[h, width]).unwrap();
+            (x, w, bias, [out[0], out[1]])
+        };
+        let run = |cpu: &CpuBackend| {
+            let (x, w, bias, [oh, ow]) = of(cpu);
+            let mut y = Tensor::canary(cpu, DType::F32, &[2, c * each, oh, ow], Lie::Contiguous);
+            cpu.conv(&win, c, x.view(), w.view(), Some(bias.view()), &mut y.view_mut()).unwrap();
+            y.bytes(cpu)
+        };
+        assert_same_bits(run);
+        let cpu = &CpuBackend::with_threads(2).unwrap();
+        let (x, w, bias, [oh, ow]) = of(cpu);
+        let (taps, places) = (win.kernel[0] * win.kernel[1], oh * ow);
+        let mut cols = Tensor::canary(cpu, DType::F32, &[2, c, win.kernel[0], win.kernel[1], oh, ow], Lie::Contiguous);
+        cpu.unfold(&win, x.view(), Scalar::Float(0.0), &mut cols.view_mut()).unwrap();
+        let at = |dims: [usize; 2], offset: usize, len: usize| {
+            Layout::from_parts(Shape::new(&dims).unwrap(), &[dims[1] as isize, 1], offset, len).unwrap()
+        };
+        let mut want = Vec::new();
+        for image in 0..2 * c {
+            let k = image % c * each;
+            let mut z =
+                Tensor::new(cpu, DType::F32, &[each, places], Lie::Contiguous, |i| bias.values(cpu)[k + i / places]);
+            let (all_w, all_x) = (c * each * taps, 2 * c * taps * places);
+            let (a, b) = (at([each, taps], k * taps, all_w), at([taps, places], image * taps * places, all_x));
+            let (one, square) = (Scalar::Float(1.0), at([each, places], 0, each * places));
+            cpu.gemm(one, w.view().with(&a), cols.view().with(&b), one, &mut z.view_mut().with(&square)).unwrap();
+            want.extend(z.bytes(cpu));
+        }
+        assert!(run(cpu) == want, "{win:?}");
+    }
+}
+
 #[test]
 fn an_image_has_the_same_bits_alone_and_in_a_batch() {
     let cpu = CpuBackend::with_threads(2).unwrap();
