@@ -74,14 +74,14 @@ impl dyn Communicator + '_ {
         self.differentiable(Collective::AllReduce(reduce), x, Location::caller())
     }
 
-    /// [`all_reduce`](Self::all_reduce) into `x` itself, which must be contiguous. Nothing is recorded.
+    /// `all_reduce` into `x` itself, which must be contiguous. Nothing is recorded.
     #[track_caller]
     pub fn all_reduce_(&self, x: &Tensor, reduce: Reduce) -> Result<()> {
         check(Collective::AllReduce(reduce), x, self, Location::caller())?;
         self.run_in_place(Collective::AllReduce(reduce), x, Location::caller())
     }
 
-    /// Rank `r` receives the `r`-th of `size` equal parts along axis 0 of what [`all_reduce`](Self::all_reduce) gives:
+    /// Rank `r` receives the `r`-th of `size` equal parts along axis 0 of what `all_reduce` gives:
     /// `[n * size, ...]` becomes `[n, ...]`.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl dyn Communicator + '_ {
         self.differentiable(Collective::Broadcast(root), x, Location::caller())
     }
 
-    /// [`broadcast`](Self::broadcast) into `x` itself, which must be contiguous. Nothing is recorded.
+    /// `broadcast` into `x` itself, which must be contiguous. Nothing is recorded.
     #[track_caller]
     pub fn broadcast_(&self, x: &Tensor, root: usize) -> Result<()> {
         check(Collective::Broadcast(root), x, self, Location::caller())?;
@@ -125,7 +125,7 @@ impl dyn Communicator + '_ {
         self.differentiable(Collective::AllToAll, x, Location::caller())
     }
 
-    /// Gives `x` to rank `to`, which calls [`receive`](Self::receive). Returns when that rank has begun to receive.
+    /// Gives `x` to rank `to`, which calls `receive`. Returns when that rank has begun to receive.
     /// Nothing is recorded.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ impl dyn Communicator + '_ {
         self.run(Collective::Send(to), &x.detach(), Location::caller()).map(drop)
     }
 
-    /// A tensor of this shape and dtype that rank `from` [sends](Self::send).
+    /// A tensor of this shape and dtype that rank `from` sends.
     ///
     /// # Errors
     /// As above, and [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) if `from` is this rank
