@@ -4,6 +4,9 @@
 //! does not fuse multiply-adds, these functions lose up to half a unit in the last place. No function relies on the
 //! driver's own elementary functions, or on its treatment of NaN.
 //!
+//! The roundings of f64 are written out: on processors without AVX-512, Mesa's driver loses the sign of zero and rounds no
+//! large numbers.
+//!
 //! Drivers may reassociate: Mesa turns `(a + b) - a` into `b`, and `a * b + a * c` into `a * (b + c)`. Where a rounding
 //! error is computed, the sum therefore goes through `opaque`, which combines it with a zero that no compiler can
 //! predict.
@@ -71,13 +74,22 @@ rounded_f32: "fn rounded_f32(x: f32) -> f32 { return round(x); }
 "
 truncated_f32: "fn truncated_f32(x: f32) -> f32 { return trunc(x); }
 "
-floored_f64: "fn floored_f64(x: f64) -> f64 { return floor(x); }
+floored_f64: "fn floored_f64(x: f64) -> f64 { let t = truncated_f64(x); return select(t, t - 1.0lf, t > x); }
 "
-ceiled_f64: "fn ceiled_f64(x: f64) -> f64 { return ceil(x); }
+ceiled_f64: "fn ceiled_f64(x: f64) -> f64 { let t = truncated_f64(x); return select(t, t + 1.0lf, t < x); }
 "
-rounded_f64: "fn rounded_f64(x: f64) -> f64 { return round(x); }
+rounded_f64: "fn rounded_f64(x: f64) -> f64 {
+  let t = truncated_f64(x); let rest = abs(x - t);
+  let odd = truncated_f64(0.5lf * t) != 0.5lf * t;
+  return with_sign_f64(abs(t) + select(0.0lf, 1.0lf, rest > 0.5lf || (rest == 0.5lf && odd)), x);
+}
 "
-truncated_f64: "fn truncated_f64(x: f64) -> f64 { return trunc(x); }
+truncated_f64: "fn truncated_f64(x: f64) -> f64 {
+  let bits = bitcast<u64>(x); let e = i32(u32(bits >> 52u) & 2047u) - 1023;
+  if (e >= 52) { return x; }
+  if (e < 0) { return with_sign_f64(0.0lf, x); }
+  let s = u32(52 - e); return bitcast<f64>((bits >> s) << s);
+}
 "
 divided_f32: "fn divided_f32(a: f32, b: f32) -> f32 { return a / b; }
 "
@@ -189,10 +201,10 @@ floor_div_f32: "fn floor_div_f32(a: f32, b: f32) -> f32 {
 floor_div_f64: "fn floor_div_f64(a: f64, b: f64) -> f64 {
   if (!is_finite_f64(a) || is_nan_f64(b) || b == 0.0lf) { if (b == 0.0lf || is_nan_f64(a)) { return divided_f64(a, b); } return f64_of(0x7ff8000000000000lu); }
   if (!is_finite_f64(b)) { if ((a < 0.0lf && b > 0.0lf) || (a > 0.0lf && b < 0.0lf)) { return -1.0lf; } return divided_f64(a, b); }
-  let q = floor(divided_f64(a, b));
+  let q = floored_f64(divided_f64(a, b));
   let r = fmod_f64(a, b); let m = select(r, r + b, r != 0.0lf && (r < 0.0lf) != (b < 0.0lf));
   if (abs(q) > 9007199254740992.0lf) { return q; }
-  let whole = round(divided_f64(a - m, b));
+  let whole = rounded_f64(divided_f64(a - m, b));
   return select(whole, q, whole == 0.0lf && q == 0.0lf);
 }
 "

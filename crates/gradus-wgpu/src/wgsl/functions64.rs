@@ -24,7 +24,7 @@ exp_f64: "fn exp_f64(x0: f64) -> f64 {
   if (is_nan_f64(v)) { return v; }
   if (v > 709.782712893383973096lf) { return f64_of(0x7ff0000000000000lu); }
   if (v < -745.2lf) { return 0.0lf; }
-  let n = round(v * 1.44269504088896338700lf);
+  let n = rounded_f64(v * 1.44269504088896338700lf);
   return exp_reduced(opaque_f64(v - n * 6.93147180369123816490e-01lf), opaque_f64(n * 1.90821492927058770002e-10lf), i32(n));
 }
 "
@@ -33,7 +33,7 @@ exp2_f64: "fn exp2_f64(x0: f64) -> f64 {
   if (is_nan_f64(v)) { return v; }
   if (v >= 1024.0lf) { return f64_of(0x7ff0000000000000lu); }
   if (v < -1076.0lf) { return 0.0lf; }
-  let n = round(v); let r = v - n; let h = high_f64(r);
+  let n = rounded_f64(v); let r = v - n; let h = high_f64(r);
   let hi = r * 6.93147180559945286227e-01lf;
   let lo = opaque_f64(hi - h * 6.93147182464599609375e-01lf) - (h * -1.90465429995776804525e-09lf + (r - h) * 6.93147180559945286227e-01lf);
   return exp_reduced(hi, lo, i32(n));
@@ -46,7 +46,7 @@ expm1_f64: "fn expm1_f64(x0: f64) -> f64 {
   if (v > 709.782712893383973096lf) { return f64_of(0x7ff0000000000000lu); }
   var k = 0; var x = v; var c = 0.0lf;
   if (abs(v) > 0.34657359027997264lf) {
-    let n = round(v * 1.44269504088896338700lf); k = i32(n);
+    let n = rounded_f64(v * 1.44269504088896338700lf); k = i32(n);
     let hi = opaque_f64(v - n * 6.93147180369123816490e-01lf); let lo = n * 1.90821492927058770002e-10lf;
     x = opaque_f64(hi - lo); c = (hi - x) - lo;
   }
@@ -200,7 +200,7 @@ fn TWO_OVER_PI(i: i32) -> f64 { return f64(two_over_pi[i]); }
 reduced_f64: "struct Reduced { r: f64, lo: f64, n: i32 }
 fn reduced_f64(x: f64) -> Reduced {
   if (abs(x) < 1647099.0lf) {
-    let n = round(x * 6.36619772367581382433e-01lf);
+    let n = rounded_f64(x * 6.36619772367581382433e-01lf);
     let a = opaque_f64(x - n * 1.57079632673412561417e+00lf);
     let w1 = n * 6.07710050630396597660e-11lf; let b = opaque_f64(a - w1); let e1 = (a - b) - w1;
     let w2 = n * 2.02226624871116645580e-21lf; let c = opaque_f64(b - w2); let e2 = (b - c) - w2;
@@ -218,13 +218,13 @@ fn reduced_f64(x: f64) -> Reduced {
     let c = TWO_OVER_PI(i); let s = e - 26 * (i + 1);
     for (var half = 0; half < 2; half = half + 1) {
       let p = select(ml * c, mh * c, half == 0) * power_of_two(select(s, s + 26, half == 0));
-      let q = p - 4.0lf * round(p * 0.25lf);
+      let q = p - 4.0lf * rounded_f64(p * 0.25lf);
       let sum = opaque_f64(hi + q); let t = opaque_f64(sum - hi);
       lo = lo + ((hi - opaque_f64(sum - t)) + (q - t)); hi = sum;
     }
   }
-  hi = hi - 4.0lf * round(hi * 0.25lf);
-  let n = round(hi); let f = hi - n;
+  hi = hi - 4.0lf * rounded_f64(hi * 0.25lf);
+  let n = rounded_f64(hi); let f = hi - n;
   let g = opaque_f64(f + lo); let gl = lo - (g - f);
   let gh = high_f64(g); let rest = (g - gh) + gl;
   let ph = gh * 1.57079632673412561417e+00lf;
@@ -416,7 +416,7 @@ pow_magnitude: "fn pow_magnitude(a: f64, y: f64) -> f64 {
   let z = opaque_f64(pl + ph);
   if (z >= 1024.0lf) { if (z > 1024.0lf || pl + 8.0085662595372944372e-017lf > z - ph) { return f64_of(0x7ff0000000000000lu); } }
   if (z < -1080.0lf) { return 0.0lf; }
-  let m = round(z); let f_h = ph - m;
+  let m = rounded_f64(z); let f_h = ph - m;
   let f = high_f64(pl + f_h); let a1 = f * 6.93147182464599609375e-01lf;
   let b1 = (pl - (f - f_h)) * 6.93147180559945286227e-01lf + f * -1.90465429995776804525e-09lf;
   let g = opaque_f64(a1 + b1); let w = b1 - (g - a1); let g2 = g * g;
@@ -429,8 +429,8 @@ pow_f64: "fn pow_f64(x: f64, y: f64) -> f64 {
   if (x == 1.0lf || y == 0.0lf) { return 1.0lf; }
   if (is_nan_f64(x) || is_nan_f64(y)) { return f64_of(0x7ff8000000000000lu); }
   let a = abs(x); let b = abs(y);
-  let whole = b >= 4503599627370496.0lf || trunc(b) == b;
-  let odd = b < 9007199254740992.0lf && whole && !(trunc(0.5lf * b) == 0.5lf * b);
+  let whole = b >= 4503599627370496.0lf || truncated_f64(b) == b;
+  let odd = b < 9007199254740992.0lf && whole && !(truncated_f64(0.5lf * b) == 0.5lf * b);
   if (x < 0.0lf && is_finite_f64(x) && !whole && is_finite_f64(y)) { return f64_of(0x7ff8000000000000lu); }
   var p: f64;
   if (a == 1.0lf) { p = 1.0lf; }
