@@ -52,26 +52,15 @@ impl Step {
 const FORMAT: Step = Step::cargo("format", &["fmt", "--all", "--check"]);
 const CLIPPY: Step = Step::cargo("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
 const TESTS: Step = Step::cargo("tests", &["test", "--workspace"]);
-/// What is built with features only: the readers of Parquet and Arrow files, and ONNX for the command and the pages.
+/// What is built with features only: the readers of Parquet and Arrow files, and ONNX for the command.
 const FEATURES_CLIPPY: Step = Step::cargo(
     "features clippy",
     &["clippy", "-p=gradus", "-p=gradus-cli", "--features=onnx,parquet", "--all-targets", "--", "-D", "warnings"],
 );
 const FEATURES_TESTS: Step = Step::cargo(
     "features tests",
-    &[
-        "test",
-        "-p=gradus-data",
-        "-p=gradus-cli",
-        "--features=gradus-data/parquet,gradus-cli/onnx,gradus-cli/parquet",
-        "--test=columnar",
-        "--test=tables",
-        "--test=onnx",
-        "--test=tabular",
-    ],
+    &["test", "-p=gradus-data", "--features=parquet", "--test=columnar", "--test=tables"],
 );
-const FEATURES_PAGES: Step =
-    Step::cargo("features pages", &["test", "-p=gradus", "--features=onnx", "--doc", "--", "onnx", "saving"]);
 const DOCS: Step = Step {
     name: "docs",
     action: Action::Cargo {
@@ -135,7 +124,6 @@ fn steps(skip_tests: bool) -> Vec<Step> {
         TESTS,
         FEATURES_CLIPPY,
         FEATURES_TESTS,
-        FEATURES_PAGES,
         PEERS_FORMAT,
         PEERS_CLIPPY,
         PEERS_TESTS,
@@ -184,10 +172,10 @@ mod tests {
     #[test]
     fn only_the_tests_of_the_workspace_can_be_skipped() {
         let mut all = names(false);
-        assert_eq!(all.len(), 15);
+        assert_eq!(all.len(), 14);
         all.retain(|name| *name != "tests");
         assert_eq!(names(true), all);
-        assert_eq!(all.len(), 14);
+        assert_eq!(all.len(), 13);
     }
 
     #[test]
