@@ -19,18 +19,19 @@ template <int ROWS, int FAST> INLINE void load_rows(A* to, const T* from, int ro
 #define RQ (BQ / 16)
 #define CK (BK / 8)
 
-INLINE void scores_of(A (&s)[RQ][CK], const A* qs, const A* ks, int ty, int tx) {
+// The products of rows of `SIZE` elements of two tiles.
+template <int SIZE> INLINE void products_of(A (&s)[RQ][CK], const A* qs, const A* ks, int ty, int tx) {
 #pragma unroll
     for (int i = 0; i < RQ; i++)
 #pragma unroll
         for (int j = 0; j < CK; j++) s[i][j] = 0;
 #pragma unroll 4
-    for (int e = 0; e < D; e++) {
+    for (int e = 0; e < SIZE; e++) {
         A x[RQ], y[CK];
 #pragma unroll
-        for (int i = 0; i < RQ; i++) x[i] = qs[(ty + 16 * i) * (D + 1) + e];
+        for (int i = 0; i < RQ; i++) x[i] = qs[(ty + 16 * i) * (SIZE + 1) + e];
 #pragma unroll
-        for (int j = 0; j < CK; j++) y[j] = ks[(tx + 8 * j) * (D + 1) + e];
+        for (int j = 0; j < CK; j++) y[j] = ks[(tx + 8 * j) * (SIZE + 1) + e];
 #pragma unroll
         for (int i = 0; i < RQ; i++)
 #pragma unroll
@@ -64,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention(const T* __restri
             load_rows<BK, DV>(vs, at.v, k0, p.lk, p.dv, p.v);
             __syncthreads();
             A s[RQ][CK];
-            scores_of(s, qs, ks, ty, tx);
+            products_of<D>(s, qs, ks, ty, tx);
 #pragma unroll
             for (int i = 0; i < RQ; i++) {
                 A top = largest[i];
@@ -124,7 +125,8 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention(const T* __restri
 #if BACKWARD
 // The weights of a tile and the gradients of its scores, for the elements of this thread.
 INLINE void gradients_of(A (&w)[RQ][CK], A (&ds)[RQ][CK], const Attention& p, const Head& at, const A* qs, const A* ks, const A* vs, const A* gs, const A* lses, const A* deltas, int q0, int k0, int ty, int tx) {
-    scores_of(w, qs, ks, ty, tx);
+    products_of<D>(w, qs, ks, ty, tx);
+    products_of<DV>(ds, gs, vs, ty, tx);
 #pragma unroll
     for (int i = 0; i < RQ; i++)
 #pragma unroll
@@ -132,24 +134,8 @@ INLINE void gradients_of(A (&w)[RQ][CK], A (&ds)[RQ][CK], const Attention& p, co
             const A shift = lses[ty + 16 * i];
             const A s = masked(p, at, q0 + ty + 16 * i, k0 + tx + 8 * j, w[i][j]);
             w[i][j] = shift == -infinity() ? (A)0 : exp_of(s - shift);
-            ds[i][j] = 0;
+            ds[i][j] = w[i][j] * (ds[i][j] - deltas[ty + 16 * i]);
         }
-#pragma unroll 4
-    for (int e = 0; e < DV; e++) {
-        A x[RQ], y[CK];
-#pragma unroll
-        for (int i = 0; i < RQ; i++) x[i] = gs[(ty + 16 * i) * (DV + 1) + e];
-#pragma unroll
-        for (int j = 0; j < CK; j++) y[j] = vs[(tx + 8 * j) * (DV + 1) + e];
-#pragma unroll
-        for (int i = 0; i < RQ; i++)
-#pragma unroll
-            for (int j = 0; j < CK; j++) ds[i][j] = multiply_add(x[i], y[j], ds[i][j]);
-    }
-#pragma unroll
-    for (int i = 0; i < RQ; i++)
-#pragma unroll
-        for (int j = 0; j < CK; j++) ds[i][j] = w[i][j] * (ds[i][j] - deltas[ty + 16 * i]);
 }
 
 // The log-sum-exp and delta of a tile's rows. Rows outside have no weights.
