@@ -171,11 +171,12 @@ mod tests {
 
     #[test]
     fn only_the_tests_of_the_workspace_can_be_skipped() {
-        let mut all = names(false);
-        assert_eq!(all.len(), 14);
-        all.retain(|name| *name != "tests");
-        assert_eq!(names(true), all);
-        assert_eq!(all.len(), 13);
+        let all = names(false);
+        assert_eq!(all[..5], ["format", "clippy", "tests", "features clippy", "features tests"]);
+        assert_eq!(all[5..8], ["peers format", "peers clippy", "peers tests"]);
+        assert_eq!(all[8..], ["docs", "tidy", "sources", "fuzz-grad", "calls", "digits"]);
+        let untested: Vec<_> = all.into_iter().filter(|name| *name != "tests").collect();
+        assert_eq!(names(true), untested);
     }
 
     #[test]

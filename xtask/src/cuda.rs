@@ -74,7 +74,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// How programs are started over the stand-in for the driver.
+/// Starts programs that find the stand-in in place of the driver.
 struct Stage<'a> {
     root: &'a Path,
     driver: PathBuf,

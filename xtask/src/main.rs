@@ -2,14 +2,13 @@
 //!
 //! `ci` checks everything that a change must pass. `tidy` checks the rules that neither the compiler nor clippy knows,
 //! `packages` the budget of dependencies, `digits` what the README promises of its first command, and `dist` training on
-//! several ranks. `fuzz-grad`
-//! compares gradients of random programs with a reference. `calls` and `files` try the public API with random arguments
-//! and damaged files. `deep` runs many of these tests, and random cases of the conformance suite. `wgpu` runs the
-//! conformance suite on three profiles of an adapter. `op-table`, `kinks`, `higher-order`, `spec`, `errors`, `sources` and
-//! `gallery` generate or check pages of `docs`. `opinfo` compares Gradus with PyTorch on PyTorch's own samples, and `onnx` runs the tests of ONNX. `models`
-//! compares networks that have the weights of packages. `peers`
-//! compares the speed with other libraries, and `bench` compares it with an earlier build or, for WebGPU, with
-//! hand-written WGSL. The exit code is 0 if all is well, 1 if a check fails, and 2 if the command line is invalid.
+//! several ranks. `fuzz-grad` compares gradients of random programs with a reference. `calls` and `files` try the public
+//! API with random arguments and damaged files. `deep` runs many of these tests, and random cases of the conformance
+//! suite. `wgpu` runs the conformance suite on three profiles of an adapter, and `cuda` without a GPU. `op-table`, `kinks`,
+//! `higher-order`, `spec`, `errors`, `sources` and `gallery` generate or check pages of `docs`. `opinfo` compares Gradus
+//! with PyTorch on PyTorch's own samples, and `onnx` runs the tests of ONNX. `models` compares networks that have the
+//! weights of packages. `peers` compares the speed with other libraries, and `bench` compares it with an earlier build or,
+//! for WebGPU, with hand-written WGSL. The exit code is 0 if all is well, 1 if a check fails, and 2 if the command line is invalid.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -207,8 +206,8 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
     }
 }
 
-/// Runs the conformance suite's random rounds on the CPU, damaged files, random calls, random programs, and all of `cuda`. Finally adds
-/// operations to a copy of the tree.
+/// Runs the conformance suite's random rounds on the CPU, damaged files, random calls, random programs, many troubles of
+/// ranks, the tests of the PTX interpreter, and all of `cuda`. Finally adds operations to a copy of the tree.
 fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     let (many, seed_text, rounds) = (rounds.saturating_mul(100), seed.to_string(), rounds.to_string());
     cargo_run(root, &["--release", "-p", "gradus-cpu", "--example", "deep", "--", &seed_text, &rounds])?;

@@ -3,9 +3,9 @@
 //!
 //! It has the functions that `cudarc` calls for contexts, memory, streams, events, modules, launches and graphs; what is
 //! not there is missing as a symbol. Work is done when it is given, in the order of its stream, or with
-//! `GRADUS_PTX_LATE=1` as late as the order of streams permits: when somebody waits for it. Either way a kernel that faults
-//! is reported once on standard error and is returned by the next call that waits; from then on each call that needs the
-//! context returns it, as a real driver does.
+//! `GRADUS_PTX_LATE=1` as late as the order of streams permits: when somebody waits for it. Either way the fault
+//! of a kernel is reported once on standard error. The next call that waits returns it, and so does every later call that
+//! needs the context, as with a real driver.
 //!
 //! `settings.rs` lists the environment variables, `inject.rs` says how calls are made to fail, and `api/probe.rs` has the
 //! functions for tests that no real driver has.

@@ -80,7 +80,7 @@ fn fused_gemm(c: &Call<'_>) -> Values {
     like(&a, activated(&y, c.text("activation", "")?, &numbers))
 }
 
-/// A convolution, whose result another input is added to before the activation.
+/// A convolution; a further input is added to its result before the activation.
 fn fused_conv(c: &Call<'_>) -> Values {
     let (x, w) = (c.tensor(0)?, c.tensor(1)?);
     let window = Window::of(c, &x, Some(kernel_of(&w)?))?;
