@@ -180,6 +180,14 @@ fn bits() {
             sum.wrapping_add((x * y) as u32)
         })
     });
+    narrow("dp2a.lo.s32.u32 {d}, {a}, {b}, {c};", |a, b, c| {
+        let (x, y) = ([a as i16, (a >> 16) as i16].map(i32::from), [b as u8, (b >> 8) as u8].map(i32::from));
+        c.wrapping_add((x[0] * y[0] + x[1] * y[1]) as u32)
+    });
+    narrow("dp2a.hi.u32.s32 {d}, {a}, {b}, {c};", |a, b, c| {
+        let (x, y) = ([a as u16, (a >> 16) as u16].map(i32::from), [(b >> 16) as i8, (b >> 24) as i8].map(i32::from));
+        c.wrapping_add((x[0] * y[0] + x[1] * y[1]) as u32)
+    });
     wide("shl.b64 {d}, {a}, {c};", |a, _, c| a.checked_shl(c).unwrap_or(0));
     wide("shr.s64 {d}, {a}, {c};", |a, _, c| (a as i64 >> c.min(63)) as u64);
     wide("bfe.u64 {d}, {a}, 13, 40;", |a, _, _| a >> 13 & ((1 << 40) - 1));

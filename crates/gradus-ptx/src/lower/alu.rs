@@ -358,15 +358,26 @@ impl<'a> Lower<'a> {
     }
 
     fn dot(&mut self, i: &'a Instruction, mods: &mut Mods<'_>) -> Result<(), ParseError> {
-        if i.opcode[0] == "dp2a" {
-            return self.error("dp2a is not supported");
+        let low = match (i.opcode[0].as_ref(), mods.one_of(&["lo", "hi"])) {
+            ("dp4a", None) => None,
+            ("dp2a", Some(half)) => Some(half == "lo"),
+            _ => return self.error("dp2a takes the lower or the upper bytes, .lo or .hi, and dp4a all"),
+        };
+        macro_rules! run {
+            ($a:expr, $half:expr, $b:expr) => {
+                match low {
+                    None => v!(|x, y, z| sum(z, x.to_le_bytes().map($a), y.to_le_bytes().map($b))),
+                    Some(true) => v!(|x, y, z| sum(z, halves(x).map($half), y.to_le_bytes().map($b))),
+                    Some(false) => v!(|x, y, z| sum(z, halves(x).map($half), (y >> 16).to_le_bytes().map($b))),
+                }
+            };
         }
         let run = match (mods.kind()?, mods.kind()?) {
-            (Type::U32, Type::U32) => v!(|x, y, z| dot(x, y, z, i32::from, i32::from)),
-            (Type::U32, Type::S32) => v!(|x, y, z| dot(x, y, z, i32::from, |b| i32::from(b as i8))),
-            (Type::S32, Type::U32) => v!(|x, y, z| dot(x, y, z, |b| i32::from(b as i8), i32::from)),
-            (Type::S32, Type::S32) => v!(|x, y, z| dot(x, y, z, |b| i32::from(b as i8), |b| i32::from(b as i8))),
-            _ => return self.error("dp4a is for u32 and s32"),
+            (Type::U32, Type::U32) => run!(i32::from, i32::from, i32::from),
+            (Type::U32, Type::S32) => run!(i32::from, i32::from, |b| i32::from(b as i8)),
+            (Type::S32, Type::U32) => run!(|a| i32::from(a as i8), |a| i32::from(a as i16), i32::from),
+            (Type::S32, Type::S32) => run!(|a| i32::from(a as i8), |a| i32::from(a as i16), |b| i32::from(b as i8)),
+            _ => return self.error("the factors are u32 and s32"),
         };
         self.typed(&i.operands, Type::B32, 3, run)
     }
@@ -390,9 +401,13 @@ fn absolute(kind: Type) -> Option<Fun> {
     })
 }
 
-fn dot(x: u32, y: u32, z: u32, a: impl Fn(u8) -> i32, b: impl Fn(u8) -> i32) -> u32 {
-    let products = x.to_le_bytes().into_iter().zip(y.to_le_bytes()).map(|(x, y)| a(x) * b(y));
-    z.wrapping_add(products.sum::<i32>() as u32)
+fn halves(x: u32) -> [u16; 2] {
+    [x as u16, (x >> 16) as u16]
+}
+
+/// `z`, and the products of as many elements as the shorter list has.
+fn sum<const N: usize>(z: u32, x: [i32; N], y: [i32; 4]) -> u32 {
+    z.wrapping_add(x.into_iter().zip(y).map(|(x, y)| x * y).sum::<i32>() as u32)
 }
 
 /// `bfe`: the position and the length are taken modulo 256.
