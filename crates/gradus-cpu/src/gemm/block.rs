@@ -19,6 +19,8 @@ pub(crate) const K_BLOCK: usize = 384;
 const THIN_STEPS: usize = 16;
 /// The number of steps that a product with few rows processes at a time if B is packed.
 const THIN_PACK: usize = 96;
+/// If rows of B start at most this many bytes apart, the L1 cache holds a block of them.
+const CLOSE: usize = 128;
 /// The maximum number of rows of a kernel, over all instruction sets.
 const ROWS: usize = 14;
 /// The number of elements in the largest result of one kernel call.
@@ -233,9 +235,9 @@ unsafe fn wide_tile<T: Real>(
     }
     let lda = mr.min(p.m);
     let step = k_step(p.k);
-    // With few rows, packing B does not pay off if its rows are already contiguous. With any number it does not if B
-    // already lies as one packed panel.
-    let direct = p.m <= 2 * mr;
+    // With few rows, packing B does not pay off if its rows are already contiguous. With any number it does not if they
+    // lie close together.
+    let (direct, close) = (p.m <= 2 * mr, CLOSE / size_of::<T>());
     let packed = b.is_packed();
     let in_place = a.in_place();
     let a_len = if in_place.is_some() { 0 } else { p.m.next_multiple_of(lda) * step };
@@ -252,7 +254,7 @@ unsafe fn wide_tile<T: Real>(
             for j in (0..p.n).step_by(width) {
                 let cols = width.min(p.n - j);
                 let lying = if packed || cols == width { b.direct(k0, j0 + j) } else { None };
-                let lying = lying.filter(|&(_, ldb)| packed || direct || ldb == width as isize);
+                let lying = lying.filter(|&(_, ldb)| packed || direct || ldb.unsigned_abs() <= close);
                 let (b_ptr, ldb) = lying.unwrap_or_else(|| {
                     // SAFETY: the steps and columns lie inside `b`, `b_pack` has room for a panel and one more row, and
                     // `cols <= width`.

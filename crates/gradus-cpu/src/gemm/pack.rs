@@ -200,10 +200,11 @@ pub(super) unsafe fn pack_rows<S: Float<Compute: Transpose>>(
     // SAFETY: guaranteed by the caller.
     unsafe {
         if a.has_adjacent_rows() {
-            return if lda >= 8 {
-                pack_columns::<S, 8>(a, rows, ks, lda, out)
-            } else {
-                pack_columns::<S, 4>(a, rows, ks, lda, out)
+            return match lda {
+                14 => pack_whole::<S, 14>(a, rows, ks, out),
+                6 => pack_whole::<S, 6>(a, rows, ks, out),
+                8.. => pack_columns::<S, 8>(a, rows, ks, lda, out),
+                _ => pack_columns::<S, 4>(a, rows, ks, lda, out),
             };
         }
         for (i, out) in (0..rows).step_by(lda).zip(out.chunks_exact_mut((lda * ks).max(1))) {
@@ -247,6 +248,28 @@ unsafe fn pack_columns<S: Float, const N: usize>(
     }
 }
 
+/// Like [`pack_columns`], for the panels of a kernel with `LDA` rows.
+///
+/// # Safety
+/// As for [`pack_columns`].
+#[inline(always)]
+unsafe fn pack_whole<S: Float, const LDA: usize>(a: Mat<'_, S>, rows: usize, ks: usize, out: &mut [S::Compute]) {
+    let (out, _) = out.as_chunks_mut::<LDA>();
+    let last = rows / LDA * ks;
+    for p in 0..ks {
+        prefetch(a.from(0, p + AHEAD).as_ptr(), rows);
+        // SAFETY: the `rows` adjacent elements of step `p` lie inside `a`.
+        let row = unsafe { std::slice::from_raw_parts(a.from(0, p).as_ptr(), rows) };
+        let (panels, rest) = row.as_chunks::<LDA>();
+        for (panel, out) in panels.iter().zip(out[p..].iter_mut().step_by(ks)) {
+            *out = panel.map(|x| x.widen());
+        }
+        if !rest.is_empty() {
+            out[last + p].iter_mut().zip(rest).for_each(|(o, x)| *o = x.widen());
+        }
+    }
+}
+
 /// Packs at most `lda` rows as `[ks][lda]`.
 ///
 /// # Safety
@@ -283,16 +306,20 @@ pub(super) unsafe fn pack_strided<S: Float<Compute: Transpose>>(
     }
 }
 
-/// Prefetches some cache lines ahead in each run, because the hardware prefetcher cannot follow this many runs at once.
+/// Prefetches a run of `len` elements, for loops over more runs, or over runs further apart, than the hardware prefetcher
+/// can follow. The run need not lie inside the matrix.
 #[inline(always)]
-fn prefetch<S>(runs: &[*const S; 8]) {
+fn prefetch<S>(run: *const S, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    for run in runs {
+    for at in (0..len * size_of::<S>()).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a prefetch reads nothing, so any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(run.cast::<i8>().wrapping_add(512)) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(run.cast::<i8>().wrapping_add(at)) };
     }
 }
+
+/// The number of runs ahead that are prefetched while runs are copied.
+const AHEAD: usize = 12;
 
 /// Copies whole rows of a panel, whose width is a multiple of `W`.
 ///
@@ -302,12 +329,12 @@ fn prefetch<S>(runs: &[*const S; 8]) {
 unsafe fn copy_rows<S: Float, const W: usize>(b: Mat<'_, S>, width: usize, out: &mut [S::Compute]) {
     debug_assert!(width.is_multiple_of(W));
     for (p, o) in out.chunks_exact_mut(width).enumerate() {
+        prefetch(b.from(p + AHEAD, 0).as_ptr(), width);
         // SAFETY: guaranteed by the caller.
         let row = unsafe { std::slice::from_raw_parts(b.from(p, 0).as_ptr(), width) };
         for (o, x) in o.as_chunks_mut::<W>().0.iter_mut().zip(row.as_chunks::<W>().0) {
-            for i in 0..W {
-                o[i] = x[i].widen();
-            }
+            // All are read before any is written, so that vectors are copied.
+            *o = x.map(|x| x.widen());
         }
     }
 }
@@ -360,7 +387,7 @@ pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
             for p in (0..steps).step_by(8) {
                 let runs = std::array::from_fn(|q| b.from(p, j + q).as_ptr());
                 if far && (p * size_of::<S>()).is_multiple_of(64) {
-                    prefetch(&runs);
+                    runs.iter().for_each(|run| prefetch(run.wrapping_byte_add(512), 1));
                 }
                 // SAFETY: 8 adjacent elements of each column lie inside `b`, and `out` has room for 8 steps of 8
                 // columns.
