@@ -22,7 +22,7 @@ pixels, which keep their size, and resnet18 for others, which are resized to 224
 In the training a picture is shifted by up to a sixteenth if it has the size of the input, else a random section is resized to it
 (--no-crop); half of the pictures are mirrored (--flip 0.5).
 
-Defaults: --epochs 10, --batch-size 128, --lr 0.004 for small; 30, 32 and 0.001 for the others.
+Defaults: --epochs 8, --batch-size 128, --lr 0.004 for small; 30, 32 and 0.001 for the others.
 
 The state is saved after each epoch: a run that was stopped goes on with --resume.";
 

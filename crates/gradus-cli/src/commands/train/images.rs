@@ -69,7 +69,7 @@ pub(super) fn run(args: &ImagesArgs) -> Result<()> {
     let model = spec.build(&device, seed)?;
 
     let (epochs, batch_size, lr) = match network {
-        Architecture::Small => (10, 128, 0.004),
+        Architecture::Small => (8, 128, 0.004),
         _ => (30, 32, 0.001),
     };
     let mut own = vec![
