@@ -5,7 +5,8 @@ use std::fmt;
 use gradus_tensor::{DType, Error, Result, Tensor};
 use serde::Serialize;
 
-/// What a model predicts for one input. It is displayed as the name of the class with its probability, or as the number.
+/// What a model predicts for one input. It is displayed as the name of the class with its probability, or as the number with
+/// seven digits.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 #[non_exhaustive]
@@ -32,7 +33,11 @@ impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Answer::Class { name, probability, .. } => write!(f, "{name}  ({:.2} %)", probability * 100.0),
-            Answer::Number { value } => write!(f, "{value}"),
+            // Networks compute in f32, which has about seven digits.
+            Answer::Number { value } => match format!("{value:.6e}").parse::<f64>() {
+                Ok(rounded) => write!(f, "{rounded}"),
+                Err(_) => write!(f, "{value}"),
+            },
         }
     }
 }
