@@ -59,7 +59,15 @@ const FEATURES_CLIPPY: Step = Step::cargo(
 );
 const FEATURES_TESTS: Step = Step::cargo(
     "features tests",
-    &["test", "-p=gradus-data", "--features=parquet", "--test=columnar", "--test=tables"],
+    &[
+        "test",
+        "-p=gradus-data",
+        "-p=gradus-cli",
+        "--features=gradus-data/parquet,gradus-cli/onnx",
+        "--test=columnar",
+        "--test=tables",
+        "--test=onnx",
+    ],
 );
 const DOCS: Step = Step {
     name: "docs",
