@@ -97,10 +97,18 @@ pub(crate) fn shown(capability: u32) -> String {
     format!("{}.{}", capability / 10, capability % 10)
 }
 
+/// The options for a target.
+fn options(target: Target) -> Result<Vec<String>> {
+    // Leaves out declarations of the runtime's interface, which no kernel uses, so that small kernels compile faster.
+    let minimal = (compiler()?.version >= (12, 4)).then(|| "--minimal".to_owned());
+    let common = OPTIONS.iter().map(|option| (*option).to_owned());
+    Ok(common.chain(minimal).chain([target.option()]).collect())
+}
+
 /// Everything besides the text that the result of a compilation depends on.
 pub(crate) fn fingerprint(target: Target) -> Result<String> {
     let version = compiler()?.version;
-    Ok(format!("nvrtc {}.{} {} {}", version.0, version.1, target.option(), OPTIONS.join(" ")))
+    Ok(format!("nvrtc {}.{} {}", version.0, version.1, options(target)?.join(" ")))
 }
 
 /// A program that NVRTC holds.
@@ -115,19 +123,14 @@ impl Drop for Program {
 
 /// Compiles a text. The error has the compiler's messages, and the text as a note.
 pub(crate) fn compile(op: &str, name: &str, text: &str, target: Target) -> Result<Vec<u8>> {
-    compiler()?;
+    let options = options(target)?;
     let refused = |why: &str| {
         let m = format!("its CUDA C does not compile: {why}");
         Error::new(ErrorKind::InvalidArgument, op, m).note(text.to_owned())
     };
     let source = CString::new(text).map_err(|_| refused("the text has a byte 0"))?;
     let file = CString::new(format!("{name}.cu")).map_err(|_| refused("the name has a byte 0"))?;
-    let options: Vec<CString> = OPTIONS
-        .iter()
-        .map(|o| (*o).to_owned())
-        .chain([target.option()])
-        .filter_map(|option| CString::new(option).ok())
-        .collect();
+    let options: Vec<CString> = options.into_iter().filter_map(|option| CString::new(option).ok()).collect();
     let pointers: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
     let mut program = Program(std::ptr::null_mut());
     // SAFETY: the strings end with 0 and outlive the program.
