@@ -4,6 +4,7 @@
 //! was never written. Every kernel that the tests make is also compiled for real GPUs by `ptxas`, and what it takes of them
 //! is compared with a table. NVRTC and ptxas come from PyPI.
 
+mod digits;
 mod resources;
 mod tools;
 
@@ -12,6 +13,12 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::wheels::Failure;
+
+/// The features of what is tested. Everything is built as part of the workspace, so that what it depends on is built once
+/// for all of its tests.
+const FEATURES: &str = "gradus/cuda,gradus-cli/cuda";
+/// The tests, besides those of `golden`: mistakes that the interpreter finds, what goes wrong, and Gradus beside the CPU.
+const TESTS: [&str; 5] = ["planted", "injected", "modules", "gemm_parts", "cuda"];
 
 /// The options of the command.
 #[derive(Debug, PartialEq)]
@@ -22,7 +29,7 @@ pub(crate) struct Options {
     require: bool,
     /// Whether everything is tried, rather than what is quick.
     all: bool,
-    /// Whether the table of resources is written rather than compared.
+    /// Whether the table of resources, and with `all` the column of operations, is written rather than compared.
     bless: bool,
 }
 
@@ -60,10 +67,20 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
         }
         Err(failure) => return Err(failure.into()),
     };
-    let stage = Stage::new(root, &folder, &tools, options.all)?;
-    let tests = stage.tests(&["-p", "gradus-cuda", "--lib", "--test", "trouble"])?;
-    let conform = if options.all { &["--rounds", "1000"][..] } else { &["--brief"] };
-    let calls = stage.conform(conform)?;
+    let stage = Stage::new(root, &folder, &tools, options)?;
+    // Most of the time is that of compilers, so programs run side by side.
+    let (calls, tests) = std::thread::scope(|scope| {
+        let tests = scope.spawn(|| {
+            let mut tests = stage.tests(&TESTS.map(|test| ["--test", test]).concat())?;
+            digits::run(root, &folder, &options.python, options.all, &|| stage.program("gradus"))?;
+            let golden: &[&str] = if options.all { &["on_cuda", "the_matrix_of_operations"] } else { &["on_cuda"] };
+            tests += stage.tests(&[&["--test", "golden", "--"][..], golden].concat())?;
+            Ok::<_, String>(tests)
+        });
+        (stage.conform(if options.all { &["--rounds", "1000"] } else { &["--brief"] }), tests.join())
+    });
+    let tests = tests.map_err(|_| "a thread of `cargo xtask cuda` panicked".to_string())??;
+    let calls = calls?;
     let checked = resources::run(root, &stage.modules, &tools.ptxas, options.all, options.bless)?;
     let (launches, instructions) = stage.counts()?;
     println!(
@@ -77,20 +94,26 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
 /// Starts programs that find the stand-in in place of the driver.
 struct Stage<'a> {
     root: &'a Path,
+    /// The folder with what cargo builds.
+    built: PathBuf,
     driver: PathBuf,
     nvrtc: &'a Path,
     /// The folder that receives the PTX of each kernel.
     modules: PathBuf,
     cache: PathBuf,
     statistics: PathBuf,
-    all: bool,
+    bless: bool,
 }
 
 impl Stage<'_> {
-    fn new<'a>(root: &'a Path, folder: &Path, tools: &'a tools::Tools, all: bool) -> Result<Stage<'a>, String> {
-        cargo(root, &["build", "-p", "gradus-ptx"])?;
+    fn new<'a>(root: &'a Path, folder: &Path, tools: &'a tools::Tools, options: &Options) -> Result<Stage<'a>, String> {
+        let words = ["build", "--workspace", "--features", FEATURES, "--bin", "gradus", "--example", "conform_cuda"];
+        let what = format!("`cargo {}`", words.join(" "));
+        crate::workspace::done(crate::workspace::cargo().args(words).current_dir(root), &what)?;
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        let driver = target.join("debug/libgradus_ptx.so");
+        let built = target.join("debug");
+        // Built with the example, which depends on it.
+        let driver = built.join("deps/libgradus_ptx.so");
         if !driver.is_file() {
             return Err(format!("{}: the stand-in for the driver is not there after its build", driver.display()));
         }
@@ -106,14 +129,20 @@ impl Stage<'_> {
                 _ => {}
             }
         }
-        Ok(Stage { root, driver, nvrtc: &tools.nvrtc, modules, cache: folder.join("cache"), statistics, all })
+        let (nvrtc, cache) = (&tools.nvrtc, folder.join("cache"));
+        Ok(Stage { root, built, driver, nvrtc, modules, cache, statistics, bless: options.bless })
     }
 
-    /// A command of cargo with the stand-in as its driver.
-    fn cargo(&self, arguments: &[&str]) -> Command {
-        let mut command = crate::workspace::cargo();
+    /// A program that cargo built, with the stand-in as its driver.
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.built.join(name));
+        self.stand_in(&mut command);
         command
-            .args(arguments)
+    }
+
+    /// Lets a program find the stand-in in place of the driver.
+    fn stand_in(&self, command: &mut Command) {
+        command
             .current_dir(self.root)
             .env("GRADUS_CUDA_DRIVER", &self.driver)
             .env("GRADUS_NVRTC", self.nvrtc)
@@ -122,18 +151,19 @@ impl Stage<'_> {
             .env("GRADUS_REQUIRE_CUDA", "1")
             .env("GRADUS_PTX_DUMP", &self.modules)
             .env("GRADUS_PTX_STATISTICS", &self.statistics);
-        if self.all {
-            command.env("GRADUS_CUDA_ALL", "1");
+        if self.bless {
+            command.env("GRADUS_WRITE", "1");
         }
-        command
     }
 
-    /// Runs tests, shows what they print, and returns how many passed. None at all is an error.
+    /// Runs tests of the workspace, shows what they print, and returns how many passed. None at all is an error.
     fn tests(&self, arguments: &[&str]) -> Result<usize, String> {
-        let words: Vec<&str> = std::iter::once("test").chain(arguments.iter().copied()).collect();
+        let words = [&["test", "--workspace", "--features", FEATURES][..], arguments].concat();
         let shown = format!("cargo {}", words.join(" "));
         println!("== {shown}");
-        let output = self.cargo(&words).stderr(Stdio::inherit()).output();
+        let mut command = crate::workspace::cargo();
+        self.stand_in(command.args(&words));
+        let output = command.stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| format!("cargo did not start: {error}"))?;
         let text = String::from_utf8_lossy(&output.stdout);
         print!("{text}");
@@ -146,12 +176,10 @@ impl Stage<'_> {
 
     /// Runs the conformance suite, and returns the number of its calls.
     fn conform(&self, arguments: &[&str]) -> Result<u64, String> {
-        let start = ["run", "-p", "gradus-cuda", "--example", "conform_cuda", "--"];
-        let words: Vec<&str> = start.iter().chain(arguments).copied().collect();
-        let shown = format!("cargo {}", words.join(" "));
+        let shown = format!("conform_cuda {}", arguments.join(" "));
         println!("== {shown}");
-        let output = self.cargo(&words).stderr(Stdio::inherit()).output();
-        let output = output.map_err(|error| format!("cargo did not start: {error}"))?;
+        let output = self.program("examples/conform_cuda").args(arguments).stderr(Stdio::inherit()).output();
+        let output = output.map_err(|error| format!("{shown}: {error}"))?;
         let text = String::from_utf8_lossy(&output.stdout);
         print!("{text}");
         let calls = text.lines().filter_map(|line| line.strip_prefix("0 of ")?.split(' ').next()?.parse().ok()).next();
@@ -178,11 +206,6 @@ impl Stage<'_> {
 fn passed(text: &str) -> usize {
     let lines = text.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
     lines.filter_map(|line| line.split(' ').next()?.parse::<usize>().ok()).sum()
-}
-
-fn cargo(root: &Path, arguments: &[&str]) -> Result<(), String> {
-    let what = format!("`cargo {}`", arguments.join(" "));
-    crate::workspace::done(crate::workspace::cargo().args(arguments).current_dir(root), &what)
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ fn train(root: &Path, out: &Path, arguments: &[&str]) -> Result<String, String> 
 }
 
 /// The number under a key of a JSON line.
-fn number(line: &str, name: &str) -> Result<f64, String> {
+pub(crate) fn number(line: &str, name: &str) -> Result<f64, String> {
     let missing = || format!("no number {name:?} in {line:?}");
     let (_, rest) = line.split_once(&format!("\"{name}\":")).ok_or_else(missing)?;
     let end = rest.find([',', '}']).unwrap_or(rest.len());

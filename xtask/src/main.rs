@@ -97,10 +97,11 @@ commands:
                      ranks dies, stops, leaves or makes another call; the speed of an all-reduce beside that of MPI. A last line
                      with the counts
   cuda [--python PATH] [--require] [--all] [--bless]
-                     the CUDA backend without a GPU: its tests and the conformance suite over a driver that runs PTX
-                     with checks, and the registers and spills of its kernels on three GPUs beside a table, which --bless
-                     writes. NVRTC and ptxas come from PyPI; without them it says so and succeeds, unless they are required
-                     (also by GRADUS_REQUIRE_CUDA=1). With --all, nothing is left out
+                     the CUDA backend without a GPU, over a driver that runs PTX with checks: its tests, the conformance
+                     suite, PyTorch's numbers, a GPT and `train digits` beside the CPU, and the registers and spills of its
+                     kernels on three GPUs beside a table, which --bless writes. NVRTC and ptxas come from PyPI; without
+                     them it says so and succeeds, unless they are required (also by GRADUS_REQUIRE_CUDA=1). With --all,
+                     nothing is left out, and --bless writes the column of CUDA in docs/op-matrix.md too
   gallery            makes docs/gallery.md and its pictures anew
   peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options
   bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %,

@@ -77,14 +77,14 @@ pub(crate) fn sources(root: &Path) -> Result<(), String> {
     for (heading, names) in SOURCES {
         let found = section(&text, heading);
         wrong.extend(names_are_wrong(heading, names, &found));
-        wrong.extend(found.iter().filter_map(|row| row_is_wrong(root, &header, row)));
+        wrong.extend(found.iter().filter_map(|row| row_is_wrong(root, &header, Cells::WithCuda, row)));
         count += found.len();
     }
     let differences = section(&text, PORTING);
     if differences.is_empty() {
         wrong.push(format!("there is no section `{PORTING}` with rows"));
     }
-    wrong.extend(differences.iter().filter_map(|row| row_is_wrong(root, &header, row)));
+    wrong.extend(differences.iter().filter_map(|row| row_is_wrong(root, &header, Cells::Plain, row)));
     if wrong.is_empty() {
         println!("sources: {count} names and {} differences, each with its call and test", differences.len());
         return Ok(());
@@ -112,14 +112,40 @@ fn names_are_wrong(heading: &str, names: &str, rows: &[&str]) -> Vec<String> {
     wrong
 }
 
-/// Describes what is wrong with a row `| name | call | test |`. A test is `golden CASE` or `FILE FUNCTION`.
-fn row_is_wrong(root: &Path, golden: &str, row: &str) -> Option<String> {
+/// The cells of a row: `| name | call | test |`, or these and what proves it on CUDA.
+#[derive(Clone, Copy, PartialEq)]
+enum Cells {
+    Plain,
+    WithCuda,
+}
+
+/// The tests that `cargo xtask cuda` runs, besides the cases of `golden`.
+const ON_CUDA: [&str; 3] =
+    ["crates/gradus/tests/cuda/", "crates/gradus-cuda/tests/modules.rs", "crates/gradus-cuda/tests/injected/"];
+
+/// Describes what is wrong with a row. A test is `golden CASE` or `FILE FUNCTION`. On CUDA the proof is such a test of those
+/// that run there; or `golden`, the cases of the row; or `host`, where no device computes anything.
+fn row_is_wrong(root: &Path, golden: &str, kind: Cells, row: &str) -> Option<String> {
     let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-    let [name, call, tests] = cells[..] else { return Some(format!("{row}: three cells are needed")) };
-    if call.is_empty() || tests.is_empty() {
+    let (name, call, tests, cuda) = match (kind, &cells[..]) {
+        (Cells::Plain, [name, call, tests]) => (name, call, tests, "host"),
+        (Cells::WithCuda, [name, call, tests, cuda]) => (name, call, tests, *cuda),
+        _ => return Some(format!("{row}: {} cells are not what is needed", cells.len())),
+    };
+    if call.is_empty() || tests.is_empty() || cuda.is_empty() {
         return Some(format!("{name}: an empty cell"));
     }
-    tests.split(", ").find_map(|test| {
+    let (is_golden, named) = (tests.contains("`golden "), cuda.trim_matches('`'));
+    let fits = match cuda {
+        "golden" => is_golden,
+        "host" => kind == Cells::Plain || !is_golden,
+        _ => named.starts_with("golden ") || ON_CUDA.iter().any(|place| named.starts_with(place)),
+    };
+    if !fits {
+        return Some(format!("{name}: {cuda} is no proof on CUDA"));
+    }
+    let proof = Some(cuda).filter(|cuda| !["golden", "host"].contains(cuda));
+    tests.split(", ").chain(proof).find_map(|test| {
         let test = test.trim_matches('`');
         let exists = match test.split_once(' ') {
             Some(("golden", case)) => golden.contains(&format!("\"{case}/out0\"")),
@@ -138,7 +164,7 @@ mod tests {
     #[test]
     fn rows_without_call_or_with_an_absent_test_are_found() {
         let root = crate::workspace::root();
-        let wrong = |row: &str| row_is_wrong(&root, "{\"relu/out0\":{}", row);
+        let wrong = |row: &str| row_is_wrong(&root, "{\"relu/out0\":{}", Cells::Plain, row);
         assert_eq!(wrong("| `relu` | `Tensor::relu` | `golden relu` |"), None);
         assert_eq!(
             wrong("| `add` | `a` | `xtask/src/sources.rs rows_without_call_or_with_an_absent_test_are_found` |"),
@@ -148,6 +174,21 @@ mod tests {
         assert!(wrong("| `relu` | `Tensor::relu` | `xtask/src/sources.rs no_such_test` |").is_some());
         assert!(wrong("| `relu` |  | `golden relu` |").is_some());
         assert!(wrong("| `relu` | `Tensor::relu` |").is_some());
+        assert!(wrong("| `relu` | `Tensor::relu` | `golden relu` | golden |").is_some());
+        let wrong = |test: &str, cuda: &str| {
+            let row = format!("| `relu` | `Tensor::relu` | `{test}` | {cuda} |");
+            row_is_wrong(&root, "{\"relu/out0\":{}", Cells::WithCuda, &row)
+        };
+        let here = "xtask/src/sources.rs rows_without_call_or_with_an_absent_test_are_found";
+        let there = "`crates/gradus-cuda/tests/modules.rs a_module_runs_within_its_bounds";
+        assert_eq!(wrong("golden relu", "golden"), None);
+        assert_eq!(wrong(here, "`golden relu`"), None);
+        assert_eq!(wrong(here, "host"), None);
+        assert_eq!(wrong(here, &format!("{there}_and_calls_that_do_not_match_it_are_refused`")), None);
+        for absent in ["", "golden", "`golden gelu`", &format!("`{here}`"), &format!("{there}_twice`")] {
+            assert!(wrong(here, absent).is_some(), "{absent}");
+        }
+        assert!(wrong("golden relu", "host").is_some());
     }
 
     #[test]

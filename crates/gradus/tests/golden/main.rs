@@ -8,6 +8,7 @@ mod captured;
 mod compare;
 mod derivatives;
 mod elementwise;
+mod gpu;
 mod higher;
 mod indexing;
 mod layers;
@@ -87,20 +88,6 @@ fn adapters() -> Vec<Device> {
     vec![]
 }
 
-/// The first GPU, or what stands in for it. Without one, prints a line that says so.
-#[cfg(feature = "cuda")]
-fn gpu() -> Option<Device> {
-    match Device::cuda(0) {
-        Ok(device) => Some(device),
-        Err(e) => {
-            let required = std::env::var_os("GRADUS_REQUIRE_CUDA").is_some_and(|v| v == "1");
-            assert!(!required, "GRADUS_REQUIRE_CUDA is 1, but: {e}");
-            println!("skipped: {e}");
-            None
-        }
-    }
-}
-
 fn calls() -> BTreeMap<&'static str, Call> {
     let all = [elementwise::CASES, structure::CASES, indexing::CASES, layers::CASES, losses::CASES];
     let samples = samples::all();
@@ -141,7 +128,7 @@ fn the_file_has_the_cases_of_all_samples() {
 fn the_matrix_of_operations_is_complete_and_fresh() {
     let words = words();
     let cases: Vec<&str> = words.iter().filter(|(_, v)| v.starts_with("order=")).map(|(k, _)| k.as_str()).collect();
-    let (text, mut wrong) = matrix::page(&file(), &adapters(), &calls(), &cases);
+    let (text, mut wrong) = matrix::page(&file(), &adapters(), gpu::opened().as_slice(), &calls(), &cases);
     wrong.extend(matrix::compare(matrix::PAGE, "op-table", &text));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -167,10 +154,9 @@ fn operations_agree_with_pytorch_on_webgpu() {
     }
 }
 
-#[cfg(feature = "cuda")]
 #[test]
 fn operations_agree_with_pytorch_on_cuda() {
-    if let Some(device) = gpu() {
+    if let Some(device) = gpu::opened() {
         agree(&file_on(device));
     }
 }

@@ -119,10 +119,11 @@ fn order_of(call: Call, inputs: &[Tensor]) -> Result<&'static str> {
 
 /// Generates the page. Also returns descriptions of everything that is wrong.
 ///
-/// The WebGPU columns are tested if there are devices; otherwise they are copied from the existing page.
+/// The columns of WebGPU and of CUDA are tested if there are devices; otherwise they are copied from the existing page.
 pub(crate) fn page(
     file: &File<'_>,
     wgpu: &[Device],
+    cuda: &[Device],
     calls: &BTreeMap<&str, Call>,
     cases: &[&str],
 ) -> (String, Vec<String>) {
@@ -143,10 +144,12 @@ pub(crate) fn page(
          without 64-bit types in shaders, which has no f64. *Core*: on one that has only what WebGPU guarantees. All \
          three are found on Mesa's lavapipe, where every function of f32 (tanh, sin, pow, erf and the like) is within 1 \
          unit in the last place of the correctly rounded value (`cargo test -p gradus-wgpu --test functions` measures \
-         each). *Captured*: ● if a captured step of the operation with its first and \
-         second gradients is replayed with the same bits, in f64 and f32; · if it reads numbers on the host and is \
-         refused.\n\n\
-         | operation |{} WebGPU | no 64 | core | captured | gradient | cases |\n|---|{}---|---|---|---|---|---|\n",
+         each). *CUDA*: ● as for WebGPU, with the kernels run by an interpreter that checks each access to memory; \
+         `cargo xtask cuda --all` tries it, and – was not tried yet. *Captured*: ● if a captured step of the operation \
+         with its first and second gradients is replayed with the same bits, in f64 and f32; · if it reads numbers on \
+         the host and is refused.\n\n\
+         | operation |{} WebGPU | no 64 | core | CUDA | captured | gradient | cases |\n\
+         |---|{}---|---|---|---|---|---|---|\n",
         names.concat(),
         "---|".repeat(DType::ALL.len())
     );
@@ -165,13 +168,13 @@ pub(crate) fn page(
                 Err(e) => wrong.push(format!("{name}: {e}")),
             }
         }
-        let columns = match wgpu {
-            [] => old_cells(&old, family),
-            all => all
-                .iter()
-                .map(|device| format!(" {} |", column(call, &inputs, &marks, (name, device), &mut wrong)))
-                .collect(),
-        };
+        let old = old_cells(&old, family);
+        let mut columns = String::new();
+        for (devices, old) in [(wgpu, &old[..WGPU]), (cuda, &old[WGPU..])] {
+            let now = devices.iter().map(|device| column(call, &inputs, &marks, (name, device), &mut wrong));
+            let cells: Vec<String> = if devices.is_empty() { old.to_vec() } else { now.collect() };
+            cells.iter().for_each(|cell| columns += &format!(" {cell} |"));
+        }
         let replayed = captured::cell(file, family, call, &inputs).unwrap_or_else(|e| {
             wrong.push(format!("{name}: {e}"));
             ""
@@ -207,18 +210,22 @@ fn column(
         match cell(call, inputs, dtype, device) {
             Ok(found) if found == mark => {}
             Ok(_) => differ.push(dtype.name()),
-            Err(e) => wrong.push(format!("{name} on WebGPU: {e}")),
+            Err(e) => wrong.push(format!("{name} on {}: {e}", device.name())),
         }
     }
     if differ.is_empty() { "●".to_owned() } else { differ.join(" ") }
 }
 
-/// The WebGPU cells of an operation's row in the existing page. They are between the dtype columns and the last
-/// three columns.
-fn old_cells(page: &str, family: &str) -> String {
+/// The number of columns of WebGPU, which are followed by that of CUDA.
+const WGPU: usize = 3;
+
+/// The cells of WebGPU and CUDA of an operation's row in the existing page. They are between the dtype columns and the last
+/// three columns. An operation without a row was not tried.
+fn old_cells(page: &str, family: &str) -> [String; WGPU + 1] {
     let row = page.lines().find(|l| l.starts_with(&format!("| `{family}` |")));
-    let cells: Vec<&str> = row.map_or_else(Vec::new, |r| r.split_inclusive('|').collect());
-    cells.get(DType::ALL.len() + 2..cells.len().saturating_sub(3)).unwrap_or_default().concat()
+    let cells: Vec<&str> = row.map_or_else(Vec::new, |r| r.split('|').map(str::trim).collect());
+    let cell = |at: usize| cells.get(DType::ALL.len() + 2 + at).filter(|_| cells.len() > DType::ALL.len() + WGPU + 6);
+    std::array::from_fn(|at| cell(at).map_or("–", |text| *text).to_owned())
 }
 
 /// Compares a page with the existing file, or writes it if `GRADUS_WRITE` is set. Returns a description of what is
