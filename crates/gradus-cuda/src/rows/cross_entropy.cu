@@ -13,15 +13,21 @@ KERNEL cross_entropy(const T* __restrict__ x, const I* __restrict__ target, A* _
     FOR_EACH_LINE(l) {
         HELD(held);
         A largest = -infinity();
-        each(l, [&](u32 j, int i) { largest = Larger::of(largest, HOLD(held, i, widen(x[at(p, l, 0, j)]))); });
+        each(l, [&](u32 j, int i) {
+            const Elements e = HOLD(held, i, load(x, at(p, l, 0, j)));
+            ALL(k) largest = Larger::of(largest, e.v[k]);
+        });
         const A top = largest_of(largest);
         // Infinite elements keep their effect.
         const A shift = finite(top) ? top : (A)0;
         A total = 0, all = 0;
         each(l, [&](u32 j, int i) {
-            A v = AGAIN(held, i, widen(x[at(p, l, 0, j)])) - shift;
-            total += exp_of(v);
-            all += v;
+            const Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
+            ALL(k) {
+                const A v = e.v[k] - shift;
+                total += exp_of(v);
+                all += v;
+            }
         });
         const A log_sum = log_of(sum_of(total));
 #if SMOOTH
@@ -56,9 +62,13 @@ KERNEL cross_entropy_backward(const T* __restrict__ x, const I* __restrict__ tar
             const bool skip = ignored(p, t);
             if (!skip && l.lane == 0) check(p, fault, l, t);
             each(l, [&](u32 j, int) {
-                A wanted = (j == t ? p.numbers[0] : (A)0) + p.numbers[1];
-                A v = slope * (exp_of(widen(x[at(p, l, 0, j)]) - shift) - wanted);
-                dx[at(p, l, 4, j)] = narrow<T>(skip ? (A)0 : v);
+                Elements e = load(x, at(p, l, 0, j));
+                ALL(k) {
+                    const A wanted = (j + k == t ? p.numbers[0] : (A)0) + p.numbers[1];
+                    const A v = slope * (exp_of(e.v[k] - shift) - wanted);
+                    e.v[k] = skip ? (A)0 : v;
+                }
+                store(dx, at(p, l, 4, j), e);
             });
         }
     }

@@ -3,7 +3,9 @@
 // T: element type. A: type of sums. OPERANDS: number of operands. KEPT, INNER: number of axes across and along a line.
 // THREADS: threads of a block. LANES: threads that share a line. COLUMNS: neighbouring threads have neighbouring lines
 // (32 of them in a block), otherwise neighbouring elements of one line; then LANES is 32 or THREADS.
-// PER: if not 0, a line has at most PER * LANES elements, which are kept in registers.
+// WIDE: a thread handles this many neighbouring elements at a time. More than 1 needs operands whose lines are neighbouring
+// elements and begin at 16 bytes, and lines of a multiple of WIDE elements.
+// PER: if not 0, a line has at most PER * LANES * WIDE elements, which are kept in registers.
 
 struct Rows {
     i64 lines;
@@ -64,22 +66,47 @@ INLINE i64 at(const Rows& p, const Line& l, int operand, u32 j) {
     return position + (i64)j * p.inner_step[operand][0];
 }
 
-// Calls f(j, i) for each element j of this thread; i counts them if PER is set.
+// Neighbouring elements of a line, as sums take them.
+struct Elements { A v[WIDE]; };
+#define ALL(k) _Pragma("unroll") for (int k = 0; k < WIDE; k++)
+
+INLINE Elements load(const T* __restrict__ from, i64 position) {
+    Elements e;
+#if WIDE > 1
+    const Pack<T, WIDE> pack = *(const Pack<T, WIDE>*)(from + position);
+    ALL(k) e.v[k] = widen(pack.v[k]);
+#else
+    e.v[0] = widen(from[position]);
+#endif
+    return e;
+}
+
+INLINE void store(T* __restrict__ to, i64 position, const Elements& e) {
+#if WIDE > 1
+    Pack<T, WIDE> pack;
+    ALL(k) pack.v[k] = narrow<T>(e.v[k]);
+    *(Pack<T, WIDE>*)(to + position) = pack;
+#else
+    to[position] = narrow<T>(e.v[0]);
+#endif
+}
+
+// Calls f(j, i) for the elements of this thread, j being the first of WIDE of them; i counts the calls if PER is set.
 template <typename F> INLINE void each(const Line& l, F f) {
 #if PER
 #pragma unroll
     for (int i = 0; i < PER; i++) {
-        u32 j = l.first + l.lane + i * LANES;
+        u32 j = l.first + (l.lane + i * LANES) * WIDE;
         if (j < l.end) f(j, i);
     }
 #else
-    for (u32 j = l.first + l.lane; j < l.end; j += LANES) f(j, 0);
+    for (u32 j = l.first + l.lane * WIDE; j < l.end; j += LANES * WIDE) f(j, 0);
 #endif
 }
 
-// An element in a register if PER is set, or else loaded again.
+// Elements in registers if PER is set, or else loaded again.
 #if PER
-#define HELD(name) A name[PER]
+#define HELD(name) Elements name[PER]
 #define HOLD(name, i, value) (name[i] = (value))
 #define AGAIN(name, i, value) name[i]
 #else

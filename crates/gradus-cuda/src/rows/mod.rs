@@ -22,8 +22,14 @@ use crate::template::{Record, float_functions, source, sum_type};
 
 /// The largest number of elements of a line.
 const LONGEST: usize = 1 << 30;
-/// The largest number of elements of a line that a thread keeps in registers.
+/// The largest number of elements of a line that a thread keeps in registers, if it handles them one by one, and if it
+/// handles packs.
 const KEPT: usize = 8;
+const KEPT_OF_PACKS: usize = 16;
+/// The bytes of a pack.
+const PACK: usize = 16;
+/// The smallest number of packs of a line. For fewer, another kernel is not worth compiling.
+const FEWEST_PACKS: usize = 32;
 
 /// How threads share lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,7 +39,9 @@ struct Shares {
     lanes: usize,
     /// Whether neighbouring threads have neighbouring lines.
     columns: bool,
-    /// The number of elements that a thread keeps, or 0.
+    /// The number of neighbouring elements that a thread handles at a time: a pack.
+    wide: usize,
+    /// The number of packs that a thread keeps, or 0.
     per: usize,
 }
 
@@ -52,7 +60,15 @@ impl Shares {
             (false, _) => (1024, 1024),
         };
         let each = n.div_ceil(lanes).next_power_of_two();
-        Shares { threads, lanes, columns, per: if each <= KEPT { each } else { 0 } }
+        Shares { threads, lanes, columns, wide: 1, per: if each <= KEPT { each } else { 0 } }
+    }
+
+    /// For lines of `packs` packs of `wide` neighbouring elements. Each thread has one pack while a block has enough threads.
+    fn of_packs(packs: usize, wide: usize) -> Shares {
+        let lanes = packs.next_power_of_two().clamp(32, 1024);
+        let each = packs.div_ceil(lanes).next_power_of_two();
+        let threads = if lanes == 32 { 256 } else { lanes };
+        Shares { threads, lanes, columns: false, wide, per: if each * wide <= KEPT_OF_PACKS { each } else { 0 } }
     }
 
     /// The number of lines of a block.
@@ -70,6 +86,8 @@ struct Rows<'a> {
     axes: Axes,
     /// Each with a layout of the shape that all share. The first is a tensor of the element type.
     operands: &'a [(Operand<'a>, Layout)],
+    /// The operands whose elements the file reads and writes by packs, where their layouts permit it.
+    packed: &'a [usize],
     /// What the file wants to know.
     constants: &'a [(&'static str, usize)],
     numbers: [f64; 3],
@@ -89,6 +107,7 @@ impl Default for Rows<'_> {
             file: "",
             axes: Axes::NONE,
             operands: &[],
+            packed: &[],
             constants: &[],
             numbers: [0.0; 3],
             index: (DType::I64, 0),
@@ -99,6 +118,22 @@ impl Default for Rows<'_> {
 }
 
 impl Rows<'_> {
+    /// How threads share lines. Packs need lines of neighbouring elements that begin at whole packs in each of the operands.
+    fn shares(&self, kept: &MergedAxes, inner: &MergedAxes) -> Shares {
+        let (first, layout) = &self.operands[0];
+        let n = inner.numel();
+        let plain = Shares::of(layout, self.axes, n.div_ceil(self.parts));
+        let wide = PACK / first.dtype.size();
+        let fits = |&at: &usize| {
+            let begins = |step: &isize| step.unsigned_abs().is_multiple_of(wide);
+            let aligned = self.operands[at].0.ptr.is_multiple_of(PACK as u64);
+            aligned && inner.steps[at] == [1] && kept.steps[at].iter().all(begins)
+        };
+        let whole = self.parts == 1 && n.is_multiple_of(wide) && n / wide >= FEWEST_PACKS;
+        let packs = !plain.columns && whole && !self.packed.is_empty() && self.packed.iter().all(fits);
+        if packs { Shares::of_packs(n / wide, wide) } else { plain }
+    }
+
     fn run(&self, b: &CudaBackend) -> Result<()> {
         let layouts: Vec<&Layout> = self.operands.iter().map(|(_, layout)| layout).collect();
         let rank = layouts[0].rank();
@@ -106,7 +141,7 @@ impl Rows<'_> {
         let inner = MergedAxes::merged(&layouts, self.axes.iter());
         let (lines, n) = (kept.numel(), inner.numel());
         let depth = n.div_ceil(self.parts);
-        let shares = Shares::of(layouts[0], self.axes, depth);
+        let shares = self.shares(&kept, &inner);
         let dtype = self.operands[0].0.dtype;
         let compute = dtype.compute();
 
@@ -143,6 +178,7 @@ impl Rows<'_> {
                 ("THREADS", shares.threads),
                 ("LANES", shares.lanes),
                 ("COLUMNS", usize::from(shares.columns)),
+                ("WIDE", shares.wide),
                 ("PER", shares.per),
             ];
             constants.extend_from_slice(self.constants);
@@ -174,4 +210,19 @@ fn plain(axes: Axes, tensors: &[(DType, &Layout)]) -> bool {
         && shape.iter().all(|&n| n <= LONGEST)
         && dtype.is_float()
         && tensors.iter().all(|(d, layout)| *d == dtype && layout.shape() == shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_have_one_pack_each_while_a_block_has_enough_of_them() {
+        let of = |n: usize, wide| {
+            let shares = Shares::of_packs(n / wide, wide);
+            (shares.threads, shares.lanes, shares.per)
+        };
+        assert_eq!([of(256, 8), of(768, 8), of(4096, 8)], [(256, 32, 1), (128, 128, 1), (512, 512, 1)]);
+        assert_eq!([of(4096, 4), of(8192, 4), of(32_768, 4)], [(1024, 1024, 1), (1024, 1024, 2), (1024, 1024, 0)]);
+    }
 }

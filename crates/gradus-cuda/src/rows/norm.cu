@@ -20,14 +20,20 @@ KERNEL normalize(const T* __restrict__ x, T* __restrict__ y, A* __restrict__ mea
         HELD(held);
         const A n = (A)p.n, eps = p.numbers[0], down = p.numbers[1], limit = p.numbers[2];
         A centre = 0, total = 0;
-        each(l, [&](u32 j, int i) { total += HOLD(held, i, widen(x[at(p, l, 0, j)])); });
+        each(l, [&](u32 j, int i) {
+            const Elements e = HOLD(held, i, load(x, at(p, l, 0, j)));
+            ALL(k) total += e.v[k];
+        });
 #if !RMS
         centre = sum_of(total) / n;
 #endif
         total = 0;
         each(l, [&](u32 j, int i) {
-            A d = AGAIN(held, i, widen(x[at(p, l, 0, j)])) - centre;
-            total = multiply_add(d, d, total);
+            const Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
+            ALL(k) {
+                const A d = e.v[k] - centre;
+                total = multiply_add(d, d, total);
+            }
         });
         const A variance = sum_of(total) / n;
         A mean = centre, rstd = rsqrt_of(variance + eps);
@@ -40,13 +46,19 @@ KERNEL normalize(const T* __restrict__ x, T* __restrict__ y, A* __restrict__ mea
             A start = 0, shifted = 0, part = 0;
 #if !RMS
             if (l.end > l.first) start = widen(x[at(p, l, 0, 0)]) * down;
-            each(l, [&](u32 j, int i) { part += AGAIN(held, i, widen(x[at(p, l, 0, j)])) * down - start; });
+            each(l, [&](u32 j, int i) {
+                const Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
+                ALL(k) part += e.v[k] * down - start;
+            });
             shifted = sum_of(part) / n;
             part = 0;
 #endif
             each(l, [&](u32 j, int i) {
-                A d = AGAIN(held, i, widen(x[at(p, l, 0, j)])) * down - start - shifted;
-                part = multiply_add(d, d, part);
+                const Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
+                ALL(k) {
+                    const A d = e.v[k] * down - start - shifted;
+                    part = multiply_add(d, d, part);
+                }
             });
             const A scaled = sum_of(part) / n;
             if (large && finite(scaled)) {
@@ -68,14 +80,17 @@ KERNEL normalize(const T* __restrict__ x, T* __restrict__ y, A* __restrict__ mea
             rstds[l.base[3]] = rstd;
         }
         each(l, [&](u32 j, int i) {
-            A v = (AGAIN(held, i, widen(x[at(p, l, 0, j)])) * factor - first - middle) * spread;
+            Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
+            ALL(k) e.v[k] = (e.v[k] * factor - first - middle) * spread;
 #if SCALE
-            v = v * widen(scale[at(p, l, 4, j)]);
+            const Elements by = load(scale, at(p, l, 4, j));
+            ALL(k) e.v[k] = e.v[k] * by.v[k];
 #endif
 #if SHIFT
-            v = v + widen(shift[at(p, l, SHIFT_AT, j)]);
+            const Elements plus = load(shift, at(p, l, SHIFT_AT, j));
+            ALL(k) e.v[k] = e.v[k] + plus.v[k];
 #endif
-            y[at(p, l, 1, j)] = narrow<T>(v);
+            store(y, at(p, l, 1, j), e);
         });
     }
 }
@@ -90,18 +105,25 @@ KERNEL normalize_backward(const T* __restrict__ x, const T* __restrict__ g, T* _
         const bool live = l.end > l.first;
         const A centre = live ? means[l.base[3]] : 0, spread = live ? rstds[l.base[4]] : 0;
         auto h_of = [&](u32 j) {
-            A h = widen(g[at(p, l, 1, j)]);
+            Elements h = load(g, at(p, l, 1, j));
 #if SCALE
-            h = h * widen(scale[at(p, l, 5, j)]);
+            const Elements by = load(scale, at(p, l, 5, j));
+            ALL(k) h.v[k] = h.v[k] * by.v[k];
 #endif
             return h;
         };
-        auto n_of = [&](u32 j) { return (widen(x[at(p, l, 0, j)]) - centre) * spread; };
+        auto n_of = [&](u32 j) {
+            Elements n = load(x, at(p, l, 0, j));
+            ALL(k) n.v[k] = (n.v[k] - centre) * spread;
+            return n;
+        };
         A sum_h = 0, sum_hn = 0;
         each(l, [&](u32 j, int i) {
-            A h = HOLD(hs, i, h_of(j)), n = HOLD(ns, i, n_of(j));
-            sum_h += h;
-            sum_hn = multiply_add(h, n, sum_hn);
+            const Elements h = HOLD(hs, i, h_of(j)), n = HOLD(ns, i, n_of(j));
+            ALL(k) {
+                sum_h += h.v[k];
+                sum_hn = multiply_add(h.v[k], n.v[k], sum_hn);
+            }
         });
         const A mean_hn = sum_of(sum_hn) / (A)p.n;
 #if RMS
@@ -110,8 +132,10 @@ KERNEL normalize_backward(const T* __restrict__ x, const T* __restrict__ g, T* _
         const A mean_h = sum_of(sum_h) / (A)p.n;
 #endif
         each(l, [&](u32 j, int i) {
-            A h = AGAIN(hs, i, h_of(j)), n = AGAIN(ns, i, n_of(j));
-            dx[at(p, l, 2, j)] = narrow<T>(spread * (h - mean_h - n * mean_hn));
+            const Elements h = AGAIN(hs, i, h_of(j)), n = AGAIN(ns, i, n_of(j));
+            Elements d;
+            ALL(k) d.v[k] = spread * (h.v[k] - mean_h - n.v[k] * mean_hn);
+            store(dx, at(p, l, 2, j), d);
         });
     }
 }

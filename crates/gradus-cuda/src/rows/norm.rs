@@ -67,6 +67,8 @@ pub(crate) fn normalize(
         file: FILE,
         axes,
         operands: &operands,
+        // Not the statistics.
+        packed: &[0, 1, 4, 5][..operands.len() - 2],
         constants: &[("FORWARD", 1), ("RMS", usize::from(rms)), ("SCALE", has(scale)), ("SHIFT", has(shift))],
         numbers: [eps, large.factor, large.limit],
         ..Rows::default()
@@ -109,6 +111,7 @@ pub(crate) fn normalize_backward(
         file: FILE,
         axes,
         operands: &operands,
+        packed: &[0, 1, 2, 5][..operands.len() - 2],
         constants: &[("BACKWARD", 1), ("RMS", usize::from(rms)), ("SCALE", usize::from(scale.is_some())), ("SHIFT", 0)],
         ..Rows::default()
     }

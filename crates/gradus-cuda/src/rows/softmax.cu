@@ -5,23 +5,36 @@ KERNEL softmax(const T* __restrict__ x, T* __restrict__ y, PARAMETERS) {
     FOR_EACH_LINE(l) {
         HELD(held);
         A largest = -infinity();
-        each(l, [&](u32 j, int i) { largest = Larger::of(largest, HOLD(held, i, widen(x[at(p, l, 0, j)]))); });
+        each(l, [&](u32 j, int i) {
+            const Elements e = HOLD(held, i, load(x, at(p, l, 0, j)));
+            ALL(k) largest = Larger::of(largest, e.v[k]);
+        });
         const A top = largest_of(largest);
         A total = 0;
         each(l, [&](u32 j, int i) {
-            A e = exp_of(AGAIN(held, i, widen(x[at(p, l, 0, j)])) - top);
+            Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
+            ALL(k) e.v[k] = exp_of(e.v[k] - top);
 #if PER && !LOG
             held[i] = e;
 #endif
-            total += e;
+            ALL(k) total += e.v[k];
         });
         const A sum = sum_of(total);
 #if LOG
         const A shift = log_of(sum);
-        each(l, [&](u32 j, int i) { y[at(p, l, 1, j)] = narrow<T>(AGAIN(held, i, widen(x[at(p, l, 0, j)])) - top - shift); });
-#else
-        each(l, [&](u32 j, int i) { y[at(p, l, 1, j)] = narrow<T>(AGAIN(held, i, exp_of(widen(x[at(p, l, 0, j)]) - top)) / sum); });
 #endif
+        each(l, [&](u32 j, int i) {
+            Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
+#if !PER && !LOG
+            ALL(k) e.v[k] = exp_of(e.v[k] - top);
+#endif
+#if LOG
+            ALL(k) e.v[k] = e.v[k] - top - shift;
+#else
+            ALL(k) e.v[k] = e.v[k] / sum;
+#endif
+            store(y, at(p, l, 1, j), e);
+        });
     }
 }
 #endif
@@ -33,13 +46,15 @@ KERNEL softmax_backward(const T* __restrict__ y, const T* __restrict__ g, T* __r
         HELD(gs);
         A total = 0;
         each(l, [&](u32 j, int i) {
-            A of_y = HOLD(ys, i, widen(y[at(p, l, 0, j)])), of_g = HOLD(gs, i, widen(g[at(p, l, 1, j)]));
-            total += LOG ? of_g : of_g * of_y;
+            const Elements of_y = HOLD(ys, i, load(y, at(p, l, 0, j))), of_g = HOLD(gs, i, load(g, at(p, l, 1, j)));
+            ALL(k) total += LOG ? of_g.v[k] : of_g.v[k] * of_y.v[k];
         });
         const A sum = sum_of(total);
         each(l, [&](u32 j, int i) {
-            A of_y = AGAIN(ys, i, widen(y[at(p, l, 0, j)])), of_g = AGAIN(gs, i, widen(g[at(p, l, 1, j)]));
-            dx[at(p, l, 2, j)] = narrow<T>(LOG ? of_g - exp_of(of_y) * sum : of_y * (of_g - sum));
+            const Elements of_y = AGAIN(ys, i, load(y, at(p, l, 0, j))), of_g = AGAIN(gs, i, load(g, at(p, l, 1, j)));
+            Elements d;
+            ALL(k) d.v[k] = LOG ? of_g.v[k] - exp_of(of_y.v[k]) * sum : of_y.v[k] * (of_g.v[k] - sum);
+            store(dx, at(p, l, 2, j), d);
         });
     }
 }

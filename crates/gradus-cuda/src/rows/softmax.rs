@@ -20,6 +20,7 @@ pub(crate) fn softmax(b: &CudaBackend, log: bool, x: View<'_>, axis: usize, out:
         file: FILE,
         axes: Axes::one(axis),
         operands: &operands,
+        packed: &[0, 1],
         constants: &[("LOG", usize::from(log)), ("FORWARD", 1)],
         ..Rows::default()
     }
@@ -48,6 +49,7 @@ pub(crate) fn softmax_backward(
         file: FILE,
         axes: Axes::one(axis),
         operands: &operands,
+        packed: &[0, 1, 2],
         constants: &[("LOG", usize::from(log)), ("BACKWARD", 1)],
         ..Rows::default()
     }
