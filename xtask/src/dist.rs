@@ -1,17 +1,22 @@
 //! `cargo xtask dist`: training on several ranks gives the same bits as on one, trouble of a rank is an error on all
-//! others in time, and the speed of an all-reduce beside that of MPI alone.
+//! others in time, `gradus launch` does what it says, and the speed of an all-reduce beside that of MPI alone.
 
+mod command;
 mod launch;
+mod process;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use launch::{Launch, built};
+use launch::{Launch, gradus_program, ranks_program};
 
 /// The models that are trained, and the steps.
 const MODELS: [(&str, &str); 3] = [("digits", "8"), ("gpt", "6"), ("resnet", "4")];
 /// How a rank makes trouble, and whether it goes on to write its outcome.
 const TROUBLES: [&str; 5] = ["kill", "other", "stop", "leave", "kill-soon"];
+/// How many runs with trouble there are.
+const TROUBLES_OF_CI: usize = 24;
+const MOST_TROUBLES: usize = 500;
 /// The calls of a step of `ranks trouble`.
 const CALLS: usize = 11;
 const RANKS: usize = 4;
@@ -28,24 +33,56 @@ struct Counts {
     runs: usize,
 }
 
-/// Runs everything, with `troubles` runs in which a rank makes trouble.
-pub(crate) fn run(root: &Path, troubles: usize) -> Result<(), String> {
-    let program = built(root)?;
+/// What is run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Which {
+    /// All but the speed, with the fewest troubles.
+    Quick,
+    /// The speed, of an optimised build.
+    Speed,
+    /// Both, with many troubles.
+    All,
+}
+
+/// Parses the arguments after `dist`.
+pub(crate) fn parse(arguments: &[&str]) -> Result<Which, String> {
+    match arguments {
+        [] => Ok(Which::Quick),
+        ["--speed"] => Ok(Which::Speed),
+        ["--all"] => Ok(Which::All),
+        other => Err(format!("`dist` does not take `{}`", other.join(" "))),
+    }
+}
+
+/// Runs the checks, and prints a last line with the counts.
+pub(crate) fn run(root: &Path, which: Which) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!("gradus-dist-{}", std::process::id()));
-    let outcome = all(root, &program, &folder, troubles);
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let outcome = all(root, &folder, which);
     // If the folder cannot be removed, the system cleans it up with its other temporary files.
     let _ = std::fs::remove_dir_all(&folder);
     outcome
 }
 
-fn all(root: &Path, program: &Path, folder: &Path, troubles: usize) -> Result<(), String> {
+fn all(root: &Path, folder: &Path, which: Which) -> Result<(), String> {
+    let speed = if which == Which::Quick { None } else { Some(speed(root, &ranks_program(root, true)?, folder)?) };
+    if let (Which::Speed, Some(speed)) = (which, &speed) {
+        println!("{speed}");
+        return Ok(());
+    }
+    let program = &ranks_program(root, false)?;
     let mut counts = Counts::default();
     let mut failures = same_bits(program, folder, &mut counts)?;
+    let troubles = if which == Which::All { MOST_TROUBLES } else { TROUBLES_OF_CI };
     failures.extend(trouble(program, folder, troubles, &mut counts)?);
-    let speed = speed(root, program, folder)?;
+    let (checks, failed) = command::Gradus { program: &gradus_program(root)?, folder, root }.check()?;
+    let held = checks - failed.len();
+    failures.extend(failed);
     failures.iter().for_each(|failure| println!("FAILED {failure}"));
+    let speed = speed.map_or_else(String::new, |speed| format!("; {speed}"));
     println!(
-        "dist: {} of {} trainings have the bits of one rank, {} of {} runs with trouble end in time on all ranks; {speed}",
+        "dist: {} of {} trainings have the bits of one rank, {} of {} runs with trouble end in time on all ranks, {held} of \
+         {checks} checks of gradus launch hold{speed}",
         counts.same, counts.compared, counts.in_time, counts.runs
     );
     if failures.is_empty() { Ok(()) } else { Err(format!("{} failures", failures.len())) }

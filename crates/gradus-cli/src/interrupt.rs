@@ -31,6 +31,8 @@ struct State {
     saving: bool,
     /// The folder to clean up before the program ends.
     folder: Weak<RunFolder>,
+    /// What else happens before the second signal ends the program.
+    last: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Interrupt {
@@ -47,6 +49,9 @@ impl Interrupt {
             } else if asked.elapsed() >= AT_ONCE {
                 if let Some(folder) = state.folder.upgrade() {
                     folder.release();
+                }
+                if let Some(last) = state.last.take() {
+                    last();
                 }
                 // The lock is still held, so saving cannot begin before the program ends.
                 std::process::exit(INTERRUPTED);
@@ -71,6 +76,11 @@ impl Interrupt {
         let folder = Arc::new(open()?);
         state.folder = Arc::downgrade(&folder);
         Ok(folder)
+    }
+
+    /// Runs `last` before the second signal ends the program.
+    pub(crate) fn before_the_end(&self, last: impl FnOnce() + Send + 'static) {
+        lock(&self.state).last = Some(Box::new(last));
     }
 
     /// Runs `save`; the handled signals do not interrupt it.

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     match run(&words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::complain(&format!("error: {error}"));
+            output::fail(&error);
             ExitCode::FAILURE
         }
     }
@@ -51,6 +51,7 @@ fn run(words: &[OsString]) -> gradus::Result<()> {
         Command::Image { filter: only } => filter(chain::chain(vec![only])),
         #[cfg(feature = "onnx")]
         Command::Onnx { what } => commands::onnx::run(&what),
+        Command::Launch(args) => commands::launch::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Profile(args) => commands::profile::run(&args, run),
     }

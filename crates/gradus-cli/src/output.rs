@@ -1,12 +1,28 @@
 //! Prints to standard output and standard error.
 
 use std::io::{ErrorKind as IoKind, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gradus::train::ConfusionMatrix;
 use gradus::{Error, Result};
 
+/// The number of this process among those that share a run. All but the first print errors alone.
+static RANK: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets the number of this process.
+pub(crate) fn of_rank(rank: usize) {
+    RANK.store(rank, Ordering::Relaxed);
+}
+
+fn is_first() -> bool {
+    RANK.load(Ordering::Relaxed) == 0
+}
+
 /// Prints a line to standard output. A closed pipe is not an error.
 pub(crate) fn say(line: &str) -> Result<()> {
+    if !is_first() {
+        return Ok(());
+    }
     match writeln!(std::io::stdout().lock(), "{line}") {
         Err(e) if e.kind() != IoKind::BrokenPipe => Err(Error::io("output", "standard output", e)),
         _ => Ok(()),
@@ -15,6 +31,20 @@ pub(crate) fn say(line: &str) -> Result<()> {
 
 /// Prints a line to standard error, if possible.
 pub(crate) fn complain(line: &str) {
+    if is_first() {
+        print_error(line);
+    }
+}
+
+/// Prints the error that ends the program.
+pub(crate) fn fail(error: &Error) {
+    match RANK.load(Ordering::Relaxed) {
+        0 => print_error(&format!("error: {error}")),
+        rank => print_error(&format!("rank {rank}: error: {error}")),
+    }
+}
+
+fn print_error(line: &str) {
     // A failure here cannot be reported anywhere.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

@@ -58,7 +58,7 @@ pub use gradus_image::{Channels, Photo};
 pub use gradus_nn_derive::Sample;
 pub use image_folder::{ImageFolder, Photos};
 pub use image_set::{Image, ImageSet};
-pub use loader::{Batches, DataLoader, DataLoaderBuilder, Position};
+pub use loader::{Batches, DataLoader, DataLoaderBuilder, Parts, Position};
 pub use preprocess::{Impute, MissingCategory, PreprocessOptions, Preprocessor, UnknownCategory};
 pub use sampler::{Order, Sampler};
 pub use sequence::{Padded, Sequence};

@@ -1,6 +1,7 @@
 //! [`DataLoader`]: shuffled batches of tensors from a dataset.
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 
@@ -57,6 +58,22 @@ pub struct Position {
     pub epoch: u64,
     /// The number of batches of the epoch that come before.
     pub batch: usize,
+}
+
+/// Some of the samples of a batch, in parts; see [`DataLoader::epoch_in_parts`].
+#[derive(Debug, Clone)]
+pub struct Parts<B> {
+    /// The number of samples of the whole batch.
+    pub samples: usize,
+    /// The parts that were asked for, each a batch.
+    pub parts: Vec<B>,
+}
+
+/// The samples of an epoch: their order, and for a sampler that repeats samples, how often each was drawn before.
+struct EpochOrder {
+    epoch: u64,
+    samples: Vec<usize>,
+    draws: Vec<usize>,
 }
 
 /// Everything that a worker needs to make a batch.
@@ -156,6 +173,50 @@ where
     /// remaining batches are the same as without skipping. Errors if the epoch has fewer batches.
     #[track_caller]
     pub fn epoch_from(&self, epoch: u64, skip: usize) -> Result<Batches<<D::Item as Sample>::Batch>> {
+        self.batches(epoch, skip, |plan, order, batch, stopped| {
+            plan.make(order, batch, plan.places(order, batch), stopped)
+        })
+    }
+
+    /// Like [`epoch_from`](DataLoader::epoch_from), with each batch in parts: several processes share a batch, and each
+    /// reads what it computes. `parts` is called with the number of the batch in the epoch and the number of its samples,
+    /// and returns the ranges of samples that each become a part. Samples in no part are not read.
+    ///
+    /// # Errors
+    /// Those of [`epoch_from`](DataLoader::epoch_from); the batches fail if a range is empty or reaches beyond the batch.
+    #[track_caller]
+    pub fn epoch_in_parts(
+        &self,
+        epoch: u64,
+        skip: usize,
+        parts: impl Fn(usize, usize) -> Vec<Range<usize>> + Send + Sync + 'static,
+    ) -> Result<Batches<Parts<<D::Item as Sample>::Batch>>> {
+        self.batches(epoch, skip, move |plan, order, batch, stopped| {
+            let whole = plan.places(order, batch);
+            let ranges = parts(batch, whole.len());
+            let mut made = Vec::with_capacity(ranges.len());
+            for range in ranges {
+                if range.is_empty() || range.end > whole.len() {
+                    let m = format!("samples {range:?} are no part of batch {batch}, which has {}", whole.len());
+                    return Some(Err(Error::argument("data_loader", m)));
+                }
+                match plan.make(order, batch, whole.start + range.start..whole.start + range.end, stopped)? {
+                    Ok(part) => made.push(part),
+                    Err(e) => return Some(Err(e)),
+                }
+            }
+            Some(Ok(Parts { samples: whole.len(), parts: made }))
+        })
+    }
+
+    /// Batches that `make` makes from their number in the epoch, without the first `skip`.
+    #[track_caller]
+    fn batches<R: Send + 'static>(
+        &self,
+        epoch: u64,
+        skip: usize,
+        make: impl Fn(&Plan<D>, &EpochOrder, usize, &dyn Fn() -> bool) -> Option<Result<R>> + Send + Sync + 'static,
+    ) -> Result<Batches<R>> {
         let (count, plan) = (self.len(), self.plan.clone());
         let Some(rest) = count.checked_sub(skip) else {
             let m = format!("{skip} batches of epoch {epoch} are to be skipped; it has {count}");
@@ -164,14 +225,14 @@ where
         };
         let generator = Generator::new(plan.seed).fork(SHUFFLE).fork(epoch);
         let together = plan.batch_size.saturating_mul(self.shard.world);
-        let order = self.sampler.order(plan.dataset.len(), together, epoch, generator)?;
-        let draws = if self.sampler.repeats() { draws(&order, plan.dataset.len())? } else { Vec::new() };
-        let [order, draws] = match self.shard {
-            Shard { world: 1, .. } => [order, draws],
-            shard => [sharded(&order, shard, self.drop_last)?, sharded(&draws, shard, self.drop_last)?],
+        let samples = self.sampler.order(plan.dataset.len(), together, epoch, generator)?;
+        let draws = if self.sampler.repeats() { draws(&samples, plan.dataset.len())? } else { Vec::new() };
+        let [samples, draws] = match self.shard {
+            Shard { world: 1, .. } => [samples, draws],
+            shard => [sharded(&samples, shard, self.drop_last)?, sharded(&draws, shard, self.drop_last)?],
         };
-        let make =
-            move |batch: usize, stopped: &dyn Fn() -> bool| plan.make(epoch, (&order, &draws), skip + batch, stopped);
+        let order = EpochOrder { epoch, samples, draws };
+        let make = move |batch: usize, stopped: &dyn Fn() -> bool| make(&plan, &order, skip + batch, stopped);
         let source = if self.workers == 0 {
             Source::Inline(Box::new(make))
         } else {
@@ -186,30 +247,35 @@ where
     D: Dataset + 'static,
     D::Item: Sample,
 {
-    /// Makes batch number `batch` of an epoch with this order of samples and these numbers of their draws. Returns
-    /// `None` if `stopped` returns true before the batch is done.
+    /// The places of the samples of a batch in the order of the epoch.
+    fn places(&self, order: &EpochOrder, batch: usize) -> Range<usize> {
+        let start = batch.saturating_mul(self.batch_size).min(order.samples.len());
+        start..start.saturating_add(self.batch_size).min(order.samples.len())
+    }
+
+    /// Makes a batch of the samples at these places, which are of batch number `batch`. Returns `None` if `stopped`
+    /// returns true before it is done.
     fn make(
         &self,
-        epoch: u64,
-        (order, draws): (&[usize], &[usize]),
+        order: &EpochOrder,
         batch: usize,
+        places: Range<usize>,
         stopped: &dyn Fn() -> bool,
     ) -> Option<Result<<D::Item as Sample>::Batch>> {
-        let start = batch.saturating_mul(self.batch_size).min(order.len());
-        let end = start.saturating_add(self.batch_size).min(order.len());
-        // The capacity is at most the length of `order`.
-        let mut samples = Vec::with_capacity(end - start);
-        for (place, &index) in order.iter().enumerate().take(end).skip(start) {
+        let indices = &order.samples[places.clone()];
+        // The capacity is at most the length of the order.
+        let mut samples = Vec::with_capacity(indices.len());
+        for (place, &index) in places.zip(indices) {
             if stopped() {
                 return None;
             }
-            match guard(&format!("sample {index}"), || self.sample(epoch, index, draws.get(place))) {
+            match guard(&format!("sample {index}"), || self.sample(order.epoch, index, order.draws.get(place))) {
                 Ok(sample) => samples.push(sample),
                 Err(e) => return Some(Err(e.note(format!("while reading sample {index} of the dataset")))),
             }
         }
         let collated = guard(&format!("batch {batch}"), || D::Item::collate(samples, &self.device));
-        Some(collated.map_err(|e| e.note(format!("while joining samples {:?} of the dataset", &order[start..end]))))
+        Some(collated.map_err(|e| e.note(format!("while joining samples {indices:?} of the dataset"))))
     }
 
     #[track_caller]

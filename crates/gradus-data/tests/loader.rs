@@ -291,6 +291,46 @@ struct Book {
 }
 
 #[test]
+fn the_parts_of_a_batch_are_read_alone_and_together_are_the_batch() {
+    let d = device();
+    for workers in [0, 2] {
+        let builder = || {
+            let augment = |x: i64, g: &mut Generator| Ok(x * 1000 + g.below(1000) as i64);
+            DataLoader::new(numbers(23), &d).batch_size(8).shuffle(5).augment(augment).workers(workers)
+        };
+        let whole = batches(builder(), 3);
+        let loader = builder().build().unwrap();
+        // The second process reads two parts of each batch but the first, and the other one the rest.
+        let halves = |second: bool| -> Vec<(usize, Vec<Vec<i64>>)> {
+            let parts = move |batch: usize, samples: usize| match (second, batch) {
+                (true, 0) => vec![],
+                (true, _) => vec![samples - 2..samples - 1, samples - 1..samples],
+                (false, 0) => vec![0..3, 3..samples],
+                (false, _) => Vec::from_iter([0..samples - 2]),
+            };
+            let batches = loader.epoch_in_parts(3, 0, parts).unwrap().map(Result::unwrap);
+            batches.map(|b| (b.samples, b.parts.iter().map(|part| part.to_vec().unwrap()).collect())).collect()
+        };
+        let (first, second) = (halves(false), halves(true));
+        for (i, batch) in whole.iter().enumerate() {
+            assert_eq!((first[i].0, second[i].0), (batch.len(), batch.len()));
+            assert_eq!([first[i].1.concat(), second[i].1.concat()].concat(), *batch);
+        }
+        assert_eq!(second[1].1.len(), 2);
+    }
+    let counted = numbers(6);
+    let reads = counted.reads.clone();
+    let loader = DataLoader::new(counted, &d).batch_size(3).build().unwrap();
+    assert_eq!(loader.epoch_in_parts(0, 1, |_, _| Vec::from_iter([1..2])).unwrap().count(), 1);
+    assert_eq!(reads.load(Ordering::Relaxed), 1);
+    for wrong in [2..2, 2..4] {
+        let parts = move |_, _| Vec::from_iter([wrong.clone()]);
+        let e = loader.epoch_in_parts(0, 0, parts).unwrap().next().unwrap().unwrap_err();
+        assert!(e.to_string().contains("are no part of batch 0, which has 3"), "{e}");
+    }
+}
+
+#[test]
 fn structs_are_batched_field_by_field() {
     let d = device();
     let book = |tokens: Vec<i64>, name: &str, t| {

@@ -48,6 +48,15 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// contiguous.
     fn run_in_place(&self, collective: Collective, x: &Tensor, line: &'static Location<'static>) -> Result<()>;
 
+    /// Makes a call on words of the host, which are f64 or u64: an `AllReduce` or a `Broadcast`. Returns the result.
+    fn run_on_host(
+        &self,
+        collective: Collective,
+        dtype: DType,
+        words: Vec<u64>,
+        line: &'static Location<'static>,
+    ) -> Result<Vec<u64>>;
+
     /// Starts a call on a copy of `x`.
     fn start(&self, collective: Collective, x: &Tensor, line: &'static Location<'static>) -> Result<Handle>;
 

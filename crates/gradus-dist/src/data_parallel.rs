@@ -134,6 +134,11 @@ impl DataParallel {
         &self.comm
     }
 
+    /// The number of the shards of all ranks.
+    pub(crate) fn all_shards(&self) -> usize {
+        self.shards
+    }
+
     /// The numbers of this rank's shards.
     pub fn shards(&self) -> Range<usize> {
         let each = self.shards / self.comm.size();
@@ -181,9 +186,20 @@ impl DataParallel {
         batch: usize,
         mut loss: impl FnMut(Range<usize>) -> Result<Tensor>,
     ) -> Result<(Tensor, Gradients)> {
-        let line = Location::caller();
+        self.reduced(model, batch, &mut |rows, share| pass(loss(rows)?, share), Location::caller())
+    }
+
+    /// [`backward`](DataParallel::backward), where `pass` also computes the gradients of the shard.
+    #[track_caller]
+    pub(crate) fn reduced(
+        &self,
+        model: &(impl Module + ?Sized),
+        batch: usize,
+        pass: &mut Pass<'_>,
+        line: Line,
+    ) -> Result<(Tensor, Gradients)> {
         let step = || {
-            let mut sums = self.sums(model, batch, 1, &mut loss)?;
+            let mut sums = self.sums(model, batch, 1, pass)?;
             for (_, flat) in sums.heads.iter().chain(&sums.gradients) {
                 self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), flat, line)?;
             }
@@ -207,7 +223,7 @@ impl DataParallel {
         model: &(impl Module + ?Sized),
         batch: usize,
         multiple: usize,
-        loss: &mut dyn FnMut(Range<usize>) -> Result<Tensor>,
+        pass: &mut Pass<'_>,
     ) -> Result<Sums> {
         if batch == 0 {
             return Err(Error::argument("data_parallel", "a batch of 0 rows has no gradient"));
@@ -223,9 +239,9 @@ impl DataParallel {
             let mut value = None;
             if !rows.is_empty() {
                 extras.begin(shard as u64)?;
-                let scaled = loss(rows)?.mul(weight)?;
-                gradients = scaled.backward()?;
-                value = Some(scaled.detach());
+                let (loss, of_shard) = pass(rows, weight)?;
+                gradients = of_shard;
+                value = Some(loss);
             }
             let flats = no_grad(|| {
                 let mut flats = head(&parameters, &gradients, &extras, weight, value)?;
@@ -239,6 +255,16 @@ impl DataParallel {
         let gradients = heads_and_gradients.split_off(heads);
         Ok(Sums { parameters, extras, heads: heads_and_gradients, gradients })
     }
+}
+
+/// Computes the rows of a shard: their mean loss times their share in the batch, and the gradients of that.
+pub(crate) type Pass<'a> = dyn FnMut(Range<usize>, f64) -> Result<(Tensor, Gradients)> + 'a;
+
+/// The pass of a shard with this mean loss.
+pub(crate) fn pass(loss: Tensor, share: f64) -> Result<(Tensor, Gradients)> {
+    let loss = loss.mul(share)?;
+    let gradients = loss.backward()?;
+    Ok((loss.detach(), gradients))
 }
 
 /// The parameters of a model that are trained.

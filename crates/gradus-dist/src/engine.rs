@@ -8,9 +8,13 @@ use std::time::{Duration, Instant};
 pub(crate) struct Channel {
     /// The number of the communicator; 0 is that of all ranks.
     pub(crate) context: u32,
-    /// Whether it carries the data of a call, rather than what the call is.
+    /// Whether it carries the data of a call, rather than what the call is. Messages of the latter kind begin with their
+    /// length, of [`LENGTH`] bytes, so that an engine may send them in pieces.
     pub(crate) body: bool,
 }
+
+/// The bytes of a length: a u64, little endian.
+pub(crate) const LENGTH: usize = 8;
 
 /// Bytes for another rank.
 pub(crate) struct Outgoing<'a> {
@@ -42,6 +46,9 @@ pub(crate) enum Stop {
     Left { rank: usize },
     /// A rank has given up and says why.
     Failed { rank: usize, why: String },
+    /// The process of a rank of this machine is gone.
+    #[cfg(feature = "mpi")]
+    Died { rank: usize },
     /// The engine itself reports an error.
     #[cfg(feature = "mpi")]
     Engine(String),

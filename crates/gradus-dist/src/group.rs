@@ -10,7 +10,7 @@ use gradus_tensor::backend::Element;
 use gradus_tensor::{Error, ErrorKind, Result};
 
 use crate::call::{Call, Collective, HEAD, Seen};
-use crate::engine::{Channel, Engine, Incoming, Notice, Outgoing, Stop};
+use crate::engine::{Channel, Engine, Incoming, LENGTH, Notice, Outgoing, Stop};
 
 /// How ranks wait for each other.
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ impl fmt::Debug for Group {
     }
 }
 
-const ROOM: usize = HEAD + INLINE;
+const ROOM: usize = LENGTH + HEAD + INLINE;
 
 /// One call while it is made.
 pub(crate) struct Talk<'a> {
@@ -173,9 +173,12 @@ impl Talk<'_> {
         heads.resize(others.len() * ROOM / 8, 0);
         let Some(bytes) = u64::as_bytes_mut(heads) else { return Err(self.error("no room")) };
         head.clear();
+        head.extend([0; LENGTH]);
         self.call.encode(self.number, head);
         let length = head.len();
         head.extend(data);
+        let whole = (head.len() as u64).to_le_bytes();
+        head[..LENGTH].copy_from_slice(&whole);
         self.exchange(
             false,
             &others.iter().map(|&to| (to, &head[..])).collect::<Vec<_>>(),
@@ -184,7 +187,7 @@ impl Talk<'_> {
         )?;
         let now = Instant::now();
         for (&rank, bytes) in others.iter().zip(bytes.chunks(ROOM)) {
-            if let Some(first) = bytes.first_chunk() {
+            if let Some(first) = bytes[LENGTH..].first_chunk() {
                 heard[rank] = Some((now, *first));
             }
         }
@@ -195,8 +198,8 @@ impl Talk<'_> {
             let start = if !paired && bytes[..length] == head[..length] {
                 length
             } else {
-                match Seen::decode(bytes) {
-                    Some((other, start)) if self.call.fits(self.number, group.rank, &other, rank) => start,
+                match Seen::decode(&bytes[LENGTH..]) {
+                    Some((other, start)) if self.call.fits(self.number, group.rank, &other, rank) => LENGTH + start,
                     Some(_) => return Err(self.disagreement(&others, heard)),
                     None => {
                         let m = format!("{} speaks another version of the protocol", self.names(&[rank]));
@@ -256,6 +259,12 @@ impl Talk<'_> {
                 let e = self.error(format!("rank {rank} of the world has given up"));
                 self.remember(format!("rank {rank}: {why}"));
                 e.note(why)
+            }
+            #[cfg(feature = "mpi")]
+            Stop::Died { rank } => {
+                let name = here(&rank).map_or_else(|| format!("rank {rank} of the world"), |rank| self.names(&[rank]));
+                self.fail(format!("{name} has died: its process is gone"))
+                    .help("look at what it printed last, and whether the memory of its machine was full")
             }
             #[cfg(feature = "mpi")]
             Stop::Engine(why) => self.fail(format!("{} fails: {why}", group.world.engine.name())),

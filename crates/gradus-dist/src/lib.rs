@@ -21,8 +21,10 @@ mod handle;
 pub mod mpi;
 mod on_device;
 mod parallel_linear;
+mod ranks;
 mod reduce;
 mod sharded_optimizer;
+mod sync_batch_norm;
 mod threads;
 
 pub use call::{Call, Collective};
@@ -33,4 +35,5 @@ pub use handle::Handle;
 pub use parallel_linear::{ColumnLinear, RowLinear};
 pub use reduce::Reduce;
 pub use sharded_optimizer::ShardedOptimizer;
+pub use sync_batch_norm::SyncBatchNorm;
 pub use threads::threads;

@@ -153,6 +153,21 @@ impl Shared {
         Ok(output)
     }
 
+    /// Makes a call that leaves the shape as it is, on words of the host.
+    fn make_on_host(&self, call: &Call, mut words: Vec<u64>) -> Result<Vec<u64>> {
+        if self.group.size() == 1 {
+            return Ok(words);
+        }
+        let bytes = u64::as_bytes_mut(&mut words).unwrap_or_default();
+        // SAFETY: what is forgotten is never freed.
+        let made = unsafe { self.group.transfer(call, &[], bytes) };
+        if let Err(e) = made {
+            std::mem::forget(words);
+            return Err(e);
+        }
+        Ok(words)
+    }
+
     /// Runs `job` after all that were started, on the thread for them.
     fn enqueue(&self, job: Job) {
         let mut jobs = self.jobs.lock().unwrap_or_else(|e| e.into_inner());
@@ -233,6 +248,22 @@ impl Communicator for Peers {
         }
         let call = Call { collective, dtype: x.dtype(), shape: shape_of(x)?, line };
         self.0.make(&call, None, x)
+    }
+
+    fn run_on_host(&self, collective: Collective, dtype: DType, words: Vec<u64>, line: Line) -> Result<Vec<u64>> {
+        let call = Call { collective, dtype, shape: gradus_tensor::Shape::new(&[words.len()])?, line };
+        if self.0.started.load(Ordering::SeqCst) == 0 {
+            return self.0.make_on_host(&call, words);
+        }
+        let (sender, receiver) = mpsc::channel();
+        let this = self.clone();
+        self.0.enqueue(Box::new(move || {
+            // Nobody waits if the caller has panicked.
+            let _ = sender.send(this.0.make_on_host(&call, words));
+        }));
+        let gone =
+            || Error::new(ErrorKind::Peer, collective.name(), "the thread that makes the calls has ended").at(line);
+        receiver.recv().unwrap_or_else(|_| Err(gone()))
     }
 
     fn start(&self, collective: Collective, x: &Tensor, line: Line) -> Result<Handle> {

@@ -7,7 +7,7 @@ use gradus_nn::{Module, Optimizer, Parameter, StateDict, Strict};
 use gradus_tensor::{DType, Error, Gradients, Here, Result, Tensor, all_or_nothing, no_grad};
 
 use crate::call::Collective;
-use crate::data_parallel::{DataParallel, Reader, joined, pad, trained};
+use crate::data_parallel::{DataParallel, Reader, joined, pad, pass, trained};
 use crate::group::Line;
 use crate::reduce::Reduce;
 
@@ -48,13 +48,16 @@ pub struct ShardedOptimizer<O> {
     /// The dtypes of the parameters, the part of this rank of the vector of each, and the elements without padding.
     parts: Vec<(DType, Parameter, usize)>,
     optimizer: O,
+    max_norm: Option<f64>,
+    norm: Option<f64>,
 }
 
-/// The values of the parameters, as one vector for each dtype, padded to a multiple of the number of ranks.
-fn vectors(parameters: &[Parameter], ranks: usize) -> Result<Vec<(DType, Tensor)>> {
+/// The values of the parameters, as one vector for each dtype, padded to a multiple of the number of shards, so that
+/// pieces of a vector are the same for any number of ranks.
+fn vectors(parameters: &[Parameter], shards: usize) -> Result<Vec<(DType, Tensor)>> {
     let piece = |p: &Parameter| Ok((p.dtype(), p.values().detach().reshape([p.numel()])?));
     let mut pieces = parameters.iter().map(piece).collect::<Result<Vec<_>>>()?;
-    pad(&mut pieces, ranks)?;
+    pad(&mut pieces, shards)?;
     joined(&pieces)
 }
 
@@ -74,7 +77,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         let parameters = trained(model);
         let (rank, ranks) = (parallel.communicator().rank(), parallel.communicator().size());
         let mut parts = vec![];
-        for (dtype, vector) in vectors(&parameters, ranks).here()? {
+        for (dtype, vector) in vectors(&parameters, parallel.all_shards()).here()? {
             let each = vector.numel() / ranks;
             let elements = parameters.iter().filter(|p| p.dtype() == dtype).map(|p| p.numel()).sum();
             let part = vector.narrow(0, rank * each, each)?.copy()?;
@@ -87,7 +90,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
             let e = Error::new(gradus_tensor::ErrorKind::Unsupported, "sharded_optimizer", m);
             return Err(e.help("take SGD or one of the Adam family, or a whole optimiser on each rank"));
         }
-        Ok(ShardedOptimizer { parallel: parallel.clone(), parts, optimizer })
+        Ok(ShardedOptimizer { parallel: parallel.clone(), parts, optimizer, max_norm: None, norm: None })
     }
 
     /// The optimiser of this rank's part, for its learning rate.
@@ -95,11 +98,32 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         &mut self.optimizer
     }
 
+    /// Scales the gradients before each step, so that the norm of all of them is at most `max_norm`, as
+    /// [`clip_grad_norm`](gradus_nn::clip_grad_norm) does. The bits do not depend on the number of ranks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) unless it is above 0.
+    #[track_caller]
+    pub fn clip_norm(&mut self, max_norm: f64) -> Result<()> {
+        if max_norm.is_nan() || max_norm <= 0.0 {
+            return Err(Error::argument("sharded_optimizer", format!("max_norm is {max_norm}; it is above 0")));
+        }
+        self.max_norm = Some(max_norm);
+        Ok(())
+    }
+
+    /// The norm of the gradients of the last step before they were clipped; `None` if they are not clipped.
+    pub fn grad_norm(&self) -> Option<f64> {
+        self.norm
+    }
+
     /// Computes the gradients of a batch as [`DataParallel::backward`] does, makes a step, and returns the mean loss.
     ///
     /// # Errors
     /// Those of [`DataParallel::backward`] and of the optimiser, and
-    /// [`ErrorKind::Autograd`](gradus_tensor::ErrorKind::Autograd) if no loss depends on a parameter.
+    /// [`ErrorKind::Autograd`](gradus_tensor::ErrorKind::Autograd) if no loss depends on a parameter. If the norm of the
+    /// gradients is asked for and not finite, the step changes no parameter and is an
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) on all ranks.
     #[track_caller]
     pub fn step(
         &mut self,
@@ -110,7 +134,9 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         let line = Location::caller();
         let comm = self.parallel.communicator().clone();
         let gradients = || {
-            let mut sums = self.parallel.sums(model, batch, comm.size(), &mut loss)?;
+            let mut sums = self
+                .parallel
+                .sums(model, batch, self.parallel.all_shards(), &mut |rows, share| pass(loss(rows)?, share))?;
             for (_, head) in &sums.heads {
                 comm.run_in_place(Collective::AllReduce(Reduce::Sum), head, line)?;
             }
@@ -120,17 +146,54 @@ impl<O: Optimizer> ShardedOptimizer<O> {
                 let e = Error::new(gradus_tensor::ErrorKind::Autograd, "sharded_optimizer", m);
                 return Err(e.help("freeze it before the optimiser is made"));
             }
+            let scatter =
+                |(_, vector): &(DType, Tensor)| comm.run(Collective::ReduceScatter(Reduce::Sum), vector, line);
+            let mut mine = sums.gradients.iter().map(scatter).collect::<Result<Vec<_>>>()?;
+            let norm = match self.max_norm {
+                Some(max_norm) => Some(self.clip(&mut mine, max_norm, line)?),
+                None => None,
+            };
             let mut gradients = Gradients::default();
-            for ((_, vector), (dtype, part, _)) in sums.gradients.iter().zip(&self.parts) {
-                let mine = comm.run(Collective::ReduceScatter(Reduce::Sum), vector, line)?;
+            for (mine, (dtype, part, _)) in mine.iter().zip(&self.parts) {
                 gradients.insert(part.tensor(), mine.to_dtype(*dtype)?)?;
             }
-            Ok((value, gradients))
+            Ok((value, gradients, norm))
         };
-        let (value, gradients) = all_or_nothing(gradients).here()?;
+        let (value, gradients, norm) = all_or_nothing(gradients).here()?;
+        self.norm = norm;
         self.optimizer.step(&gradients).here()?;
         no_grad(|| self.give(model, line)).here()?;
         Ok(value)
+    }
+
+    /// Clips this rank's gradients by the norm of those of all ranks, which it returns. Each vector is cut into as many
+    /// pieces as there are shards, whose squares are added one after the other on all ranks.
+    fn clip(&self, mine: &mut [Tensor], max_norm: f64, line: Line) -> Result<f64> {
+        let (shards, own) = (self.parallel.all_shards(), self.parallel.shards());
+        let mut squares = vec![0u64; mine.len() * shards];
+        for (vector, squares) in mine.iter().zip(squares.chunks_mut(shards)) {
+            let values: Vec<f64> = match vector.dtype() {
+                DType::F64 => vector.to_vec::<f64>()?,
+                _ => vector.to_dtype(DType::F32)?.to_vec::<f32>()?.into_iter().map(f64::from).collect(),
+            };
+            let pieces = values.chunks((values.len() / own.len()).max(1));
+            for (square, piece) in squares[own.clone()].iter_mut().zip(pieces) {
+                *square = piece.iter().map(|value| value * value).sum::<f64>().to_bits();
+            }
+        }
+        // The other ranks have zeros in the places of this one's pieces.
+        let all =
+            self.parallel.communicator().run_on_host(Collective::AllReduce(Reduce::Sum), DType::F64, squares, line)?;
+        let norm = all.iter().map(|&bits| f64::from_bits(bits)).sum::<f64>().sqrt();
+        if !norm.is_finite() {
+            let m = format!("the norm of the gradients is {norm}; no parameter was changed");
+            return Err(Error::argument("sharded_optimizer", m).help("lower the learning rate, or skip this step"));
+        }
+        let factor = max_norm / (norm + 1e-6);
+        if factor < 1.0 {
+            no_grad(|| mine.iter_mut().try_for_each(|vector| vector.mul(factor).map(|clipped| *vector = clipped)))?;
+        }
+        Ok(norm)
     }
 
     /// Gives the parts of all ranks to the model.

@@ -8,7 +8,7 @@ use gradus_cpu::CpuBackend;
 use gradus_dist::{Communicator, DataParallel, Options, ShardedOptimizer, threads};
 use gradus_nn::{
     AdamConfig, AdamW, BatchNorm1d, BatchNormConfig, Dropout, Forward, Init, Lamb, LambConfig, Linear, Module,
-    Optimizer, Relu, Sequential, StateDict, Strict,
+    Optimizer, Relu, Sequential, StateDict, Strict, clip_grad_norm,
 };
 use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Reduction, Result, Tensor};
 
@@ -84,6 +84,42 @@ fn a_divided_optimizer_gives_the_bits_of_a_whole_one() {
     let whole = trained(1, false);
     for ranks in [1, 2, 4] {
         assert!(trained(ranks, true) == whole, "{ranks} ranks");
+    }
+}
+
+#[test]
+fn gradients_of_a_divided_optimizer_are_clipped_by_the_norm_of_all() {
+    let mut bits = None;
+    for ranks in [1, 2, 4, 16] {
+        let mut all = threads(ranks, Options::default(), |comm| {
+            let device = device()?;
+            let x = inputs(&device)?;
+            let [model, whole] = [network(&device, 1)?, network(&device, 1)?];
+            let parallel = DataParallel::new(comm.clone())?;
+            let adam = |parameters| AdamW::new(parameters, AdamConfig { lr: 0.05, ..AdamConfig::default() });
+            let mut optimizer = ShardedOptimizer::new(&parallel, &model, adam)?;
+            optimizer.clip_norm(0.01)?;
+            assert_eq!(optimizer.grad_norm(), None);
+            let mut theirs = adam(whole.named_parameters())?;
+            for _ in 0..3 {
+                let _ = optimizer.step(&model, BATCH, |rows| loss(&model, &x, rows))?;
+                let (_, mut gradients) = parallel.backward(&whole, BATCH, |rows| loss(&whole, &x, rows))?;
+                let norm = clip_grad_norm(&mut gradients, &whole.parameters(), 0.01)?;
+                theirs.step(&gradients)?;
+                assert!(norm > 0.01 && (optimizer.grad_norm().unwrap() / norm - 1.0).abs() < 1e-5);
+            }
+            for (a, b) in model.parameters().iter().zip(whole.parameters()) {
+                assert!(a.values().sub(b.values())?.abs()?.max_all()?.item()? < 1e-4);
+            }
+            let unbounded = optimizer.step(&model, BATCH, |rows| loss(&model, &x, rows)?.mul(f64::INFINITY));
+            let e = unbounded.unwrap_err();
+            assert!(e.message().contains("the norm of the gradients is"), "{e}");
+            assert!(optimizer.clip_norm(0.0).is_err());
+            bytes(&model.state_dict()?)
+        })
+        .unwrap();
+        let first = all.remove(0);
+        assert!(*bits.get_or_insert_with(|| first.clone()) == first, "{ranks} ranks");
     }
 }
 

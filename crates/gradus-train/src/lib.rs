@@ -38,6 +38,7 @@ mod claim;
 mod history;
 mod loggers;
 mod metrics;
+mod ranks;
 mod report;
 mod run_folder;
 mod run_report;
@@ -54,6 +55,7 @@ pub use metrics::{
     Accuracy, Average, AveragePrecision, CalibrationError, ClassScore, ConfusionMatrix, Metric, Perplexity, R2,
     RegressionError, RocAuc, TopK, measure,
 };
+pub use ranks::{Pass, Ranks};
 pub use report::{EpochReport, Run, StepReport};
 pub use run_folder::RunFolder;
 pub use run_report::{Chart, Curve, Example, Examples, RunReport, StepCurves, Unit};

@@ -6,6 +6,7 @@ use gradus_tensor::{DType, Error, Here, Reduction, Result, Tensor, no_grad_guard
 
 use serde::{Deserialize, Serialize};
 
+use crate::ranks::{Ranks, parts};
 use crate::{ConfusionMatrix, measure};
 
 /// The result of a model on a batch.
@@ -117,8 +118,15 @@ pub struct Evaluation {
 /// A set on which a model `M` can be evaluated for a task `T`: a [`DataLoader`] whose batches the task accepts.
 pub trait Validation<M: ?Sized, T: ?Sized> {
     /// Runs the model on all batches, or on the first `batches` of them, without recording gradients. Leaves the model
-    /// in evaluation mode. Errors if there are no batches.
-    fn evaluate(&self, model: &mut M, task: &T, batches: Option<usize>) -> Result<Evaluation>;
+    /// in evaluation mode. With `ranks`, each rank runs it on some of the batches, and all get the same result, which does
+    /// not depend on their number. Errors if there are no batches.
+    fn evaluate(
+        &self,
+        model: &mut M,
+        task: &T,
+        batches: Option<usize>,
+        ranks: Option<&dyn Ranks>,
+    ) -> Result<Evaluation>;
 }
 
 impl<M, D, T> Validation<M, T> for DataLoader<D>
@@ -129,14 +137,31 @@ where
     T: Task<M, <D::Item as Sample>::Batch> + ?Sized,
 {
     #[track_caller]
-    fn evaluate(&self, model: &mut M, task: &T, batches: Option<usize>) -> Result<Evaluation> {
+    fn evaluate(
+        &self,
+        model: &mut M,
+        task: &T,
+        batches: Option<usize>,
+        ranks: Option<&dyn Ranks>,
+    ) -> Result<Evaluation> {
         model.eval();
         let _guard = no_grad_guard();
+        let (rank, size) = ranks.map_or((0, 1), |ranks| (ranks.rank(), ranks.size()));
+        let mine = move |batch: usize, samples| if batch % size == rank { parts(&None, samples) } else { Vec::new() };
+        let count = self.len().min(batches.unwrap_or(usize::MAX));
+        // The loss of each batch, and its counts; zeros where another rank has them.
+        let mut found = vec![[0.0; 1 + Counts::NUMBERS]; count];
+        for (numbers, batch) in found.iter_mut().zip(self.epoch_in_parts(0, 0, mine)?) {
+            for part in batch.here()?.parts {
+                let outcome = task.run(model, &part).here()?;
+                let [samples, correct, counted] = Counts::of(&outcome)?.to_numbers();
+                *numbers = [outcome.loss.item()?, samples, correct, counted];
+            }
+        }
+        ranks.map_or(Ok(()), |ranks| ranks.sum(found.as_flattened_mut()))?;
         let mut tally = Tally::default();
-        for batch in self.epoch(0)?.take(batches.unwrap_or(usize::MAX)) {
-            let outcome = task.run(model, &batch.here()?).here()?;
-            let loss = outcome.loss.item()?;
-            tally.add(&Counts::of(&outcome)?, loss);
+        for [loss, counts @ ..] in found {
+            tally.add(&Counts::from_numbers(counts), loss);
         }
         if tally.samples == 0 {
             let e = Error::argument("evaluate", "the dataset is empty");
@@ -156,11 +181,11 @@ where
     D::Item: Sample,
     T: Task<M, <D::Item as Sample>::Batch> + ?Sized,
 {
-    Validation::evaluate(loader, model, task, None)
+    Validation::evaluate(loader, model, task, None, None)
 }
 
 /// The numbers of samples and of correct answers of a batch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) samples: usize,
     correct: Option<usize>,
@@ -176,6 +201,34 @@ impl Counts {
     pub(crate) fn new(samples: usize, correct: Option<&Tensor>) -> Result<Self> {
         let correct = correct.map(|count| count.detach().item()).transpose()?;
         Ok(Counts { samples, correct: correct.map(|count| count as usize) })
+    }
+
+    pub(crate) fn merge(&mut self, more: &Counts) {
+        self.samples += more.samples;
+        self.correct = match (self.correct, more.correct) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+    }
+
+    /// The sum over all ranks.
+    #[track_caller]
+    pub(crate) fn over(self, ranks: &dyn Ranks) -> Result<Counts> {
+        let mut numbers = self.to_numbers();
+        ranks.sum(&mut numbers)?;
+        Ok(Counts::from_numbers(numbers))
+    }
+
+    const NUMBERS: usize = 3;
+
+    /// Numbers whose sums are those of the sum.
+    fn to_numbers(self) -> [f64; Counts::NUMBERS] {
+        let counted = f64::from(u8::from(self.correct.is_some()));
+        [self.samples as f64, self.correct.unwrap_or(0) as f64, counted]
+    }
+
+    fn from_numbers([samples, correct, counted]: [f64; Counts::NUMBERS]) -> Counts {
+        Counts { samples: samples as usize, correct: (counted > 0.0).then_some(correct as usize) }
     }
 }
 

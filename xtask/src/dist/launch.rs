@@ -4,14 +4,28 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::process::{children, signal};
+
 /// Builds the program `ranks`, and returns its path.
-pub(super) fn built(root: &Path) -> Result<PathBuf, String> {
+pub(super) fn ranks_program(root: &Path, optimised: bool) -> Result<PathBuf, String> {
+    built(root, ["gradus-dist", "--example", "ranks"], "examples/ranks", optimised)
+}
+
+/// Builds the command `gradus` with MPI, and returns its path.
+pub(super) fn gradus_program(root: &Path) -> Result<PathBuf, String> {
+    built(root, ["gradus-cli", "--bin", "gradus"], "gradus", false)
+}
+
+fn built(root: &Path, [package, kind, name]: [&str; 3], path: &str, optimised: bool) -> Result<PathBuf, String> {
     crate::workspace::done(Command::new("mpirun").arg("--version").stdout(Stdio::null()), "mpirun")?;
     let mut cargo = crate::workspace::cargo();
-    cargo.args(["build", "--quiet", "-p", "gradus-dist", "--features", "mpi", "--example", "ranks"]);
+    cargo.args(["build", "--quiet", "-p", package, "--features", "mpi", kind, name]);
+    if optimised {
+        cargo.arg("--release");
+    }
     crate::workspace::done(cargo.current_dir(root), "cargo build")?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let program = target.join("debug/examples/ranks");
+    let program = target.join(if optimised { "release" } else { "debug" }).join(path);
     if program.is_file() { Ok(program) } else { Err(format!("{} is missing", program.display())) }
 }
 
@@ -93,11 +107,7 @@ fn stop(mpirun: &mut Child) -> Result<(), String> {
     if ended(mpirun)? {
         return Ok(());
     }
-    let children = children(mpirun.id());
-    for process in &children {
-        // One that has ended needs no signal.
-        let _ = Command::new("kill").args(["-KILL", &process.to_string()]).stderr(Stdio::null()).status();
-    }
+    children(mpirun.id()).into_iter().for_each(|process| signal(process, "KILL"));
     let end = Instant::now() + Duration::from_secs(5);
     while !ended(mpirun)? && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));
@@ -106,16 +116,4 @@ fn stop(mpirun: &mut Child) -> Result<(), String> {
         mpirun.kill().and_then(|()| mpirun.wait()).map_err(|e| format!("mpirun: {e}"))?;
     }
     Ok(())
-}
-
-/// The processes whose parent is this one.
-fn children(parent: u32) -> Vec<u32> {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return vec![] };
-    let of = |name: String| {
-        let process: u32 = name.parse().ok()?;
-        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        let (_, rest) = stat.rsplit_once(')')?;
-        (rest.split_whitespace().nth(1)?.parse() == Ok(parent)).then_some(process)
-    };
-    processes.filter_map(|entry| of(entry.ok()?.file_name().into_string().ok()?)).collect()
 }

@@ -5,6 +5,7 @@ pub(crate) mod evaluate;
 pub(crate) mod generate;
 pub(crate) mod image;
 mod inputs;
+pub(crate) mod launch;
 pub(crate) mod new;
 #[cfg(feature = "onnx")]
 pub(crate) mod onnx;

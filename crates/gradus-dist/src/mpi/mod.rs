@@ -4,6 +4,7 @@
 //! polled, so that no call of MPI ever waits for a rank; errors of MPI are returned.
 
 mod library;
+mod machine;
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -15,7 +16,7 @@ use gradus_tensor::{Error, ErrorKind, Result};
 
 use self::library::{Functions, Loaded, Pointer, text};
 use crate::communicator::Communicator;
-use crate::engine::{Channel, Engine, GRACE, Incoming, Notice, Outgoing, Stop};
+use crate::engine::{Channel, Engine, GRACE, Incoming, LENGTH, Notice, Outgoing, Stop};
 use crate::group::Options;
 use crate::on_device::Peers;
 
@@ -28,10 +29,12 @@ use crate::on_device::Peers;
 /// MPI does not start.
 #[track_caller]
 pub fn world(options: Options) -> Result<Arc<dyn Communicator>> {
-    let peers = match Loaded::open()? {
-        Loaded::OpenMpi(version, functions) => Peers::new(start(functions, version)?, options),
-        Loaded::Mpich(version, functions) => Peers::new(start(functions, version)?, options),
+    let until = Instant::now() + options.deadline;
+    let engine = match Loaded::open()? {
+        Loaded::OpenMpi(version, functions) => start(functions, version, until)?,
+        Loaded::Mpich(version, functions) => start(functions, version, until)?,
     };
+    let peers = Peers::new(engine, options);
     Ok(Arc::new(peers))
 }
 
@@ -45,7 +48,7 @@ fn announced(names: [&str; 2]) -> Option<usize> {
     names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
 }
 
-fn start<H: AnyHandle>(f: Functions<H>, version: String) -> Result<Box<dyn Engine>> {
+fn start<H: AnyHandle>(f: Functions<H>, version: String, until: Instant) -> Result<Box<dyn Engine>> {
     let fails = |what: &str, code| match code {
         0 => Ok(()),
         code => Err(Error::new(ErrorKind::Peer, "mpi", format!("{what} fails with code {code}"))),
@@ -91,21 +94,36 @@ fn start<H: AnyHandle>(f: Functions<H>, version: String) -> Result<Box<dyn Engin
         fails("MPI_Irecv", code)?;
     }
     let turn = Turn { requests, notices, told: HashMap::new(), broken: false };
-    Ok(Box::new(Mpi { f, version, rank, size, turn: Mutex::new(turn) }))
+    let mut mpi =
+        Mpi { f, version, rank, size, turn: Mutex::new(turn), neighbours: vec![None; size], spin: Duration::ZERO };
+    mpi.meet(until)?;
+    Ok(Box::new(mpi))
 }
 
-/// The requests of transfers, and for each the rank and whether it is received.
-type Posted<H> = (Vec<H>, Vec<(usize, bool)>);
+/// A transfer that was begun.
+#[derive(Clone, Copy)]
+struct Posted {
+    rank: usize,
+    receives: bool,
+    /// The index of the incoming bytes, if more of them may follow.
+    first_of: Option<usize>,
+    open: bool,
+}
 
 /// Bytes of a notice.
 const NOTICE: usize = 1024;
 /// The tag of notices.
 const CONTROL: c_int = 1;
-/// How long a rank that waits keeps its core without leaving it to others. MPI does so too if there are more ranks than
-/// cores.
+/// How long a rank that waits keeps its core without leaving it to others, unless there are more ranks than cores.
 const SPIN: Duration = Duration::from_micros(100);
+/// How long nothing may arrive before a rank looks whether those of its machine are alive, and how often it does.
+const QUIET: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(100);
 /// The most bytes of one message; longer ones are cut.
 const MOST: usize = 1 << 30;
+/// The most bytes of a piece of a message that begins with its length. Open MPI sends up to 4096 bytes with its own head
+/// within one machine without waiting for the receiver.
+const PIECE: usize = 4000;
 
 /// What only the thread may touch whose turn it is to call MPI.
 struct Turn<H> {
@@ -124,6 +142,9 @@ struct Mpi<H> {
     rank: usize,
     size: usize,
     turn: Mutex<Turn<H>>,
+    /// The processes of the ranks of this machine.
+    neighbours: Vec<Option<u32>>,
+    spin: Duration,
 }
 
 impl<H> fmt::Debug for Mpi<H> {
@@ -144,6 +165,33 @@ impl<H: AnyHandle> Mpi<H> {
         // SAFETY: the room is as long as MPI's longest text.
         let why = text(|room, length| unsafe { (self.f.error_string)(code, room, length) });
         Err(Stop::Engine(format!("{what}: {why}")))
+    }
+
+    /// Learns which ranks run on this machine.
+    fn meet(&mut self, until: Instant) -> Result<()> {
+        let mine = machine::here().to_vec();
+        let mut all = vec![[0; machine::PLACE]; self.size];
+        let other = |rank: &usize| *rank != self.rank;
+        let outgoing: Vec<_> = (0..self.size).filter(other).map(|to| Outgoing { to, bytes: &mine }).collect();
+        let rooms = all.iter_mut().enumerate().filter(|(from, _)| other(from));
+        let mut incoming: Vec<_> = rooms.map(|(from, room)| Incoming { from, room }).collect();
+        // SAFETY: what is forgotten is never freed.
+        let made = unsafe { self.exchange(Channel { context: 0, body: true }, &outgoing, &mut incoming, until) };
+        if let Err(stop) = made {
+            std::mem::forget((mine, all));
+            let e = Error::new(ErrorKind::Peer, "mpi", format!("not all ranks have started: {stop:?}"));
+            return Err(e.help("see whether one has ended, or runs another program"));
+        }
+        self.neighbours = all.iter().map(machine::process).collect();
+        let ranks_here = 1 + self.neighbours.iter().flatten().count();
+        self.spin = if ranks_here > machine::cores() { Duration::ZERO } else { SPIN };
+        Ok(())
+    }
+
+    /// A rank of this machine that is waited for, has not left, and whose process is gone.
+    fn dead(&self, turn: &Turn<H>, missing: &dyn Fn(usize) -> bool) -> Option<usize> {
+        let gone = |rank: usize| self.neighbours[rank].is_some_and(|process| !machine::is_alive(process));
+        (0..self.size).find(|&rank| missing(rank) && !turn.told.contains_key(&rank) && gone(rank))
     }
 
     /// One that has completed among the requests, if any.
@@ -173,45 +221,82 @@ impl<H: AnyHandle> Mpi<H> {
         Ok(())
     }
 
-    /// Posts the transfers.
+    fn tag(channel: Channel) -> c_int {
+        2 + 2 * channel.context as c_int + c_int::from(channel.body)
+    }
+
+    /// Begins to receive into `room`.
+    fn receive(&self, room: &mut [u8], from: usize, tag: c_int) -> std::result::Result<H, Stop> {
+        let (f, mut request) = (&self.f, self.f.null);
+        let (start, length) = (room.as_mut_ptr().cast::<c_void>(), room.len() as c_int);
+        // SAFETY: the caller of `exchange` keeps the memory until the request completes, or forever. This thread has the
+        // turn.
+        let code = unsafe { (f.irecv)(start, length, f.byte, from as c_int, tag, f.world, &raw mut request) };
+        self.check("MPI_Irecv", code)?;
+        Ok(request)
+    }
+
+    /// Begins the transfers.
     fn post(
         &self,
         channel: Channel,
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
-    ) -> std::result::Result<Posted<H>, Stop> {
-        let tag = 2 + 2 * channel.context as c_int + c_int::from(channel.body);
-        let count = outgoing.len() + incoming.len();
+    ) -> std::result::Result<(Vec<H>, Vec<Posted>), Stop> {
+        let tag = Self::tag(channel);
+        let count = 2 * (outgoing.len() + incoming.len());
         let (mut requests, mut about) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let (f, mut request) = (&self.f, self.f.null);
-        for Incoming { from, room } in incoming {
-            for piece in room.chunks_mut(MOST) {
-                let (start, length) = (piece.as_mut_ptr().cast::<c_void>(), piece.len() as c_int);
-                // SAFETY: the caller of `exchange` keeps the memory until the request completes, or forever. This
-                // thread has the turn.
-                let code = unsafe { (f.irecv)(start, length, f.byte, *from as c_int, tag, f.world, &raw mut request) };
-                self.check("MPI_Irecv", code)?;
-                requests.push(request);
-                about.push((*from, true));
+        for (index, Incoming { from: rank, room }) in incoming.iter_mut().enumerate() {
+            let (rank, receives, open) = (*rank, true, true);
+            if channel.body {
+                for piece in room.chunks_mut(MOST) {
+                    requests.push(self.receive(piece, rank, tag)?);
+                    about.push(Posted { rank, receives, first_of: None, open });
+                }
+            } else {
+                let first = room.len().min(PIECE);
+                requests.push(self.receive(&mut room[..first], rank, tag)?);
+                about.push(Posted { rank, receives, first_of: Some(index), open });
             }
         }
-        for Outgoing { to, bytes } in outgoing {
-            for piece in bytes.chunks(MOST) {
+        for Outgoing { to: rank, bytes } in outgoing {
+            for piece in bytes.chunks(if channel.body { MOST } else { PIECE }) {
+                let (f, mut request) = (&self.f, self.f.null);
                 let (start, length) = (piece.as_ptr().cast::<c_void>(), piece.len() as c_int);
-                // SAFETY: as above; MPI only reads it.
-                let code = unsafe { (f.isend)(start, length, f.byte, *to as c_int, tag, f.world, &raw mut request) };
+                // SAFETY: the caller of `exchange` keeps the memory until the request completes, or forever; MPI only
+                // reads it. This thread has the turn.
+                let code = unsafe { (f.isend)(start, length, f.byte, *rank as c_int, tag, f.world, &raw mut request) };
                 self.check("MPI_Isend", code)?;
                 requests.push(request);
-                about.push((*to, false));
+                about.push(Posted { rank: *rank, receives: false, first_of: None, open: true });
             }
         }
         Ok((requests, about))
     }
 
+    /// Begins to receive the rest of a message whose first piece has come. Returns the number of transfers.
+    fn rest(
+        &self,
+        channel: Channel,
+        incoming: &mut Incoming<'_>,
+        requests: &mut Vec<H>,
+        about: &mut Vec<Posted>,
+    ) -> std::result::Result<usize, Stop> {
+        let length = incoming.room.first_chunk::<LENGTH>().map_or(0, |length| u64::from_le_bytes(*length));
+        let before = requests.len();
+        // A message that is longer than the room is of another version, which the caller finds out.
+        let rest = incoming.room.get_mut(PIECE..length as usize).unwrap_or_default();
+        for piece in rest.chunks_mut(PIECE) {
+            requests.push(self.receive(piece, incoming.from, Self::tag(channel))?);
+            about.push(Posted { rank: incoming.from, receives: true, first_of: None, open: true });
+        }
+        Ok(requests.len() - before)
+    }
+
     /// Cancels what has not been received, as far as MPI can.
-    fn cancel(&self, turn: &mut Turn<H>, requests: &mut [H], about: &[(usize, bool)], open: &[bool]) {
+    fn cancel(&self, turn: &mut Turn<H>, requests: &mut [H], about: &[Posted]) {
         turn.broken = true;
-        for i in (0..requests.len()).filter(|&i| open[i] && about[i].1) {
+        for i in (0..requests.len()).filter(|&i| about[i].open && about[i].receives) {
             // SAFETY: the request is active. This thread has the turn.
             unsafe { (self.f.cancel)(&raw mut requests[i]) };
         }
@@ -241,16 +326,25 @@ impl<H: AnyHandle> Engine for Mpi<H> {
         until: Instant,
     ) -> std::result::Result<(), Stop> {
         let mut turn = self.turn();
-        let (mut requests, about) = self.post(channel, outgoing, incoming).inspect_err(|_| turn.broken = true)?;
-        let mut open = vec![true; requests.len()];
+        let (mut requests, mut about) = self.post(channel, outgoing, incoming).inspect_err(|_| turn.broken = true)?;
         let (mut left, mut polls, mut progress) = (requests.len(), 0u32, Instant::now());
+        let mut looked = progress;
         let stop = loop {
             let before = left;
             let stop = loop {
+                if left == 0 {
+                    break None;
+                }
                 match self.test(&mut requests) {
                     Ok(Some(i)) => {
-                        left -= usize::from(open[i]);
-                        open[i] = false;
+                        left -= usize::from(about[i].open);
+                        about[i].open = false;
+                        if let Some(index) = about[i].first_of {
+                            match self.rest(channel, &mut incoming[index], &mut requests, &mut about) {
+                                Ok(more) => left += more,
+                                Err(stop) => break Some(stop),
+                            }
+                        }
                     }
                     Ok(None) => break None,
                     Err(stop) => break Some(stop),
@@ -260,14 +354,15 @@ impl<H: AnyHandle> Engine for Mpi<H> {
                 break stop;
             }
             polls += 1;
-            let missing = |rank: usize| about.iter().zip(&open).any(|(about, open)| *open && about.0 == rank);
-            if (left == 0 || polls.is_multiple_of(32))
+            let missing = |rank: usize| about.iter().any(|one| one.open && one.rank == rank);
+            // Notices are looked for while it waits: each look may leave the core to others.
+            if left == 0 {
+                return Ok(());
+            }
+            if polls.is_multiple_of(32)
                 && let Err(stop) = self.listen(&mut turn, &missing)
             {
                 break stop;
-            }
-            if left == 0 {
-                return Ok(());
             }
             let now = Instant::now();
             if left < before {
@@ -275,24 +370,30 @@ impl<H: AnyHandle> Engine for Mpi<H> {
             }
             if now >= until {
                 let of = |receives: bool| {
-                    let open = about.iter().zip(&open).filter(|(about, open)| **open && about.1 == receives);
-                    let mut ranks: Vec<usize> = open.map(|(about, _)| about.0).collect();
+                    let open = about.iter().filter(|one| one.open && one.receives == receives);
+                    let mut ranks: Vec<usize> = open.map(|one| one.rank).collect();
                     ranks.dedup();
                     ranks
                 };
                 break Stop::Late { from: of(true), to: of(false) };
             }
+            let idle = now - progress;
+            if idle > QUIET && now - looked > LOOK {
+                looked = now;
+                if let Some(rank) = self.dead(&turn, &missing) {
+                    break Stop::Died { rank };
+                }
+            }
             // Others of this process may call in between.
             drop(turn);
-            let idle = now - progress;
             if idle > Duration::from_secs(1) {
                 std::thread::sleep(Duration::from_micros(500));
-            } else if idle > SPIN {
+            } else if idle >= self.spin {
                 std::thread::yield_now();
             }
             turn = self.turn();
         };
-        self.cancel(&mut turn, &mut requests, &about, &open);
+        self.cancel(&mut turn, &mut requests, &about);
         Err(stop)
     }
 

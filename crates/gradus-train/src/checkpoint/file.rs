@@ -204,6 +204,21 @@ pub(super) fn is_ours(path: &Path) -> bool {
     read().unwrap_or(false)
 }
 
+/// The contents of the safetensors file of a checkpoint.
+#[track_caller]
+pub(crate) fn to_bytes(checkpoint: &Checkpoint) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    packed(checkpoint).write_safetensors(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The reverse of [`to_bytes`].
+#[track_caller]
+pub(crate) fn from_bytes(bytes: &[u8], device: &Device) -> Result<Checkpoint> {
+    let state = StateDict::from_safetensors(bytes, device)?;
+    unpacked(&state).ok_or_else(|| Error::new(ErrorKind::Format, LOAD, "the bytes are no checkpoint of Gradus"))
+}
+
 /// Packs a checkpoint into one list of tensors and texts.
 fn packed(checkpoint: &Checkpoint) -> StateDict {
     let mut all = StateDict::new();

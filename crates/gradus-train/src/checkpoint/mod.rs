@@ -6,6 +6,7 @@ mod folder;
 mod state;
 mod writer;
 
+pub(crate) use file::{from_bytes, to_bytes};
 pub use folder::Checkpoints;
 pub use state::Checkpoint;
 pub(crate) use state::check_state_name;

@@ -73,8 +73,12 @@ impl Trainer {
             ("shuffle_seed", train.seed().to_string()),
             ("drop_last", train.drop_last().to_string()),
         ];
-        let mut saving = self.open(model, optimizer, train.device(), &settings)?;
-        let resumed = saving.as_mut().and_then(|saving| saving.resumed.take());
+        let config = self.all_settings(&settings);
+        let mut saving = self.open(model, optimizer, train.device(), &config)?;
+        let mut resumed = saving.as_mut().and_then(|saving| saving.resumed.take());
+        if let Some(ranks) = &self.ranks {
+            self.share(&**ranks, model, optimizer, train.device(), &config, &mut resumed)?;
+        }
         tell(Event::Start { epochs, steps: batches.div_ceil(self.accumulate), samples: train.samples() }).here()?;
         let mut passes = Passes::new(self, &*optimizer, task, D::Item::tensors);
         let goes_on = resumed.is_some();
@@ -86,21 +90,21 @@ impl Trainer {
         }
         // When the last checkpoint was saved, and whether steps were done since.
         let (mut saved_at, mut is_saved) = (Instant::now(), true);
-        while progress.epoch <= epochs && !progress.is_done && !self.stopped() {
+        while progress.epoch <= epochs && !progress.is_done && !self.stopped()? {
             let epoch = progress.epoch;
             tell(Event::EpochStart { epoch }).here()?;
             model.train();
             passes.recheck();
             let (start, before) = (Instant::now(), progress.seconds_of_epoch);
             let mut rest =
-                train.epoch_from(epoch as u64, progress.batches)?.take(batches.saturating_sub(progress.batches));
+                self.batches(train, epoch as u64, progress.batches)?.take(batches.saturating_sub(progress.batches));
             while progress.batches < batches {
                 // At most `accumulate` batches.
                 let mut group = Vec::new();
                 for batch in rest.by_ref().take(self.accumulate) {
                     group.push(batch.here()?);
                 }
-                if group.is_empty() || self.stopped() {
+                if group.is_empty() || self.stopped()? {
                     break;
                 }
                 let rates = (self.schedule.factor(run.steps), self.schedule.momentum(run.steps));
@@ -150,8 +154,13 @@ impl Trainer {
                         progress.batches += group.len();
                         progress.skipped += 1;
                         run.skipped += 1;
-                        if let (OnNonFinite::RollBack, Some(saving)) = (self.on_non_finite, &saving) {
-                            self.roll_back(saving, model, optimizer)?;
+                        if self.on_non_finite == OnNonFinite::RollBack {
+                            if let Some(saving) = &saving {
+                                self.roll_back(saving, model, optimizer)?;
+                            }
+                            if let Some(ranks) = &self.ranks {
+                                self.share(&**ranks, model, optimizer, train.device(), &config, &mut None)?;
+                            }
                             passes.clear();
                         }
                         tell(Event::Skipped { epoch, step: at.1, value: trouble.value }).here()?;
@@ -159,7 +168,7 @@ impl Trainer {
                 }
             }
             // An epoch whose validation was skipped is not complete: a run that resumes validates first.
-            if self.stopped() && (progress.batches < batches || validation.is_some()) {
+            if self.stopped()? && (progress.batches < batches || validation.is_some()) {
                 if progress.steps_of_epoch > 0 {
                     if let Some(open) = &mut saving {
                         let done = self.save(open, model, optimizer, &progress, &run, false);
@@ -177,7 +186,8 @@ impl Trainer {
                 let m = format!("no step of epoch {epoch} could be done: none was finite");
                 return Err(Error::argument("trainer", m).help("lower the learning rate, or look at the data"));
             }
-            let validation = validation.map(|set| set.evaluate(model, task, quick.then_some(1))).transpose()?;
+            let ranks = self.ranks.as_deref();
+            let validation = validation.map(|set| set.evaluate(model, task, quick.then_some(1), ranks)).transpose()?;
             let report = self.report(&progress, &run, validation);
             (run.samples, run.seconds) = (run.samples + report.samples, run.seconds + report.seconds);
             tell(Event::EpochEnd(&report)).here()?;

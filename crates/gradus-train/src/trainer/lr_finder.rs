@@ -130,14 +130,14 @@ impl Trainer {
         let mut passes = Passes::new(self, &*optimizer, task, D::Item::tensors);
         // At most `steps` points.
         let mut curve: Vec<LrPoint> = Vec::new();
-        let (mut epoch, mut batches) = (1, train.epoch(1)?);
+        let (mut epoch, mut batches) = (1, self.batches(train, 1, 0)?);
         let (mut sum, mut weight, mut least) = (0.0, 0.0, f64::INFINITY);
         for step in 0..steps {
             let lr = from * (to / from).powf(step as f64 / (steps - 1) as f64);
             let next = match batches.next() {
                 None => {
                     epoch += 1;
-                    batches = train.epoch(epoch)?;
+                    batches = self.batches(train, epoch, 0)?;
                     batches.next()
                 }
                 next => next,

@@ -9,6 +9,7 @@ mod overfit;
 mod passes;
 mod progress;
 mod saving;
+mod sharing;
 mod step;
 
 pub use early_stopping::{EarlyStopping, Monitor};

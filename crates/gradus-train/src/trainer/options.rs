@@ -12,6 +12,7 @@ use gradus_nn::{Schedule, StateDict};
 use gradus_tensor::{Error, Result};
 
 use super::early_stopping::{EarlyStopping, Monitor};
+use crate::ranks::{Ranks, Shared};
 
 /// Reads a part of the state for a checkpoint.
 type Read = dyn Fn() -> Result<StateDict>;
@@ -68,6 +69,7 @@ pub struct Trainer {
     /// Whether steps are captured; `None` if that depends on the task.
     pub(super) captures: Option<bool>,
     pub(super) disk: Arc<dyn Disk>,
+    pub(super) ranks: Shared,
 }
 
 /// What the trainer does with a loss or a gradient that is NaN or infinite. In each case the step changes nothing.
@@ -114,6 +116,7 @@ impl Trainer {
             fast_dev_run: false,
             captures: None,
             disk: Arc::new(Os),
+            ranks: None,
         })
     }
 
@@ -297,8 +300,31 @@ impl Trainer {
         self
     }
 
-    pub(super) fn stopped(&self) -> bool {
-        self.stop.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
+    /// Shares each step with other processes. All of them call [`fit`](Trainer::fit) with the same settings and data, or
+    /// all get an error. They begin with the model and the optimiser of rank 0, which alone writes checkpoints and goes on
+    /// from them. Each rank reads the samples that it computes. All validate a part of the batches, and all stop after the
+    /// same step if one is told to [stop](Trainer::stop_when). Loggers are called on every rank.
+    ///
+    /// With `DataParallel` of the crate `gradus-dist`, any number of ranks computes the same bits, and a run goes on with
+    /// another number. These are other bits than without ranks, since gradients are added in another order.
+    pub fn ranks(mut self, ranks: Arc<dyn Ranks>) -> Self {
+        self.ranks = Some(ranks);
+        self
+    }
+
+    /// Whether this process, or another that shares the run, is to stop.
+    #[track_caller]
+    pub(super) fn stopped(&self) -> Result<bool> {
+        let mine = self.stop.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed));
+        let Some(ranks) = &self.ranks else { return Ok(mine) };
+        let mut count = [f64::from(u8::from(mine))];
+        ranks.sum(&mut count)?;
+        Ok(count[0] > 0.0)
+    }
+
+    /// Whether this process writes the checkpoints.
+    pub(super) fn saves(&self) -> bool {
+        self.ranks.as_ref().is_none_or(|ranks| ranks.rank() == 0)
     }
 }
 

@@ -33,7 +33,7 @@ impl Trainer {
         D::Item: Sample,
         T: Task<M, <D::Item as Sample>::Batch> + ?Sized,
     {
-        let Some(batch) = train.epoch(0)?.next() else {
+        let Some(batch) = self.batches(train, 0, 0)?.next() else {
             return Err(Error::argument("overfit_batch", "the dataset has no batch").help("give at least one sample"));
         };
         let batch = [batch?];

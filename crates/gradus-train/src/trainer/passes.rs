@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gradus_data::Parts;
 use gradus_graph::Captured;
 use gradus_nn::{Module, Optimizer, Parameter};
 use gradus_tensor::backend::log;
@@ -10,6 +11,7 @@ use gradus_tensor::{Error, Gradients, Here, Result, Tensor, ops};
 use super::failure::{Failure, NonFinite};
 use super::options::Trainer;
 use crate::Task;
+use crate::ranks::{Handles, Ranks, Shared};
 use crate::task::Counts;
 
 /// The tensors of a batch, if it consists of nothing else.
@@ -28,6 +30,15 @@ pub(super) struct Passed {
     pub(super) loss: f64,
     pub(super) counts: Counts,
     pub(super) gradients: Gradients,
+    /// The number of samples by which the pass is weighted in its step.
+    pub(super) weight: usize,
+}
+
+/// A pass over one batch: its mean loss, its counts, and the gradients of the loss as it was scaled.
+struct Pass {
+    loss: Tensor,
+    counts: Counts,
+    gradients: Gradients,
 }
 
 /// The host values of a pass, which a replay repeats.
@@ -49,6 +60,7 @@ pub(super) struct Passes<B> {
     captured: Option<Captured<Fixed>>,
     parameters: Vec<Parameter>,
     tensors: TensorsOf<B>,
+    ranks: Shared,
 }
 
 impl<B> Passes<B> {
@@ -63,7 +75,7 @@ impl<B> Passes<B> {
             eager("the task may use values that change; Trainer::captured() or Task::is_fixed says that they do not");
         }
         let captured = (wanted && may).then(Captured::or_eager);
-        Passes { captured, parameters: optimizer.parameters(), tensors }
+        Passes { captured, parameters: optimizer.parameters(), tensors, ranks: trainer.ranks.clone() }
     }
 
     /// Checks forms that were replayed often against the model and the task again, which may have changed between two
@@ -84,15 +96,70 @@ impl<B> Passes<B> {
         }
     }
 
-    /// Runs the pass of a batch.
+    /// Runs the pass of a batch, or this process's parts of it.
     #[track_caller]
     pub(super) fn run<M, T>(
         &mut self,
         model: &M,
         task: &T,
-        batch: &B,
+        batch: &Parts<B>,
         place: Place,
     ) -> std::result::Result<Passed, Failure>
+    where
+        M: Module + ?Sized,
+        T: Task<M, B> + ?Sized,
+    {
+        if let Some(ranks) = self.ranks.clone() {
+            return self.shared(&*ranks, model, task, batch, place);
+        }
+        let batch = batch.parts.first().ok_or_else(|| Error::argument("trainer", "a batch has no samples"))?;
+        let scaled = |loss: &Tensor, samples| weighted(loss, samples, place);
+        let pass = self.pass(model, task, batch, form(place), &scaled)?;
+        let (loss, counts) = (finite(pass.loss.item()?, place)?, pass.counts);
+        Ok(Passed { loss, counts, gradients: pass.gradients, weight: counts.samples.max(1) })
+    }
+
+    /// The pass of a batch that ranks share: its loss, counts and gradients are those of all ranks.
+    #[track_caller]
+    fn shared<M, T>(
+        &mut self,
+        ranks: &dyn Ranks,
+        model: &M,
+        task: &T,
+        batch: &Parts<B>,
+        place: Place,
+    ) -> std::result::Result<Passed, Failure>
+    where
+        M: Module + ?Sized,
+        T: Task<M, B> + ?Sized,
+    {
+        let weight = batch.samples.max(1);
+        let (mut parts, mut counts) = (batch.parts.iter(), Counts::default());
+        let mut pass = |share: f64| -> Result<(Tensor, Gradients)> {
+            let part = parts.next().ok_or_else(|| Error::argument("trainer", "a batch has too few parts"))?;
+            // Parts of one size have different shares in batches of different sizes.
+            let pass = self.pass(model, task, part, SHARED | weight as u64, &|loss, _| loss.mul(share).here())?;
+            counts.merge(&pass.counts);
+            Ok((pass.loss.mul(share)?, pass.gradients))
+        };
+        let (loss, mut gradients) = ranks.backward(&Handles::of(model), batch.samples, &mut pass)?;
+        let loss = finite(loss.item()?, place)?;
+        if place.of > 1 {
+            gradients.scale(share(weight, place))?;
+        }
+        Ok(Passed { loss, counts: counts.over(ranks)?, gradients, weight })
+    }
+
+    /// Runs a batch forwards, and what `scaled` makes of its loss and its number of samples backwards.
+    #[track_caller]
+    fn pass<M, T>(
+        &mut self,
+        model: &M,
+        task: &T,
+        batch: &B,
+        form: u64,
+        scaled: &dyn Fn(&Tensor, usize) -> Result<Tensor>,
+    ) -> Result<Pass>
     where
         M: Module + ?Sized,
         T: Task<M, B> + ?Sized,
@@ -103,16 +170,15 @@ impl<B> Passes<B> {
                 eager("a batch holds more than tensors");
             }
             let outcome = task.run(model, batch)?;
-            let loss = finite(outcome.loss.item()?, place)?;
-            let gradients = weighted(&outcome.loss, outcome.samples, place)?.backward()?;
-            return Ok(Passed { loss, counts: Counts::of(&outcome)?, gradients });
+            let gradients = scaled(&outcome.loss, outcome.samples)?.backward()?;
+            return Ok(Pass { loss: outcome.loss.detach(), counts: Counts::of(&outcome)?, gradients });
         };
         let parameters = &self.parameters;
         // The gradients of a pass that ran. Those of a replay are made from its results.
         let mut made = None;
-        let (results, fixed) = captured.call(form(place), &inputs, |_| {
+        let (results, fixed) = captured.call(form, &inputs, |_| {
             let outcome = task.run(model, batch)?;
-            let gradients = weighted(&outcome.loss, outcome.samples, place)?.backward()?;
+            let gradients = scaled(&outcome.loss, outcome.samples)?.backward()?;
             let found: Vec<Option<&Tensor>> = parameters.iter().map(|p| gradients.get(p.tensor())).collect();
             if found.iter().all(Option::is_none) {
                 ops::refuse(|| Error::argument("trainer", "no parameter of the optimiser has a gradient"))?;
@@ -130,7 +196,7 @@ impl<B> Passes<B> {
         })?;
         let mut results = results.into_iter();
         let mut next = || results.next().ok_or_else(|| Error::argument("trainer", "a replay has too few results"));
-        let loss = finite(next()?.item()?, place)?;
+        let loss = next()?;
         let correct = fixed.counts_correct.then(&mut next).transpose()?;
         let counts = Counts::new(fixed.samples, correct.as_ref())?;
         let gradients = match made {
@@ -143,7 +209,7 @@ impl<B> Passes<B> {
                 gradients
             }
         };
-        Ok(Passed { loss, counts, gradients })
+        Ok(Pass { loss, counts, gradients })
     }
 }
 
@@ -159,19 +225,27 @@ fn finite(value: f64, place: Place) -> std::result::Result<f64, Failure> {
     if value.is_finite() { Ok(value) } else { Err(Failure::NonFinite(NonFinite { value, batch: Some(place.index) })) }
 }
 
-/// The share of a batch's loss in that of its step. Each batch is weighted by its number of samples. The total is known
-/// only after the last batch. Until then, all batches are assumed to be as large as the first, which is usually true;
-/// otherwise the gradients are rescaled at the end.
+/// The loss of a batch, weighted by its share in that of its step.
 #[track_caller]
 fn weighted(loss: &Tensor, samples: usize, place: Place) -> Result<Tensor> {
     let own = samples.max(1);
-    let first = if place.index == 0 { own } else { place.first };
     match place.of {
         1 => Ok(loss.clone()),
-        n if own == first => loss.div(n as f64).here(),
-        n => loss.mul(own as f64 / first as f64 / n as f64).here(),
+        n if place.index == 0 || own == place.first => loss.div(n as f64).here(),
+        _ => loss.mul(share(own, place)).here(),
     }
 }
+
+/// The share of a batch in its step. Each batch is weighted by its number of samples. The total is known only after the
+/// last batch. Until then, all batches are assumed to be as large as the first, which is usually true; otherwise the
+/// gradients are rescaled at the end.
+fn share(own: usize, place: Place) -> f64 {
+    let first = if place.index == 0 { own } else { place.first };
+    own as f64 / first as f64 / place.of as f64
+}
+
+/// Sets the numbers of passes that ranks share apart from those of [`form`].
+const SHARED: u64 = 1 << 63;
 
 /// A number that differs between passes whose losses are weighted differently although their batches have equal shapes.
 fn form(place: Place) -> u64 {

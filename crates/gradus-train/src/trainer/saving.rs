@@ -1,6 +1,6 @@
 //! The checkpoints of a run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gradus_nn::{Module, Optimizer};
 use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
@@ -20,30 +20,34 @@ pub(super) struct Saving {
 }
 
 impl Trainer {
-    /// Opens the folder. Restores its newest checkpoint, if the run resumes and there is one. `settings` are those of
-    /// the loader.
+    /// All settings of the run. `loader` are those of the loader.
+    pub(super) fn all_settings(&self, loader: &[(&str, String)]) -> BTreeMap<String, String> {
+        let mut config = self.config.clone();
+        config.extend(loader.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        config.insert("accumulate".into(), self.accumulate.to_string());
+        config.insert("schedule".into(), format!("{:?}", self.schedule));
+        config.insert("clip_norm".into(), format!("{:?}", self.clip_norm));
+        config.insert("clip_value".into(), format!("{:?}", self.clip_value));
+        config.insert("on_non_finite".into(), format!("{:?}", self.on_non_finite));
+        config
+    }
+
+    /// Opens the folder, if this process saves. Restores its newest checkpoint, if the run resumes and there is one.
+    /// `config` are the settings of the run.
     #[track_caller]
     pub(super) fn open<M: Module + ?Sized>(
         &self,
         model: &mut M,
         optimizer: &mut dyn Optimizer,
         device: &Device,
-        settings: &[(&str, String)],
+        config: &BTreeMap<String, String>,
     ) -> Result<Option<Saving>> {
-        let Some(path) = self.folder.as_ref().filter(|_| !self.fast_dev_run) else { return Ok(None) };
-        let mut first = Checkpoint::default();
-        first.config.extend(self.config.clone());
-        first.config.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
-        first.config.insert("accumulate".into(), self.accumulate.to_string());
-        first.config.insert("schedule".into(), format!("{:?}", self.schedule));
-        first.config.insert("clip_norm".into(), format!("{:?}", self.clip_norm));
-        first.config.insert("clip_value".into(), format!("{:?}", self.clip_value));
-        first.config.insert("on_non_finite".into(), format!("{:?}", self.on_non_finite));
+        let Some(path) = self.folder.as_ref().filter(|_| self.saves() && !self.fast_dev_run) else { return Ok(None) };
         let folder = Checkpoints::open_on(self.disk.clone(), path)?.keep(self.keep);
         let found = folder.newest(device)?;
         let Some(found) = found else {
             let now = self.now(model, optimizer)?;
-            let last = Checkpoint { config: first.config, ..now };
+            let last = Checkpoint { config: config.clone(), ..now };
             return Ok(Some(Saving { folder, last, resumed: None }));
         };
         if !self.resumes {
@@ -53,7 +57,7 @@ impl Trainer {
         let from = |e: Error| e.note(format!("checkpoints: {}", path.display()));
         // A checkpoint of another loop has none of a trainer's settings, which would be a long list.
         let progress = Progress::of(&found).map_err(from)?;
-        found.check_config(&first.config).map_err(from)?;
+        found.check_config(config).map_err(from)?;
         let missing = self.states.iter().find(|own| !found.states.contains_key(&own.name));
         if let Some(own) = missing {
             let m = format!("the checkpoint has no state {:?}", own.name);
@@ -81,7 +85,7 @@ impl Trainer {
 
     /// A checkpoint of the current state.
     #[track_caller]
-    fn now<M: Module + ?Sized>(&self, model: &M, optimizer: &dyn Optimizer) -> Result<Checkpoint> {
+    pub(super) fn now<M: Module + ?Sized>(&self, model: &M, optimizer: &dyn Optimizer) -> Result<Checkpoint> {
         let mut checkpoint = Checkpoint::of(model, optimizer)?;
         for own in &self.states {
             checkpoint.states.insert(own.name.clone(), (own.read)().here()?);

@@ -1,5 +1,6 @@
 //! One step: forward and backward passes, clipping, and the update of the parameters.
 
+use gradus_data::Parts;
 use gradus_nn::{Module, Optimizer, clip_grad_norm, clip_grad_value, grad_norm};
 use gradus_tensor::{
     Error, ErrorKind, Gradients, Here, Result, all_or_nothing, autograd::NonFiniteReport, find_nonfinite,
@@ -30,7 +31,7 @@ impl Trainer {
         model: &mut M,
         optimizer: &mut dyn Optimizer,
         task: &T,
-        batches: &[B],
+        batches: &[Parts<B>],
         passes: &mut Passes<B>,
     ) -> std::result::Result<Stepped, Failure>
     where
@@ -53,7 +54,7 @@ impl Trainer {
                     }
                     Err(Failure::Other(e)) => return Err(e),
                 };
-                let own = passed.counts.samples.max(1);
+                let own = passed.weight;
                 (first, samples) = (if index == 0 { own } else { first }, samples + own);
                 match &mut total {
                     Some(total) => total.add(passed.gradients)?,
@@ -142,7 +143,7 @@ pub(super) fn explained<M, B, T>(
     (epoch, step): (usize, usize),
     model: &mut M,
     task: &T,
-    batches: &[B],
+    batches: &[Parts<B>],
 ) -> Error
 where
     M: Module + ?Sized,
@@ -154,11 +155,12 @@ where
         Some(batch) => std::slice::from_ref(batch),
         None => batches,
     };
-    if let Some((report, layer)) = suspects.iter().find_map(|batch| first_operation(model, task, batch)) {
+    let suspects: Vec<&B> = suspects.iter().flat_map(|batch| &batch.parts).collect();
+    if let Some((report, layer)) = suspects.iter().find_map(|batch| first_operation(model, task, *batch)) {
         let layer = layer.map(|layer| format!(", in the layer {layer}")).unwrap_or_default();
         e = e.note(format!("first operation{layer}: {report}"));
     }
-    match suspects.iter().find_map(|batch| task.diagnose(batch)) {
+    match suspects.into_iter().find_map(|batch| task.diagnose(batch)) {
         Some(reason) => e.note(reason).help("clean the data; numbers of a sample have to be finite"),
         None => e.help("lower the learning rate, and look for extreme values in the data"),
     }

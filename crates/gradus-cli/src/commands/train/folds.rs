@@ -79,8 +79,9 @@ pub(super) fn run(
         let spec = Spec::fit(&train, target, options.clone())?;
         let seed = Generator::new(settings.seed).fork(100 + fold as u64).next_u64();
         let mut it = fit(&spec, &train, settings, &session.device, seed)?;
-        if let Some(place) = &session.place {
-            it.trainer = it.trainer.stop_when(place.interrupt.flag());
+        it.trainer = session.team.share(it.trainer);
+        if let Some(stop) = &session.stop {
+            it.trainer = it.trainer.stop_when(stop.clone());
         }
         let run = it.trainer.fit(&mut it.network, &mut it.optimizer, &it.loader, None, &it.task, &mut [])?;
         if run.stopped {

@@ -14,12 +14,14 @@ mod run;
 mod session;
 mod table_fit;
 mod tabular;
+mod team;
 mod text;
 mod trial;
 
 use gradus::prelude::*;
 
 pub(crate) use config::describes;
+pub(crate) use session::newest_state;
 
 use crate::args::TrainCommand;
 

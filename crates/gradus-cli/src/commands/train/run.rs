@@ -75,22 +75,24 @@ where
     }
 
     let states = checkpoints(session, &job.settings);
-    let mut trainer = job.trainer.clone().log_grad_norm();
+    let mut trainer = session.team.share(job.trainer.clone()).log_grad_norm();
     for (name, value) in &job.settings.options {
         trainer = trainer.config(*name, value);
     }
-    if let Some(place) = &session.place {
-        trainer = trainer.stop_when(place.interrupt.flag());
+    if let Some(stop) = &session.stop {
+        trainer = trainer.stop_when(stop.clone());
     }
     if options.fast_dev_run {
         trainer = trainer.fast_dev_run();
     }
+    if states.is_some() || session.team.size().is_some() {
+        for (name, value) in fingerprints(&job)? {
+            trainer = trainer.config(name, format!("{value:016x}"));
+        }
+    }
     if let Some(states) = &states {
         if options.force {
             remove(states);
-        }
-        for (name, value) in fingerprints(&job)? {
-            trainer = trainer.config(name, format!("{value:016x}"));
         }
         // States that the user did not ask for must not end a run.
         trainer = match options.resume {
@@ -101,13 +103,21 @@ where
     }
     say(&job.intro)?;
     let mut steps = StepCurves::default();
-    let loggers: &mut [&mut dyn Logger] = &mut [&mut Progress::new(job.unit), &mut steps];
+    let mut progress = Progress::new(job.unit);
+    let mut loggers: Vec<&mut dyn Logger> = vec![&mut progress, &mut steps];
+    loggers.retain(|_| session.team.is_first());
     let Job { model, optimizer, loader, validation, task, .. } = &mut job;
-    let run = trainer.fit(model, &mut **optimizer, loader, *validation, task, loggers);
+    let run = trainer.fit(model, &mut **optimizer, loader, *validation, task, &mut loggers);
     if !run.as_ref().is_ok_and(|run| run.steps > 0) {
         states.iter().filter(|states| !has_state(states)).for_each(|states| remove(states));
     }
     let run = run?;
+    // From here on the first rank goes on alone.
+    drop(trainer);
+    session.team.part();
+    if !session.team.is_first() {
+        return Ok(());
+    }
     if run.steps == 0 {
         return Err(Error::argument("train", "stopped before the first step; there is nothing to save"));
     }
@@ -200,7 +210,8 @@ where
             quoted(&out.display().to_string()),
         ]);
         let words: Vec<String> = words.collect();
-        say(&format!("go on with the training:\n  {} {}", crate::commands::program(), words.join(" ")))?;
+        let launch = session.team.size().map_or_else(String::new, |ranks| format!("launch -n {ranks} -- "));
+        say(&format!("go on with the training:\n  {} {launch}{}", crate::commands::program(), words.join(" ")))?;
     }
     let words = results.next.iter().map(|word| quoted(&word.replace("{out}", &place.out.path().display().to_string())));
     let words: Vec<String> = words.collect();
@@ -253,6 +264,7 @@ mod tests {
     use super::*;
     use crate::args::TrainCommand;
     use crate::commands::train::session::Place;
+    use crate::commands::train::team::Team;
     use crate::interrupt::Interrupt;
 
     #[test]
@@ -264,7 +276,8 @@ mod tests {
         let device = Device::cpu().unwrap();
         let folder = Arc::new(RunFolder::create(&out, false).unwrap());
         let place = Some(Place { interrupt: Interrupt::default(), out: folder });
-        let session = Session { options: &args.options, device: device.clone(), place };
+        let (team, stop) = (Team::alone(), None);
+        let session = Session { options: &args.options, device: device.clone(), team, stop, place };
         let spec = tasks::digits::Spec { input: [1, 8, 8], classes: 2 };
         let model = tasks::digits::Cnn::new(spec, &device, 0).unwrap();
         let images = Tensor::zeros([4, 1, 8, 8], DType::F32, &device).unwrap();

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use gradus::prelude::*;
 use gradus::train::RunFolder;
 
+use super::team::Team;
 use crate::args::TrainOptions;
 pub(super) use crate::commands::MODEL;
 use crate::interrupt::Interrupt;
@@ -23,11 +25,14 @@ pub(super) const CHECKPOINTS: &str = "checkpoints";
 pub(super) struct Session<'a> {
     pub(super) options: &'a TrainOptions,
     pub(super) device: Device,
-    /// `None` if nothing is saved.
+    pub(super) team: Team,
+    /// A flag that stops the training between two steps; `None` if nothing is saved.
+    pub(super) stop: Option<Arc<AtomicBool>>,
+    /// `None` if this process saves nothing.
     pub(super) place: Option<Place>,
 }
 
-/// Where a run saves, and what stops it.
+/// Where a run saves, and what must not be interrupted.
 pub(super) struct Place {
     pub(super) interrupt: Interrupt,
     pub(super) out: Arc<RunFolder>,
@@ -40,8 +45,9 @@ impl<'a> Session<'a> {
             let e = Error::argument("train", "--resume without --out");
             return Err(e.help("name the folder of the run to go on with: --out DIR"));
         }
-        let device = crate::commands::open(&options.common.device, options.common.threads)?;
-        Ok(Session { options, device, place: None })
+        let team = Team::join()?;
+        let device = crate::commands::open(&options.common.device, team.threads(options.common.threads))?;
+        Ok(Session { options, device, team, stop: None, place: None })
     }
 
     /// Claims the folder for the results: the one that the user named, or the next free one of `out/NAME`. `files` are
@@ -52,6 +58,11 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let interrupt = Interrupt::watch()?;
+        self.stop = Some(interrupt.flag());
+        self.team.watch_launcher(interrupt.flag());
+        if !self.team.is_first() {
+            return Ok(());
+        }
         let out = interrupt.claim(|| self.open_folder(name))?;
         out.check(&[&[MODEL, METRICS, CONFIG, REPORT], files].concat())?;
         self.place = Some(Place { interrupt, out });
@@ -87,9 +98,19 @@ impl<'a> Session<'a> {
 
 /// Whether the folder of a run's states has one to go on from.
 pub(super) fn has_state(states: &Path) -> bool {
-    let is_state = |name: &str| name.starts_with("checkpoint-") && name.ends_with(".json");
     let mut names = std::fs::read_dir(states).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.any(|name| name.to_str().is_some_and(is_state))
+}
+
+/// The name of the newest state of a run in this folder, if there is one.
+pub(crate) fn newest_state(out: &Path) -> Option<String> {
+    let names = std::fs::read_dir(out.join(CHECKPOINTS)).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| is_state(name)).max_by_key(|name| (name.len(), name.clone()))
+}
+
+fn is_state(name: &str) -> bool {
+    name.starts_with("checkpoint-") && name.ends_with(".json")
 }
 
 /// Whether a folder has nothing but what a run leaves that was killed before it saved a state.

@@ -22,7 +22,8 @@ where
     T: Task<M, <D::Item as Sample>::Batch>,
 {
     let Job { model, optimizer, loader, task, trainer, .. } = &mut job;
-    let losses = trainer.overfit_batch(model, &mut **optimizer, loader, task, OVERFIT_STEPS)?;
+    let losses =
+        session.team.share(trainer.clone()).overfit_batch(model, &mut **optimizer, loader, task, OVERFIT_STEPS)?;
     let (Some(first), Some(last)) = (losses.first(), losses.last()) else {
         return Err(Error::argument("train", "no step was done"));
     };
@@ -46,7 +47,8 @@ where
     T: Task<M, <D::Item as Sample>::Batch>,
 {
     let Job { model, optimizer, loader, task, trainer, .. } = &mut job;
-    let found = trainer.find_lr(model, &mut **optimizer, loader, task, LrRange::default())?;
+    let found =
+        session.team.share(trainer.clone()).find_lr(model, &mut **optimizer, loader, task, LrRange::default())?;
     let every = found.curve.len().div_ceil(20).max(1);
     for point in found.curve.iter().step_by(every) {
         say(&format!("  lr {:9.2e}  loss {:.4}", point.lr, point.smoothed))?;

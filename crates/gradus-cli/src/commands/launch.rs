@@ -1,0 +1,181 @@
+//! `gradus launch`: starts a training on several ranks with `mpirun`, and again after the loss of a rank.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gradus::{Error, ErrorKind, Result};
+
+use super::train::newest_state;
+use crate::args::LaunchArgs;
+use crate::interrupt::Interrupt;
+use crate::output::complain;
+
+/// The variable that tells ranks that `gradus launch` started them: the end of the standard input asks them to stop.
+pub(crate) const LAUNCHED: &str = "GRADUS_LAUNCHED";
+
+/// The variable with the seconds that a rank waits for the others.
+pub(crate) const DEADLINE: &str = "GRADUS_DEADLINE";
+
+/// How often the launcher looks whether the ranks have ended.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How long `mpirun` may take to end the ranks before the launcher ends without it. It sends them a signal, and kills
+/// those that do not follow it.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// The error of a program that was built without MPI.
+pub(crate) fn without_mpi(message: impl Into<String>) -> Error {
+    let e = Error::new(ErrorKind::Unsupported, "mpi", message);
+    e.help("build it with --features mpi, and install Open MPI or MPICH (Debian: openmpi-bin)")
+}
+
+/// Which `mpirun` there is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mpi {
+    Open,
+    Mpich,
+}
+
+impl Mpi {
+    fn find() -> Result<Mpi> {
+        let output = match Command::new("mpirun").arg("--version").stdin(Stdio::null()).output() {
+            Ok(output) => output,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                let e = Error::new(ErrorKind::Unsupported, "launch", "there is no mpirun").with_source(e);
+                return Err(e.help("install Open MPI or MPICH (Debian: openmpi-bin)"));
+            }
+            Err(e) => return Err(Error::io("launch", "mpirun", e)),
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(if text.contains("Open MPI") || text.contains("OpenRTE") { Mpi::Open } else { Mpi::Mpich })
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
+    if !cfg!(all(feature = "mpi", unix)) {
+        return Err(without_mpi("this program was built without MPI, and cannot start ranks"));
+    }
+    if args.command.first().is_none_or(|word| word != "train") {
+        let e = Error::argument("launch", "only `train` runs on several ranks");
+        return Err(e.help("gradus launch -n 4 -- train digits"));
+    }
+    let out = value(&args.command, "--out").map(PathBuf::from);
+    if args.restarts > 0 && out.is_none() {
+        let e = Error::argument("launch", "--restarts without --out: the training would not find its states again");
+        return Err(e.help("name the folder of the run: gradus launch --restarts N .. -- train .. --out DIR"));
+    }
+    let mpi = Mpi::find()?;
+    let interrupt = Interrupt::watch()?;
+    let stop = interrupt.flag();
+    let (mut ranks, mut restarts) = (args.ranks, 0);
+    loop {
+        let before = out.as_deref().and_then(newest_state);
+        let words = words(args, restarts > 0);
+        let mpirun = start(mpi, args, ranks, &words)?;
+        let process = mpirun.id();
+        interrupt.before_the_end(move || end(process));
+        let status = wait(mpirun, || stop.load(Ordering::Relaxed))?;
+        if status.success() {
+            return Ok(());
+        }
+        let lost = |more: &str| {
+            let m = format!("the ranks have failed ({status}){more}");
+            Err(Error::new(ErrorKind::Peer, "launch", m).help("the errors of the ranks are above"))
+        };
+        let after = out.as_deref().and_then(newest_state);
+        if restarts == args.restarts || stop.load(Ordering::Relaxed) {
+            return lost(&if restarts > 0 { format!(" after {restarts} restarts") } else { String::new() });
+        }
+        if after.is_none() {
+            return lost("; there is no state to go on from");
+        }
+        restarts += 1;
+        // A machine that is gone, or has too little memory, would fail again.
+        if after == before {
+            ranks = (ranks / 2).max(1);
+        }
+        complain(&format!("restart {restarts} of {}: going on from the newest state on {ranks} ranks", args.restarts));
+    }
+}
+
+/// The words of the training. One that may be started again saves its states, and goes on from them.
+fn words(args: &LaunchArgs, again: bool) -> Vec<OsString> {
+    let has = |option: &str| args.command.iter().any(|word| word == option);
+    let mut words = args.command.clone();
+    if again {
+        words.retain(|word| word != "--force");
+    }
+    if args.restarts > 0 && !has("--resume") && (again || !has("--force")) {
+        words.push("--resume".into());
+    }
+    words
+}
+
+/// The value of an option, as `--name value` or `--name=value`.
+fn value<'a>(words: &'a [OsString], name: &str) -> Option<&'a Path> {
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        if word == name {
+            return words.next().map(Path::new);
+        }
+        if let Some(value) = word.to_str().and_then(|word| word.strip_prefix(name)?.strip_prefix('=')) {
+            return Some(Path::new(value));
+        }
+    }
+    None
+}
+
+fn start(mpi: Mpi, args: &LaunchArgs, ranks: usize, words: &[OsString]) -> Result<Child> {
+    let program = std::env::current_exe().map_err(|e| Error::io("launch", "the path of this program", e))?;
+    let mut command = Command::new("mpirun");
+    command.args(["-n", &ranks.to_string()]);
+    let deadline = args.deadline.to_string();
+    match mpi {
+        Mpi::Open => {
+            command.args(["--oversubscribe", "--bind-to", "none", "-x", LAUNCHED, "-x", DEADLINE]);
+            if let Some(hosts) = &args.hosts {
+                command.arg("--hostfile").arg(hosts);
+            }
+            // Its warning is about programs that write where they should not.
+            command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        }
+        Mpi::Mpich => {
+            command.args(["-genv", LAUNCHED, "1", "-genv", DEADLINE, &deadline]);
+            if let Some(hosts) = &args.hosts {
+                command.arg("-f").arg(hosts);
+            }
+        }
+    }
+    command.env(LAUNCHED, "1").env(DEADLINE, &deadline).stdin(Stdio::piped()).arg(program).args(words);
+    // Ctrl-C reaches this process alone, which asks the ranks to stop.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    command.spawn().map_err(|e| Error::io("launch", "mpirun", e))
+}
+
+/// Ends `mpirun` with all ranks, and gives it the time for that.
+fn end(mpirun: u32) {
+    // If there is no such process any more, there is nothing to do.
+    let _ = Command::new("kill").args(["-TERM", &mpirun.to_string()]).stderr(Stdio::null()).status();
+    std::thread::sleep(ENDING);
+}
+
+/// Waits for the end of the ranks. Once `stop` holds, their standard input is closed, which asks them to stop.
+fn wait(mut mpirun: Child, stop: impl Fn() -> bool) -> Result<ExitStatus> {
+    let mut input: Option<ChildStdin> = mpirun.stdin.take();
+    loop {
+        match mpirun.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) => {}
+            Err(e) => return Err(Error::io("launch", "mpirun", e)),
+        }
+        if input.is_some() && stop() {
+            input = None;
+        }
+        std::thread::sleep(LOOK);
+    }
+}

@@ -1,0 +1,120 @@
+//! [`Team`]: the processes that share a run, if a launcher of MPI started this one.
+
+use std::cell::RefCell;
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gradus::prelude::*;
+use gradus::train::Ranks;
+
+use crate::output;
+
+/// The parts into which a batch is cut, whatever the number of ranks.
+const SHARDS: usize = 16;
+
+/// What launchers call the number of processes, and that of those on this machine.
+const SIZE: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
+const HERE: [&str; 2] = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
+
+/// The processes that share a run.
+pub(super) struct Team {
+    /// `None` if this process is alone, or when the training is over.
+    ranks: RefCell<Option<Arc<dyn Ranks>>>,
+    rank: usize,
+    /// How many ranks there are; `None` if this process is alone.
+    size: Option<usize>,
+}
+
+impl Team {
+    /// Of this process alone.
+    pub(super) fn alone() -> Team {
+        Team { ranks: RefCell::default(), rank: 0, size: None }
+    }
+
+    /// Of all processes that the launcher started. Those other than the first print nothing but errors.
+    pub(super) fn join() -> Result<Team> {
+        match announced(SIZE) {
+            // Some launchers announce a single process to every program.
+            None | Some(1) if !cfg!(feature = "mpi") => Ok(Team::alone()),
+            None => Ok(Team::alone()),
+            Some(size) => {
+                let ranks = world(size)?;
+                let rank = ranks.rank();
+                output::of_rank(rank);
+                Ok(Team { ranks: RefCell::new(Some(ranks)), rank, size: Some(size) })
+            }
+        }
+    }
+
+    /// Whether this process prints and saves.
+    pub(super) fn is_first(&self) -> bool {
+        self.rank == 0
+    }
+
+    /// How many ranks a launcher started; `None` if this process is alone.
+    pub(super) fn size(&self) -> Option<usize> {
+        self.size
+    }
+
+    /// The number of threads of the CPU: the ranks of a machine share its cores.
+    pub(super) fn threads(&self, asked: Option<usize>) -> Option<usize> {
+        if asked.is_some() || self.size.is_none() || std::env::var_os("GRADUS_NUM_THREADS").is_some() {
+            return asked;
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Some((cores / announced(HERE).unwrap_or(1).max(1)).max(1))
+    }
+
+    /// The trainer, for all ranks together.
+    pub(super) fn share(&self, trainer: Trainer) -> Trainer {
+        match &*self.ranks.borrow() {
+            // A process alone adds gradients in another order, and cannot go on with the same bits.
+            Some(ranks) => trainer.ranks(ranks.clone()).config("virtual-shards", SHARDS),
+            None => trainer,
+        }
+    }
+
+    /// The end of the training: all ranks do this at the same time, once no trainer holds the ranks any more.
+    pub(super) fn part(&self) {
+        self.ranks.take();
+    }
+
+    /// Sets `stop` when `gradus launch` ends or wants the ranks to stop, which closes the standard input of the first.
+    pub(super) fn watch_launcher(&self, stop: Arc<AtomicBool>) {
+        if !self.is_first() || std::env::var_os(crate::commands::launch::LAUNCHED).is_none() {
+            return;
+        }
+        std::thread::spawn(move || {
+            let mut input = std::io::stdin().lock();
+            while input.read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+fn announced(names: [&str; 2]) -> Option<usize> {
+    names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
+}
+
+/// All ranks, connected.
+#[cfg(all(feature = "mpi", unix))]
+fn world(_: usize) -> Result<Arc<dyn Ranks>> {
+    use gradus::dist::{DataParallel, Options, mpi};
+
+    use crate::commands::launch::DEADLINE;
+
+    let mut options = Options::default();
+    if let Ok(text) = std::env::var(DEADLINE) {
+        let seconds = text.parse().ok().filter(|&seconds: &u32| seconds > 0);
+        let wrong = || Error::argument("train", format!("{DEADLINE} is {text:?}; it is a whole number of seconds"));
+        options.deadline = std::time::Duration::from_secs(seconds.ok_or_else(wrong)?.into());
+    }
+    Ok(Arc::new(DataParallel::with_shards(mpi::world(options)?, SHARDS)?))
+}
+
+#[cfg(not(all(feature = "mpi", unix)))]
+fn world(size: usize) -> Result<Arc<dyn Ranks>> {
+    let m = format!("a launcher of MPI started {size} processes, and this program was built without MPI");
+    Err(crate::commands::launch::without_mpi(m))
+}

@@ -1,0 +1,48 @@
+//! What `gradus launch` and `gradus train` under a launcher of MPI refuse. `cargo xtask dist` runs them on ranks.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use support::{gradus, text};
+
+/// Runs a command that must fail, and returns its standard error.
+fn fail(line: &str, environment: &[(&str, &str)]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = gradus();
+    command.current_dir(dir.path()).args(line.split(' ')).envs(environment.iter().copied());
+    let output = command.output().unwrap();
+    let (out, err) = text(&output);
+    assert!(!output.status.success() && out.is_empty(), "{line}: {out}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{line} has left files behind");
+    err
+}
+
+#[test]
+fn numbers_of_ranks_that_a_batch_cannot_be_cut_for_are_refused() {
+    for n in ["0", "3", "32", "-1", "x"] {
+        let err = fail(&format!("launch -n {n} -- train digits"), &[]);
+        assert!(err.contains("1, 2, 4, 8 or 16 ranks") || err.contains("unexpected argument"), "{err}");
+    }
+    assert!(fail("launch -- train digits", &[]).contains("-n <N>"));
+    assert!(fail("launch -n 2", &[]).contains("<COMMAND>"));
+}
+
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn without_mpi_the_error_says_what_to_build_and_install() {
+    let said = "build it with --features mpi, and install Open MPI or MPICH (Debian: openmpi-bin)";
+    assert!(fail("launch -n 2 -- train digits", &[]).contains(said));
+    for size in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"] {
+        let err = fail("train digits", &[(size, "4")]);
+        assert!(err.contains("started 4 processes") && err.contains(said), "{err}");
+    }
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn commands_that_do_not_train_are_refused_and_restarts_need_a_folder() {
+    assert!(fail("launch -n 2 -- devices", &[]).contains("only `train` runs on several ranks"));
+    assert!(fail("launch -n 2 --restarts 1 -- train digits", &[]).contains("--restarts without --out"));
+    let err = fail("launch -n 2 -- train digits", &[("PATH", "/nowhere")]);
+    assert!(err.contains("there is no mpirun") && err.contains("openmpi-bin"), "{err}");
+}

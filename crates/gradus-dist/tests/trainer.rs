@@ -1,0 +1,244 @@
+//! A `Trainer` whose steps several ranks share: the same bits for any number of them, and one end for all.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use gradus_cpu::CpuBackend;
+use gradus_data::{DataLoader, Dataset, TensorDataset};
+use gradus_dist::{Communicator, DataParallel, Options, threads};
+use gradus_nn::{
+    AdamConfig, AdamW, BatchNorm1d, BatchNormConfig, Dropout, Flatten, Init, Linear, Module, Relu, Schedule, Sequential,
+};
+use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Result, Tensor};
+use gradus_train::{Classification, Event, Logger, LrRange, OnNonFinite, Run, Trainer};
+
+const CLASSES: usize = 3;
+
+fn device() -> Result<Device> {
+    Ok(Device::from_backend(Arc::new(CpuBackend::new()?)))
+}
+
+/// A network with running statistics and random numbers.
+fn network(device: &Device, seed: u64) -> Result<Sequential> {
+    let mut rng = Generator::new(seed);
+    let norm = BatchNorm1d::new(4, BatchNormConfig::default(), &mut Init::new(DType::F32, device, &mut rng))?;
+    let dropout = Dropout::new(0.3, &mut rng)?;
+    let mut init = Init::new(DType::F32, device, &mut rng);
+    let (first, second) = (Linear::new(12, 8, &mut init)?, Linear::new(8, CLASSES, &mut init)?);
+    Ok(Sequential::new().add(norm).add(Flatten::default()).add(first).add(Relu).add(dropout).add(second))
+}
+
+/// Samples of three classes: 100, so that the last batch of 32 has 4 and leaves shards empty.
+fn points(device: &Device) -> Result<TensorDataset> {
+    let x = Tensor::randn([100, 4, 3], DType::F32, device, &mut Generator::new(3))?;
+    TensorDataset::new(x.clone(), x.narrow(1, 0, CLASSES)?.select(2, 0)?.argmax(1, false)?.to_dtype(DType::I64)?)
+}
+
+/// Passes samples on, and fails at one of them.
+struct Failing {
+    inner: TensorDataset,
+    at: Option<usize>,
+}
+
+impl Dataset for Failing {
+    type Item = <TensorDataset as Dataset>::Item;
+
+    fn len(&self) -> usize {
+        self.inner.len()
+    }
+
+    fn get(&self, index: usize) -> Result<Self::Item> {
+        if self.at == Some(index) {
+            return Err(Error::argument("failing", "this sample cannot be read"));
+        }
+        self.inner.get(index)
+    }
+}
+
+/// What a rank did.
+struct Rank<'a> {
+    comm: &'a Arc<dyn Communicator>,
+    seed: u64,
+    failing: Option<usize>,
+    loggers: &'a mut [&'a mut dyn Logger],
+}
+
+impl Rank<'_> {
+    /// Trains with this trainer, and returns the bytes of the state with the report.
+    fn fit(self, trainer: &Trainer) -> Result<(Vec<u8>, Run)> {
+        let device = device()?;
+        let train = Failing { inner: points(&device)?, at: self.failing };
+        let train = DataLoader::new(train, &device).batch_size(32).shuffle(5).workers(1).build()?;
+        let validation = DataLoader::new(points(&device)?, &device).batch_size(16).build()?;
+        let mut model = network(&device, self.seed)?;
+        let config = AdamConfig { lr: 0.05, ..AdamConfig::default() };
+        let mut optimizer = AdamW::new(model.named_parameters(), config)?;
+        let trainer = trainer.clone().ranks(Arc::new(DataParallel::new(self.comm.clone())?));
+        let task = Classification::default();
+        let mut run = trainer.fit(&mut model, &mut optimizer, &train, Some(&validation), &task, self.loggers)?;
+        // Ranks do not take the same time.
+        run.seconds = 0.0;
+        run.epochs.iter_mut().for_each(|epoch| epoch.seconds = 0.0);
+        let state = model.state_dict()?;
+        Ok((state.iter().map(|(_, tensor)| tensor.to_bytes()).collect::<Result<Vec<_>>>()?.concat(), run))
+    }
+}
+
+fn trainer() -> Result<Trainer> {
+    Ok(Trainer::new(3)?.schedule(Schedule::cosine(12, 0.1)?).clip_norm(1.0)?.log_grad_norm())
+}
+
+/// The state after training on so many ranks, which begin with different weights. Those of rank 0 count.
+fn trained(ranks: usize, trainer: impl Fn(usize) -> Result<Trainer> + Sync) -> Result<(Vec<u8>, Run)> {
+    let mut all = threads(ranks, Options::default(), |comm| {
+        let seed = 1 + comm.rank() as u64;
+        Rank { comm, seed, failing: None, loggers: &mut [] }.fit(&trainer(comm.rank())?)
+    })?;
+    let first = all.swap_remove(0);
+    assert!(all.iter().all(|other| other.0 == first.0 && other.1 == first.1), "ranks differ");
+    Ok(first)
+}
+
+#[test]
+fn any_number_of_ranks_gives_the_same_bits_and_numbers() {
+    let (state, run) = trained(1, |_| trainer()).unwrap();
+    assert_eq!((run.steps, run.samples, run.epochs.len()), (12, 300, 3));
+    let last = run.epochs.last().unwrap();
+    assert!(last.accuracy > Some(0.4) && last.loss < run.epochs[0].loss, "{last:?}");
+    assert_eq!(last.validation.unwrap().samples, 100);
+    for ranks in [2, 4, 16] {
+        let other = trained(ranks, |_| trainer()).unwrap();
+        assert!(other.0 == state, "{ranks} ranks");
+        assert_eq!(other.1, run);
+    }
+}
+
+#[test]
+fn steps_of_several_batches_are_shared_too() {
+    let accumulating = |_| trainer()?.accumulate(3);
+    let one = trained(1, accumulating).unwrap();
+    assert_eq!(one.1.steps, 6);
+    assert!(trained(4, accumulating).unwrap().0 == one.0);
+    assert!(trained(1, |_| trainer()).unwrap().0 != one.0);
+}
+
+/// Ends the run after so many steps.
+struct StopAfter(u64, Arc<AtomicBool>);
+
+impl Logger for StopAfter {
+    fn log(&mut self, event: Event<'_>) -> Result<()> {
+        if let Event::Step(_) = event {
+            self.0 -= 1;
+            self.1.store(self.0 == 0, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Trains on `ranks` ranks with checkpoints; the last rank is told to stop after some steps, if at all.
+fn with_checkpoints(folder: &Path, ranks: usize, stop: Option<u64>) -> (Vec<u8>, Run) {
+    let mut all = threads(ranks, Options::default(), |comm| {
+        let flag = Arc::new(AtomicBool::new(false));
+        let mut trainer = trainer()?.stop_when(flag.clone());
+        if comm.rank() == 0 {
+            trainer = trainer.resume(folder);
+        }
+        let last = comm.rank() + 1 == comm.size();
+        let mut stopping = StopAfter(stop.filter(|_| last).unwrap_or(u64::MAX), flag);
+        Rank { comm, seed: 1, failing: None, loggers: &mut [&mut stopping] }.fit(&trainer)
+    })
+    .unwrap();
+    assert!(all.iter().all(|other| other.0 == all[0].0 && other.1.steps == all[0].1.steps));
+    all.swap_remove(0)
+}
+
+#[test]
+fn all_ranks_stop_after_the_same_step_and_another_number_goes_on_with_the_same_bits() {
+    let whole = trained(1, |_| trainer()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for (stop, steps, ranks) in [(Some(2), 2, 4), (Some(3), 5, 2), (None, 12, 8)] {
+        let (state, run) = with_checkpoints(dir.path(), ranks, stop);
+        assert_eq!((run.steps, run.stopped), (steps, stop.is_some()));
+        assert_eq!(state == whole.0, stop.is_none());
+    }
+}
+
+#[test]
+fn ranks_with_other_settings_are_an_error_on_all() {
+    let outcomes = threads(4, Options::default(), |comm| {
+        let other = comm.rank() == 2;
+        let trainer = trainer()?.config("data", if other { "b" } else { "a" });
+        Ok(Rank { comm, seed: 1, failing: None, loggers: &mut [] }.fit(&trainer).unwrap_err())
+    })
+    .unwrap();
+    for (rank, e) in outcomes.iter().enumerate() {
+        let text = e.to_string();
+        let said = if rank == 2 { "data was a and is b now" } else { "1 of 4 ranks differ from rank 0" };
+        assert!(text.contains(said), "rank {rank}: {text}");
+        assert_eq!(*e.kind() == ErrorKind::Peer, rank != 2, "{text}");
+    }
+}
+
+#[test]
+fn a_rank_that_cannot_read_a_sample_is_an_error_on_all_at_once() {
+    let options = Options { deadline: Duration::from_secs(30) };
+    let begun = std::time::Instant::now();
+    let e = threads(4, options, |comm| {
+        // Each sample is read by one rank.
+        Rank { comm, seed: 1, failing: Some(7), loggers: &mut [] }.fit(&trainer()?)
+    })
+    .unwrap_err();
+    assert!(e.to_string().contains("this sample cannot be read"), "{e}");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_loss_that_is_not_finite_is_noticed_on_all_ranks() {
+    let fit = |policy: OnNonFinite| {
+        threads(2, Options::default(), |comm| {
+            let device = device()?;
+            let mut x = vec![0.5f32; 64 * 4];
+            x[3] = f32::NAN;
+            let x = Tensor::from_vec(x, [64, 4], &device)?;
+            let y = Tensor::zeros([64], DType::I64, &device)?;
+            let loader = DataLoader::new(TensorDataset::new(x, y)?, &device).batch_size(32).build()?;
+            let mut model = Linear::new(4, 2, &mut Init::new(DType::F32, &device, &mut Generator::new(1)))?;
+            let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig::default())?;
+            let trainer = Trainer::new(1)?.on_non_finite(policy).ranks(Arc::new(DataParallel::new(comm.clone())?));
+            let task = Classification::default();
+            Ok(trainer.fit(&mut model, &mut optimizer, &loader, None, &task, &mut []))
+        })
+        .unwrap()
+    };
+    for (rank, outcome) in fit(OnNonFinite::Error).into_iter().enumerate() {
+        let text = outcome.unwrap_err().to_string();
+        assert!(text.contains("the loss is NaN in epoch 1, step 1"), "{text}");
+        // The rank that has the sample finds it.
+        assert_eq!(text.contains("holds a value of NaN"), rank == 0, "{text}");
+    }
+    for outcome in fit(OnNonFinite::Skip) {
+        let run = outcome.unwrap();
+        assert_eq!((run.steps, run.skipped), (1, 1));
+    }
+}
+
+#[test]
+fn short_trainings_are_shared() {
+    let outcomes = threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let loader = DataLoader::new(points(&device)?, &device).batch_size(32).build()?;
+        let mut model = network(&device, 1)?;
+        let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig { lr: 0.02, ..AdamConfig::default() })?;
+        let trainer = Trainer::new(1)?.ranks(Arc::new(DataParallel::new(comm.clone())?));
+        let task = Classification::default();
+        let found = trainer.find_lr(&mut model, &mut optimizer, &loader, &task, LrRange::default())?;
+        Ok((found, trainer.overfit_batch(&mut model, &mut optimizer, &loader, &task, 20)?))
+    })
+    .unwrap();
+    let (found, losses) = &outcomes[0];
+    assert!(found.curve.len() > 20 && losses[19] < losses[0], "{losses:?}");
+    assert_eq!(outcomes[0], outcomes[1]);
+}

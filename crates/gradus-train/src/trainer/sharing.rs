@@ -1,0 +1,91 @@
+//! What ranks that share a run tell each other: its state at the start, and the batches of each.
+
+use std::collections::BTreeMap;
+
+use gradus_data::{Batches, DataLoader, Dataset, Parts, Sample};
+use gradus_nn::{Module, Optimizer};
+use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
+
+use super::options::Trainer;
+use super::progress::Progress;
+use crate::Run;
+use crate::checkpoint::{from_bytes, to_bytes};
+use crate::ranks::{self, Ranks};
+
+impl Trainer {
+    /// The batches of an epoch without the first `skip`, as far as this process computes them.
+    #[track_caller]
+    pub(super) fn batches<D>(
+        &self,
+        train: &DataLoader<D>,
+        epoch: u64,
+        skip: usize,
+    ) -> Result<Batches<Parts<<D::Item as Sample>::Batch>>>
+    where
+        D: Dataset + 'static,
+        D::Item: Sample,
+    {
+        let ranks = self.ranks.clone();
+        train.epoch_in_parts(epoch, skip, move |_, samples| ranks::parts(&ranks, samples))
+    }
+
+    /// Gives all ranks the state of rank 0: model, optimiser, the user's states, and what was resumed.
+    ///
+    /// # Errors
+    /// Fails on all ranks if one has another model, optimiser or settings.
+    #[track_caller]
+    pub(super) fn share<M: Module + ?Sized>(
+        &self,
+        ranks: &dyn Ranks,
+        model: &mut M,
+        optimizer: &mut dyn Optimizer,
+        device: &Device,
+        config: &BTreeMap<String, String>,
+        resumed: &mut Option<(Progress, Run)>,
+    ) -> Result<()> {
+        let mut bytes = Vec::new();
+        if ranks.rank() == 0 {
+            let mut state = self.now(model, optimizer)?;
+            state.config.clone_from(config);
+            if let Some((progress, run)) = resumed {
+                progress.put_into(&mut state, run)?;
+            }
+            bytes = to_bytes(&state)?;
+        }
+        let bytes = ranks.broadcast(bytes)?;
+        let mine =
+            if ranks.rank() == 0 { Ok(()) } else { self.take(&bytes, model, optimizer, device, config, resumed) };
+        let mut failed = [f64::from(u8::from(mine.is_err()))];
+        ranks.sum(&mut failed)?;
+        mine.map_err(|e| e.note(format!("rank {} differs from rank 0", ranks.rank())))?;
+        if failed[0] > 0.0 {
+            let m = format!("{} of {} ranks differ from rank 0", failed[0], ranks.size());
+            let e = Error::new(ErrorKind::Peer, "trainer", m);
+            return Err(e.help("start all ranks with the same program, options and data; the error of each says more"));
+        }
+        Ok(())
+    }
+
+    /// Takes the state that rank 0 gave.
+    #[track_caller]
+    fn take<M: Module + ?Sized>(
+        &self,
+        bytes: &[u8],
+        model: &mut M,
+        optimizer: &mut dyn Optimizer,
+        device: &Device,
+        config: &BTreeMap<String, String>,
+        resumed: &mut Option<(Progress, Run)>,
+    ) -> Result<()> {
+        let state = from_bytes(bytes, device)?;
+        state.check_config(config)?;
+        state.restore(model, optimizer)?;
+        for own in &self.states {
+            let found = state.states.get(&own.name);
+            let missing = || Error::argument("trainer", format!("rank 0 has no state {:?}", own.name));
+            (own.put)(found.ok_or_else(missing)?).here()?;
+        }
+        *resumed = if state.texts.is_empty() { None } else { Some(Progress::of(&state)?) };
+        Ok(())
+    }
+}

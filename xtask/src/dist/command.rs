@@ -1,0 +1,347 @@
+//! `gradus launch` and `gradus train` under `mpirun`: each task on several ranks, and ranks that stop or die.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::process::{Ended, Running, descendants, signal};
+
+/// How long a training may take.
+const LIMIT: Duration = Duration::from_secs(200);
+/// The files of a run that is complete.
+const FILES: [&str; 4] = ["config.toml", "metrics.csv", "model.safetensors", "report.html"];
+/// The training that is stopped and killed.
+const LONG: [&str; 4] = ["train", "digits", "--epochs", "6"];
+
+/// The command under test, and where it works.
+pub(super) struct Gradus<'a> {
+    pub(super) program: &'a Path,
+    pub(super) folder: &'a Path,
+    pub(super) root: &'a Path,
+}
+
+/// What is checked, by name.
+type Checks<'a> = Vec<(String, Box<dyn Fn() -> Result<(), String> + 'a>)>;
+
+impl Gradus<'_> {
+    /// Runs all checks, and returns their number and what failed.
+    pub(super) fn check(&self) -> Result<(usize, Vec<String>), String> {
+        self.data()?;
+        let mut checks: Checks<'_> = vec![];
+        for (name, words) in self.tasks() {
+            checks.push((format!("train {name} on 1, 2 and 4 ranks"), Box::new(move || self.same(name, &words))));
+        }
+        // What the trainings that are disturbed shall end with.
+        let whole = self.folder.join("whole");
+        let words = with_out(&LONG, &whole);
+        done(&self.launch(&["-n", "2"], &words, "whole")?)?;
+        let whole = model(&whole)?;
+        let others: [(&str, fn(&Self, &[u8]) -> Result<(), String>); 9] = [
+            ("mpirun itself", Self::plain),
+            ("SIGTERM to one rank, then another number", Self::one_stops),
+            ("SIGTERM to all ranks", Self::all_stop),
+            ("SIGTERM to the launcher", Self::launcher_stops),
+            ("the launcher is killed", Self::launcher_dies),
+            ("a rank is killed", Self::one_dies),
+            ("a rank is killed, with a restart", Self::restarts),
+            ("a rank is stopped", Self::one_hangs),
+            ("ranks with different options", Self::differ),
+        ];
+        let whole = &whole;
+        for (name, check) in others {
+            checks.push((name.to_owned(), Box::new(move || check(self, whole))));
+        }
+        checks.push(("no mpirun, and no library".into(), Box::new(|| self.nothing_there())));
+        let count = checks.len();
+        let mut failures = vec![];
+        for (name, check) in checks {
+            let begun = std::time::Instant::now();
+            let outcome = check();
+            println!(
+                "{name}: {} ({:.1} s)",
+                if outcome.is_ok() { "ok" } else { "FAILED" },
+                begun.elapsed().as_secs_f64()
+            );
+            failures.extend(outcome.err().map(|why| format!("{name}: {why}")));
+        }
+        Ok((count, failures))
+    }
+
+    /// The tasks, with the words of a short training.
+    fn tasks(&self) -> [(&'static str, Vec<String>); 4] {
+        let path = |path: PathBuf| path.display().to_string();
+        let words = |line: &str, file: Option<String>| {
+            let mut words: Vec<String> = line.split(' ').map(String::from).collect();
+            if let Some(file) = file {
+                words.insert(2, file);
+            }
+            words
+        };
+        let table = self.root.join("crates/gradus-data/tests/data/penguins.csv");
+        [
+            ("digits", words("train digits --epochs 2", None)),
+            (
+                "images",
+                words("train images --epochs 2 --batch-size 20 --erase 0.2", Some(path(self.folder.join("pictures")))),
+            ),
+            ("tabular", words("train tabular --target species --drop year --epochs 4 --cv 2", Some(path(table)))),
+            (
+                "text",
+                words(
+                    "train text --epochs 1 --layers 1 --heads 2 --width 32 --context 32 --dropout 0.1",
+                    Some(path(self.folder.join("story.txt"))),
+                ),
+            ),
+        ]
+    }
+
+    /// Writes the data: IDX files of pictures whose bright half says their class, and a text.
+    fn data(&self) -> Result<(), String> {
+        const SIDE: usize = 12;
+        let pictures = self.folder.join("pictures");
+        let count = 90;
+        let idx = |sizes: &[u32], values: Vec<u8>| {
+            let mut bytes = vec![0, 0, 8, sizes.len() as u8];
+            sizes.iter().for_each(|size| bytes.extend(size.to_be_bytes()));
+            bytes.extend(values);
+            bytes
+        };
+        let pixel = |i: usize| {
+            let (image, y, x) = (i / (SIDE * SIDE), i / SIDE % SIDE, i % SIDE);
+            if (y < SIDE / 2) == (image % 2 == 0) { (180 + (image * 7 + x) % 70) as u8 } else { (image * x % 50) as u8 }
+        };
+        let images = (0..count * SIDE * SIDE).map(pixel).collect();
+        let labels = (0..count).map(|image| (image % 2) as u8).collect();
+        let put = |path: PathBuf, bytes: Vec<u8>| {
+            std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))
+        };
+        std::fs::create_dir_all(&pictures).map_err(|e| format!("{}: {e}", pictures.display()))?;
+        put(pictures.join("train-images-idx3-ubyte"), idx(&[count as u32, SIDE as u32, SIDE as u32], images))?;
+        put(pictures.join("train-labels-idx1-ubyte"), idx(&[count as u32], labels))?;
+        put(self.folder.join("story.txt"), "pack my box with five dozen liquor jugs. ".repeat(150).into_bytes())
+    }
+
+    fn start(&self, options: &[&str], words: &[String], name: &str) -> Result<Running, String> {
+        let mut command = Command::new(self.program);
+        command.arg("launch").args(options).arg("--").args(words).current_dir(self.folder);
+        Running::start(&mut command, &self.folder.join(name))
+    }
+
+    fn launch(&self, options: &[&str], words: &[String], name: &str) -> Result<Ended, String> {
+        self.start(options, words, name)?.end(LIMIT)
+    }
+
+    /// Starts the long training on 4 ranks, and waits for its first state. Returns it with its folder and its ranks.
+    fn begun(&self, options: &[&str], name: &str) -> Result<(Running, PathBuf, Vec<u32>), String> {
+        let out = self.folder.join(name);
+        let mut words = with_out(&LONG, &out);
+        words.push("--resume".into());
+        let options = [&["-n", "4"], options].concat();
+        let mut running = self.start(&options, &words, name)?;
+        running.until("a state", || has_state(&out))?;
+        let ranks = ranks(running.process());
+        if ranks.len() == 4 { Ok((running, out, ranks)) } else { Err(format!("the ranks are {ranks:?}")) }
+    }
+
+    /// Goes on with the long training on 2 ranks, which gives the same bits as one that was left alone.
+    fn goes_on(&self, out: &Path, name: &str, whole: &[u8]) -> Result<(), String> {
+        let mut words = with_out(&LONG, out);
+        words.push("--resume".into());
+        done(&self.launch(&["-n", "2"], &words, &format!("{name}-again"))?)?;
+        same(&model(out)?, whole)
+    }
+
+    fn same(&self, task: &str, words: &[String]) -> Result<(), String> {
+        let mut first = None;
+        for ranks in ["1", "2", "4"] {
+            let name = format!("{task}-{ranks}");
+            let out = self.folder.join(&name);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let ended = self.launch(&["-n", ranks], &with_out(&words, &out), &name)?;
+            done(&ended)?;
+            let names: Vec<String> = files(&out).into_iter().filter(|name| name != "example.png").collect();
+            if names != FILES {
+                return Err(format!("on {ranks} ranks the folder has {names:?}"));
+            }
+            for line in ["trained in", "saved in"] {
+                let times = ended.out.lines().filter(|text| text.starts_with(line)).count();
+                if times != 1 {
+                    return Err(format!("on {ranks} ranks `{line}` is printed {times} times"));
+                }
+            }
+            let model = model(&out)?;
+            match &first {
+                Some(first) => same(&model, first).map_err(|e| format!("{ranks} ranks: {e}"))?,
+                None => first = Some(model),
+            }
+        }
+        Ok(())
+    }
+
+    fn plain(&self, whole: &[u8]) -> Result<(), String> {
+        let out = self.folder.join("plain");
+        let mut mpirun = mpirun(4);
+        mpirun.arg(self.program).args(with_out(&LONG, &out)).current_dir(self.folder);
+        done(&Running::start(&mut mpirun, &self.folder.join("plain"))?.end(LIMIT)?)?;
+        same(&model(&out)?, whole)
+    }
+
+    fn one_stops(&self, whole: &[u8]) -> Result<(), String> {
+        let (running, out, ranks) = self.begun(&[], "one-stops")?;
+        signal(ranks[2], "TERM");
+        stopped(&running.end(LIMIT)?)?;
+        self.goes_on(&out, "one-stops", whole)
+    }
+
+    fn all_stop(&self, whole: &[u8]) -> Result<(), String> {
+        let (running, out, ranks) = self.begun(&[], "all-stop")?;
+        ranks.iter().for_each(|&rank| signal(rank, "TERM"));
+        stopped(&running.end(LIMIT)?)?;
+        self.goes_on(&out, "all-stop", whole)
+    }
+
+    fn launcher_stops(&self, whole: &[u8]) -> Result<(), String> {
+        let (running, out, _) = self.begun(&[], "launcher-stops")?;
+        signal(running.process(), "TERM");
+        stopped(&running.end(LIMIT)?)?;
+        self.goes_on(&out, "launcher-stops", whole)
+    }
+
+    fn launcher_dies(&self, whole: &[u8]) -> Result<(), String> {
+        let (mut running, out, _) = self.begun(&[], "launcher-dies")?;
+        let all = descendants(running.process());
+        signal(running.process(), "KILL");
+        running.ended()?;
+        let end = std::time::Instant::now() + Duration::from_secs(30);
+        let left =
+            || -> Vec<u32> { all.iter().copied().filter(|&process| super::process::is_alive(process)).collect() };
+        while !left().is_empty() && std::time::Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let left = left();
+        left.iter().for_each(|&process| signal(process, "KILL"));
+        running.end(LIMIT)?;
+        if !left.is_empty() {
+            return Err(format!("processes {left:?} are left behind"));
+        }
+        self.goes_on(&out, "launcher-dies", whole)
+    }
+
+    fn one_dies(&self, whole: &[u8]) -> Result<(), String> {
+        let (running, out, ranks) = self.begun(&[], "one-dies")?;
+        signal(ranks[1], "KILL");
+        let ended = running.end(LIMIT)?;
+        failed(&ended, &["rank 1 has died"])?;
+        let names = files(&out);
+        if names != ["checkpoints"] {
+            return Err(format!("the folder has {names:?}"));
+        }
+        self.goes_on(&out, "one-dies", whole)
+    }
+
+    fn restarts(&self, whole: &[u8]) -> Result<(), String> {
+        let (running, out, ranks) = self.begun(&["--restarts", "1"], "restarts")?;
+        signal(ranks[3], "KILL");
+        let ended = running.end(LIMIT)?;
+        done(&ended)?;
+        if !ended.err.contains("restart 1 of 1") {
+            return Err(format!("there was no restart: {}", ended.err));
+        }
+        same(&model(&out)?, whole)
+    }
+
+    fn one_hangs(&self, whole: &[u8]) -> Result<(), String> {
+        let (running, out, ranks) = self.begun(&["--deadline", "3"], "one-hangs")?;
+        signal(ranks[0], "STOP");
+        let ended = running.end(LIMIT)?;
+        failed(&ended, &["rank 0 ", " this call within 3."])?;
+        self.goes_on(&out, "one-hangs", whole)
+    }
+
+    fn differ(&self, _: &[u8]) -> Result<(), String> {
+        let mut mpirun = mpirun(1);
+        mpirun.arg(self.program).args(with_out(&["train", "digits"], &self.folder.join("differ")));
+        mpirun.args([":", "-n", "1"]).arg(self.program).args(["train", "digits", "--seed", "1"]);
+        let ended = Running::start(mpirun.current_dir(self.folder), &self.folder.join("differ"))?.end(LIMIT)?;
+        failed(&ended, &["seed was 0 and is 1 now", "1 of 2 ranks differ from rank 0"])
+    }
+
+    fn nothing_there(&self) -> Result<(), String> {
+        let mut command = Command::new(self.program);
+        command.args(["launch", "-n", "2", "--", "train", "digits"]).env("PATH", self.folder);
+        let ended = Running::start(&mut command, &self.folder.join("no-mpirun"))?.end(LIMIT)?;
+        failed(&ended, &["there is no mpirun", "install Open MPI or MPICH (Debian: openmpi-bin)"])?;
+        let mut mpirun = mpirun(2);
+        mpirun.arg(self.program).args(["train", "digits"]).env("GRADUS_MPI", self.folder.join("no.so"));
+        let ended = Running::start(mpirun.current_dir(self.folder), &self.folder.join("no-library"))?.end(LIMIT)?;
+        failed(&ended, &["there is no MPI library that can be loaded", "GRADUS_MPI"])
+    }
+}
+
+fn mpirun(ranks: usize) -> Command {
+    let mut command = Command::new("mpirun");
+    command.args(["--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command
+}
+
+/// The ranks that a launcher has started, in the order of their numbers.
+fn ranks(launcher: u32) -> Vec<u32> {
+    let rank = |process: u32| {
+        let environment = std::fs::read(format!("/proc/{process}/environ")).ok()?;
+        let variables = environment.split(|byte| *byte == 0);
+        let number = variables.into_iter().find_map(|text| text.strip_prefix(b"OMPI_COMM_WORLD_RANK="))?;
+        Some((String::from_utf8_lossy(number).parse::<usize>().ok()?, process))
+    };
+    let mut all: Vec<(usize, u32)> = descendants(launcher).into_iter().filter_map(rank).collect();
+    all.sort_unstable();
+    all.into_iter().map(|(_, process)| process).collect()
+}
+
+fn with_out(words: &[&str], out: &Path) -> Vec<String> {
+    let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    words.extend(["--out".into(), out.display().to_string()]);
+    words
+}
+
+fn model(out: &Path) -> Result<Vec<u8>, String> {
+    let path = out.join("model.safetensors");
+    std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn same(model: &[u8], whole: &[u8]) -> Result<(), String> {
+    if model == whole { Ok(()) } else { Err("the weights have other bits".into()) }
+}
+
+/// The names in a folder that are not hidden.
+fn files(folder: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.retain(|name| !name.starts_with('.'));
+    names.sort();
+    names
+}
+
+fn has_state(out: &Path) -> bool {
+    files(&out.join("checkpoints")).iter().any(|name| name.ends_with(".json"))
+}
+
+fn done(ended: &Ended) -> Result<(), String> {
+    if ended.status.success() { Ok(()) } else { Err(format!("{}: {} {}", ended.status, ended.out, ended.err)) }
+}
+
+/// A training that was asked to stop ends well, and says so.
+fn stopped(ended: &Ended) -> Result<(), String> {
+    done(ended)?;
+    if ended.out.contains("stopped in epoch") { Ok(()) } else { Err(format!("it did not stop: {}", ended.out)) }
+}
+
+/// A training that failed says each of these.
+fn failed(ended: &Ended, said: &[&str]) -> Result<(), String> {
+    let missing: Vec<&&str> = said.iter().filter(|text| !ended.err.contains(**text)).collect();
+    if ended.status.success() || !missing.is_empty() {
+        let Ended { status, out, err, took } = ended;
+        return Err(format!("{status} after {took:?}, without {missing:?}: {out} {err}"));
+    }
+    Ok(())
+}
