@@ -132,6 +132,14 @@ impl Checkpoint {
     /// ```
     #[track_caller]
     pub fn check_config(&self, now: &BTreeMap<String, String>) -> Result<()> {
+        let Some(differs) = self.differences(now) else { return Ok(()) };
+        Err(Error::argument(OP, format!("the settings of the run that was saved differ: {differs}")).help(
+            "use the settings of that run; to begin a run of other settings from its weights, load the model alone",
+        ))
+    }
+
+    /// Each setting that differs, with both values.
+    pub(crate) fn differences(&self, now: &BTreeMap<String, String>) -> Option<String> {
         let names: std::collections::BTreeSet<&String> = self.config.keys().chain(now.keys()).collect();
         let differs = names.into_iter().filter_map(|name| match (self.config.get(name), now.get(name)) {
             (a, b) if a == b => None,
@@ -139,10 +147,7 @@ impl Checkpoint {
             (Some(a), None) => Some(format!("{name} was {a} and is not set now")),
             (None, b) => Some(format!("{name} was not set and is {} now", b.map_or("", String::as_str))),
         });
-        let Some(differs) = listed(differs) else { return Ok(()) };
-        Err(Error::argument(OP, format!("the settings of the run that was saved differ: {differs}")).help(
-            "use the settings of that run; to begin a run of other settings from its weights, load the model alone",
-        ))
+        listed(differs)
     }
 
     /// Copies the tensors of the user's states, which may be written in place before a thread has saved them. Errors if

@@ -78,7 +78,10 @@ impl Trainer {
         resumed: &mut Option<(Progress, Run)>,
     ) -> Result<()> {
         let state = from_bytes(bytes, device)?;
-        state.check_config(config)?;
+        if let Some(differs) = state.differences(config) {
+            let m = format!("the settings of rank 0 differ: {differs}");
+            return Err(Error::argument("trainer", m).help("start all ranks with the same options and data"));
+        }
         state.restore(model, optimizer)?;
         for own in &self.states {
             let found = state.states.get(&own.name);
