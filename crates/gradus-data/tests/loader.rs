@@ -306,7 +306,7 @@ fn the_parts_of_a_batch_are_read_alone_and_together_are_the_batch() {
                 (true, 0) => vec![],
                 (true, _) => vec![samples - 2..samples - 1, samples - 1..samples],
                 (false, 0) => vec![0..3, 3..samples],
-                (false, _) => Vec::from_iter([0..samples - 2]),
+                (false, _) => std::iter::once(0..samples - 2).collect(),
             };
             let batches = loader.epoch_in_parts(3, 0, parts).unwrap().map(Result::unwrap);
             batches.map(|b| (b.samples, b.parts.iter().map(|part| part.to_vec().unwrap()).collect())).collect()
@@ -321,7 +321,7 @@ fn the_parts_of_a_batch_are_read_alone_and_together_are_the_batch() {
     let counted = numbers(6);
     let reads = counted.reads.clone();
     let loader = DataLoader::new(counted, &d).batch_size(3).build().unwrap();
-    assert_eq!(loader.epoch_in_parts(0, 1, |_, _| Vec::from_iter([1..2])).unwrap().count(), 1);
+    assert_eq!(loader.epoch_in_parts(0, 1, |_, _| std::iter::once(1..2).collect()).unwrap().count(), 1);
     assert_eq!(reads.load(Ordering::Relaxed), 1);
     for wrong in [2..2, 2..4] {
         let parts = move |_, _| Vec::from_iter([wrong.clone()]);

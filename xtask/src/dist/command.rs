@@ -20,6 +20,9 @@ pub(super) struct Gradus<'a> {
     pub(super) root: &'a Path,
 }
 
+/// A check beside the weights of a training that was left alone.
+type OnWhole<'a> = fn(&Gradus<'a>, &[u8]) -> Result<(), String>;
+
 /// What is checked, by name.
 type Checks<'a> = Vec<(String, Box<dyn Fn() -> Result<(), String> + 'a>)>;
 
@@ -27,16 +30,16 @@ impl Gradus<'_> {
     /// Runs all checks, and returns their number and what failed.
     pub(super) fn check(&self) -> Result<(usize, Vec<String>), String> {
         self.data()?;
-        let mut checks: Checks<'_> = vec![];
-        for (name, words) in self.tasks() {
-            checks.push((format!("train {name} on 1, 2 and 4 ranks"), Box::new(move || self.same(name, &words))));
-        }
         // What the trainings that are disturbed shall end with.
         let whole = self.folder.join("whole");
         let words = with_out(&LONG, &whole);
         done(&self.launch(&["-n", "2"], &words, "whole")?)?;
         let whole = model(&whole)?;
-        let others: [(&str, fn(&Self, &[u8]) -> Result<(), String>); 9] = [
+        let mut checks: Checks<'_> = vec![];
+        for (name, words) in self.tasks() {
+            checks.push((format!("train {name} on 1, 2 and 4 ranks"), Box::new(move || self.same(name, &words))));
+        }
+        let others: [(&str, OnWhole<'_>); 9] = [
             ("mpirun itself", Self::plain),
             ("SIGTERM to one rank, then another number", Self::one_stops),
             ("SIGTERM to all ranks", Self::all_stop),
@@ -152,7 +155,7 @@ impl Gradus<'_> {
     }
 
     fn same(&self, task: &str, words: &[String]) -> Result<(), String> {
-        let mut first = None;
+        let mut first: Option<Vec<u8>> = None;
         for ranks in ["1", "2", "4"] {
             let name = format!("{task}-{ranks}");
             let out = self.folder.join(&name);

@@ -8,16 +8,11 @@ use std::time::Duration;
 
 use gradus::{Error, ErrorKind, Result};
 
+use super::mpi::{DEADLINE, LAUNCHED, without_mpi};
 use super::train::newest_state;
 use crate::args::LaunchArgs;
 use crate::interrupt::Interrupt;
 use crate::output::complain;
-
-/// The variable that tells ranks that `gradus launch` started them: the end of the standard input asks them to stop.
-pub(crate) const LAUNCHED: &str = "GRADUS_LAUNCHED";
-
-/// The variable with the seconds that a rank waits for the others.
-pub(crate) const DEADLINE: &str = "GRADUS_DEADLINE";
 
 /// How often the launcher looks whether the ranks have ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -25,12 +20,6 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How long `mpirun` may take to end the ranks before the launcher ends without it. It sends them a signal, and kills
 /// those that do not follow it.
 const ENDING: Duration = Duration::from_secs(10);
-
-/// The error of a program that was built without MPI.
-pub(crate) fn without_mpi(message: impl Into<String>) -> Error {
-    let e = Error::new(ErrorKind::Unsupported, "mpi", message);
-    e.help("build it with --features mpi, and install Open MPI or MPICH (Debian: openmpi-bin)")
-}
 
 /// Which `mpirun` there is.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -82,7 +82,7 @@ impl Team {
 
     /// Sets `stop` when `gradus launch` ends or wants the ranks to stop, which closes the standard input of the first.
     pub(super) fn watch_launcher(&self, stop: Arc<AtomicBool>) {
-        if !self.is_first() || std::env::var_os(crate::commands::launch::LAUNCHED).is_none() {
+        if !self.is_first() || std::env::var_os(crate::commands::mpi::LAUNCHED).is_none() {
             return;
         }
         std::thread::spawn(move || {
@@ -102,7 +102,7 @@ fn announced(names: [&str; 2]) -> Option<usize> {
 fn world(_: usize) -> Result<Arc<dyn Ranks>> {
     use gradus::dist::{DataParallel, Options, mpi};
 
-    use crate::commands::launch::DEADLINE;
+    use crate::commands::mpi::DEADLINE;
 
     let mut options = Options::default();
     if let Ok(text) = std::env::var(DEADLINE) {
@@ -116,5 +116,5 @@ fn world(_: usize) -> Result<Arc<dyn Ranks>> {
 #[cfg(not(all(feature = "mpi", unix)))]
 fn world(size: usize) -> Result<Arc<dyn Ranks>> {
     let m = format!("a launcher of MPI started {size} processes, and this program was built without MPI");
-    Err(crate::commands::launch::without_mpi(m))
+    Err(crate::commands::mpi::without_mpi(m))
 }
