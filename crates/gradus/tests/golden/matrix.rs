@@ -146,8 +146,8 @@ pub(crate) fn page(
          unit in the last place of the correctly rounded value (`cargo test -p gradus-wgpu --test functions` measures \
          each). *CUDA*: ● as for WebGPU, with the kernels run by an interpreter that checks each access to memory; \
          `cargo xtask cuda --all` tries it, and – was not tried yet. *Captured*: ● if a captured step of the operation \
-         with its first and second gradients is replayed with the same bits, in f64 and f32; · if it reads numbers on \
-         the host and is refused.\n\n\
+         with its first and second gradients is replayed with the same bits, in f64 and f32, for three \
+         sizes of its inputs; · if it reads numbers on the host and is refused.\n\n\
          | operation |{} WebGPU | no 64 | core | CUDA | captured | gradient | cases |\n\
          |---|{}---|---|---|---|---|---|---|\n",
         names.concat(),
