@@ -168,17 +168,39 @@ fn all_ranks_stop_after_the_same_step_and_another_number_goes_on_with_the_same_b
 
 #[test]
 fn ranks_with_other_settings_are_an_error_on_all() {
-    let outcomes = threads(4, Options::default(), |comm| {
-        let other = comm.rank() == 2;
-        let trainer = trainer()?.config("data", if other { "b" } else { "a" });
-        Ok(Rank { comm, seed: 1, failing: None, loggers: &mut [] }.fit(&trainer).unwrap_err())
-    })
-    .unwrap();
-    for (rank, e) in outcomes.iter().enumerate() {
-        let text = e.to_string();
-        let said = if rank == 2 { "data was a and is b now" } else { "1 of 4 ranks differ from rank 0" };
-        assert!(text.contains(said), "rank {rank}: {text}");
-        assert_eq!(*e.kind() == ErrorKind::Peer, rank != 2, "{text}");
+    let data = |other: bool| Ok(trainer()?.config("data", if other { "b" } else { "a" }));
+    let epochs = |other: bool| Trainer::new(if other { 2 } else { 3 });
+    let different: [(&(dyn Fn(bool) -> Result<Trainer> + Sync), _); 2] =
+        [(&data, "data was a and is b now"), (&epochs, "epochs was 3 and is 2 now")];
+    for (trainer, difference) in different {
+        let outcomes = threads(4, Options::default(), |comm| {
+            let trainer = trainer(comm.rank() == 2)?;
+            Ok(Rank { comm, seed: 1, failing: None, loggers: &mut [] }.fit(&trainer).unwrap_err())
+        });
+        for (rank, e) in outcomes.unwrap().iter().enumerate() {
+            let text = e.to_string();
+            let said = if rank == 2 { difference } else { "1 of 4 ranks differ from rank 0" };
+            assert!(text.contains(said), "rank {rank}: {text}");
+            assert_eq!(*e.kind() == ErrorKind::Peer, rank != 2, "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_parameter_outside_the_model_is_an_error_on_all() {
+    let outcomes = threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let loader = DataLoader::new(points(&device)?, &device).batch_size(32).build()?;
+        let (mut model, other) = (network(&device, 1)?, network(&device, 2)?);
+        let all = [model.named_parameters(), other.named_parameters()].concat();
+        let all = all.into_iter().enumerate().map(|(i, (name, p))| (format!("{i}.{name}"), p)).collect::<Vec<_>>();
+        let mut optimizer = AdamW::new(all, AdamConfig::default())?;
+        let trainer = Trainer::new(1)?.ranks(Arc::new(DataParallel::new(comm.clone())?));
+        let task = Classification::default();
+        Ok(trainer.fit(&mut model, &mut optimizer, &loader, None, &task, &mut []).unwrap_err().to_string())
+    });
+    for text in outcomes.unwrap() {
+        assert!(text.contains("the optimiser has a parameter that the model does not have"), "{text}");
     }
 }
 

@@ -17,11 +17,11 @@ pub(crate) struct LaunchArgs {
     #[arg(short = 'n', value_name = "N", value_parser = ranks)]
     pub(crate) ranks: usize,
 
-    /// File with a machine a line, which mpirun reads; the program and the data are at the same places on all of them
+    /// File that lists one machine per line, as mpirun reads it; the program and the data are at the same places on all
     #[arg(long, value_name = "FILE")]
     pub(crate) hosts: Option<PathBuf>,
 
-    /// How often the training goes on from its newest state after a rank was lost; needs --out
+    /// How many times to restart from the newest state after an error; needs --out, and implies --resume
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) restarts: u32,
 

@@ -11,6 +11,7 @@ use gradus::{Error, ErrorKind, Result};
 use super::mpi::{DEADLINE, LAUNCHED, without_mpi};
 use super::train::newest_state;
 use crate::args::LaunchArgs;
+use crate::config_file;
 use crate::interrupt::Interrupt;
 use crate::output::complain;
 
@@ -52,7 +53,8 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
         let e = Error::argument("launch", "only `train` runs on several ranks");
         return Err(e.help("gradus launch -n 4 -- train digits"));
     }
-    let out = value(&args.command, "--out").map(PathBuf::from);
+    let words = config_file::with_options(&args.command)?;
+    let (out, forced) = (value(&words, "--out").map(PathBuf::from), words.iter().any(|word| word == "--force"));
     if args.restarts > 0 && out.is_none() {
         let e = Error::argument("launch", "--restarts without --out: the training would not find its states again");
         return Err(e.help("name the folder of the run: gradus launch --restarts N .. -- train .. --out DIR"));
@@ -60,10 +62,13 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
     let mpi = Mpi::find()?;
     let interrupt = Interrupt::watch()?;
     let stop = interrupt.flag();
+    // With --force, what was there before is not gone on from.
+    let old = out.as_deref().filter(|_| forced).and_then(newest_state);
+    let state = || out.as_deref().and_then(newest_state).filter(|state| Some(state) != old.as_ref());
     let (mut ranks, mut restarts) = (args.ranks, 0);
     loop {
-        let before = out.as_deref().and_then(newest_state);
-        let words = words(args, restarts > 0);
+        let before = state();
+        let words = with_resume(args, restarts > 0, forced);
         let mpirun = start(mpi, args, ranks, &words)?;
         let process = mpirun.id();
         interrupt.before_the_end(move || end(process));
@@ -75,7 +80,7 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
             let m = format!("the ranks have failed ({status}){more}");
             Err(Error::new(ErrorKind::Peer, "launch", m).help("the errors of the ranks are above"))
         };
-        let after = out.as_deref().and_then(newest_state);
+        let after = state();
         if restarts == args.restarts || stop.load(Ordering::Relaxed) {
             return lost(&if restarts > 0 { format!(" after {restarts} restarts") } else { String::new() });
         }
@@ -92,13 +97,13 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
 }
 
 /// The words of the training. One that may be started again saves its states, and goes on from them.
-fn words(args: &LaunchArgs, again: bool) -> Vec<OsString> {
+fn with_resume(args: &LaunchArgs, again: bool, forced: bool) -> Vec<OsString> {
     let has = |option: &str| args.command.iter().any(|word| word == option);
     let mut words = args.command.clone();
     if again {
         words.retain(|word| word != "--force");
     }
-    if args.restarts > 0 && !has("--resume") && (again || !has("--force")) {
+    if args.restarts > 0 && !has("--resume") && (again || !forced) {
         words.push("--resume".into());
     }
     words
@@ -149,7 +154,7 @@ fn start(mpi: Mpi, args: &LaunchArgs, ranks: usize, words: &[OsString]) -> Resul
 /// Ends `mpirun` with all ranks, and gives it the time for that.
 fn end(mpirun: u32) {
     // If there is no such process any more, there is nothing to do.
-    let _ = Command::new("kill").args(["-TERM", &mpirun.to_string()]).stderr(Stdio::null()).status();
+    let _ = Command::new("sh").args(["-c", &format!("kill -TERM {mpirun}")]).stderr(Stdio::null()).status();
     std::thread::sleep(ENDING);
 }
 

@@ -29,10 +29,9 @@ use crate::on_device::Peers;
 /// MPI does not start.
 #[track_caller]
 pub fn world(options: Options) -> Result<Arc<dyn Communicator>> {
-    let until = Instant::now() + options.deadline;
     let engine = match Loaded::open()? {
-        Loaded::OpenMpi(version, functions) => start(functions, version, until)?,
-        Loaded::Mpich(version, functions) => start(functions, version, until)?,
+        Loaded::OpenMpi(version, functions) => start(functions, version, options.deadline)?,
+        Loaded::Mpich(version, functions) => start(functions, version, options.deadline)?,
     };
     let peers = Peers::new(engine, options);
     Ok(Arc::new(peers))
@@ -48,7 +47,7 @@ fn announced(names: [&str; 2]) -> Option<usize> {
     names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
 }
 
-fn start<H: AnyHandle>(f: Functions<H>, version: String, until: Instant) -> Result<Box<dyn Engine>> {
+fn start<H: AnyHandle>(f: Functions<H>, version: String, deadline: Duration) -> Result<Box<dyn Engine>> {
     let fails = |what: &str, code| match code {
         0 => Ok(()),
         code => Err(Error::new(ErrorKind::Peer, "mpi", format!("{what} fails with code {code}"))),
@@ -96,7 +95,8 @@ fn start<H: AnyHandle>(f: Functions<H>, version: String, until: Instant) -> Resu
     let turn = Turn { requests, notices, told: HashMap::new(), broken: false };
     let mut mpi =
         Mpi { f, version, rank, size, turn: Mutex::new(turn), neighbours: vec![None; size], spin: Duration::ZERO };
-    mpi.meet(until)?;
+    // MPI has begun, which may take long on many machines.
+    mpi.meet(Instant::now() + deadline)?;
     Ok(Box::new(mpi))
 }
 
@@ -179,7 +179,11 @@ impl<H: AnyHandle> Mpi<H> {
         let made = unsafe { self.exchange(Channel { context: 0, body: true }, &outgoing, &mut incoming, until) };
         if let Err(stop) = made {
             std::mem::forget((mine, all));
-            let e = Error::new(ErrorKind::Peer, "mpi", format!("not all ranks have started: {stop:?}"));
+            let why = match stop {
+                Stop::Late { from, .. } if !from.is_empty() => format!("nothing was heard of the ranks {from:?}"),
+                other => format!("{other:?}"),
+            };
+            let e = Error::new(ErrorKind::Peer, "mpi", format!("not all ranks have started: {why}"));
             return Err(e.help("see whether one has ended, or runs another program"));
         }
         self.neighbours = all.iter().map(machine::process).collect();

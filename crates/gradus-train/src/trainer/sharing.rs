@@ -32,7 +32,8 @@ impl Trainer {
     /// Gives all ranks the state of rank 0: model, optimiser, the user's states, and what was resumed.
     ///
     /// # Errors
-    /// Fails on all ranks if one has another model, optimiser or settings.
+    /// Fails on all ranks if one has another model, optimiser or settings, or if the optimiser has a parameter that is not
+    /// the model's, whose gradient would not be that of all ranks.
     #[track_caller]
     pub(super) fn share<M: Module + ?Sized>(
         &self,
@@ -43,10 +44,23 @@ impl Trainer {
         config: &BTreeMap<String, String>,
         resumed: &mut Option<(Progress, Run)>,
     ) -> Result<()> {
+        let shared = model.parameters();
+        if optimizer.parameters().iter().any(|own| !shared.iter().any(|one| one.is_same(own))) {
+            let e = Error::argument("trainer", "the optimiser has a parameter that the model does not have");
+            return Err(e.help("on several ranks, all that is trained belongs to the model: put it into one module"));
+        }
+        // These may differ from those of the run that is resumed, but not among ranks.
+        let mut config = config.clone();
+        config.extend([
+            ("epochs".to_owned(), self.epochs.to_string()),
+            ("fast_dev_run".to_owned(), self.fast_dev_run.to_string()),
+            ("early_stopping".to_owned(), format!("{:?}", self.early_stopping)),
+            ("monitor".to_owned(), format!("{:?}", self.monitor)),
+        ]);
         let mut bytes = Vec::new();
         if ranks.rank() == 0 {
             let mut state = self.now(model, optimizer)?;
-            state.config.clone_from(config);
+            state.config.clone_from(&config);
             if let Some((progress, run)) = resumed {
                 progress.put_into(&mut state, run)?;
             }
@@ -54,7 +68,7 @@ impl Trainer {
         }
         let bytes = ranks.broadcast(bytes)?;
         let mine =
-            if ranks.rank() == 0 { Ok(()) } else { self.take(&bytes, model, optimizer, device, config, resumed) };
+            if ranks.rank() == 0 { Ok(()) } else { self.take(&bytes, model, optimizer, device, &config, resumed) };
         let mut failed = [f64::from(u8::from(mine.is_err()))];
         ranks.sum(&mut failed)?;
         mine.map_err(|e| e.note(format!("rank {} differs from rank 0", ranks.rank())))?;

@@ -36,7 +36,7 @@ impl Team {
     pub(super) fn join() -> Result<Team> {
         match announced(SIZE) {
             // Some launchers announce a single process to every program.
-            None | Some(1) if !cfg!(feature = "mpi") => Ok(Team::alone()),
+            Some(1) if !cfg!(feature = "mpi") => Ok(Team::alone()),
             None => Ok(Team::alone()),
             Some(size) => {
                 let ranks = world(size)?;
