@@ -72,6 +72,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
     let (calls, tests) = std::thread::scope(|scope| {
         let tests = scope.spawn(|| {
             let mut tests = stage.tests(&TESTS.map(|test| ["--test", test]).concat())?;
+            tests += stage.tests(&["--lib", "kernels_compile"])?;
             digits::run(root, &folder, &options.python, options.all, &|| stage.program("gradus"))?;
             let golden: &[&str] = if options.all { &["on_cuda", "the_matrix_of_operations"] } else { &["on_cuda"] };
             tests += stage.tests(&[&["--test", "golden", "--"][..], golden].concat())?;

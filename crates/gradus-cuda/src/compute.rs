@@ -12,7 +12,7 @@ use gradus_backend::{Binding, ComputeLimits, ComputeModule, Error, ErrorKind, Re
 
 use crate::CudaBackend;
 use crate::arguments::Arguments;
-use crate::driver::{Target, compile};
+use crate::driver::{Declarations, Target, compile};
 use crate::module::{OP, Program, declared};
 use crate::queue::Use;
 
@@ -67,7 +67,7 @@ fn compiled(b: &CudaBackend, module: ComputeModule<'_>) -> Result<Program> {
     } else {
         let (Target::Machine(capability) | Target::Ptx(capability)) = b.device().target;
         let whole = format!("{PREAMBLE}#line 1\n{text}");
-        ("gradus_main", compile(OP, "main", &whole, Target::Ptx(capability))?)
+        ("gradus_main", compile(OP, "main", &whole, Target::Ptx(capability), Declarations::Runtime)?)
     };
     let kernel = declared(&String::from_utf8_lossy(&image), entry)?;
     Ok(Program { function: b.device().load(OP, &image, entry)?, kernel })

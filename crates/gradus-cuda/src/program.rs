@@ -14,7 +14,7 @@ use std::{env, fs};
 use gradus_backend::key::{KeyMap, key};
 use gradus_backend::{ComputeModule, Result};
 
-use crate::driver::{Device, Function, compile, fingerprint};
+use crate::driver::{Declarations, Device, Function, compile, fingerprint};
 
 /// The first bytes of a file of the cache.
 const MAGIC: &[u8; 16] = b"gradus kernel 1\n";
@@ -59,7 +59,7 @@ impl Programs {
         {
             return Ok(function);
         }
-        let image = compile(op, entry, text, device.target)?;
+        let image = compile(op, entry, text, device.target, Declarations::Language)?;
         self.compiled.fetch_add(1, Ordering::Relaxed);
         let function = device.load(op, &image, entry)?;
         if let Some(path) = path {

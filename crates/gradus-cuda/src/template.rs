@@ -108,7 +108,8 @@ impl Record {
 /// says so, unless `GRADUS_REQUIRE_CUDA` is 1.
 #[cfg(test)]
 pub(crate) fn check_text(entry: &str, text: &str) {
-    let made = crate::driver::compile("test", entry, text, crate::driver::Target::Ptx(80));
+    use crate::driver::{Declarations, Target, compile};
+    let made = compile("test", entry, text, Target::Ptx(80), Declarations::Language);
     let required = std::env::var_os("GRADUS_REQUIRE_CUDA").is_some_and(|v| v == "1");
     match made {
         Ok(ptx) => assert!(String::from_utf8_lossy(&ptx).contains(&format!(".entry {entry}("))),

@@ -19,7 +19,7 @@ pub(crate) const K_BLOCK: usize = 384;
 const THIN_STEPS: usize = 16;
 /// The number of steps that a product with few rows processes at a time if B is packed.
 const THIN_PACK: usize = 96;
-/// If rows of B start at most this many bytes apart, the L1 cache holds a block of them.
+/// If rows of B start at most this many bytes apart, reading them in place costs less than packing them.
 const CLOSE: usize = 128;
 /// The maximum number of rows of a kernel, over all instruction sets.
 const ROWS: usize = 14;

@@ -15,7 +15,7 @@ use cudarc::driver::sys;
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUresult};
 use gradus_backend::{Error, ErrorKind, Result};
 
-pub(crate) use nvrtc::{Target, compile, fingerprint, shown};
+pub(crate) use nvrtc::{Declarations, Target, compile, fingerprint, shown};
 
 /// The oldest capability whose instructions the kernels are written for: 8.0 (Ampere).
 const OLDEST: u32 = 80;

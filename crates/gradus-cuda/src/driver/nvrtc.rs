@@ -97,18 +97,27 @@ pub(crate) fn shown(capability: u32) -> String {
     format!("{}.{}", capability / 10, capability % 10)
 }
 
+/// Which declarations of CUDA's own a text finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Declarations {
+    /// Only those of the language, so that small kernels compile faster.
+    Language,
+    /// Those of the runtime's interface too.
+    Runtime,
+}
+
 /// The options for a target.
-fn options(target: Target) -> Result<Vec<String>> {
-    // Leaves out declarations of the runtime's interface, which no kernel uses, so that small kernels compile faster.
-    let minimal = (compiler()?.version >= (12, 4)).then(|| "--minimal".to_owned());
+fn options(target: Target, declarations: Declarations) -> Result<Vec<String>> {
+    let minimal = declarations == Declarations::Language && compiler()?.version >= (12, 4);
+    let minimal = minimal.then(|| "--minimal".to_owned());
     let common = OPTIONS.iter().map(|option| (*option).to_owned());
     Ok(common.chain(minimal).chain([target.option()]).collect())
 }
 
-/// Everything besides the text that the result of a compilation depends on.
+/// Everything besides the text that the result of a compilation with [`Declarations::Language`] depends on.
 pub(crate) fn fingerprint(target: Target) -> Result<String> {
     let version = compiler()?.version;
-    Ok(format!("nvrtc {}.{} {}", version.0, version.1, options(target)?.join(" ")))
+    Ok(format!("nvrtc {}.{} {}", version.0, version.1, options(target, Declarations::Language)?.join(" ")))
 }
 
 /// A program that NVRTC holds.
@@ -122,8 +131,8 @@ impl Drop for Program {
 }
 
 /// Compiles a text. The error has the compiler's messages, and the text as a note.
-pub(crate) fn compile(op: &str, name: &str, text: &str, target: Target) -> Result<Vec<u8>> {
-    let options = options(target)?;
+pub(crate) fn compile(op: &str, name: &str, text: &str, target: Target, declarations: Declarations) -> Result<Vec<u8>> {
+    let options = options(target, declarations)?;
     let refused = |why: &str| {
         let m = format!("its CUDA C does not compile: {why}");
         Error::new(ErrorKind::InvalidArgument, op, m).note(text.to_owned())

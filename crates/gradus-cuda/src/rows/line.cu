@@ -4,7 +4,7 @@
 // THREADS: threads of a block. LANES: threads that share a line. COLUMNS: neighbouring threads have neighbouring lines
 // (32 of them in a block), otherwise neighbouring elements of one line; then LANES is 32 or THREADS.
 // WIDE: a thread handles this many neighbouring elements at a time. More than 1 needs operands whose lines are neighbouring
-// elements and begin at 16 bytes, and lines of a multiple of WIDE elements.
+// elements and begin at multiples of 16 bytes, and lines of a multiple of WIDE elements.
 // PER: if not 0, a line has at most PER * LANES * WIDE elements, which are kept in registers.
 
 struct Rows {

@@ -22,9 +22,9 @@ use crate::template::{Record, float_functions, source, sum_type};
 
 /// The largest number of elements of a line.
 const LONGEST: usize = 1 << 30;
-/// The largest number of elements of a line that a thread keeps in registers, if it handles them one by one, and if it
-/// handles packs.
+/// The largest number of elements of a line that a thread keeps in registers if it handles them one by one.
 const KEPT: usize = 8;
+/// The largest number of registers that hold elements of a line if a thread handles packs.
 const KEPT_OF_PACKS: usize = 16;
 /// The bytes of a pack.
 const PACK: usize = 16;
@@ -68,7 +68,9 @@ impl Shares {
         let lanes = packs.next_power_of_two().clamp(32, 1024);
         let each = packs.div_ceil(lanes).next_power_of_two();
         let threads = if lanes == 32 { 256 } else { lanes };
-        Shares { threads, lanes, columns: false, wide, per: if each * wide <= KEPT_OF_PACKS { each } else { 0 } }
+        // Two elements of 16 bytes are f64, whose sums take two registers each.
+        let registers = each * wide.max(4);
+        Shares { threads, lanes, columns: false, wide, per: if registers <= KEPT_OF_PACKS { each } else { 0 } }
     }
 
     /// The number of lines of a block.

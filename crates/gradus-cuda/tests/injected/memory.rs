@@ -61,7 +61,7 @@ impl Training {
     }
 }
 
-/// A step that meets no memory, wherever that is, changes nothing, and the next one is as if it had not been tried.
+/// A step that runs out of memory, wherever that happens, changes nothing, and the next one is as if it had not been tried.
 #[test]
 fn a_training_step_without_memory_changes_nothing() {
     with_variables("memory::a_training_step_without_memory_changes_nothing", &[], || {

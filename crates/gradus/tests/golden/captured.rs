@@ -59,8 +59,8 @@ fn longer(inputs: &[Tensor], axes: &[(usize, usize)], by: usize) -> Result<Vec<T
     Ok(found)
 }
 
-/// The inputs in up to three sizes, their own first: those that the call takes when axes are longer that may belong
-/// together, which are the first of each input, all of one size, or a single one.
+/// The inputs in up to three sizes, their own first. In the others, axes that may belong together are longer: the first
+/// axis of each input, all axes of one size, or a single axis, whichever the call takes in most sizes.
 fn in_sizes(call: Call, inputs: &[Tensor]) -> Vec<Vec<Tensor>> {
     let axes = || {
         let of_one = |(i, t): (usize, &Tensor)| (0..t.rank()).map(move |axis| (i, axis));
@@ -110,7 +110,8 @@ pub(crate) fn cell(
 fn replays(call: Call, sizes: &[Vec<Tensor>], dtype: DType) -> std::result::Result<Option<bool>, String> {
     let text = |e: Error| e.to_string();
     let mut step = capture(|x| derivatives(call, x));
-    // At the end the first sizes once more, whose plan was kept. Each turn has calls, of which as many are replayed.
+    // A turn: which sizes, how many calls, and how many of them at least are replayed. At the end the first sizes once
+    // more, whose plan was kept.
     let others = (1..sizes.len()).map(|k| (k, OTHERS, OTHERS - 2));
     let turns = [(0, FIRST, FIRST - 2)].into_iter().chain(others).chain([(0, 1, 1)]);
     let mut i = 0;

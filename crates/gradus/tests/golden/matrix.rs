@@ -145,8 +145,8 @@ pub(crate) fn page(
          three are found on Mesa's lavapipe, where every function of f32 (tanh, sin, pow, erf and the like) is within 1 \
          unit in the last place of the correctly rounded value (`cargo test -p gradus-wgpu --test functions` measures \
          each). *CUDA*: ● as for WebGPU, with the kernels run by an interpreter that checks each access to memory; \
-         `cargo xtask cuda --all` tries it, and – was not tried yet. *Captured*: ● if a captured step of the operation \
-         with its first and second gradients is replayed with the same bits, in f64 and f32, for three \
+         `cargo xtask cuda --all` tries it; – where that has not been run. *Captured*: ● if a captured step of the operation \
+         with its first and second gradients is replayed with the same bits, in f64 and f32 (where it computes in them), for three \
          sizes of its inputs; · if it reads numbers on the host and is refused.\n\n\
          | operation |{} WebGPU | no 64 | core | CUDA | captured | gradient | cases |\n\
          |---|{}---|---|---|---|---|---|---|\n",
