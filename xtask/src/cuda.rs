@@ -157,7 +157,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Runs tests of the workspace, shows what they print, and returns how many passed. None at all is an error.
+    /// Runs tests of the workspace, shows what they print, and returns how many passed. It is an error if none ran.
     fn tests(&self, arguments: &[&str]) -> Result<usize, String> {
         let words = [&["test", "--workspace", "--features", FEATURES][..], arguments].concat();
         let shown = format!("cargo {}", words.join(" "));

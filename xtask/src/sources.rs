@@ -112,7 +112,7 @@ fn names_are_wrong(heading: &str, names: &str, rows: &[&str]) -> Vec<String> {
     wrong
 }
 
-/// The cells of a row: `| name | call | test |`, or these and what proves it on CUDA.
+/// The cells of a row: `| name | call | test |`, or with a fourth cell that names the proof on CUDA.
 #[derive(Clone, Copy, PartialEq)]
 enum Cells {
     Plain,

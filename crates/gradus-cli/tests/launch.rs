@@ -43,6 +43,10 @@ fn without_mpi_the_error_says_what_to_build_and_install() {
 fn commands_that_do_not_train_are_refused_and_restarts_need_a_folder() {
     assert!(fail("launch -n 2 -- devices", &[]).contains("only `train` runs on several ranks"));
     assert!(fail("launch -n 2 --restarts 1 -- train digits", &[]).contains("--restarts without --out"));
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), "force = true\n").unwrap();
+    let line = format!("launch -n 2 --restarts 1 -- train digits --out x --config {}", config.path().display());
+    assert!(fail(&line, &[]).contains("`force` in the file of --config"));
     let err = fail("launch -n 2 -- train digits", &[("PATH", "/nowhere")]);
     assert!(err.contains("there is no mpirun") && err.contains("openmpi-bin"), "{err}");
 }

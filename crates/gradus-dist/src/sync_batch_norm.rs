@@ -16,7 +16,7 @@ use crate::reduce::Reduce;
 ///
 /// All ranks call it at the same time, so that a rank computes its part of a batch at once:
 /// `DataParallel::with_shards(comm, comm.size())`, with at least as many rows as ranks. The bits then depend on the number
-/// of ranks. Such a step is not captured.
+/// of ranks. Such a step is not captured. Without running statistics, evaluation needs all ranks at the same time too.
 #[derive(Clone, Module)]
 pub struct SyncBatchNorm {
     num_features: usize,

@@ -1,4 +1,4 @@
-//! `gradus launch`: starts a training on several ranks with `mpirun`, and again after the loss of a rank.
+//! `gradus launch`: starts a training on several ranks with `mpirun`, and again after an error.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -59,6 +59,11 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
         let e = Error::argument("launch", "--restarts without --out: the training would not find its states again");
         return Err(e.help("name the folder of the run: gradus launch --restarts N .. -- train .. --out DIR"));
     }
+    if args.restarts > 0 && forced && !args.command.iter().any(|word| word == "--force") {
+        let e =
+            Error::argument("launch", "--restarts with `force` in the file of --config: each restart would begin anew");
+        return Err(e.help("remove it from the file, and give --force after the task"));
+    }
     let mpi = Mpi::find()?;
     let interrupt = Interrupt::watch()?;
     let stop = interrupt.flag();
@@ -96,7 +101,8 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
     }
 }
 
-/// The words of the training. One that may be started again saves its states, and goes on from them.
+/// The arguments of the ranks. With `--restarts` they include `--resume`, so that a restart continues from the newest
+/// state; only a first start with `--force` begins anew.
 fn with_resume(args: &LaunchArgs, again: bool, forced: bool) -> Vec<OsString> {
     let has = |option: &str| args.command.iter().any(|word| word == option);
     let mut words = args.command.clone();

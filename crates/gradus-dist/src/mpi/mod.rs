@@ -180,7 +180,7 @@ impl<H: AnyHandle> Mpi<H> {
         if let Err(stop) = made {
             std::mem::forget((mine, all));
             let why = match stop {
-                Stop::Late { from, .. } if !from.is_empty() => format!("nothing was heard of the ranks {from:?}"),
+                Stop::Late { from, .. } if !from.is_empty() => format!("no message came from ranks {from:?}"),
                 other => format!("{other:?}"),
             };
             let e = Error::new(ErrorKind::Peer, "mpi", format!("not all ranks have started: {why}"));

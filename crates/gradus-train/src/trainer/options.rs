@@ -305,8 +305,8 @@ impl Trainer {
     /// from them. Each rank reads the samples that it computes. All validate a part of the batches, and all stop after the
     /// same step if one is told to [stop](Trainer::stop_when). Loggers are called on every rank.
     ///
-    /// With `DataParallel` of the crate `gradus-dist`, any number of ranks computes the same bits, and a run goes on with
-    /// another number. These are other bits than without ranks, since gradients are added in another order. The loss of a
+    /// With `DataParallel` of the crate `gradus-dist`, any number of ranks computes the same bits, and a run can be
+    /// resumed on another number. These are other bits than without ranks, since gradients are added in another order. The loss of a
     /// batch is the mean of the losses of its parts, weighted by their samples: for a task whose loss is a mean over
     /// something else, such as tokens that are not masked, it is another number than without ranks. Batch normalisation
     /// sees a part, which needs more than one row where inputs are `[n, c]`.

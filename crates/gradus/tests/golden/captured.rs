@@ -59,8 +59,9 @@ fn longer(inputs: &[Tensor], axes: &[(usize, usize)], by: usize) -> Result<Vec<T
     Ok(found)
 }
 
-/// The inputs in up to three sizes, their own first. In the others, axes that may belong together are longer: the first
-/// axis of each input, all axes of one size, or a single axis, whichever the call takes in most sizes.
+/// The inputs in up to three sizes: their own, then two with some longer axes. Which axes can grow together depends on the
+/// operation, so several choices are tried: the first axis of each input, all axes of one size, and each axis alone. The
+/// one that the call accepts in most sizes counts.
 fn in_sizes(call: Call, inputs: &[Tensor]) -> Vec<Vec<Tensor>> {
     let axes = || {
         let of_one = |(i, t): (usize, &Tensor)| (0..t.rank()).map(move |axis| (i, axis));
@@ -105,8 +106,8 @@ pub(crate) fn cell(
     }
 }
 
-/// Whether the call can be replayed with inputs of these sizes; `None` if it fails eagerly. An error describes a replay
-/// with other results.
+/// Whether the call can be replayed with inputs of these sizes; `None` if it fails even when it runs eagerly. The error
+/// describes a replay whose results differ from eager ones.
 fn replays(call: Call, sizes: &[Vec<Tensor>], dtype: DType) -> std::result::Result<Option<bool>, String> {
     let text = |e: Error| e.to_string();
     let mut step = capture(|x| derivatives(call, x));

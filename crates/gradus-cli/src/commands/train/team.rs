@@ -13,7 +13,7 @@ use crate::output;
 /// The parts into which a batch is cut, whatever the number of ranks.
 const SHARDS: usize = 16;
 
-/// What launchers call the number of processes, and that of those on this machine.
+/// The environment variables in which launchers give the number of all processes, and of those on this machine.
 const SIZE: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 const HERE: [&str; 2] = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
 
