@@ -131,6 +131,7 @@ fn multiply<T: Real>(
                 k,
                 a: a_part.as_ptr(),
                 row: 1,
+                split: 0,
                 gap: 0,
                 steps: begins.as_ptr(),
                 b: b_part.as_ptr(),

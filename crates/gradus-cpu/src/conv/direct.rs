@@ -14,7 +14,7 @@ use super::im2col::Fill;
 use super::region::{Region, as_computed};
 use super::sizes::Sizes;
 use crate::access::Float;
-use crate::gemm::{Mat, Micro, Pack, Real, Store, k_step};
+use crate::gemm::{FREE_ROWS, Mat, Micro, Pack, Real, Store, k_step};
 use crate::isa::Isa;
 use crate::parallel::Disjoint;
 use crate::temp::Temp;
@@ -78,6 +78,19 @@ pub(super) unsafe fn pack<S: Pack>(
 pub(super) fn pieces(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let count = len.div_ceil(most);
     (0..count).map(move |i| i * len / count..(i + 1) * len / count)
+}
+
+/// Splits the positions of some lines into pieces for a kernel with this many rows. A piece covers at most two lines.
+fn pieces_of_lines(lines: usize, width: usize, rows: usize) -> impl Iterator<Item = Range<usize>> {
+    let together = match () {
+        () if rows <= FREE_ROWS.min(width + 1) => lines,
+        () if 2 * width <= rows => 2,
+        () => 1,
+    };
+    (0..lines).step_by(together).flat_map(move |line| {
+        let start = line * width;
+        pieces(together.min(lines - line) * width, rows).map(move |piece| start + piece.start..start + piece.end)
+    })
 }
 
 /// Returns the number of positions of a tile along each axis. A tile consists of whole lines or of a part of one line.
@@ -210,39 +223,36 @@ impl<T: Real> Tile<'_, T> {
             let steps = &self.steps[k0..self.steps.len().min(k0 + panels.step)];
             let store = if k0 > 0 || self.add { Store::Add } else { Store::Set };
             for begin in (start..end).step_by(TOGETHER) {
-                // Two lines are processed at a time if the kernel has enough rows.
-                let pair = if 2 * self.width <= rows { 2 } else { 1 };
-                for y in (0..self.lines).step_by(pair) {
-                    let pair = pair.min(self.lines - y);
-                    let gap = region.position(&s.geometry, [0, pair - 1, 0]) as isize
-                        - ((pair - 1) * self.width * row) as isize;
-                    for piece in pieces(self.width, rows) {
-                        let from = region.position(&s.geometry, [0, y, piece.start]);
-                        let to = (y * self.width + piece.start) * across;
-                        for (j, width) in panels.panels(begin, end.min(begin + TOGETHER)) {
-                            let micro = Micro {
-                                rows: pair * piece.len(),
-                                vectors: if width == panels.width { 2 } else { 1 },
-                                k: steps.len(),
-                                a: self.elements[from..].as_ptr(),
-                                row: row as isize,
-                                gap,
-                                steps: steps.as_ptr(),
-                                b: self.weight[k0 * columns + j * steps.len()..].as_ptr(),
-                                ldb: width as isize,
-                                next: self.weight[k0 * columns + j * steps.len()..].as_ptr(),
-                                next_by: 0,
-                                c: sums[to + j - start..].as_mut_ptr(),
-                                ldc: across as isize,
-                                store,
-                                alpha: T::ONE,
-                                beta: T::ZERO,
-                            };
-                            // SAFETY: the steps lead from the first to the last element under the windows of this
-                            // piece, which covers one or two lines. These elements, the panel and the rows of the sums
-                            // lie inside their slices, as asserted above.
-                            unsafe { T::run(isa, &micro) };
-                        }
+                for piece in pieces_of_lines(self.lines, self.width, rows) {
+                    let (line, x) = (piece.start / self.width, piece.start % self.width);
+                    let from = region.position(&s.geometry, [0, line, x]);
+                    // The positions after the end of the line lie in the next one.
+                    let split = self.width - x;
+                    let next_line = region.position(&s.geometry, [0, 1, 0]) as isize - (self.width * row) as isize;
+                    for (j, width) in panels.panels(begin, end.min(begin + TOGETHER)) {
+                        let micro = Micro {
+                            rows: piece.len(),
+                            vectors: if width == panels.width { 2 } else { 1 },
+                            k: steps.len(),
+                            a: self.elements[from..].as_ptr(),
+                            row: row as isize,
+                            split,
+                            gap: if split < piece.len() { next_line } else { 0 },
+                            steps: steps.as_ptr(),
+                            b: self.weight[k0 * columns + j * steps.len()..].as_ptr(),
+                            ldb: width as isize,
+                            next: self.weight[k0 * columns + j * steps.len()..].as_ptr(),
+                            next_by: 0,
+                            c: sums[piece.start * across + j - start..].as_mut_ptr(),
+                            ldc: across as isize,
+                            store,
+                            alpha: T::ONE,
+                            beta: T::ZERO,
+                        };
+                        // SAFETY: the steps lead from the first to the last element under the windows of this piece,
+                        // which covers one or two lines. These elements, the panel and the rows of the sums lie inside
+                        // their slices, as asserted above.
+                        unsafe { T::run(isa, &micro) };
                     }
                 }
             }

@@ -175,6 +175,7 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
                                 k: all,
                                 a: from.as_ptr(),
                                 row: row as isize,
+                                split: 0,
                                 gap: 0,
                                 steps: steps.as_ptr(),
                                 b: packed[(j - begin) * all..].as_ptr(),

@@ -37,10 +37,11 @@ pub(crate) struct Micro<T> {
     pub(crate) vectors: usize,
     /// Length of the chains.
     pub(crate) k: usize,
-    /// Row `r` at step `p` is `a[steps[p] + r * row]`. If the number of rows is even, the rows of the second half lie
-    /// `gap` elements further on.
+    /// Row `r` at step `p` is `a[steps[p] + r * row]`. Rows from `split` on lie `gap` elements further on; if there are
+    /// more than [`FREE_ROWS`] rows and `gap` is not 0, `split` is half of them.
     pub(crate) a: *const T,
     pub(crate) row: isize,
+    pub(crate) split: usize,
     pub(crate) gap: isize,
     pub(crate) steps: *const isize,
     /// Row `p` of the panel starts at `b[p * ldb]`.
@@ -56,6 +57,9 @@ pub(crate) struct Micro<T> {
     pub(crate) alpha: T,
     pub(crate) beta: T,
 }
+
+/// The maximum number of rows of a kernel that may be split anywhere, since the offsets of so many stay in registers.
+pub(crate) const FREE_ROWS: usize = 6;
 
 /// The maximum number of rows for which there are kernels with wider panels.
 pub(crate) const THIN_ROWS: usize = 3;
@@ -153,6 +157,12 @@ macro_rules! kernel {
                 // The strides are converted to bytes, because address modes can scale them by 1 and 2. A stride that no
                 // row uses may overflow here, so the multiplication wraps.
                 let [down, gap] = [j.row, j.gap].map(|elements| elements.wrapping_mul(size_of::<$t>() as isize));
+                let mut offsets = [0isize; R];
+                for r in 0..R {
+                    let offset = down.wrapping_mul(r as isize).wrapping_add(if r >= j.split { gap } else { 0 });
+                    // What LLVM does not know it does not derive from others in the loop, where registers are short.
+                    offsets[r] = std::hint::black_box(offset);
+                }
                 let (mut b, mut next) = (j.b, j.next);
                 for p in 0..j.k {
                     // SAFETY: step `p < k` reads `R` elements of A and a row of the panel, as the caller promises.
@@ -164,14 +174,19 @@ macro_rules! kernel {
                         }
                         let mut a = j.a.offset(*j.steps.add(p));
                         for r in 0..R {
-                            // One address serves three rows, because more addresses would not stay in registers.
-                            if r > 0 && r % 3 == 0 {
-                                a = a.wrapping_byte_offset(down.wrapping_mul(3));
-                            }
-                            if R % 2 == 0 && r == R / 2 {
-                                a = a.wrapping_byte_offset(gap);
-                            }
-                            let x = $set1(*a.wrapping_byte_offset(down.wrapping_mul((r % 3) as isize)));
+                            let offset = if R <= FREE_ROWS {
+                                offsets[r]
+                            } else {
+                                // One address serves three rows, because more addresses would not stay in registers.
+                                if r > 0 && r % 3 == 0 {
+                                    a = a.wrapping_byte_offset(down.wrapping_mul(3));
+                                }
+                                if R % 2 == 0 && r == R / 2 {
+                                    a = a.wrapping_byte_offset(gap);
+                                }
+                                down.wrapping_mul((r % 3) as isize)
+                            };
+                            let x = $set1(*a.wrapping_byte_offset(offset));
                             for v in 0..V {
                                 sum[r][v] = $fma(x, row[v], sum[r][v]);
                             }
@@ -266,7 +281,7 @@ unsafe fn portable<T: Real>(j: &Micro<T>) {
             // SAFETY: as below.
             let a = unsafe { j.a.offset(*j.steps.add(p)) };
             for (r, sum) in sum.iter_mut().enumerate() {
-                let gap = if R.is_multiple_of(2) && r >= R / 2 { j.gap } else { 0 };
+                let gap = if r >= j.split { j.gap } else { 0 };
                 let at = j.row.wrapping_mul(r as isize).wrapping_add(gap);
                 for (v, sum) in sum.iter_mut().enumerate() {
                     for (l, sum) in sum.iter_mut().enumerate() {

@@ -22,7 +22,7 @@ mod tests;
 use gradus_backend::{DType, Error, Result, Scalar, View, ViewMut};
 
 pub(crate) use block::{K_BLOCK, MatMut, Product, k_step, tile};
-pub(crate) use kernel::{Micro, Real, Store, THIN_ROWS, thin_vectors};
+pub(crate) use kernel::{FREE_ROWS, Micro, Real, Store, THIN_ROWS, thin_vectors};
 pub(crate) use pack::{Mat, Pack, Panels};
 pub(crate) use products::products;
 pub(crate) use transpose::Transpose;

@@ -233,6 +233,7 @@ fn rounds_in_order(isa: Isa) -> bool {
         k: PAIRS,
         a: a_words.as_ptr(),
         row: 1,
+        split: 0,
         gap: 0,
         steps: STEPS[1].as_ptr(),
         b: b_words.as_ptr(),
