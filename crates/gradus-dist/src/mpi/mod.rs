@@ -192,10 +192,23 @@ impl<H: AnyHandle> Mpi<H> {
         Ok(())
     }
 
-    /// A rank of this machine that is waited for, has not left, and whose process is gone.
-    fn dead(&self, turn: &Turn<H>, missing: &dyn Fn(usize) -> bool) -> Option<usize> {
+    /// A rank of this machine that is waited for, whose process is gone, and which has told nobody that it would end.
+    ///
+    /// # Errors
+    /// What ends the wait otherwise, if a notice has come in the meantime: a rank that gave up because of another one
+    /// said so before it ended.
+    fn dead(&self, turn: &mut Turn<H>, missing: &dyn Fn(usize) -> bool) -> std::result::Result<Option<usize>, Stop> {
         let gone = |rank: usize| self.neighbours[rank].is_some_and(|process| !machine::is_alive(process));
-        (0..self.size).find(|&rank| missing(rank) && !turn.told.contains_key(&rank) && gone(rank))
+        let find =
+            |turn: &Turn<H>| (0..self.size).find(|&rank| missing(rank) && !turn.told.contains_key(&rank) && gone(rank));
+        if find(turn).is_none() {
+            return Ok(None);
+        }
+        // MPI moves a message a little further with each look.
+        for _ in 0..32 {
+            self.listen(turn, missing)?;
+        }
+        Ok(find(turn))
     }
 
     /// One that has completed among the requests, if any.
@@ -384,8 +397,10 @@ impl<H: AnyHandle> Engine for Mpi<H> {
             let idle = now - progress;
             if idle > QUIET && now - looked > LOOK {
                 looked = now;
-                if let Some(rank) = self.dead(&turn, &missing) {
-                    break Stop::Died { rank };
+                match self.dead(&mut turn, &missing) {
+                    Ok(None) => {}
+                    Ok(Some(rank)) => break Stop::Died { rank },
+                    Err(stop) => break stop,
                 }
             }
             // Others of this process may call in between.
