@@ -91,7 +91,33 @@ impl BatchNorm {
         })
     }
 
-    /// Updates the running statistics with those of a batch.
+    /// The statistics `[c]` with which an input is normalised in evaluation, mean and variance. There are none in training,
+    /// and none if the layer has no running statistics: it then takes those of the batch.
+    pub fn fixed_statistics(&self) -> Option<(Tensor, Tensor)> {
+        let running = self.running_mean.as_ref().zip(self.running_var.as_ref());
+        running.filter(|_| !self.mode.is_training()).map(|(mean, var)| (mean.tensor(), var.tensor()))
+    }
+
+    /// Normalises `[n, c, ..]` with the given mean and variance `[c]` in place of those of the input, and applies weight and
+    /// bias.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::batch_norm_eval`].
+    #[track_caller]
+    pub fn normalize(&self, input: &Tensor, mean: &Tensor, var: &Tensor) -> Result<Tensor> {
+        input.batch_norm_eval(mean, var, self.weight.as_deref(), self.bias.as_deref(), self.eps)
+    }
+
+    /// Moves the running statistics towards the mean and the unbiased variance `[c]` of a batch, in training. Does nothing
+    /// in evaluation, and in the recomputation of a [`checkpoint`](gradus_tensor::autograd::checkpoint).
+    #[track_caller]
+    pub fn track(&self, mean: &Tensor, var: &Tensor) -> Result<()> {
+        if !self.mode.is_training() {
+            return Ok(());
+        }
+        autograd::once(|| self.update(mean, var))
+    }
+
     #[track_caller]
     fn update(&self, mean: &Tensor, var: &Tensor) -> Result<()> {
         let _guard = no_grad_guard();
@@ -111,15 +137,11 @@ impl Forward for BatchNorm {
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
         check_channels("batch_norm", input, self.num_features)?;
-        let (weight, bias) = (self.weight.as_deref(), self.bias.as_deref());
-        let running = self.running_mean.as_ref().zip(self.running_var.as_ref());
-        if let Some((mean, var)) = running.filter(|_| !self.mode.is_training()) {
-            return input.batch_norm_eval(&mean.tensor(), &var.tensor(), weight, bias, self.eps);
+        if let Some((mean, var)) = self.fixed_statistics() {
+            return self.normalize(input, &mean, &var);
         }
-        let (y, batch) = input.batch_norm(weight, bias, self.eps)?;
-        if self.mode.is_training() {
-            autograd::once(|| self.update(&batch.mean, &batch.var))?;
-        }
+        let (y, batch) = input.batch_norm(self.weight.as_deref(), self.bias.as_deref(), self.eps)?;
+        self.track(&batch.mean, &batch.var)?;
         Ok(y)
     }
 }
