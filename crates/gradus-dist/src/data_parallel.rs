@@ -296,8 +296,17 @@ impl Sums {
         for (buffer, before) in &self.extras.floats {
             buffer.set(&reader.take(before.dtype().compute(), before.dtype(), before.shape())?)?;
         }
-        for (buffer, _) in &self.extras.integers {
-            buffer.set(&comm.run(Collective::AllReduce(Reduce::Max), &buffer.tensor(), line)?)?;
+        let integers = self.extras.integers.iter().map(|(buffer, before)| {
+            let now = buffer.tensor();
+            Ok((before.dtype(), now.reshape([now.numel()])?))
+        });
+        let integers = joined(&integers.collect::<Result<Vec<_>>>()?)?;
+        for (_, flat) in &integers {
+            comm.run_in_place(Collective::AllReduce(Reduce::Max), flat, line)?;
+        }
+        let mut reader = Reader::new(&integers);
+        for (buffer, before) in &self.extras.integers {
+            buffer.set(&reader.take(before.dtype(), before.dtype(), before.shape())?)?;
         }
         self.extras.advance();
         Ok((loss, there.iter().map(|&shards| shards > 0.0).collect()))

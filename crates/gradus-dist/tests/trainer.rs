@@ -131,7 +131,7 @@ struct StopAfter(u64, Arc<AtomicBool>);
 impl Logger for StopAfter {
     fn log(&mut self, event: Event<'_>) -> Result<()> {
         if let Event::Step(_) = event {
-            self.0 -= 1;
+            self.0 = self.0.saturating_sub(1);
             self.1.store(self.0 == 0, Ordering::Relaxed);
         }
         Ok(())
@@ -156,10 +156,10 @@ fn with_checkpoints(folder: &Path, ranks: usize, stop: Option<u64>) -> (Vec<u8>,
 }
 
 #[test]
-fn all_ranks_stop_after_the_same_step_and_another_number_goes_on_with_the_same_bits() {
+fn all_ranks_stop_after_the_next_step_and_another_number_goes_on_with_the_same_bits() {
     let whole = trained(1, |_| trainer()).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    for (stop, steps, ranks) in [(Some(2), 2, 4), (Some(3), 5, 2), (None, 12, 8)] {
+    for (stop, steps, ranks) in [(Some(1), 2, 4), (Some(3), 6, 2), (None, 12, 8)] {
         let (state, run) = with_checkpoints(dir.path(), ranks, stop);
         assert_eq!((run.steps, run.stopped), (steps, stop.is_some()));
         assert_eq!(state == whole.0, stop.is_none());
@@ -219,6 +219,7 @@ fn a_rank_that_cannot_read_a_sample_is_an_error_on_all_at_once() {
 
 #[test]
 fn a_loss_that_is_not_finite_is_noticed_on_all_ranks() {
+    let dir = tempfile::tempdir().unwrap();
     let fit = |policy: OnNonFinite| {
         threads(2, Options::default(), |comm| {
             let device = device()?;
@@ -229,7 +230,11 @@ fn a_loss_that_is_not_finite_is_noticed_on_all_ranks() {
             let loader = DataLoader::new(TensorDataset::new(x, y)?, &device).batch_size(32).build()?;
             let mut model = Linear::new(4, 2, &mut Init::new(DType::F32, &device, &mut Generator::new(1)))?;
             let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig::default())?;
-            let trainer = Trainer::new(1)?.on_non_finite(policy).ranks(Arc::new(DataParallel::new(comm.clone())?));
+            let mut trainer = Trainer::new(1)?.on_non_finite(policy).ranks(Arc::new(DataParallel::new(comm.clone())?));
+            // The other rank saves nothing.
+            if policy == OnNonFinite::RollBack && comm.rank() == 0 {
+                trainer = trainer.checkpoints(dir.path());
+            }
             let task = Classification::default();
             Ok(trainer.fit(&mut model, &mut optimizer, &loader, None, &task, &mut []))
         })
@@ -241,9 +246,11 @@ fn a_loss_that_is_not_finite_is_noticed_on_all_ranks() {
         // The rank that has the sample finds it.
         assert_eq!(text.contains("holds a value of NaN"), rank == 0, "{text}");
     }
-    for outcome in fit(OnNonFinite::Skip) {
-        let run = outcome.unwrap();
-        assert_eq!((run.steps, run.skipped), (1, 1));
+    for policy in [OnNonFinite::Skip, OnNonFinite::RollBack] {
+        for outcome in fit(policy) {
+            let run = outcome.unwrap();
+            assert_eq!((run.steps, run.skipped), (1, 1));
+        }
     }
 }
 

@@ -211,12 +211,14 @@ impl Counts {
         };
     }
 
-    /// The sum over all ranks.
+    /// The sum over all ranks, and whether `flag` is set on one of them.
     #[track_caller]
-    pub(crate) fn over(self, ranks: &dyn Ranks) -> Result<Counts> {
-        let mut numbers = self.to_numbers();
+    pub(crate) fn over(self, ranks: &dyn Ranks, flag: bool) -> Result<(Counts, bool)> {
+        let [samples, correct, counted] = self.to_numbers();
+        let mut numbers = [samples, correct, counted, f64::from(u8::from(flag))];
         ranks.sum(&mut numbers)?;
-        Ok(Counts::from_numbers(numbers))
+        let [counts @ .., flags] = numbers;
+        Ok((Counts::from_numbers(counts), flags > 0.0))
     }
 
     const NUMBERS: usize = 3;

@@ -51,7 +51,7 @@ impl Trainer {
             let m = format!("{} samples give no batch of {}", train.dataset().len(), train.batch_size());
             return Err(Error::argument("trainer", m).help("give more samples or a smaller batch size"));
         }
-        if self.on_non_finite == OnNonFinite::RollBack && self.folder.is_none() {
+        if self.on_non_finite == OnNonFinite::RollBack && self.folder.is_none() && self.saves() {
             let e = Error::argument("trainer", "rolling back needs checkpoints to go back to");
             return Err(e.help("name a folder with `checkpoints`"));
         }
@@ -104,7 +104,7 @@ impl Trainer {
                 for batch in rest.by_ref().take(self.accumulate) {
                     group.push(batch.here()?);
                 }
-                if group.is_empty() || self.stopped()? {
+                if group.is_empty() || passes.are_to_stop() {
                     break;
                 }
                 let rates = (self.schedule.factor(run.steps), self.schedule.momentum(run.steps));
@@ -168,7 +168,7 @@ impl Trainer {
                 }
             }
             // An epoch whose validation was skipped is not complete: a run that resumes validates first.
-            if self.stopped()? && (progress.batches < batches || validation.is_some()) {
+            if (passes.are_to_stop() || self.stopped()?) && (progress.batches < batches || validation.is_some()) {
                 if progress.steps_of_epoch > 0 {
                     if let Some(open) = &mut saving {
                         let done = self.save(open, model, optimizer, &progress, &run, false);

@@ -1,6 +1,7 @@
 //! [`Passes`]: the forward and backward pass of a batch, replayed where that is possible.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gradus_data::Parts;
 use gradus_graph::Captured;
@@ -61,6 +62,9 @@ pub(super) struct Passes<B> {
     parameters: Vec<Parameter>,
     tensors: TensorsOf<B>,
     ranks: Shared,
+    stop: Option<Arc<AtomicBool>>,
+    /// Whether one of the ranks was to stop when the last pass was done.
+    stop_of_ranks: bool,
 }
 
 impl<B> Passes<B> {
@@ -75,7 +79,17 @@ impl<B> Passes<B> {
             eager("the task may use values that change; Trainer::captured() or Task::is_fixed says that they do not");
         }
         let captured = (wanted && may).then(Captured::or_eager);
-        Passes { captured, parameters: optimizer.parameters(), tensors, ranks: trainer.ranks.clone() }
+        let (ranks, stop) = (trainer.ranks.clone(), trainer.stop.clone());
+        Passes { captured, parameters: optimizer.parameters(), tensors, ranks, stop, stop_of_ranks: false }
+    }
+
+    fn is_told_to_stop(&self) -> bool {
+        self.stop.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    /// Whether no further step is to be done. Ranks agree on that in each pass, so that all stop after the same step.
+    pub(super) fn are_to_stop(&self) -> bool {
+        if self.ranks.is_some() { self.stop_of_ranks } else { self.is_told_to_stop() }
     }
 
     /// Checks forms that were replayed often against the model and the task again, which may have changed between two
@@ -147,7 +161,9 @@ impl<B> Passes<B> {
         if place.of > 1 {
             gradients.scale(share(weight, place))?;
         }
-        Ok(Passed { loss, counts: counts.over(ranks)?, gradients, weight })
+        let (counts, stop) = counts.over(ranks, self.is_told_to_stop())?;
+        self.stop_of_ranks = stop;
+        Ok(Passed { loss, counts, gradients, weight })
     }
 
     /// Runs a batch forwards, and what `scaled` makes of its loss and its number of samples backwards.
