@@ -11,7 +11,7 @@ use gradus::{Error, ErrorKind, Result};
 use crate::output::complain;
 
 /// The exit code of a program that was ended by Ctrl-C.
-const INTERRUPTED: i32 = 130;
+pub(crate) const INTERRUPTED: i32 = 130;
 
 /// Signals that follow each other faster than this count as one: a terminal and a parent process may both forward the
 /// same request.

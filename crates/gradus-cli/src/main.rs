@@ -1,7 +1,7 @@
 //! The `gradus` command: trains networks, predicts with them, filters pictures, and lists the available devices.
 //!
 //! The exit code is 0 on success. It is 1 after an error, whose message is printed to standard error, and 2 for an
-//! invalid command line.
+//! invalid command line. Ranks of `gradus launch` have more of them (`commands/mpi.rs`).
 #![forbid(unsafe_code)]
 
 mod args;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::fail(&error);
-            ExitCode::FAILURE
+            commands::mpi::exit_code(&error)
         }
     }
 }

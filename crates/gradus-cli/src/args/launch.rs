@@ -21,7 +21,7 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) hosts: Option<PathBuf>,
 
-    /// How many times to restart from the newest state after an error; needs --out, and implies --resume
+    /// How many times to restart from the newest state after the loss of a rank; needs --out, and implies --resume
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) restarts: u32,
 

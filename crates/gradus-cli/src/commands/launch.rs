@@ -1,4 +1,4 @@
-//! `gradus launch`: starts a training on several ranks with `mpirun`, and again after an error.
+//! `gradus launch`: starts a training on several ranks with `mpirun`, and again after the loss of one.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gradus::{Error, ErrorKind, Result};
 
-use super::mpi::{DEADLINE, LAUNCHED, without_mpi};
+use super::mpi::{DEADLINE, LAUNCHED, recurs, without_mpi};
 use super::train::newest_state;
 use crate::args::LaunchArgs;
 use crate::config_file;
@@ -88,6 +88,9 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
         let after = state();
         if restarts == args.restarts || stop.load(Ordering::Relaxed) {
             return lost(&if restarts > 0 { format!(" after {restarts} restarts") } else { String::new() });
+        }
+        if recurs(status.code()) {
+            return lost("; another attempt would end like this one");
         }
         if after.is_none() {
             return lost("; there is no state to go on from");

@@ -6,7 +6,7 @@ pub(crate) mod generate;
 pub(crate) mod image;
 mod inputs;
 pub(crate) mod launch;
-mod mpi;
+pub(crate) mod mpi;
 pub(crate) mod new;
 #[cfg(feature = "onnx")]
 pub(crate) mod onnx;

@@ -1,5 +1,8 @@
 //! What the launcher and its ranks agree on.
 
+use std::process::ExitCode;
+use std::time::Duration;
+
 use gradus::{Error, ErrorKind};
 
 /// The variable that tells ranks that `gradus launch` started them: the end of the standard input asks them to stop.
@@ -7,6 +10,31 @@ pub(crate) const LAUNCHED: &str = "GRADUS_LAUNCHED";
 
 /// The variable with the seconds that a rank waits for the others.
 pub(crate) const DEADLINE: &str = "GRADUS_DEADLINE";
+
+/// The exit code of a rank whose error would come again in another attempt. `mpirun` ends with the code of the first rank
+/// that failed, or with all codes joined by OR.
+const RECURS: u8 = 64;
+
+/// How much later a rank ends whose error only says that another one has ended.
+const LATER: Duration = Duration::from_millis(500);
+
+/// The exit code of a program that ends with this error.
+pub(crate) fn exit_code(error: &Error) -> ExitCode {
+    if std::env::var_os(LAUNCHED).is_none() {
+        return ExitCode::FAILURE;
+    }
+    if *error.kind() == ErrorKind::Peer {
+        std::thread::sleep(LATER);
+        return ExitCode::FAILURE;
+    }
+    ExitCode::from(RECURS)
+}
+
+/// Whether ranks that ended with this code would end so again: one of them had an error of its own, or does not know the
+/// options (2). Otherwise a rank was lost: it was killed, did not answer, or its machine is gone.
+pub(crate) fn recurs(code: Option<i32>) -> bool {
+    code.is_some_and(|code| code == 2 || (code & i32::from(RECURS) != 0 && code < 128))
+}
 
 /// The error of a program that was built without MPI.
 pub(crate) fn without_mpi(message: impl Into<String>) -> Error {

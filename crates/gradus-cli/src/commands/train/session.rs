@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gradus::prelude::*;
 use gradus::train::RunFolder;
@@ -10,7 +10,7 @@ use gradus::train::RunFolder;
 use super::team::Team;
 use crate::args::TrainOptions;
 pub(super) use crate::commands::MODEL;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::output::{complain, say};
 
 /// The files of a run, beside the model.
@@ -51,15 +51,18 @@ impl<'a> Session<'a> {
     }
 
     /// Claims the folder for the results: the one that the user named, or the next free one of `out/NAME`. `files` are
-    /// the names of the task's own files. Does nothing if nothing is saved.
+    /// the names of the task's own files. Claims nothing if nothing is saved.
     pub(super) fn claim(&mut self, name: &str, files: &[&str]) -> Result<()> {
         let TrainOptions { fast_dev_run, overfit_batch, find_lr, .. } = *self.options;
         if fast_dev_run || overfit_batch || find_lr {
+            // What saves nothing ends at once, on all ranks: mpirun ends the others.
+            self.team.watch_launcher(|| std::process::exit(INTERRUPTED));
             return Ok(());
         }
         let interrupt = Interrupt::watch()?;
-        self.stop = Some(interrupt.flag());
-        self.team.watch_launcher(interrupt.flag());
+        let stop = interrupt.flag();
+        self.stop = Some(stop.clone());
+        self.team.watch_launcher(move || stop.store(true, Ordering::Relaxed));
         if !self.team.is_first() {
             return Ok(());
         }

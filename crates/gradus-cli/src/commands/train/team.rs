@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::io::Read;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use gradus::prelude::*;
 use gradus::train::Ranks;
@@ -80,15 +79,15 @@ impl Team {
         self.ranks.take();
     }
 
-    /// Sets `stop` when `gradus launch` ends or wants the ranks to stop, which closes the standard input of the first.
-    pub(super) fn watch_launcher(&self, stop: Arc<AtomicBool>) {
+    /// Calls `stop` when `gradus launch` ends or wants the ranks to stop, which closes the standard input of the first.
+    pub(super) fn watch_launcher(&self, stop: impl FnOnce() + Send + 'static) {
         if !self.is_first() || std::env::var_os(crate::commands::mpi::LAUNCHED).is_none() {
             return;
         }
         std::thread::spawn(move || {
             let mut input = std::io::stdin().lock();
             while input.read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
-            stop.store(true, Ordering::Relaxed);
+            stop();
         });
     }
 }
