@@ -8,7 +8,7 @@ mod process;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use launch::{Launch, gradus_program, ranks_program};
+use launch::{Launch, optimised_ranks, programs};
 
 /// The models that are trained, and the steps.
 const MODELS: [(&str, &str); 3] = [("digits", "8"), ("gpt", "6"), ("resnet", "4")];
@@ -65,17 +65,21 @@ pub(crate) fn run(root: &Path, which: Which) -> Result<(), String> {
 }
 
 fn all(root: &Path, folder: &Path, which: Which) -> Result<(), String> {
-    let speed = if which == Which::Quick { None } else { Some(speed(root, &ranks_program(root, true)?, folder)?) };
+    let speed = if which == Which::Quick { None } else { Some(speed(root, &optimised_ranks(root)?, folder)?) };
     if let (Which::Speed, Some(speed)) = (which, &speed) {
         println!("{speed}");
         return Ok(());
     }
-    let program = &ranks_program(root, false)?;
+    let [ranks, gradus] = &programs(root)?;
     let mut counts = Counts::default();
-    let mut failures = same_bits(program, folder, &mut counts)?;
+    let begun = Instant::now();
+    let mut failures = same_bits(ranks, folder, &mut counts)?;
+    println!("trainings on 1, 2 and 4 ranks: {:.1} s", begun.elapsed().as_secs_f64());
+    let begun = Instant::now();
     let troubles = if which == Which::All { MOST_TROUBLES } else { TROUBLES_OF_CI };
-    failures.extend(trouble(program, folder, troubles, &mut counts)?);
-    let (checks, failed) = command::Gradus { program: &gradus_program(root)?, folder, root }.check()?;
+    failures.extend(trouble(ranks, folder, troubles, &mut counts)?);
+    println!("{} runs with trouble: {:.1} s", counts.runs, begun.elapsed().as_secs_f64());
+    let (checks, failed) = command::Gradus { program: gradus, folder: &folder.join("launch"), root }.check()?;
     let held = checks - failed.len();
     failures.extend(failed);
     failures.iter().for_each(|failure| println!("FAILED {failure}"));

@@ -10,8 +10,10 @@ use super::process::{Ended, Running, descendants, signal};
 const LIMIT: Duration = Duration::from_secs(200);
 /// The files of a run that is complete.
 const FILES: [&str; 4] = ["config.toml", "metrics.csv", "model.safetensors", "report.html"];
-/// The training that is stopped and killed.
-const LONG: [&str; 4] = ["train", "digits", "--epochs", "6"];
+/// The training that is stopped and killed: of many short epochs, with a state after each.
+const LONG: [&str; 7] = ["train", "images", PICTURES, "--epochs", "12", "--batch-size", "20"];
+/// The folder of its data.
+const PICTURES: &str = "pictures";
 
 /// The command under test, and where it works.
 pub(super) struct Gradus<'a> {
@@ -39,7 +41,7 @@ impl Gradus<'_> {
         for (name, words) in self.tasks() {
             checks.push((format!("train {name} on 1, 2 and 4 ranks"), Box::new(move || self.same(name, &words))));
         }
-        let others: [(&str, OnWhole<'_>); 9] = [
+        let others: [(&str, OnWhole<'_>); 11] = [
             ("mpirun itself", Self::plain),
             ("SIGTERM to one rank, then another number", Self::one_stops),
             ("SIGTERM to all ranks", Self::all_stop),
@@ -47,6 +49,8 @@ impl Gradus<'_> {
             ("the launcher is killed", Self::launcher_dies),
             ("a rank is killed", Self::one_dies),
             ("a rank is killed, with a restart", Self::restarts),
+            ("an error that would come again, with restarts", Self::does_not_restart),
+            ("SIGTERM to the launcher, where nothing is saved", Self::trial_stops),
             ("a rank is stopped", Self::one_hangs),
             ("ranks with different options", Self::differ),
         ];
@@ -85,7 +89,7 @@ impl Gradus<'_> {
             ("digits", words("train digits --epochs 2", None)),
             (
                 "images",
-                words("train images --epochs 2 --batch-size 20 --erase 0.2", Some(path(self.folder.join("pictures")))),
+                words("train images --epochs 2 --batch-size 20 --erase 0.2", Some(path(self.folder.join(PICTURES)))),
             ),
             ("tabular", words("train tabular --target species --drop year --epochs 4 --cv 2", Some(path(table)))),
             (
@@ -101,7 +105,7 @@ impl Gradus<'_> {
     /// Writes the data: IDX files of pictures whose bright half says their class, and a text.
     fn data(&self) -> Result<(), String> {
         const SIDE: usize = 12;
-        let pictures = self.folder.join("pictures");
+        let pictures = self.folder.join(PICTURES);
         let count = 90;
         let idx = |sizes: &[u32], values: Vec<u8>| {
             let mut bytes = vec![0, 0, 8, sizes.len() as u8];
@@ -251,6 +255,28 @@ impl Gradus<'_> {
             return Err(format!("there was no restart: {}", ended.err));
         }
         same(&model(&out)?, whole)
+    }
+
+    fn does_not_restart(&self, _: &[u8]) -> Result<(), String> {
+        let (running, out, _) = self.begun(&[], "other-seed")?;
+        signal(running.process(), "TERM");
+        stopped(&running.end(LIMIT)?)?;
+        let words = with_out(&[&LONG[..], &["--seed", "1"]].concat(), &out);
+        let ended = self.launch(&["-n", "4", "--restarts", "3"], &words, "other-seed-again")?;
+        failed(&ended, &["seed was 0 and is 1 now", "another attempt would end like this one"])?;
+        if ended.err.contains("restart 1") { Err(format!("it restarts: {}", ended.err)) } else { Ok(()) }
+    }
+
+    /// `--find-lr` takes several seconds, and ends at once.
+    fn trial_stops(&self, _: &[u8]) -> Result<(), String> {
+        let words = ["train", "digits", "--find-lr"].map(String::from);
+        let mut running = self.start(&["-n", "2"], &words, "trial")?;
+        let launcher = running.process();
+        running.until("its ranks begin", || ranks(launcher).len() == 2)?;
+        signal(launcher, "TERM");
+        let ended = running.end(LIMIT)?;
+        failed(&ended, &["the ranks have failed"])?;
+        if ended.out.contains("the loss falls fastest") { Err("it was not stopped".into()) } else { Ok(()) }
     }
 
     fn one_hangs(&self, whole: &[u8]) -> Result<(), String> {

@@ -6,26 +6,31 @@ use std::time::{Duration, Instant};
 
 use super::process::{children, signal};
 
-/// Builds the program `ranks`, and returns its path.
-pub(super) fn ranks_program(root: &Path, optimised: bool) -> Result<PathBuf, String> {
-    built(root, ["gradus-dist", "--example", "ranks"], "examples/ranks", optimised)
+/// Builds the program `ranks` with optimisation, and returns its path.
+pub(super) fn optimised_ranks(root: &Path) -> Result<PathBuf, String> {
+    let words = ["--release", "-p", "gradus-dist", "--features", "mpi", "--example", "ranks"];
+    build(root, &words)?;
+    program(root, "release/examples/ranks")
 }
 
-/// Builds the command `gradus` with MPI, and returns its path.
-pub(super) fn gradus_program(root: &Path) -> Result<PathBuf, String> {
-    built(root, ["gradus-cli", "--bin", "gradus"], "gradus", false)
+/// Builds the program `ranks` and the command `gradus`, and returns their paths. What both depend on has the features
+/// that `cargo test --workspace` gives it, so that after the tests only the crates with MPI are built.
+pub(super) fn programs(root: &Path) -> Result<[PathBuf; 2], String> {
+    let features = "gradus-dist/mpi,gradus-cli/mpi";
+    build(root, &["--workspace", "--features", features, "--example", "ranks", "--bin", "gradus"])?;
+    Ok([program(root, "debug/examples/ranks")?, program(root, "debug/gradus")?])
 }
 
-fn built(root: &Path, [package, kind, name]: [&str; 3], path: &str, optimised: bool) -> Result<PathBuf, String> {
+fn build(root: &Path, words: &[&str]) -> Result<(), String> {
     crate::workspace::done(Command::new("mpirun").arg("--version").stdout(Stdio::null()), "mpirun")?;
     let mut cargo = crate::workspace::cargo();
-    cargo.args(["build", "--quiet", "-p", package, "--features", "mpi", kind, name]);
-    if optimised {
-        cargo.arg("--release");
-    }
-    crate::workspace::done(cargo.current_dir(root), "cargo build")?;
+    crate::workspace::done(cargo.args(["build", "--quiet"]).args(words).current_dir(root), "cargo build")
+}
+
+/// A program in the target folder.
+fn program(root: &Path, path: &str) -> Result<PathBuf, String> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let program = target.join(if optimised { "release" } else { "debug" }).join(path);
+    let program = target.join(path);
     if program.is_file() { Ok(program) } else { Err(format!("{} is missing", program.display())) }
 }
 
