@@ -38,6 +38,10 @@ pub struct BackendInfo {
     pub memory: Option<u64>,
     /// Features that the backend can use: instruction sets, extensions, threads.
     pub features: Vec<String>,
+    /// The columns of a panel, if products in f32 read a right operand `[k, n]` in place where it lies in panels
+    /// `[n / columns, k, columns]`: as a batch of products with the panels, all with the same `a`, whose results are
+    /// successive columns of one matrix. A matrix that serves many products is worth laying out so.
+    pub f32_panel: Option<usize>,
 }
 
 /// A backend's memory counters.

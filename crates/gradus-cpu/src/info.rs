@@ -3,6 +3,7 @@
 use gradus_backend::{BackendInfo, BackendKind};
 
 use crate::CpuBackend;
+use crate::gemm::Real;
 
 /// Reports the name, processor, memory, instruction set and threads.
 pub(crate) fn info(cpu: &CpuBackend) -> BackendInfo {
@@ -17,6 +18,7 @@ pub(crate) fn info(cpu: &CpuBackend) -> BackendInfo {
             format!("cores={cores}"),
             format!("threads={}", cpu.threads().count()),
         ],
+        f32_panel: Some(f32::panel(cpu.isa())),
     }
 }
 

@@ -24,6 +24,7 @@ impl Backend for CudaBackend {
             hardware: summary.name.clone(),
             memory: Some(summary.memory),
             features,
+            f32_panel: None,
         }
     }
 

@@ -18,6 +18,7 @@ impl Backend for WgpuBackend {
             hardware: self.hardware.clone(),
             memory: None,
             features,
+            f32_panel: None,
         }
     }
 

@@ -59,6 +59,7 @@ impl Backend for TinyBackend {
             hardware: "one element after the other".to_owned(),
             memory: None,
             features: Vec::new(),
+            f32_panel: None,
         }
     }
 

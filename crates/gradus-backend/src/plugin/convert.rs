@@ -199,6 +199,7 @@ impl RawInfo {
             hardware: self.hardware.to_text(),
             memory: (self.has_memory != 0).then_some(self.memory),
             features: self.features.to_text().lines().map(str::to_owned).collect(),
+            f32_panel: None,
         })
     }
 

@@ -16,6 +16,7 @@ impl Backend for OracleBackend {
             hardware: "loops over scalars".to_owned(),
             memory: None,
             features: Vec::new(),
+            f32_panel: None,
         }
     }
 

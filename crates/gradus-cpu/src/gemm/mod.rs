@@ -19,6 +19,8 @@ pub(crate) mod transpose;
 #[cfg(test)]
 mod tests;
 
+use std::any::TypeId;
+
 use gradus_backend::{DType, Error, Result, Scalar, View, ViewMut};
 
 pub(crate) use block::{K_BLOCK, MatMut, Product, k_step, tile};
@@ -32,6 +34,7 @@ use crate::access::check_dtype;
 use crate::check::check_output;
 use crate::copy::bits;
 use int::Int;
+use packed::Lying;
 use plan::{OP, Plan};
 
 /// See [`Backend::gemm`](gradus_backend::Backend::gemm).
@@ -80,11 +83,14 @@ fn float<S: Pack>(
         return Ok(());
     }
     plan.fold_rows();
+    let width = S::Compute::panel(cpu.isa());
+    let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
+    let panels = if same { plan.fold_panels(width) } else { None };
     // A vector holds neighbouring columns of a row of C, so columns should be contiguous and numerous. The transposed
     // product is computed instead if it meets this better.
     let [_, _, [rs, cs]] = plan.strides;
     let mut data = [a_data, b_data];
-    if (plan.n < plan.m && plan.n <= 8) || (rs == 1 && cs != 1 && plan.m > 8) {
+    if panels.is_none() && ((plan.n < plan.m && plan.n <= 8) || (rs == 1 && cs != 1 && plan.m > 8)) {
         plan.transpose();
         data.reverse();
     }
@@ -94,13 +100,22 @@ fn float<S: Pack>(
     // SAFETY: `slice` checked that every element of every view lies inside its data, and the plan addresses only these
     // elements. `c` is borrowed mutably, and no two of its elements share a position.
     unsafe {
-        let operands = |i: usize| {
-            let at = plan.starts(i);
-            let a = Mat::new(data[0], at[0], sa[0], sa[1]);
-            let b = Mat::new(data[1], at[1], sb[0], sb[1]);
-            (a, b, c_data.matrix(at[2], sc[0], sc[1]))
-        };
-        products(cpu, plan.count(), &product, operands, |_, _, _, _| ());
+        let outer = |at: [usize; 3]| (Mat::new(data[0], at[0], sa[0], sa[1]), c_data.matrix(at[2], sc[0], sc[1]));
+        if let Some(apart) = panels {
+            let operands = |i: usize| {
+                let at = plan.starts(i);
+                let (a, c) = outer(at);
+                (a, Lying::new(data[1].as_ptr().wrapping_add(at[1]).cast(), apart, width), c)
+            };
+            products(cpu, plan.count(), &product, operands, |_, _, _, _| ());
+        } else {
+            let operands = |i: usize| {
+                let at = plan.starts(i);
+                let (a, c) = outer(at);
+                (a, Mat::new(data[1], at[1], sb[0], sb[1]), c)
+            };
+            products(cpu, plan.count(), &product, operands, |_, _, _, _| ());
+        }
     }
     Ok(())
 }

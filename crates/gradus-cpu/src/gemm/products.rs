@@ -48,14 +48,15 @@ pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Pack<Comput
         // SAFETY: the part lies inside the operands, and no two parts share an element.
         unsafe { tile(cpu.isa(), &part.size, a.from(row, 0), b, j, c) };
     };
-    if count == 1 && p.m >= SHARED_ROWS && p.n >= TILE_COLS / 4 && p.k > 0 {
-        let (_, b, _) = operands(0);
+    let (_, b, _) = operands(0);
+    let packed = b.is_packed();
+    if count == 1 && p.m >= SHARED_ROWS && p.n >= TILE_COLS / 4 && p.k > 0 && !packed {
         // SAFETY: guaranteed by the caller.
         if unsafe { shared(cpu, p, &b, &run) } {
             return;
         }
     }
-    tiles(cpu, &Grid::new(count, p, false), p, &run);
+    tiles(cpu, &Grid::new(count, p, packed), p, &run);
 }
 
 /// A part of the results that one task computes.

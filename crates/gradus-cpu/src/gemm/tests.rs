@@ -3,7 +3,7 @@
 use gradus_backend::{Backend, DType, ErrorKind, Layout, Scalar, Shape};
 
 use crate::CpuBackend;
-use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, float, integers, noise};
+use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, backends, float, integers, noise};
 
 /// Computes `alpha * a @ b + beta * c` in f64, for one batch axis.
 fn naive([s, m, n, k]: [usize; 4], alpha: f64, a: &[f64], b: &[f64], beta: f64, c: &[f64]) -> Vec<f64> {
@@ -208,4 +208,35 @@ fn wrong_operands_are_typed_errors() {
     let mut c = t(f, &[2, 5]);
     c.layout = Layout::contiguous(Shape::new(&[1, 5]).unwrap()).expand(Shape::new(&[2, 5]).unwrap()).unwrap();
     assert_eq!(run(&t(f, &[2, 3]), &t(f, &[3, 5]), c), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn panels_of_a_matrix_give_the_bits_of_the_matrix() {
+    let shape = |dims: &[usize]| Shape::new(dims).unwrap();
+    for cpu in &backends() {
+        let width = cpu.info().f32_panel.unwrap();
+        for (m, panels, k) in [(1, 1, 3), (1, 4, 400), (2, 3, 17), (3, 9, 40), (7, 5, 800), (16, 66, 64), (200, 10, 90)]
+        {
+            for (dtype, batch) in [(DType::F32, 1), (DType::F32, 2), (DType::F64, 1), (DType::F16, 1)] {
+                let n = panels * width;
+                let a = Tensor::new(cpu, dtype, &[batch, m, k], Lie::Contiguous, noise(1));
+                let b = Tensor::new(cpu, dtype, &[batch, k, n], Lie::Contiguous, noise(2));
+                // [batch, panels, k, width], and C as [batch, panels, m, width].
+                let split = b.layout.reshape(shape(&[batch, k, panels, width])).unwrap().transpose(1, 2).unwrap();
+                let mut packed = Tensor::new(cpu, dtype, &[batch, panels, k, width], Lie::Contiguous, noise(3));
+                cpu.copy_strided(b.view().with(&split), &mut packed.view_mut()).unwrap();
+                let every = a.layout.reshape(shape(&[batch, 1, m, k])).unwrap();
+                let every = every.expand(shape(&[batch, panels, m, k])).unwrap();
+                for beta in [0.0, 1.0] {
+                    let mut want = Tensor::new(cpu, dtype, &[batch, m, n], Lie::Contiguous, noise(4));
+                    let mut got = Tensor::new(cpu, dtype, &[batch, m, n], Lie::Contiguous, noise(4));
+                    let to = got.layout.reshape(shape(&[batch, m, panels, width])).unwrap().transpose(1, 2).unwrap();
+                    let (one, beta) = (Scalar::Int(1), Scalar::Float(beta));
+                    cpu.gemm(one, a.view(), b.view(), beta, &mut want.view_mut()).unwrap();
+                    cpu.gemm(one, a.view().with(&every), packed.view(), beta, &mut got.view_mut().with(&to)).unwrap();
+                    assert_eq!(got.values(cpu), want.values(cpu), "{dtype} {m} {panels} {k}");
+                }
+            }
+        }
+    }
 }

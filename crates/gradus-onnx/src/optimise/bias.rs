@@ -7,7 +7,7 @@ use crate::graph::{Call, Graph, Row, State, one, row};
 use crate::value::OnnxValue;
 
 /// A product with a matrix and a bias.
-static PRODUCT: Row = row("MatMul+Add", &[1], |c: &Call<'_>| -> Result<Vec<OnnxValue>> {
+pub(super) static PRODUCT: Row = row("MatMul+Add", &[1], |c: &Call<'_>| -> Result<Vec<OnnxValue>> {
     let (x, w, bias) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
     Ok(one(x.linear(&w.t()?, Some(&bias))?))
 });

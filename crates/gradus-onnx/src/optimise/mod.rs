@@ -10,6 +10,7 @@ mod dead;
 mod fold;
 mod integer;
 mod links;
+mod panels;
 mod recurrent;
 
 use std::sync::Arc;
@@ -37,6 +38,7 @@ pub(crate) fn optimised(graph: &Graph, state: &State<'_>) -> Graph {
     recurrent::prepare_weights(&mut graph, state);
     recurrent::dequantise_weights(&mut graph, state);
     integer::prepare_operands(&mut graph, state);
+    panels::into_panels(&mut graph, state);
     dead::remove_dead(&mut graph);
     free_early(&mut graph);
     graph

@@ -1,5 +1,5 @@
 //! Recurrent layers with constant weights and the usual activations: their weights are put in PyTorch's order once, for
-//! the operation that runs all steps.
+//! the operation that runs all steps, and lie as its products read them.
 
 use gradus_tensor::ops::{RecurrentCell, RecurrentOptions};
 use gradus_tensor::{DType, Error, Result, Tensor};
@@ -92,9 +92,11 @@ fn prepared(links: &Links, node: &Node, state: &State<'_>) -> Option<(&'static R
         true => Some(constant(3)?).filter(|b| b.shape() == [count, 2 * rows] && b.dtype() == DType::F32)?,
         false => Tensor::zeros([count, 2 * rows], DType::F32, state.device).ok()?,
     };
+    // Weights are views whose transposes are contiguous: products read their second operand by rows.
     let ordered = |t: Tensor| -> Result<Tensor> {
         let gates = order.iter().map(|&gate| t.narrow(0, gate * hidden, hidden)).collect::<Result<Vec<_>>>()?;
-        Tensor::cat(&gates.iter().collect::<Vec<_>>(), 0)
+        let all = Tensor::cat(&gates.iter().collect::<Vec<_>>(), 0)?;
+        if all.rank() == 2 { all.t()?.contiguous()?.t() } else { Ok(all) }
     };
     let mut weights = Vec::new();
     for i in 0..count {

@@ -183,6 +183,13 @@ case("shapes_and_constants",
       node("Exp", ["k"], ["e"]), node("Mul", ["flat", "e"], ["m"]), node("Log", ["m"], ["unused"]),
       node("Tanh", ["m"], ["y"])],
      {"x": x}, [("y", F)], {"zero": np.array(0), "zeros": np.array([0]), "rest": np.array([-1]), "k": random(12)})
+case("products_with_a_larger_matrix",
+     [node("MatMul", ["x", "w"], ["p"]), node("MatMul", ["x", "w"], ["q"]), node("Add", ["q", "b"], ["sum"]),
+      node("Gemm", ["flat", "w", "b"], ["g"]), node("Gemm", ["flat", "w", "one"], ["h"]),
+      node("Gemm", ["flat", "w", "b"], ["scaled"], alpha=0.5), node("MatMul", ["row", "w"], ["r"])],
+     {"x": random(2, 3, 32), "flat": random(7, 32), "row": random(32)},
+     [(name, F) for name in ("p", "sum", "g", "h", "scaled", "r")],
+     {"w": random(32, 64), "b": random(64), "one": random(1)})
 
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models.json")
 with open(path, "w") as f:

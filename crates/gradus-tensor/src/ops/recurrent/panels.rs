@@ -41,28 +41,39 @@ const PANEL: usize = 128;
 /// The largest number of rows for which a product is faster without panels.
 const FEW_ROWS: usize = 3;
 
-/// A matrix `[k, n]` that is the right operand of many products, copied into panels `[n / width, k, width]`. A product
-/// with it is a batch of products with its panels, each of which is read sequentially.
-pub(super) struct Panels(Temp);
+/// A matrix `[k, n]` that is the right operand of many products. For many rows it is copied into panels
+/// `[n / width, k, width]`: a product with it is a batch of products with its panels, each of which is read
+/// sequentially. For few rows it is one panel, and a contiguous matrix is read where it lies.
+pub(super) enum Panels<'a> {
+    Copied(Temp),
+    Given(View<'a>, Layout),
+}
 
-impl Panels {
-    /// Copies a matrix for products with matrices of up to `rows` rows.
-    pub(super) fn new(backend: &dyn Backend, matrix: View<'_>, rows: usize) -> Result<Panels> {
+impl<'a> Panels<'a> {
+    /// Lays out a matrix for products with matrices of up to `rows` rows.
+    pub(super) fn new(backend: &dyn Backend, matrix: View<'a>, rows: usize) -> Result<Panels<'a>> {
         let (k, n) = (matrix.layout.dims()[0], matrix.layout.dims()[1]);
         let width = PANEL / matrix.dtype.size();
         let width = if rows > FEW_ROWS && n.is_multiple_of(width) { width } else { n };
         let split = split(matrix.layout, width)?;
+        if width == n && matrix.layout.is_contiguous() {
+            return Ok(Panels::Given(matrix, split));
+        }
         let mut copy = Temp::new(backend, matrix.dtype, Shape::new(&[n / width, k, width])?)?;
         backend.copy_strided(matrix.with(&split), &mut copy.view_mut())?;
-        Ok(Panels(copy))
+        Ok(Panels::Copied(copy))
     }
 
     /// `c = a @ matrix + beta * c` for `a [rows, k]` and `c [rows, n]`.
     pub(super) fn product(&self, backend: &dyn Backend, a: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()> {
-        let dims = self.0.layout.dims();
+        let panels = match self {
+            Panels::Copied(copy) => copy.view(),
+            Panels::Given(matrix, layout) => matrix.with(layout),
+        };
+        let dims = panels.layout.dims();
         let (rows, split) = (a.layout.dims()[0], split(c.layout, dims[2])?);
         let every = a.layout.expand(Shape::new(&[dims[0], rows, dims[1]])?)?;
-        backend.gemm(Scalar::Int(1), a.with(&every), self.0.view(), beta, &mut c.with(&split))
+        backend.gemm(Scalar::Int(1), a.with(&every), panels, beta, &mut c.with(&split))
     }
 }
 

@@ -1,0 +1,83 @@
+//! Constant matrices of products in f32 are laid out once in the panels that the device reads in place.
+
+use gradus_tensor::{DType, Error, Gemm, Result, Tensor};
+
+use super::bias::PRODUCT;
+use super::links::{Links, add_constant};
+use crate::graph::{Attribute, Call, Graph, Node, Row, State, one, row};
+use crate::value::OnnxValue;
+
+/// A product with a matrix in panels `[n / columns, k, columns]`, and an optional summand.
+static PANELS: Row = row("MatMul+panels", &[1], |c: &Call<'_>| -> Result<Vec<OnnxValue>> {
+    let (x, panels, bias) = (c.tensor(0)?, c.tensor(1)?, c.optional(2)?);
+    Ok(one(product(&x, &panels, bias.as_ref())?))
+});
+
+/// The least number of elements of a matrix for which panels save a noticeable part of a product's time.
+const SMALLEST: usize = 1 << 10;
+
+/// Lays out the matrices of `MatMul`, with or without a bias, and of `Gemm`.
+pub(super) fn into_panels(graph: &mut Graph, state: &State<'_>) {
+    let Some(columns) = state.device.info().f32_panel else { return };
+    let links = Links::of(graph);
+    for at in 0..graph.nodes.len() {
+        let node = &graph.nodes[at];
+        if !is_plain(node) {
+            continue;
+        }
+        let matrix = links.constant_input(node, 1).and_then(|a| a.tensor(state.device).ok());
+        let Some(panels) = matrix.and_then(|m| in_panels(&m, columns)) else { continue };
+        let panels = add_constant(graph, panels.into());
+        let node = &mut graph.nodes[at];
+        node.row = &PANELS;
+        node.inputs[1] = Some(panels);
+        node.attributes.clear();
+    }
+}
+
+/// Whether a node is `a @ b` or `a @ b + c`.
+fn is_plain(node: &Node) -> bool {
+    match node.row.name {
+        "MatMul" => true,
+        "Gemm" => node.attributes.iter().all(|(_, value)| match value {
+            Attribute::Int(flag) => *flag == 0,
+            Attribute::Float(factor) => *factor == 1.0,
+            _ => false,
+        }),
+        _ => std::ptr::eq(node.row, &PRODUCT),
+    }
+}
+
+/// A matrix `[k, n]` as `[n / columns, k, columns]`.
+fn in_panels(matrix: &Tensor, columns: usize) -> Option<Tensor> {
+    let &[k, n] = matrix.shape() else { return None };
+    if matrix.dtype() != DType::F32 || k * n < SMALLEST || !n.is_multiple_of(columns) {
+        return None;
+    }
+    matrix.reshape([k, n / columns, columns]).ok()?.transpose(0, 1).ok()?.contiguous().ok()
+}
+
+fn product(x: &Tensor, panels: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let &[count, k, columns] = panels.shape() else {
+        return Err(Error::shape("onnx", format!("panels of shape {:?}", panels.shape())));
+    };
+    let n = count * columns;
+    let lead = match x.shape() {
+        [lead @ .., last] if *last == k => lead,
+        // An error, which is that of the product with the matrix.
+        _ => return x.matmul(&panels.transpose(0, 1)?.reshape([k, n])?),
+    };
+    let rows: usize = lead.iter().product();
+    let along = bias.filter(|b| b.shape() == [n]);
+    let y = match along {
+        Some(bias) => bias.expand([rows, n])?.copy()?,
+        None => Tensor::zeros([rows, n], DType::F32, x.device())?,
+    };
+    let batch = Gemm::new(rows, columns, k).ldc(n).strided_batched(count, 0, k * columns, columns);
+    batch.beta(if along.is_some() { 1 } else { 0 }).run_(&x.contiguous()?, panels, &y)?;
+    let y = y.reshape([lead, &[n]].concat())?;
+    match bias {
+        Some(bias) if along.is_none() => y.add(bias),
+        _ => Ok(y),
+    }
+}
