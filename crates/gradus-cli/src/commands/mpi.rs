@@ -41,3 +41,19 @@ pub(crate) fn without_mpi(message: impl Into<String>) -> Error {
     let e = Error::new(ErrorKind::Unsupported, "mpi", message);
     e.help("build it with --features mpi, and install Open MPI or MPICH (Debian: openmpi-bin)")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_of_the_ranks_themselves_recur() {
+        // The last is of MPICH: one rank had an error, and the others were killed.
+        for code in [2, RECURS.into(), i32::from(RECURS) | 1, i32::from(RECURS) | 9] {
+            assert!(recurs(Some(code)), "{code}");
+        }
+        for code in [Some(1), Some(9), Some(130), Some(137), Some(143), Some(255), None] {
+            assert!(!recurs(code), "{code:?}");
+        }
+    }
+}
