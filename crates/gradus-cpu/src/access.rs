@@ -5,6 +5,8 @@
 //! index into this slice. [`Nest`](crate::nest::Nest) walks several layouts of the same shape together along a few
 //! long, merged axes. If the elements are contiguous, [`CpuBackend::contiguous`] returns exactly these elements.
 
+use std::any::TypeId;
+
 use gradus_backend::{Buffer, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut, bf16, f16};
 
 use crate::CpuBackend;
@@ -276,6 +278,13 @@ fn check_type<T: Plain>(op: &str, dtype: DType) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(ErrorKind::DTypeMismatch, op, format!("an operand has dtype {dtype}, where another one is needed")))
+}
+
+/// Returns elements in their compute type. Panics if they are stored in another type.
+pub(crate) fn as_computed<S: Float>(stored: &[S]) -> &[S::Compute] {
+    assert!(TypeId::of::<S>() == TypeId::of::<S::Compute>());
+    // SAFETY: the two types are the same.
+    unsafe { std::slice::from_raw_parts(stored.as_ptr().cast(), stored.len()) }
 }
 
 /// Checks that an operand has the required dtype.

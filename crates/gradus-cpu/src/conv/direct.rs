@@ -11,9 +11,9 @@ use std::ops::Range;
 use gradus_backend::{HostVec, Result};
 
 use super::im2col::Fill;
-use super::region::{Region, as_computed};
+use super::region::Region;
 use super::sizes::Sizes;
-use crate::access::Float;
+use crate::access::{Float, as_computed};
 use crate::gemm::{FREE_ROWS, Mat, Micro, Pack, Real, Store, k_step};
 use crate::isa::Isa;
 use crate::parallel::Disjoint;

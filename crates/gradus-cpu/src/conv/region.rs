@@ -78,13 +78,6 @@ impl Region {
     }
 }
 
-/// Returns the elements of an image in their compute type. Panics if they are stored in another type.
-pub(super) fn as_computed<S: Float>(image: &[S]) -> &[S::Compute] {
-    assert!(TypeId::of::<S>() == TypeId::of::<S::Compute>());
-    // SAFETY: the two types are the same.
-    unsafe { std::slice::from_raw_parts(image.as_ptr().cast(), image.len()) }
-}
-
 /// Copies a run of at least `W` elements, `W` at a time. The last chunk may overlap the one before.
 #[inline(always)]
 fn copy_run<S: Plain, const W: usize>(from: &[S], to: &mut [S]) {

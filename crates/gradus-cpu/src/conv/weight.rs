@@ -11,9 +11,9 @@ use gradus_backend::{HostVec, Result};
 
 use super::direct::{Panels, TOGETHER, pack, pieces};
 use super::im2col::Fill;
-use super::region::{Region, as_computed};
+use super::region::Region;
 use super::sizes::Sizes;
-use crate::access::Float;
+use crate::access::{Float, as_computed};
 use crate::gemm::{K_BLOCK, Mat, MatMut, Micro, Real, Store};
 use crate::parallel::Disjoint;
 use crate::temp::Temp;

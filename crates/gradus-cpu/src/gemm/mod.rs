@@ -30,11 +30,11 @@ pub(crate) use products::products;
 pub(crate) use transpose::Transpose;
 
 use crate::CpuBackend;
-use crate::access::check_dtype;
+use crate::access::{as_computed, check_dtype};
 use crate::check::check_output;
 use crate::copy::bits;
 use int::Int;
-use packed::Lying;
+use packed::Packed;
 use plan::{OP, Plan};
 
 /// See [`Backend::gemm`](gradus_backend::Backend::gemm).
@@ -105,7 +105,7 @@ fn float<S: Pack>(
             let operands = |i: usize| {
                 let at = plan.starts(i);
                 let (a, c) = outer(at);
-                (a, Lying::new(data[1].as_ptr().wrapping_add(at[1]).cast(), apart, width), c)
+                (a, Packed::lying(as_computed(data[1].get(at[1]..).unwrap_or_default()), plan.k, width, apart), c)
             };
             products(cpu, plan.count(), &product, operands, |_, _, _, _| ());
         } else {

@@ -1,6 +1,5 @@
 //! Right operands that lie in panels: packed once for all tiles of a large product, or laid out so by the caller.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::kernel::Real;
@@ -12,13 +11,14 @@ use crate::isa::Isa;
 const TASK: usize = 1 << 15;
 
 /// Some columns of an operand, with all of its rows, packed in panels. The panels of each block of `step` rows lie one
-/// after the other.
+/// after the other, `apart` elements from one to the next.
 #[derive(Debug)]
 pub(crate) struct Packed<'a, T> {
     data: &'a [T],
     step: usize,
     width: usize,
     panels: usize,
+    apart: usize,
 }
 
 /// Returns the number of elements that `cols` columns of `k` rows take up when packed.
@@ -59,74 +59,29 @@ impl<'a, T: Real> Packed<'a, T> {
                 }
             },
         );
-        Packed { data, step, width, panels }
+        Packed { data, step, width, panels, apart: room }
+    }
+
+    /// The matrix with `k` rows whose panels `[k, width]` lie `apart` elements apart in `data`.
+    pub(crate) fn lying(data: &'a [T], k: usize, width: usize, apart: usize) -> Self {
+        Packed { data, step: k.max(1), width, panels: 0, apart }
     }
 }
 
 impl<T: Real> Panels<T> for Packed<'_, T> {
     unsafe fn pack(&self, _: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [T]) {
         debug_assert!(width == self.width && j.start.is_multiple_of(width));
-        // SAFETY: guaranteed by the caller.
-        unsafe { copy(self, k, j, width, out) }
+        if let Some((from, _)) = self.direct(k.start, j.start) {
+            // SAFETY: a panel has `k.len()` rows of `width` elements.
+            out[..k.len() * width].copy_from_slice(unsafe { std::slice::from_raw_parts(from, k.len() * width) });
+        }
     }
 
     #[inline]
     fn direct(&self, k: usize, j: usize) -> Option<(*const T, isize)> {
         let panel = k / self.step * self.panels + j / self.width;
-        let at = panel * room(self.step, self.width) + k % self.step * self.width;
+        let at = panel * self.apart + k % self.step * self.width;
         Some((self.data[at..].as_ptr(), self.width as isize))
-    }
-
-    fn is_packed(&self) -> bool {
-        true
-    }
-}
-
-/// Copies rows `k` of the panel that starts at column `j.start`.
-///
-/// # Safety
-/// As for [`Panels::pack`].
-unsafe fn copy<T: Real>(b: &dyn Panels<T>, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [T]) {
-    if let Some((from, _)) = b.direct(k.start, j.start) {
-        // SAFETY: a panel has `k.len()` rows of `width` elements.
-        out[..k.len() * width].copy_from_slice(unsafe { std::slice::from_raw_parts(from, k.len() * width) });
-    }
-}
-
-/// A matrix whose panels `[k, width]` lie `apart` elements apart.
-///
-/// **Invariant**: while `'a` lasts, every element of every panel may be read.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Lying<'a, T> {
-    first: *const T,
-    apart: isize,
-    width: usize,
-    life: PhantomData<&'a [T]>,
-}
-
-// SAFETY: a `Lying` is a shared borrow of `[T]`, and `T` is `Sync`.
-unsafe impl<T: Sync> Sync for Lying<'_, T> {}
-
-impl<'a, T> Lying<'a, T> {
-    /// The matrix whose first panel starts at `first`.
-    ///
-    /// # Safety
-    /// Every element of the panels that users of the matrix read stays readable for `'a`.
-    pub(super) unsafe fn new(first: *const T, apart: isize, width: usize) -> Self {
-        Lying { first, apart, width, life: PhantomData }
-    }
-}
-
-impl<T: Real> Panels<T> for Lying<'_, T> {
-    unsafe fn pack(&self, _: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [T]) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { copy(self, k, j, width, out) }
-    }
-
-    #[inline]
-    fn direct(&self, k: usize, j: usize) -> Option<(*const T, isize)> {
-        let panel = self.first.wrapping_offset(self.apart.wrapping_mul((j / self.width) as isize));
-        Some((panel.wrapping_add(k * self.width + j % self.width), self.width as isize))
     }
 
     fn is_packed(&self) -> bool {

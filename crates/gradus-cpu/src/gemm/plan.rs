@@ -77,17 +77,15 @@ impl Plan {
 
     /// Makes products of one A with the panels of B one product, if they are the innermost batch axis, have `width`
     /// columns, and give successive columns of C. Returns the distance between panels.
-    pub(super) fn fold_panels(&mut self, width: usize) -> Option<isize> {
+    pub(super) fn fold_panels(&mut self, width: usize) -> Option<usize> {
         let last = self.batch_rank.checked_sub(1)?;
         let (size, [sa, sb, sc]) = (self.batch[last], self.batch_strides[last]);
         let [_, b, [_, cs]] = self.strides;
         let adjacent = b == [width as isize, 1] && cs == 1 && sc == width as isize;
-        if self.n != width || sa != 0 || !adjacent {
-            return None;
-        }
+        let apart = usize::try_from(sb).ok().filter(|_| self.n == width && sa == 0 && adjacent)?;
         self.n *= size;
         self.batch_rank -= 1;
-        Some(sb)
+        Some(apart)
     }
 
     /// Exchanges the roles of rows and columns: `c^T = b^T a^T`, with the same sums.
