@@ -1,5 +1,6 @@
 //! [`Text`]: a graph as text that is read back.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,7 +9,8 @@ use gradus_tensor::{DType, Error, Layout, Result};
 use crate::graph::{Graph, Place};
 
 /// What the printed form of a [`Graph`] says. The printed form is read back by `text.parse::<Text>()`, for tools that
-/// compare or search the graphs of programs. A text holds no tensors and cannot run.
+/// compare or search the graphs of programs; [`check`](Text::check) tells whether it is a graph. A text holds neither
+/// tensors nor kernels and cannot run.
 ///
 /// ```text
 /// step on cpu
@@ -87,6 +89,90 @@ impl Graph {
             kept: self.replaced.iter().map(|(_, place)| place.into()).collect(),
             memories: outside.map(|(i, m)| (i, format!("{:?}", m.origin), m.bytes)).collect(),
         }
+    }
+}
+
+impl Text {
+    /// Checks that each value was computed before it is read, at the version at which it is read, that no version of a
+    /// memory is computed twice, and that values lie in memories whose sizes the text gives. Other than
+    /// [`Graph::check`], it does not know what operations infer.
+    ///
+    /// # Errors
+    /// Names the first line that is wrong.
+    ///
+    /// ```
+    /// use gradus_graph::Text;
+    ///
+    /// let text: Text = "step on cpu\n  %1: f32[3] = exp(%0: f32[3])  // a.rs:1:1\n  return %1: f32[3]\n".parse()?;
+    /// assert!(text.check().unwrap_err().message().contains("%0: f32[3] is read before it is computed"));
+    /// # Ok::<(), gradus_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn check(&self) -> Result<()> {
+        let outside = |m: usize| self.memories.iter().find(|(number, ..)| *number == m);
+        let mut versions: HashMap<usize, u32> = HashMap::new();
+        for (m, origin, _) in &self.memories {
+            if origin != "computed" && versions.insert(*m, 0).is_some() {
+                return Err(Error::argument("graph", format!("%{m} is listed twice")));
+            }
+        }
+        let lies = |value: &Value| match outside(value.memory) {
+            Some((_, _, bytes)) if value.end().is_none_or(|end| end > *bytes) => {
+                Err(format!("{value} is not inside its memory of {bytes} bytes"))
+            }
+            _ => Ok(()),
+        };
+        let read = |versions: &HashMap<usize, u32>, value: &Value| match versions.get(&value.memory) {
+            _ if value.shape.contains(&0) => Ok(()),
+            None => Err(format!("{value} is read before it is computed")),
+            Some(now) if *now != value.version => Err(format!("{value} is read when its memory is at version {now}")),
+            Some(_) => lies(value),
+        };
+        for (i, line) in self.lines.iter().enumerate() {
+            let wrong = |what: String| Error::argument("graph", format!("operation {i}, {}: {what}", line.op));
+            line.inputs.iter().try_for_each(|value| read(&versions, value)).map_err(wrong)?;
+            if let Some(earlier) = line.repeats.filter(|&earlier| earlier >= i) {
+                return Err(wrong(format!("it repeats operation {earlier}, which is not before it")));
+            }
+            for value in &line.outputs {
+                lies(value).map_err(wrong)?;
+                let before = versions.get(&value.memory).copied();
+                if line.in_place && before.is_none() && !value.shape.contains(&0) {
+                    return Err(wrong(format!("{value} is written in place before it is computed")));
+                }
+                if before.is_some_and(|before| before >= value.version) && !value.shape.contains(&0) {
+                    return Err(wrong(format!("{value} was computed before")));
+                }
+            }
+            versions.extend(line.outputs.iter().map(|value| (value.memory, value.version)));
+        }
+        let wrong = |what: String| Error::argument("graph", format!("a result: {what}"));
+        self.results.iter().chain(&self.kept).try_for_each(|value| match versions.get(&value.memory) {
+            None if !value.shape.contains(&0) => Err(wrong(format!("{value} is never computed"))),
+            _ => lies(value).map_err(wrong),
+        })
+    }
+}
+
+impl Value {
+    /// The byte after the last one, counted from the start of the memory; `None` if the elements lie nowhere.
+    fn end(&self) -> Option<usize> {
+        if self.shape.contains(&0) {
+            return Some(0);
+        }
+        let last = match &self.lies {
+            None => self.shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size))? - 1,
+            Some((strides, _)) if strides.len() != self.shape.len() => return None,
+            Some((strides, offset)) => {
+                let steps = || self.shape.iter().zip(strides);
+                let most = |(&size, &stride): (&usize, &isize)| stride.unsigned_abs().checked_mul(size - 1);
+                let mut below = steps().filter(|(_, stride)| **stride < 0).map(most);
+                below.try_fold(*offset, |at, step| at.checked_sub(step?))?;
+                let mut above = steps().filter(|(_, stride)| **stride > 0).map(most);
+                above.try_fold(*offset, |at, step| at.checked_add(step?))?
+            }
+        };
+        last.checked_add(1)?.checked_mul(self.dtype.size())
     }
 }
 

@@ -387,8 +387,31 @@ fn a_printed_graph_is_read_back() {
     }
     let graph = step.graph().unwrap();
     let text = graph.to_string();
-    assert_eq!(text.parse::<Text>().unwrap(), graph.text(), "{text}");
+    let read = text.parse::<Text>().unwrap();
+    assert_eq!(read, graph.text(), "{text}");
+    read.check().unwrap();
     assert!(text.contains(" repeats ") && text.contains("{-3, -1 at 8}") && text.contains("<- "), "{text}");
+}
+
+#[test]
+fn a_text_that_is_no_graph_is_found() {
+    for (lines, part) in [
+        ("  %1: f32[2] = exp(%0: f32[2])  // a\n  return %1: f32[2]\n", "%0: f32[2] is read before it is computed"),
+        ("  %1: f32[3] = exp(%0: f32[3])  // a\n  return %1: f32[3]\n  %0 is input 0, 8 bytes\n", "inside its memory"),
+        ("  %1: f32[1] = exp(%0: f32[1]{-1 at 0})  // a\n  return %2: f32[1]\n  %0 is held, 8 bytes\n", "is never"),
+        ("  %1: f32[2] = exp(%0: f32[2]{-1 at 0})  // a\n  return %1: f32[2]\n  %0 is held, 8 bytes\n", "inside its"),
+        ("  %0: f32[2] = exp(%0: f32[2])  // a\n  return %0: f32[2]\n  %0 is held, 8 bytes\n", "was computed before"),
+        ("  %0.1: f32[2] <- exp()  // a\n  return %0.1: f32[2]\n", "in place before it is computed"),
+        (
+            "  %0.1: f32[2] <- exp()  // a\n  %1: f32[2] = exp(%0: f32[2])  // b\n  return %1: f32[2]\n  %0 is held, 8 bytes\n",
+            "at version 1",
+        ),
+        ("  %1: f32[2] = exp(%0: f32[2]) repeats 0  // a\n  return %1: f32[2]\n  %0 is held, 8 bytes\n", "not before it"),
+        ("  return %0: u8[9223372036854775807, 4]\n  %0 is held, 8 bytes\n", "inside its memory"),
+    ] {
+        let e = format!("step on cpu\n{lines}").parse::<Text>().unwrap().check().unwrap_err();
+        assert!(e.message().contains(part), "{lines}{e}");
+    }
 }
 
 #[test]

@@ -180,3 +180,107 @@ fn values_that_gradients_need_are_not_overwritten_by_the_plan_of_memory() {
     }
     assert_eq!(captured.replays(), 5);
 }
+
+/// What it ran on before does not matter to a step that holds no tensors of its own.
+#[test]
+fn a_step_is_called_with_tensors_of_two_devices() {
+    let devices = [device(), device()];
+    let f = |x: &[Tensor]| Ok(vec![x[0].matmul(&x[1])?.tanh()?]);
+    let mut step = capture(f);
+    for i in 0..8 {
+        let device = &devices[i as usize % 2];
+        let (a, b) = (random(&[3, 4], i, device), random(&[4, 2], 100 + i, device));
+        let got = step.call(&[&a, &b]).unwrap().remove(0);
+        assert!(got.device() == device && bits(&got) == bits(&f(&[a, b]).unwrap()[0]), "call {i}");
+    }
+    assert_eq!(step.replays(), 4);
+    // Both in one call is the error of the function.
+    let (a, b) = (random(&[3, 4], 1, &devices[0]), random(&[4, 2], 2, &devices[1]));
+    let (got, want) = (step.call(&[&a, &b]).unwrap_err(), f(&[a, b]).unwrap_err());
+    assert_eq!((got.kind(), got.message()), (want.kind(), want.message()));
+}
+
+#[test]
+fn every_way_to_read_numbers_on_the_host_is_refused() {
+    let device = device();
+    let x = random(&[3], 1, &device);
+    type Read = fn(&Tensor) -> Result<()>;
+    let ways: [(&str, Read); 5] = [
+        ("item", |x| x.sum_all()?.item().map(drop)),
+        ("to_vec", |x| x.to_vec::<f32>().map(drop)),
+        ("to_bytes", |x| x.to_bytes().map(drop)),
+        // These two do not return the error, so the call does.
+        ("Display", |x| {
+            drop(x.to_string());
+            Ok(())
+        }),
+        ("item whose error is ignored", |x| {
+            drop(x.sum_all()?.item());
+            Ok(())
+        }),
+    ];
+    for (name, read) in ways {
+        let mut step = capture(|x: &[Tensor]| {
+            let y = x[0].exp()?;
+            read(&y)?;
+            Ok(vec![y])
+        });
+        let e = step.call(&[&x]).expect_err(name);
+        assert!(e.to_string().contains("read on the host"), "{name}: {e}");
+        assert!(name == "Display" || e.to_string().contains("misuse.rs"), "{name}: {e}");
+    }
+}
+
+#[test]
+fn sizes_that_the_host_changes_between_calls_are_refused() {
+    let device = device();
+    let x = random(&[6], 1, &device);
+    let mut rows = 0;
+    let mut step = capture(|x: &[Tensor]| {
+        rows += 1;
+        Ok(vec![x[0].narrow(0, 0, rows)?.exp()?])
+    });
+    let e = (0..4).find_map(|_| step.call(&[&x]).err()).expect("the step is refused");
+    assert!(e.to_string().contains("differs"), "{e}");
+    assert_eq!(step.replays(), 0);
+}
+
+/// What is computed from tensors that others may change is no constant, however little of the arguments it reads.
+#[test]
+fn what_is_computed_from_a_tensor_outside_is_not_stale() {
+    let device = device();
+    let scale = random(&[4], 1, &device);
+    let held = scale.clone();
+    let f = move |x: &[Tensor]| Ok(vec![x[0].mul(&held.exp()?.add(0.5)?.softmax(0)?)?]);
+    let mut step = capture(&f);
+    for i in 0..6 {
+        let x = random(&[4], i, &device);
+        assert_eq!(bits(&step.call(&[&x]).unwrap()[0]), bits(&f(&[x]).unwrap()[0]), "call {i}");
+        scale.mul_(1.25).unwrap();
+    }
+    assert_eq!(step.replays(), 4);
+}
+
+#[test]
+fn a_panic_in_a_replay_that_is_verified_changes_nothing() {
+    let device = device();
+    let count = Tensor::zeros([2], DType::F32, &device).unwrap();
+    let counted = count.clone();
+    let mut calls = 0;
+    let mut step = capture(|x: &[Tensor]| {
+        calls += 1;
+        assert!(calls != 4, "while the replay is verified");
+        counted.add_(&x[0])?;
+        Ok(vec![counted.mul(2.0)?])
+    });
+    let x = Tensor::full([2], 1.0, DType::F32, &device).unwrap();
+    (0..3).for_each(|_| drop(step.call(&[&x]).unwrap()));
+    step.verify(1);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| step.call(&[&x]).is_ok()));
+    assert!(panicked.is_err());
+    assert_eq!(count.to_vec::<f32>().unwrap(), [3.0; 2]);
+    for i in 4..8 {
+        let got = step.call(&[&x]).unwrap();
+        assert_eq!(got[0].to_vec::<f32>().unwrap(), [2.0 * i as f32; 2]);
+    }
+}

@@ -106,7 +106,7 @@ pub struct Uses {
     pub made: Vec<Made>,
     /// Switches that decide what runs, such as whether a parameter is frozen, with their values.
     pub switches: Vec<(Arc<AtomicBool>, bool)>,
-    /// The first thing that a replay could not follow, if the trace is [lenient](Closed::Lenient).
+    /// The first thing that a replay could not follow. The step may have ignored its error, as `Display` does.
     pub refused: Option<Error>,
     lenient: bool,
 }
@@ -114,7 +114,7 @@ pub struct Uses {
 /// What [`trace_closed`] does with things that a replay could not follow, such as reading a tensor on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// They are errors.
+    /// They are errors. The first of them is also returned in [`Uses::refused`].
     Strict,
     /// They happen as without a trace, and the first of them is returned in [`Uses::refused`].
     Lenient,
@@ -158,11 +158,11 @@ pub fn refuse(why: impl FnOnce() -> Error) -> Result<()> {
     }
     let e = why().at(Location::caller());
     USES.with_borrow_mut(|uses| match uses {
-        Some(uses) if uses.lenient => {
-            uses.refused.get_or_insert(e);
-            Ok(())
+        Some(uses) => {
+            uses.refused.get_or_insert_with(|| e.clone());
+            if uses.lenient { Ok(()) } else { Err(e) }
         }
-        _ => Err(e),
+        None => Err(e),
     })
 }
 
