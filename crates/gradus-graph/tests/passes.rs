@@ -4,7 +4,7 @@
 mod common;
 
 use common::{device, random};
-use gradus_graph::{Graph, MemoryLimit, capture};
+use gradus_graph::{Graph, MemoryLimit, Origin, capture};
 use gradus_nn::{Dropout, Forward};
 use gradus_tensor::{DType, Generator, Result, Tensor};
 
@@ -64,6 +64,30 @@ fn equal_operations_on_other_versions_are_kept() {
         }
     });
     assert_eq!(names(&graph).iter().filter(|n| **n == "sum").count(), 5);
+}
+
+#[test]
+fn what_depends_on_numbers_of_the_host_alone_is_computed_once() {
+    let graph = graph_of(|| {
+        |x: &[Tensor]| {
+            let places = Tensor::arange(0, 6, 1, DType::F32, x[0].device())?;
+            let weights = places.mul(0.5)?.exp()?.softmax(0)?;
+            Ok(vec![x[0].mul(&weights)?.sum(&[1], false)?, x[0].matmul(&places.reshape([6, 1])?)?])
+        }
+    });
+    assert_eq!(names(&graph), ["mul", "sum", "matmul"]);
+    assert!(graph.memories.iter().filter(|m| matches!(m.origin, Origin::Constant(_))).count() >= 2);
+    // What is written or returned is computed in each replay, and so is what is large.
+    let graph = graph_of(|| {
+        |x: &[Tensor]| {
+            let [count, fresh] = [0, 1].map(|from| Tensor::arange(from, 6 + from, 1, DType::F32, x[0].device()));
+            let (count, fresh) = (count?, fresh?);
+            count.add_(&x[0].sum(&[0], false)?)?;
+            let large = Tensor::arange(0, 300_000, 1, DType::F32, x[0].device())?;
+            Ok(vec![x[0].add(&count)?, fresh.exp()?, fresh, large.max_all()?.add(&x[0])?])
+        }
+    });
+    assert_eq!(names(&graph).iter().filter(|n| **n == "arange").count(), 3);
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Passes that make a graph smaller, faster, or content with less memory. Each pass preserves the bits of the results.
 
 mod common;
+mod constants;
 mod dead;
 mod join;
 mod recompute;
 mod reuse;
 
 pub use common::common_subexpressions;
+pub use constants::fold_constants;
 pub use dead::dead_code;
 pub use join::join_elementwise;
 pub use recompute::{MemoryLimit, recompute};
@@ -25,8 +27,8 @@ pub fn run_all(graph: &mut Graph, limit: MemoryLimit) -> Result<()> {
     let checked = |graph: &Graph| if cfg!(debug_assertions) { graph.check() } else { Ok(()) };
     checked(graph)?;
     let recompute = |graph: &mut Graph| recompute(graph, limit);
-    let passes: [&dyn Fn(&mut Graph); 5] =
-        [&dead_code, &common_subexpressions, &join_elementwise, &recompute, &reuse_inputs];
+    let passes: [&dyn Fn(&mut Graph); 6] =
+        [&dead_code, &common_subexpressions, &fold_constants, &join_elementwise, &recompute, &reuse_inputs];
     for pass in passes {
         pass(graph);
         checked(graph)?;
