@@ -15,9 +15,11 @@
 #define THREADS (WM * WN * 32)
 #define FM (BM / WM / 16)
 #define FN (BN / WN / 8)
+#define OWN (FM * FN * 4)   // results of a thread
 typedef u16 Kept;           // an element in shared memory
 #else
 #define THREADS ((BM / TM) * (BN / TN))
+#define OWN (TM * TN)
 typedef A Kept;
 #endif
 
@@ -171,22 +173,34 @@ INLINE A directly(const Conv& p, const T* a, const T* b, const Entry& lane) {
 }
 #endif
 
-INLINE void store(const Conv& p, C* c, const T* a, const T* b, const T* bias, i64 a_m, i64 c_m, int row, const Entry& lane, A sum) {
+INLINE void store(const Conv& p, C* c, const T* bias, i64 c_m, int row, const Entry& lane, A sum) {
     if (row >= p.m || !lane.inside) return;
-#if INPUT
-    if (!(sum - sum == 0)) sum = directly(p, a + row * a_m, b, lane);
-#endif
 #if BIAS
     sum += widen(bias[row * p.bias]);
 #endif
     c[row * c_m + lane.other] = narrow<C>(sum);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) conv(const T* __restrict__ a, const T* __restrict__ b, const T* __restrict__ bias, C* __restrict__ c, const __grid_constant__ Conv p) {
+// The row and the column of result number e of a thread, in the tile.
+#if MMA
+INLINE int first_row() { return threadIdx.x / 32 / WN * (FM * 16); }
+INLINE int first_col() { return threadIdx.x / 32 % WN * (FN * 8); }
+INLINE int own_row(int e) { return first_row() + e / (FN * 4) * 16 + threadIdx.x % 32 / 4 + e / 2 % 2 * 8; }
+INLINE int own_col(int e) { return first_col() + e / 4 % FN * 8 + threadIdx.x % 4 * 2 + e % 2; }
+#else
+INLINE int own_row(int e) { return threadIdx.x / (BN / TN) + e / TN * (BM / TM); }
+INLINE int own_col(int e) { return threadIdx.x % (BN / TN) + e % TN * (BN / TN); }
+#endif
+
+// Without a number of blocks, the compiler spills to fit more of them.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) conv(const T* __restrict__ a, const T* __restrict__ b, const T* __restrict__ bias, C* __restrict__ c, const __grid_constant__ Conv p) {
     __shared__ __align__(16) Kept as[2][A_SIZE];
     __shared__ __align__(16) Kept bs[2][B_SIZE];
     __shared__ Entry lanes[BN];
     __shared__ Entry steps[2][BK];
+    // Where the results go is not needed before they are there, and waits outside registers.
+    __shared__ C* to;
+    __shared__ const T* from_bias;
     // The steps along the rows of the first factor and of the result.
     const i64 a_m = FORWARD ? p.w[0] : INPUT ? p.w[1] : p.y[1];
     const i64 c_m = FORWARD ? p.y[1] : INPUT ? p.x[1] : p.w[0];
@@ -199,21 +213,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) conv(const T* __restrict__
         const i64 x_group = group * p.channels * p.x[1], w_group = group * p.filters * p.w[0], y_group = group * p.filters * p.y[1];
         const T* from_a = a + (WEIGHT ? y_group : w_group);
         const T* from_b = b + (INPUT ? y_group : x_group);
-        C* to = c + (FORWARD ? y_group : INPUT ? x_group : w_group) + part * p.part_step;
-        const T* from_bias = bias + group * p.filters * p.bias;
+        if (threadIdx.x == 0) {
+            to = c + (FORWARD ? y_group : INPUT ? x_group : w_group) + part * p.part_step;
+            from_bias = bias + group * p.filters * p.bias;
+        }
         for (int i = threadIdx.x; i < BN; i += THREADS) lanes[i] = of_lane(p, col + i);
         for (int i = threadIdx.x; i < 2 * BK; i += THREADS) steps[i / BK][i % BK] = of_step(p, first + i, end);
         __syncthreads();
 #if MMA
-        A sum[FM][FN][4] = {};
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const int row0 = warp / WN * (FM * 16), col0 = warp % WN * (FN * 8);
+        const int lane = threadIdx.x % 32, row0 = first_row(), col0 = first_col();
         const int low = (lane / 8 & 1) * 8 + lane % 8, high = lane / 16 * 8;
         const int other_low = lane / 16 * 8 + lane % 8, other_high = (lane / 8 & 1) * 8;
 #else
-        A sum[TM][TN] = {};
         const int ty = threadIdx.x / (BN / TN), tx = threadIdx.x % (BN / TN);
 #endif
+        A sum[OWN] = {};
         T x[A_EACH], y[B_EACH];
         fetch(x, y, p, from_a, from_b, row, a_m, lanes, steps[0]);
         put(as[0], bs[0], x, y);
@@ -242,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) conv(const T* __restrict__
 #pragma unroll
                 for (int i = 0; i < FM; i++)
 #pragma unroll
-                    for (int j = 0; j < FN; j++) multiply_matrices<BF16>(sum[i][j], f[i], g[j]);
+                    for (int j = 0; j < FN; j++) multiply_matrices<BF16>(sum + (i * FN + j) * 4, f[i], g[j]);
             }
 #else
 #pragma unroll
@@ -255,29 +269,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) conv(const T* __restrict__
 #pragma unroll
                 for (int i = 0; i < TM; i++)
 #pragma unroll
-                    for (int j = 0; j < TN; j++) sum[i][j] = multiply_add(f[i], g[j], sum[i][j]);
+                    for (int j = 0; j < TN; j++) sum[i * TN + j] = multiply_add(f[i], g[j], sum[i * TN + j]);
             }
 #endif
             if (k0 + BK < end) put(as[at ^ 1], bs[at ^ 1], x, y);
             __syncthreads();
         }
-#if MMA
-#pragma unroll
-        for (int i = 0; i < FM; i++)
-#pragma unroll
-            for (int j = 0; j < FN; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const int r = row0 + i * 16 + lane / 4 + e / 2 * 8, s = col0 + j * 8 + lane % 4 * 2 + e % 2;
-                    store(p, to, from_a, from_b, from_bias, a_m, c_m, row + r, lanes[s], sum[i][j][e]);
-                }
-#else
-#pragma unroll
-        for (int i = 0; i < TM; i++)
-#pragma unroll
-            for (int j = 0; j < TN; j++) store(p, to, from_a, from_b, from_bias, a_m, c_m, row + ty + i * (BM / TM), lanes[tx + j * (BN / TN)], sum[i][j]);
+#if INPUT
+        u64 again = 0; // the results that are not finite, one bit each
 #endif
-        // The next task overwrites the lanes.
+#pragma unroll
+        for (int e = 0; e < OWN; e++) {
+            store(p, to, from_bias, c_m, row + own_row(e), lanes[own_col(e)], sum[e]);
+#if INPUT
+            if (!(sum[e] - sum[e] == 0)) again |= (u64)1 << e;
+#endif
+        }
+#if INPUT
+#pragma unroll 1
+        for (int e = 0; again != 0; e++, again >>= 1) {
+            const int r = row + own_row(e);
+            const Entry& place = lanes[own_col(e)];
+            if ((again & 1) && r < p.m && place.inside) store(p, to, from_bias, c_m, r, place, directly(p, from_a + r * a_m, from_b, place));
+        }
+#endif
+        // The next task overwrites the lanes, and where the results go.
         __syncthreads();
     }
 }

@@ -55,9 +55,8 @@ impl Plan {
     /// Warps along the rows and columns of a tile on tensor cores.
     fn warps(&self) -> [usize; 2] {
         match self.side {
-            128 => [2, 4],
-            64 => [2, 2],
-            _ => [1, 1],
+            32 => [2, 2],
+            _ => [2, 4],
         }
     }
 
@@ -173,7 +172,8 @@ fn run(
     let dtype = result.dtype;
     let tiles = |side: usize| s.groups * m.div_ceil(side) * n.div_ceil(side);
     let side = match () {
-        () if m.min(n) > 64 && tiles(128) >= BUSY / 2 => 128,
+        // Larger elements would need more shared memory than every block may have.
+        () if dtype.size() <= 4 && m.min(n) > 64 && tiles(128) >= BUSY / 2 => 128,
         () if m.max(n) > 32 => 64,
         () => 32,
     };

@@ -40,20 +40,29 @@ INLINE void load_tile(A* to, const T* from, int lane0, int lanes, int k0, int en
         }
     } else
 #endif
+#if ASYNC
+    // Copies that wait for nothing gain nothing from more, whose addresses take registers.
+#pragma unroll 2
+#else
 #pragma unroll
+#endif
     for (int at = threadIdx.x; at < BK * LANES; at += THREADS) {
         int kk = ALONG_K ? at % BK : at / LANES, lane = ALONG_K ? at / BK : at % LANES;
         load_one(to + kk * LD + lane, from, lane0 + lane, lanes, k0 + kk, end, lane_step, k_step);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm(const T* __restrict__ a, const T* __restrict__ b, C* c, const __grid_constant__ Gemm p) {
+// Without a number of blocks, the compiler spills to fit more of them.
+extern "C" __global__ void __launch_bounds__(THREADS, TM == 8 ? 2 : 1) gemm(const T* __restrict__ a, const T* __restrict__ b, C* c, const __grid_constant__ Gemm p) {
     __shared__ __align__(16) A as[2][BK * LDA];
     __shared__ __align__(16) A bs[2][BK * LDB];
+    // Where the results go is not needed before they are there, and waits outside registers.
+    __shared__ Task results;
     const int ty = threadIdx.x / (BN / TN), tx = threadIdx.x % (BN / TN);
     const int HM = TM / 2, HN = TN / 2;
     for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
         const Task t = task_of(p, a, b, task);
+        if (threadIdx.x == 0) results = t;
         A sum[TM][TN];
 #pragma unroll
         for (int i = 0; i < TM; i++)
@@ -95,9 +104,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm(const T* __restrict__
         for (int i = 0; i < TM; i++)
 #pragma unroll
             for (int j = 0; j < TN; j++) {
-                int row = t.row + (i < HM ? ty * HM + i : BM / 2 + ty * HM + i - HM);
-                int col = t.col + (j < HN ? tx * HN + j : BN / 2 + tx * HN + j - HN);
-                store(p, c, t, row, col, sum[i][j]);
+                int row = results.row + (i < HM ? ty * HM + i : BM / 2 + ty * HM + i - HM);
+                int col = results.col + (j < HN ? tx * HN + j : BN / 2 + tx * HN + j - HN);
+                store(p, c, results, row, col, sum[i][j]);
             }
+        // The next task overwrites them.
+        __syncthreads();
     }
 }
