@@ -29,6 +29,11 @@ impl Kernel {
     pub fn param_bytes(&self) -> u64 {
         self.params.last().map_or(0, |last| last.offset + last.size)
     }
+
+    /// The bytes of shared memory that the kernel declares.
+    pub fn shared_bytes(&self) -> u64 {
+        self.code.shared.iter().map(|(_, size)| size).sum()
+    }
 }
 
 /// A parsed module. Its variables get their places in a memory when they are first needed there.

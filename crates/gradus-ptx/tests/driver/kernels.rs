@@ -44,6 +44,14 @@ fn what_is_no_ptx_for_this_device_is_refused() {
     let (outcome, log) = load_with_log(&ADD_ONE.replace("ret;", "ret"));
     assert_eq!(outcome, Err(218));
     assert!(log.contains("line 27 of the PTX"), "{log}");
+    let shared = |bytes: usize| {
+        let declared = format!("{{\n    .shared .align 8 .b8 tile[{bytes}];");
+        ADD_ONE.replacen('{', &declared, 1).replace("DONE:", "    st.shared.u32 [tile], %r5;\nDONE:")
+    };
+    let (outcome, log) = load_with_log(&shared(49_153));
+    assert_eq!(outcome, Err(218));
+    assert!(log.contains("add_one declares 49153 bytes of shared memory"), "{log}");
+    assert!(load(shared(49_152).as_bytes()).is_ok());
     let (outcome, log) = load_with_log(ADD_ONE);
     assert_eq!((outcome.is_ok(), log.as_str()), (true, ""));
 }

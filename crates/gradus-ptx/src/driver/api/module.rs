@@ -30,8 +30,16 @@ fn load(driver: &mut Driver, to: Out<Handle>, image: Image, log: &Log) -> Result
         return Err(NO_BINARY_FOR_GPU);
     }
     let text = std::str::from_utf8(image).map_err(|_| INVALID_IMAGE)?;
-    let module = Module::parse(text).map_err(|error| {
-        let message = error.to_string();
+    let module = Module::parse(text).map_err(|error| error.to_string());
+    let module =
+        module.and_then(|module| match module.kernels().iter().find(|k| k.shared_bytes() > SHARED_BYTES as u64) {
+            None => Ok(module),
+            Some(k) => {
+                let (name, bytes) = (&k.name, k.shared_bytes());
+                Err(format!("{name} declares {bytes} bytes of shared memory, more than {SHARED_BYTES}"))
+            }
+        });
+    let module = module.map_err(|message| {
         driver.counts.report(&format!("cuModuleLoadData: {message}"));
         if let Some(to) = log.to {
             let _ = to.put_text(log.room, message.as_bytes());
