@@ -6,6 +6,7 @@
 
 mod digits;
 mod resources;
+mod scope;
 mod tools;
 
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::wheels::Failure;
+use scope::Scope;
 
 /// The features of what is tested. Everything is built as part of the workspace, so that what it depends on is built once
 /// for all of its tests.
@@ -27,25 +29,28 @@ pub(crate) struct Options {
     python: String,
     /// Whether it is an error that NVRTC or ptxas cannot be had. `GRADUS_REQUIRE_CUDA=1` says so too.
     require: bool,
-    /// Whether everything is tried, rather than what is quick.
-    all: bool,
-    /// Whether the table of resources, and with `all` the column of operations, is written rather than compared.
+    scope: Scope,
+    /// Whether the table of resources, and with `--all` the column of operations, is written rather than compared.
     bless: bool,
 }
 
 /// Parses the arguments. The error says which one is invalid.
 pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
     let require = std::env::var_os("GRADUS_REQUIRE_CUDA").is_some_and(|value| value == "1");
-    let mut options = Options { python: "python3".into(), require, all: false, bless: false };
+    let mut options = Options { python: "python3".into(), require, scope: Scope::Usual, bless: false };
     let mut rest = arguments.iter();
     while let Some(&word) = rest.next() {
         match word {
             "--python" => options.python = rest.next().ok_or("`--python` needs a value")?.to_string(),
             "--require" => options.require = true,
-            "--all" => options.all = true,
+            "--all" => options.scope = Scope::All,
+            "--quick" => options.scope = Scope::Quick,
             "--bless" => options.bless = true,
             _ => return Err(format!("`cuda` does not take `{word}`")),
         }
+    }
+    if options.bless && options.scope == Scope::Quick {
+        return Err("`cuda --quick` compiles too few kernels to write the table with `--bless`".into());
     }
     Ok(options)
 }
@@ -68,21 +73,22 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
         Err(failure) => return Err(failure.into()),
     };
     let stage = Stage::new(root, &folder, &tools, options)?;
+    let (extent, all) = (options.scope, options.scope == Scope::All);
     // Most of the time is that of compilers, so programs run side by side.
     let (calls, tests) = std::thread::scope(|scope| {
         let tests = scope.spawn(|| {
             let mut tests = stage.tests(&TESTS.map(|test| ["--test", test]).concat())?;
             tests += stage.tests(&["--lib", "kernels_compile"])?;
-            digits::run(root, &folder, &options.python, options.all, &|| stage.program("gradus"))?;
-            let golden: &[&str] = if options.all { &["on_cuda", "the_matrix_of_operations"] } else { &["on_cuda"] };
+            digits::run(root, &folder, &options.python, extent, &|| stage.program("gradus"))?;
+            let golden: &[&str] = if all { &["on_cuda", "the_matrix_of_operations"] } else { &["on_cuda"] };
             tests += stage.tests(&[&["--test", "golden", "--"][..], golden].concat())?;
             Ok::<_, String>(tests)
         });
-        (stage.conform(if options.all { &["--rounds", "1000"] } else { &["--brief"] }), tests.join())
+        (stage.conform(if all { &["--rounds", "1000"] } else { &["--brief"] }), tests.join())
     });
     let tests = tests.map_err(|_| "a thread of `cargo xtask cuda` panicked".to_string())??;
     let calls = calls?;
-    let checked = resources::run(root, &stage.modules, &tools.ptxas, options.all, options.bless)?;
+    let checked = resources::run(root, &stage.modules, &tools.ptxas, extent, options.bless)?;
     let (launches, instructions) = stage.counts()?;
     println!(
         "cuda: {tests} tests, {calls} calls of the conformance suite, {launches} launches, {:.1}e9 instructions of threads; {checked}; {:.0} s",
@@ -216,8 +222,9 @@ mod tests {
     #[test]
     fn the_command_line_says_what_is_tried() {
         let options = parse(&["--all", "--python", "/p"]).unwrap();
-        assert_eq!((options.all, options.bless, options.python.as_str()), (true, false, "/p"));
+        assert_eq!((options.scope, options.bless, options.python.as_str()), (Scope::All, false, "/p"));
         assert!(parse(&["--python"]).is_err() && parse(&["fast"]).is_err());
+        assert!(parse(&["--bless"]).is_ok() && parse(&["--bless", "--quick"]).is_err());
     }
 
     #[test]

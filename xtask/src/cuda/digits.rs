@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::scope::Scope;
 use crate::workspace::done;
 
 /// How far a loss may be from the CPU's, as a share of that.
@@ -23,16 +24,20 @@ for name, count in zip(('train', 't10k'), map(int, counts)):
     (folder / f'{name}-labels-idx1-ubyte').write_bytes(struct.pack('>2I', 0x801, count) + bytes(row[64] for row in part))
 "#;
 
-/// Trains on some digits, or on all, on both devices, and compares the loss of each epoch and that of the test. `gradus` makes
+/// Trains on some digits, or with [`Scope::All`] on all, on both devices, and compares the loss of each epoch and that of the test. `gradus` makes
 /// the command, which finds the stand-in.
 pub(super) fn run(
     root: &Path,
     folder: &Path,
     python: &str,
-    all: bool,
+    scope: Scope,
     gradus: &dyn Fn() -> Command,
 ) -> Result<(), String> {
-    let ([train, test], batch, epochs) = if all { (["1437", "360"], "64", "1") } else { (["160", "64"], "32", "2") };
+    let ([train, test], batch, epochs) = match scope {
+        Scope::Quick => (["96", "32"], "32", "1"),
+        Scope::Usual => (["160", "64"], "32", "2"),
+        Scope::All => (["1437", "360"], "64", "1"),
+    };
     let (data, table) = (folder.join("digits"), root.join("crates/gradus-data/data/digits.csv.gz"));
     done(Command::new(python).args(["-c", MAKE]).arg(table).arg(&data).args([train, test]), "the digits")?;
     let curve = |device: &str| {

@@ -5,6 +5,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::scope::Scope;
+
 /// The GPUs that kernels are compiled for: Ampere, Hopper, Blackwell.
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100a"];
 
@@ -14,6 +16,9 @@ const STRICT: [&str; 6] = ["attention", "conv", "cross_entropy", "gemm", "normal
 
 /// How many of the other kernels are compiled if not all are.
 const SOME: usize = 60;
+/// With [`Scope::Quick`]: how many modules of each kernel that must not spill are compiled, and for which GPU.
+const FEW: usize = 24;
+const ONE: &[&str] = &["sm_90a"];
 
 const TABLE: &str = "xtask/src/cuda/resources.txt";
 const HEAD: &str = "\
@@ -34,12 +39,13 @@ type Table = BTreeMap<(String, String), Use>;
 
 /// Compiles the modules in a folder, and compares what they take with the table, or writes it. Returns what was checked, in
 /// words.
-pub(super) fn run(root: &Path, modules: &Path, ptxas: &Path, all: bool, bless: bool) -> Result<String, String> {
-    let files = chosen(modules, all)?;
-    println!("== ptxas: {} modules for {}", files.len(), ARCHITECTURES.join(", "));
+pub(super) fn run(root: &Path, modules: &Path, ptxas: &Path, scope: Scope, bless: bool) -> Result<String, String> {
+    let files = chosen(modules, scope)?;
+    let architectures = if scope == Scope::Quick { ONE } else { &ARCHITECTURES };
+    println!("== ptxas: {} modules for {}", files.len(), architectures.join(", "));
     let (mut found, mut kernels, mut spilling) = (Table::new(), BTreeSet::new(), BTreeSet::new());
     let mut wrong = Vec::new();
-    for (at, kind, one) in compiled(&files, ptxas)? {
+    for (at, kind, one) in compiled(&files, architectures, ptxas)? {
         kernels.insert(kind.clone());
         if one.spilled > 0 {
             spilling.insert(kind.clone());
@@ -65,15 +71,16 @@ pub(super) fn run(root: &Path, modules: &Path, ptxas: &Path, all: bool, bless: b
         return Err(wrong.join("\n  "));
     }
     let (count, spills) = (kernels.len(), spilling.len());
-    Ok(format!("{} modules of {count} names compile for {} GPUs, {spills} spill", files.len(), ARCHITECTURES.len()))
+    Ok(format!("{} modules of {count} names compile for {}, {spills} spill", files.len(), architectures.join(", ")))
 }
 
 fn is_strict(kernel: &str) -> bool {
     STRICT.iter().any(|start| kernel.starts_with(start))
 }
 
-/// The modules to compile: all, or those of the kernels that must not spill and some others.
-fn chosen(modules: &Path, all: bool) -> Result<Vec<PathBuf>, String> {
+/// The modules to compile: all, or those of the kernels that must not spill and some others. Their order, by which some are
+/// chosen, is that of the hashes of their texts.
+fn chosen(modules: &Path, scope: Scope) -> Result<Vec<PathBuf>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", modules.display());
     let mut files = Vec::new();
     for entry in std::fs::read_dir(modules).map_err(failed)? {
@@ -83,16 +90,29 @@ fn chosen(modules: &Path, all: bool) -> Result<Vec<PathBuf>, String> {
         }
     }
     files.sort();
-    if all {
+    if scope == Scope::All {
         return Ok(files);
     }
-    let mut others = 0;
+    let (mut others, mut counts) = (0, BTreeMap::new());
+    let most = if scope == Scope::Quick { FEW } else { usize::MAX };
     let mut kept = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let strict = text.lines().filter_map(|line| line.split(".entry ").nth(1)).any(is_strict);
-        others += usize::from(!strict);
-        if strict || others <= SOME {
+        let kernels =
+            text.lines().filter_map(|line| line.split(".entry ").nth(1)).map(|kernel| kernel.trim_end_matches('('));
+        let mut strict = kernels.filter(|kernel| is_strict(kernel)).peekable();
+        let is_kept = if strict.peek().is_some() {
+            // Not `any`, which would not count the kernels after the first one that is wanted.
+            strict.fold(false, |wanted, kernel| {
+                let count = counts.entry(kernel.to_string()).or_insert(0);
+                *count += 1;
+                wanted || *count <= most
+            })
+        } else {
+            others += 1;
+            others <= SOME
+        };
+        if is_kept {
             kept.push(file);
         }
     }
@@ -103,10 +123,10 @@ fn chosen(modules: &Path, all: bool) -> Result<Vec<PathBuf>, String> {
 type Line = ((usize, &'static str), String, Use);
 
 /// Compiles all modules for all architectures, on all processors.
-fn compiled(files: &[PathBuf], ptxas: &Path) -> Result<Vec<Line>, String> {
+fn compiled(files: &[PathBuf], architectures: &[&'static str], ptxas: &Path) -> Result<Vec<Line>, String> {
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
     let jobs: Vec<(usize, &'static str)> =
-        ARCHITECTURES.iter().flat_map(|architecture| (0..files.len()).map(move |at| (at, *architecture))).collect();
+        architectures.iter().flat_map(|architecture| (0..files.len()).map(move |at| (at, *architecture))).collect();
     let next = std::sync::atomic::AtomicUsize::new(0);
     let work = || {
         let mut lines = Vec::new();
