@@ -201,6 +201,33 @@ fn less_memory_is_more_arithmetic_and_the_same_bits() {
     assert!(least < within && within <= 11 * 144 && within < most, "{least}, {within}, {most} bytes");
 }
 
+/// As [`there_and_back`], with values of three sizes, so that there are gaps between those that share memory.
+fn there_and_back_wide(x: &[Tensor]) -> Result<Vec<Tensor>> {
+    let wide = Tensor::cat(&[&x[1], &x[0], &x[1], &x[0]], 1)?;
+    let (mut y, mut kept) = (x[0].clone(), vec![]);
+    for _ in 0..5 {
+        let (input, hidden) = (y.softmax(-1)?, y.matmul(&wide)?);
+        let gelu = hidden.gelu()?;
+        y = gelu.matmul(&wide.t()?)?.add(&input)?.tanh()?;
+        kept.push((input, hidden, gelu));
+    }
+    for (input, hidden, gelu) in kept.iter().rev() {
+        let half = hidden.narrow(1, 0, 12)?.exp()?;
+        y = y.matmul(gelu)?.mul(hidden)?.matmul(&wide.t()?)?.add(input)?.tanh()?.add(&half.sum(&[1], true)?.tanh()?)?;
+    }
+    Ok(vec![y])
+}
+
+#[test]
+fn a_limit_on_memory_counts_the_gaps_between_values() {
+    let within = |limit: usize| graph_within(MemoryLimit::Bytes(limit), || there_and_back_wide).1;
+    let (least, most) = (within(0), within(usize::MAX));
+    assert!(least < most, "{least} of {most} bytes");
+    for limit in (least..most).step_by(144) {
+        assert!(within(limit) <= limit, "{} bytes, {limit} are allowed", within(limit));
+    }
+}
+
 #[test]
 fn a_value_whose_inputs_change_is_not_computed_again() {
     let step = || {

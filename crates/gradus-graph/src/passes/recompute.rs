@@ -2,7 +2,8 @@
 
 use gradus_tensor::ops::{Effect, Op};
 
-use crate::assign::{lifetimes, peak};
+use super::reuse::reuse_inputs;
+use crate::assign::{assigned, lifetimes, peak};
 use crate::graph::{Graph, Memory, Node, Origin, Place};
 
 /// The part of the estimated time of a step that [`recompute`] may add if there is no limit on memory.
@@ -42,7 +43,9 @@ pub fn recompute(graph: &mut Graph, limit: MemoryLimit) {
     for _ in 0..WORK / graph.nodes.len().max(1) {
         let lives = lifetimes(graph);
         let most = peak(graph, &lives);
-        if graph.nodes.len() >= largest || matches!(limit, MemoryLimit::Bytes(bytes) if most.bytes <= bytes) {
+        if graph.nodes.len() >= largest
+            || matches!(limit, MemoryLimit::Bytes(bytes) if most.bytes <= bytes && blocks(graph) <= bytes)
+        {
             return;
         }
         let candidates = (0..graph.memories.len()).filter(|&m| !refused[m]);
@@ -66,6 +69,14 @@ pub fn recompute(graph: &mut Graph, limit: MemoryLimit) {
             left -= best.cost;
         }
     }
+}
+
+/// The bytes of the blocks that the plan will have: between their values there may be gaps, so these can be more than the
+/// peak.
+fn blocks(graph: &Graph) -> usize {
+    let mut graph = graph.clone();
+    reuse_inputs(&mut graph);
+    assigned(&graph).1.iter().sum()
 }
 
 /// A value that can be computed again.
