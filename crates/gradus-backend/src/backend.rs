@@ -38,9 +38,9 @@ pub struct BackendInfo {
     pub memory: Option<u64>,
     /// Features that the backend can use: instruction sets, extensions, threads.
     pub features: Vec<String>,
-    /// The columns of a panel, if products in f32 read a right operand `[k, n]` in place where it lies in panels
-    /// `[n / columns, k, columns]`: as a batch of products with the panels, all with the same `a`, whose results are
-    /// successive columns of one matrix. A matrix that serves many products is worth laying out so.
+    /// The number of columns of a panel; `None` if products gain nothing from panels. A matrix `[k, n]` of f32 that is
+    /// the right operand of many products is best stored as panels `[n / columns, k, columns]`. A product with it is
+    /// then a batch of products with the panels: all have the same `a`, and their results are successive columns of `c`.
     pub f32_panel: Option<usize>,
 }
 

@@ -82,14 +82,16 @@ pub(super) fn pieces(len: usize, most: usize) -> impl Iterator<Item = Range<usiz
 
 /// Splits the positions of some lines into pieces for a kernel with this many rows. A piece covers at most two lines.
 fn pieces_of_lines(lines: usize, width: usize, rows: usize) -> impl Iterator<Item = Range<usize>> {
-    let together = match () {
-        () if rows <= FREE_ROWS.min(width + 1) => lines,
-        () if 2 * width <= rows => 2,
-        () => 1,
+    let joined = if rows <= FREE_ROWS.min(width + 1) {
+        lines
+    } else if 2 * width <= rows {
+        2
+    } else {
+        1
     };
-    (0..lines).step_by(together).flat_map(move |line| {
+    (0..lines).step_by(joined).flat_map(move |line| {
         let start = line * width;
-        pieces(together.min(lines - line) * width, rows).map(move |piece| start + piece.start..start + piece.end)
+        pieces(joined.min(lines - line) * width, rows).map(move |piece| start + piece.start..start + piece.end)
     })
 }
 
@@ -280,4 +282,27 @@ fn pack_weights<S: Fill>(cpu: &CpuBackend, s: &Sizes, panels: &Panels, w: &[S], 
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_all_positions_and_at_most_two_lines() {
+        for (lines, width, rows) in (1..5).flat_map(|l| (1..20).flat_map(move |w| [4, 6, 14].map(|r| (l, w, r)))) {
+            let mut next = 0;
+            for piece in pieces_of_lines(lines, width, rows) {
+                assert_eq!(piece.start, next);
+                next = piece.end;
+                assert!((1..=rows).contains(&piece.len()), "{lines} {width} {rows}: {piece:?}");
+                let split = width - piece.start % width;
+                assert!(piece.len() <= split + width, "{lines} {width} {rows}: {piece:?}");
+                if rows > FREE_ROWS && split < piece.len() {
+                    assert_eq!(2 * split, piece.len(), "{lines} {width} {rows}: {piece:?}");
+                }
+            }
+            assert_eq!(next, lines * width);
+        }
+    }
 }

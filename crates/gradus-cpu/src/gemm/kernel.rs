@@ -158,10 +158,13 @@ macro_rules! kernel {
                 // row uses may overflow here, so the multiplication wraps.
                 let [down, gap] = [j.row, j.gap].map(|elements| elements.wrapping_mul(size_of::<$t>() as isize));
                 let mut offsets = [0isize; R];
-                for r in 0..R {
-                    let offset = down.wrapping_mul(r as isize).wrapping_add(if r >= j.split { gap } else { 0 });
-                    // What LLVM does not know it does not derive from others in the loop, where registers are short.
-                    offsets[r] = std::hint::black_box(offset);
+                if R <= FREE_ROWS {
+                    for r in 0..R {
+                        let offset = down.wrapping_mul(r as isize).wrapping_add(if r >= j.split { gap } else { 0 });
+                        // Hidden from LLVM, which would otherwise compute the offsets from one another in the loop and
+                        // run out of registers.
+                        offsets[r] = std::hint::black_box(offset);
+                    }
                 }
                 let (mut b, mut next) = (j.b, j.next);
                 for p in 0..j.k {

@@ -2,6 +2,7 @@
 
 use gradus_backend::{Backend, DType, ErrorKind, Layout, Scalar, Shape};
 
+use super::Real;
 use crate::CpuBackend;
 use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, backends, float, integers, noise};
 
@@ -214,10 +215,10 @@ fn wrong_operands_are_typed_errors() {
 fn panels_of_a_matrix_give_the_bits_of_the_matrix() {
     let shape = |dims: &[usize]| Shape::new(dims).unwrap();
     for cpu in &backends() {
-        let width = cpu.info().f32_panel.unwrap();
         for (m, panels, k) in [(1, 1, 3), (1, 4, 400), (2, 3, 17), (3, 9, 40), (7, 5, 800), (16, 66, 64), (200, 10, 90)]
         {
             for (dtype, batch) in [(DType::F32, 1), (DType::F32, 2), (DType::F64, 1), (DType::F16, 1)] {
+                let width = if dtype == DType::F64 { f64::panel(cpu.isa()) } else { f32::panel(cpu.isa()) };
                 let n = panels * width;
                 let a = Tensor::new(cpu, dtype, &[batch, m, k], Lie::Contiguous, noise(1));
                 let b = Tensor::new(cpu, dtype, &[batch, k, n], Lie::Contiguous, noise(2));

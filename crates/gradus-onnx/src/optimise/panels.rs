@@ -4,7 +4,7 @@ use gradus_tensor::{DType, Error, Gemm, Result, Tensor};
 
 use super::bias::PRODUCT;
 use super::links::{Links, add_constant};
-use crate::graph::{Attribute, Call, Graph, Node, Row, State, one, row};
+use crate::graph::{Attribute, Call, Graph, Node, Row, Slot, State, one, row};
 use crate::value::OnnxValue;
 
 /// A product with a matrix in panels `[n / columns, k, columns]`, and an optional summand.
@@ -20,14 +20,24 @@ const SMALLEST: usize = 1 << 10;
 pub(super) fn into_panels(graph: &mut Graph, state: &State<'_>) {
     let Some(columns) = state.device.info().f32_panel else { return };
     let links = Links::of(graph);
+    // Several nodes may read one matrix.
+    let mut known: Vec<(Option<Slot>, Slot)> = Vec::new();
     for at in 0..graph.nodes.len() {
         let node = &graph.nodes[at];
         if !is_plain(node) {
             continue;
         }
-        let matrix = links.constant_input(node, 1).and_then(|a| a.tensor(state.device).ok());
-        let Some(panels) = matrix.and_then(|m| in_panels(&m, columns)) else { continue };
-        let panels = add_constant(graph, panels.into());
+        let matrix = node.inputs[1];
+        let panels = match known.iter().find(|(from, _)| *from == matrix) {
+            Some(&(_, panels)) => panels,
+            None => {
+                let tensor = links.constant_input(node, 1).and_then(|a| a.tensor(state.device).ok());
+                let Some(panels) = tensor.and_then(|m| in_panels(&m, columns)) else { continue };
+                let panels = add_constant(graph, panels.into());
+                known.push((matrix, panels));
+                panels
+            }
+        };
         let node = &mut graph.nodes[at];
         node.row = &PANELS;
         node.inputs[1] = Some(panels);
@@ -37,13 +47,14 @@ pub(super) fn into_panels(graph: &mut Graph, state: &State<'_>) {
 
 /// Whether a node is `a @ b` or `a @ b + c`.
 fn is_plain(node: &Node) -> bool {
-    match node.row.name {
-        "MatMul" => true,
-        "Gemm" => node.attributes.iter().all(|(_, value)| match value {
-            Attribute::Int(flag) => *flag == 0,
-            Attribute::Float(factor) => *factor == 1.0,
-            _ => false,
-        }),
+    let neutral = |(name, value): &(String, Attribute)| match (&**name, value) {
+        ("transA" | "transB", Attribute::Int(flag)) => *flag == 0,
+        ("alpha" | "beta", Attribute::Float(factor)) => *factor == 1.0,
+        _ => false,
+    };
+    match (node.row.name, node.inputs.len()) {
+        ("MatMul", 2) => node.attributes.is_empty(),
+        ("Gemm", 2 | 3) => node.attributes.iter().all(neutral),
         _ => std::ptr::eq(node.row, &PRODUCT),
     }
 }
@@ -63,8 +74,8 @@ fn product(x: &Tensor, panels: &Tensor, bias: Option<&Tensor>) -> Result<Tensor>
     };
     let n = count * columns;
     let lead = match x.shape() {
-        [lead @ .., last] if *last == k => lead,
-        // An error, which is that of the product with the matrix.
+        [lead @ .., last] if *last == k && x.dtype() == DType::F32 => lead,
+        // What only an invalid model asks for gets what the product with the matrix gives, most often an error.
         _ => return x.matmul(&panels.transpose(0, 1)?.reshape([k, n])?),
     };
     let rows: usize = lead.iter().product();

@@ -1,5 +1,5 @@
 //! Recurrent layers with constant weights and the usual activations: their weights are put in PyTorch's order once, for
-//! the operation that runs all steps, and lie as its products read them.
+//! the operation that runs all steps, and stored in the order in which its products read them.
 
 use gradus_tensor::ops::{RecurrentCell, RecurrentOptions};
 use gradus_tensor::{DType, Error, Result, Tensor};

@@ -43,7 +43,8 @@ const FEW_ROWS: usize = 3;
 
 /// A matrix `[k, n]` that is the right operand of many products. For many rows it is copied into panels
 /// `[n / width, k, width]`: a product with it is a batch of products with its panels, each of which is read
-/// sequentially. For few rows it is one panel, and a contiguous matrix is read where it lies.
+/// sequentially. For few rows, or if the columns do not fill panels, it is one panel, and a contiguous matrix is read
+/// where it lies.
 pub(super) enum Panels<'a> {
     Copied(Temp),
     Given(View<'a>, Layout),
