@@ -128,8 +128,8 @@ fn trouble(program: &Path, folder: &Path, number: usize, counts: &mut Counts) ->
     let mut failures = vec![];
     let all = TROUBLES.len() * RANKS * CALLS;
     for run in 0..number {
-        // A step that shares no factor with the number of cases visits all of them.
-        let case = run * 73 % all;
+        // A step that shares no factor with the number of cases visits all of them, and its first multiples lie far apart.
+        let case = run * 137 % all;
         let (how, rank, call) = (TROUBLES[case % 5], case / 5 % RANKS, case / 5 / RANKS);
         let out = folder.join(format!("trouble-{run}"));
         let arguments = ["trouble", how, &rank.to_string(), &call.to_string(), &DEADLINE.to_string()];

@@ -12,10 +12,11 @@ pub(crate) const LAUNCHED: &str = "GRADUS_LAUNCHED";
 pub(crate) const DEADLINE: &str = "GRADUS_DEADLINE";
 
 /// The exit code of a rank whose error would come again in another attempt. `mpirun` ends with the code of the first rank
-/// that failed, or with all codes joined by OR.
-const RECURS: u8 = 64;
+/// that failed, or with all codes joined by OR. Neither the code of a panic (101) nor the usual signals have this bit.
+const RECURS: u8 = 16;
 
-/// How much later a rank ends whose error only says that another one has ended.
+/// The delay before a rank ends whose error only says that another one has ended, so that `mpirun` sees the code of that
+/// one first.
 const LATER: Duration = Duration::from_millis(500);
 
 /// The exit code of a program that ends with this error.
@@ -23,15 +24,20 @@ pub(crate) fn exit_code(error: &Error) -> ExitCode {
     if std::env::var_os(LAUNCHED).is_none() {
         return ExitCode::FAILURE;
     }
-    if *error.kind() == ErrorKind::Peer {
-        std::thread::sleep(LATER);
-        return ExitCode::FAILURE;
+    match error.kind() {
+        ErrorKind::Peer => {
+            std::thread::sleep(LATER);
+            ExitCode::FAILURE
+        }
+        // The device was lost, or fewer ranks on a machine may have enough memory.
+        ErrorKind::Backend | ErrorKind::OutOfMemory { .. } => ExitCode::FAILURE,
+        _ => ExitCode::from(RECURS),
     }
-    ExitCode::from(RECURS)
 }
 
 /// Whether ranks that ended with this code would end so again: one of them had an error of its own, or does not know the
-/// options (2). Otherwise a rank was lost: it was killed, did not answer, or its machine is gone.
+/// options (2). Otherwise a rank was lost: it was killed, panicked, did not answer, or its device
+/// or machine is gone.
 pub(crate) fn recurs(code: Option<i32>) -> bool {
     code.is_some_and(|code| code == 2 || (code & i32::from(RECURS) != 0 && code < 128))
 }
@@ -52,7 +58,7 @@ mod tests {
         for code in [2, RECURS.into(), i32::from(RECURS) | 1, i32::from(RECURS) | 9] {
             assert!(recurs(Some(code)), "{code}");
         }
-        for code in [Some(1), Some(9), Some(130), Some(137), Some(143), Some(255), None] {
+        for code in [Some(1), Some(9), Some(101), Some(130), Some(137), Some(143), Some(255), None] {
             assert!(!recurs(code), "{code:?}");
         }
     }

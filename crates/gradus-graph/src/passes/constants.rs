@@ -10,9 +10,12 @@ use crate::graph::{Graph, Node, Origin, Place};
 const LARGEST: usize = 1 << 20;
 
 /// Runs the operations whose results are the same in each replay: positions, masks and other values that the step computes
-/// from numbers of the host, if they take a MiB at most, and are neither written nor returned. Where the device fails,
-/// they stay as they are.
-pub fn fold_constants(graph: &mut Graph) {
+/// from numbers of the host, if they take a MiB at most, and are neither written nor returned.
+///
+/// # Errors
+/// Fails if one of them does, and then leaves the graph as it is.
+#[track_caller]
+pub fn fold_constants(graph: &mut Graph) -> Result<()> {
     let mut written = vec![false; graph.memories.len()];
     for node in graph.nodes.iter().filter(|n| n.in_place) {
         node.outputs.iter().for_each(|p| written[p.memory] = true);
@@ -33,9 +36,9 @@ pub fn fold_constants(graph: &mut Graph) {
         }
     }
     if keep.iter().all(|&stays| stays) {
-        return;
+        return Ok(());
     }
-    let Ok(values) = computed(graph, &keep) else { return };
+    let values = computed(graph, &keep)?;
     graph.retain(&keep);
     for (memory, value) in values {
         // What only such operations read is not kept.
@@ -43,6 +46,7 @@ pub fn fold_constants(graph: &mut Graph) {
             graph.memories[memory].origin = Origin::Constant(value);
         }
     }
+    Ok(())
 }
 
 /// Runs the nodes that are not kept. Returns the memories that they write, each with all its bytes.

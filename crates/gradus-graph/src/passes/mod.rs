@@ -21,15 +21,19 @@ use crate::Graph;
 /// Runs all passes. Debug builds [check](Graph::check) the graph before and after each.
 ///
 /// # Errors
-/// Fails if a pass has broken the graph.
+/// Fails if a pass has broken the graph, or if the device cannot compute a constant.
 #[track_caller]
 pub fn run_all(graph: &mut Graph, limit: MemoryLimit) -> Result<()> {
     let checked = |graph: &Graph| if cfg!(debug_assertions) { graph.check() } else { Ok(()) };
     checked(graph)?;
     let recompute = |graph: &mut Graph| recompute(graph, limit);
-    let passes: [&dyn Fn(&mut Graph); 6] =
-        [&dead_code, &common_subexpressions, &fold_constants, &join_elementwise, &recompute, &reuse_inputs];
-    for pass in passes {
+    for pass in [&dead_code as &dyn Fn(&mut Graph), &common_subexpressions] {
+        pass(graph);
+        checked(graph)?;
+    }
+    fold_constants(graph)?;
+    checked(graph)?;
+    for pass in [&join_elementwise as &dyn Fn(&mut Graph), &recompute, &reuse_inputs] {
         pass(graph);
         checked(graph)?;
     }

@@ -110,6 +110,9 @@ impl BatchNorm {
 
     /// Moves the running statistics towards the mean and the unbiased variance `[c]` of a batch, in training. Does nothing
     /// in evaluation, and in the recomputation of a [`checkpoint`](gradus_tensor::autograd::checkpoint).
+    ///
+    /// # Errors
+    /// Those of the sums, such as another shape or too little memory.
     #[track_caller]
     pub fn track(&self, mean: &Tensor, var: &Tensor) -> Result<()> {
         if !self.mode.is_training() {

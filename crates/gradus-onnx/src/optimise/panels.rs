@@ -1,5 +1,7 @@
 //! Constant matrices of products in f32 are laid out once in the panels that the device reads in place.
 
+use std::sync::Arc;
+
 use gradus_tensor::{DType, Error, Gemm, Result, Tensor};
 
 use super::bias::PRODUCT;
@@ -20,19 +22,19 @@ const SMALLEST: usize = 1 << 10;
 pub(super) fn into_panels(graph: &mut Graph, state: &State<'_>) {
     let Some(columns) = state.device.info().f32_panel else { return };
     let links = Links::of(graph);
-    // Several nodes may read one matrix.
-    let mut known: Vec<(Option<Slot>, Slot)> = Vec::new();
+    // Several nodes may read one matrix, by one name or by several.
+    let mut known: Vec<(Tensor, Slot)> = Vec::new();
     for at in 0..graph.nodes.len() {
         let node = &graph.nodes[at];
         if !is_plain(node) {
             continue;
         }
-        let matrix = node.inputs[1];
-        let panels = match known.iter().find(|(from, _)| *from == matrix) {
+        let Some(matrix) = links.constant_input(node, 1).and_then(|a| a.tensor(state.device).ok()) else { continue };
+        let same = |from: &Tensor| Arc::ptr_eq(from.storage(), matrix.storage()) && from.layout() == matrix.layout();
+        let panels = match known.iter().find(|(from, _)| same(from)) {
             Some(&(_, panels)) => panels,
             None => {
-                let tensor = links.constant_input(node, 1).and_then(|a| a.tensor(state.device).ok());
-                let Some(panels) = tensor.and_then(|m| in_panels(&m, columns)) else { continue };
+                let Some(panels) = in_panels(&matrix, columns) else { continue };
                 let panels = add_constant(graph, panels.into());
                 known.push((matrix, panels));
                 panels

@@ -157,12 +157,12 @@ impl<B> Passes<B> {
             Ok((pass.loss.mul(share)?, pass.gradients))
         };
         let (loss, mut gradients) = ranks.backward(&Handles::of(model), batch.samples, &mut pass)?;
+        let (counts, stop) = counts.over(ranks, self.is_told_to_stop())?;
+        self.stop_of_ranks = stop;
         let loss = finite(loss.item()?, place)?;
         if place.of > 1 {
             gradients.scale(share(weight, place))?;
         }
-        let (counts, stop) = counts.over(ranks, self.is_told_to_stop())?;
-        self.stop_of_ranks = stop;
         Ok(Passed { loss, counts, gradients, weight })
     }
 
