@@ -43,6 +43,9 @@ pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
         match word {
             "--python" => options.python = rest.next().ok_or("`--python` needs a value")?.to_string(),
             "--require" => options.require = true,
+            "--all" | "--quick" if options.scope != Scope::Usual => {
+                return Err("`cuda` takes `--quick` or `--all`, once".into());
+            }
             "--all" => options.scope = Scope::All,
             "--quick" => options.scope = Scope::Quick,
             "--bless" => options.bless = true,
@@ -225,6 +228,7 @@ mod tests {
         assert_eq!((options.scope, options.bless, options.python.as_str()), (Scope::All, false, "/p"));
         assert!(parse(&["--python"]).is_err() && parse(&["fast"]).is_err());
         assert!(parse(&["--bless"]).is_ok() && parse(&["--bless", "--quick"]).is_err());
+        assert!(parse(&["--quick", "--all"]).is_err() && parse(&["--all", "--all"]).is_err());
     }
 
     #[test]

@@ -113,8 +113,8 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
     /// `f` may use the arguments by the handles that it is passed, or by its own handles of the same tensors.
     ///
     /// # Errors
-    /// Returns the errors of `f` and, unless it is [`or_eager`](Captured::or_eager), those that
-    /// [`capture`](crate::capture) lists.
+    /// Returns the errors of `f`, those of a device that fails while a plan is made and, unless it is
+    /// [`or_eager`](Captured::or_eager), those that [`capture`](crate::capture) lists.
     #[track_caller]
     pub fn call(
         &mut self,

@@ -9,7 +9,7 @@ use gradus_tensor::{DType, Error, Layout, Result};
 use crate::graph::{Graph, Place};
 
 /// What the printed form of a [`Graph`] says. The printed form is read back by `text.parse::<Text>()`, for tools that
-/// compare or search the graphs of programs; [`check`](Text::check) tells whether it is a graph. A text holds neither
+/// compare or search the graphs of programs; [`check`](Text::check) tells whether it is well-formed. A text holds neither
 /// tensors nor kernels and cannot run.
 ///
 /// ```text
@@ -94,7 +94,7 @@ impl Graph {
 
 impl Text {
     /// Checks that each value was computed before it is read, at the version at which it is read, that no version of a
-    /// memory is computed twice, and that values lie in memories whose sizes the text gives. Other than
+    /// memory is computed twice, and that values lie in memories whose sizes the text gives. Unlike
     /// [`Graph::check`], it does not know what operations infer.
     ///
     /// # Errors

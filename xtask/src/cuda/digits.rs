@@ -24,8 +24,8 @@ for name, count in zip(('train', 't10k'), map(int, counts)):
     (folder / f'{name}-labels-idx1-ubyte').write_bytes(struct.pack('>2I', 0x801, count) + bytes(row[64] for row in part))
 "#;
 
-/// Trains on some digits, or with [`Scope::All`] on all, on both devices, and compares the loss of each epoch and that of the test. `gradus` makes
-/// the command, which finds the stand-in.
+/// Trains on some digits, or with [`Scope::All`] on all, on both devices, and compares the loss of each epoch and that of
+/// the test. `gradus` makes the command, which finds the stand-in.
 pub(super) fn run(
     root: &Path,
     folder: &Path,

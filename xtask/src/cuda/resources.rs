@@ -16,8 +16,9 @@ const STRICT: [&str; 6] = ["attention", "conv", "cross_entropy", "gemm", "normal
 
 /// How many of the other kernels are compiled if not all are.
 const SOME: usize = 60;
-/// With [`Scope::Quick`]: how many modules of each kernel that must not spill are compiled, and for which GPU.
+/// How many modules of each kernel that must not spill are compiled with [`Scope::Quick`].
 const FEW: usize = 24;
+/// The architecture for which modules are compiled with [`Scope::Quick`].
 const ONE: &[&str] = &["sm_90a"];
 
 const TABLE: &str = "xtask/src/cuda/resources.txt";

@@ -29,7 +29,7 @@ pub(crate) fn exit_code(error: &Error) -> ExitCode {
             std::thread::sleep(LATER);
             ExitCode::FAILURE
         }
-        // The device was lost, or fewer ranks on a machine may have enough memory.
+        // The device may have been lost, and fewer ranks on a machine may have enough memory.
         ErrorKind::Backend | ErrorKind::OutOfMemory { .. } => ExitCode::FAILURE,
         _ => ExitCode::from(RECURS),
     }

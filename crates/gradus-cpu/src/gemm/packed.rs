@@ -63,7 +63,11 @@ impl<'a, T: Real> Packed<'a, T> {
     }
 
     /// The matrix with `k` rows whose panels `[k, width]` lie `apart` elements apart in `data`.
-    pub(crate) fn lying(data: &'a [T], k: usize, width: usize, apart: usize) -> Self {
+    ///
+    /// # Safety
+    /// Every panel that users of the matrix read lies inside `data`.
+    pub(crate) unsafe fn lying(data: &'a [T], k: usize, width: usize, apart: usize) -> Self {
+        // All rows are one block, so the number of panels in a block does not matter.
         Packed { data, step: k.max(1), width, panels: 0, apart }
     }
 }

@@ -192,13 +192,13 @@ INLINE int own_row(int e) { return threadIdx.x / (BN / TN) + e / TN * (BM / TM);
 INLINE int own_col(int e) { return threadIdx.x % (BN / TN) + e % TN * (BN / TN); }
 #endif
 
-// Without a number of blocks, the compiler spills to fit more of them.
+// Without this minimum of blocks, the compiler spills registers to fit more blocks.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv(const T* __restrict__ a, const T* __restrict__ b, const T* __restrict__ bias, C* __restrict__ c, const __grid_constant__ Conv p) {
     __shared__ __align__(16) Kept as[2][A_SIZE];
     __shared__ __align__(16) Kept bs[2][B_SIZE];
     __shared__ Entry lanes[BN];
     __shared__ Entry steps[2][BK];
-    // Where the results go is not needed before they are there, and waits outside registers.
+    // Needed only at the end, so it is kept in shared memory rather than in registers.
     __shared__ C* to;
     __shared__ const T* from_bias;
     // The steps along the rows of the first factor and of the result.

@@ -41,7 +41,7 @@ INLINE void load_tile(A* to, const T* from, int lane0, int lanes, int k0, int en
     } else
 #endif
 #if ASYNC
-    // Copies that wait for nothing gain nothing from more, whose addresses take registers.
+    // Asynchronous copies overlap without unrolling, and each further address takes registers.
 #pragma unroll 2
 #else
 #pragma unroll
@@ -52,11 +52,11 @@ INLINE void load_tile(A* to, const T* from, int lane0, int lanes, int k0, int en
     }
 }
 
-// Without a number of blocks, the compiler spills to fit more of them.
+// Without this minimum of blocks, the compiler spills registers to fit more blocks.
 extern "C" __global__ void __launch_bounds__(THREADS, TM == 8 ? 2 : 1) gemm(const T* __restrict__ a, const T* __restrict__ b, C* c, const __grid_constant__ Gemm p) {
     __shared__ __align__(16) A as[2][BK * LDA];
     __shared__ __align__(16) A bs[2][BK * LDB];
-    // Where the results go is not needed before they are there, and waits outside registers.
+    // Needed only at the end, so it is kept in shared memory rather than in registers.
     __shared__ Task results;
     const int ty = threadIdx.x / (BN / TN), tx = threadIdx.x % (BN / TN);
     const int HM = TM / 2, HN = TN / 2;

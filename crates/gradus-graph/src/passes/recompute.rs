@@ -43,9 +43,7 @@ pub fn recompute(graph: &mut Graph, limit: MemoryLimit) {
     for _ in 0..WORK / graph.nodes.len().max(1) {
         let lives = lifetimes(graph);
         let most = peak(graph, &lives);
-        if graph.nodes.len() >= largest
-            || matches!(limit, MemoryLimit::Bytes(bytes) if most.bytes <= bytes && blocks(graph) <= bytes)
-        {
+        if graph.nodes.len() >= largest || matches!(limit, MemoryLimit::Bytes(bytes) if blocks(graph) <= bytes) {
             return;
         }
         let candidates = (0..graph.memories.len()).filter(|&m| !refused[m]);

@@ -78,7 +78,10 @@ fn product(x: &Tensor, panels: &Tensor, bias: Option<&Tensor>) -> Result<Tensor>
     let lead = match x.shape() {
         [lead @ .., last] if *last == k && x.dtype() == DType::F32 => lead,
         // What only an invalid model asks for gets what the product with the matrix gives, most often an error.
-        _ => return x.matmul(&panels.transpose(0, 1)?.reshape([k, n])?),
+        _ => {
+            let y = x.matmul(&panels.transpose(0, 1)?.reshape([k, n])?)?;
+            return if let Some(bias) = bias { y.add(bias) } else { Ok(y) };
+        }
     };
     let rows: usize = lead.iter().product();
     let along = bias.filter(|b| b.shape() == [n]);
