@@ -148,8 +148,12 @@ impl Text {
         }
         let wrong = |what: String| Error::argument("graph", format!("a result: {what}"));
         self.results.iter().chain(&self.kept).try_for_each(|value| match versions.get(&value.memory) {
-            None if !value.shape.contains(&0) => Err(wrong(format!("{value} is never computed"))),
-            _ => lies(value).map_err(wrong),
+            _ if value.shape.contains(&0) => Ok(()),
+            None => Err(wrong(format!("{value} is never computed"))),
+            Some(last) if *last != value.version => {
+                Err(wrong(format!("{value} is returned when its memory is at version {last}")))
+            }
+            Some(_) => lies(value).map_err(wrong),
         })
     }
 }

@@ -410,6 +410,10 @@ fn a_text_that_is_no_graph_is_found() {
             "  %1: f32[2] = exp(%0: f32[2]) repeats 0  // a\n  return %1: f32[2]\n  %0 is held, 8 bytes\n",
             "not before it",
         ),
+        (
+            "  %0.1: f32[2] <- exp(%0: f32[2])  // a\n  return %0: f32[2]\n  %0 is held, 8 bytes\n",
+            "is returned when its memory is at version 1",
+        ),
         ("  return %0: u8[9223372036854775807, 4]\n  %0 is held, 8 bytes\n", "inside its memory"),
     ] {
         let e = format!("step on cpu\n{lines}").parse::<Text>().unwrap().check().unwrap_err();

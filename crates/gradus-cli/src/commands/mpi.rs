@@ -36,8 +36,7 @@ pub(crate) fn exit_code(error: &Error) -> ExitCode {
 }
 
 /// Whether ranks that ended with this code would end so again: one of them had an error of its own, or does not know the
-/// options (2). Otherwise a rank was lost: it was killed, panicked, did not answer, or its device
-/// or machine is gone.
+/// options (2). Otherwise a rank was lost: it was killed, panicked, did not answer, or its device or machine is gone.
 pub(crate) fn recurs(code: Option<i32>) -> bool {
     code.is_some_and(|code| code == 2 || (code & i32::from(RECURS) != 0 && code < 128))
 }
