@@ -104,15 +104,22 @@ impl Record {
     }
 }
 
-/// Compiles a text for the oldest GPU that is supported, and fails with the compiler's messages. If there is no NVRTC,
-/// says so, unless `GRADUS_REQUIRE_CUDA` is 1.
+/// Compiles a text for the oldest GPU that is supported, and fails with the compiler's messages, or if the kernel declares
+/// more shared memory than every block may have. If there is no NVRTC, says so, unless `GRADUS_REQUIRE_CUDA` is 1.
 #[cfg(test)]
 pub(crate) fn check_text(entry: &str, text: &str) {
     use crate::driver::{Declarations, Target, compile};
     let made = compile("test", entry, text, Target::Ptx(80), Declarations::Language);
     let required = std::env::var_os("GRADUS_REQUIRE_CUDA").is_some_and(|v| v == "1");
     match made {
-        Ok(ptx) => assert!(String::from_utf8_lossy(&ptx).contains(&format!(".entry {entry}("))),
+        Ok(ptx) => {
+            let ptx = String::from_utf8_lossy(&ptx);
+            let module =
+                gradus_ptx::Module::parse(ptx.trim_end_matches('\0')).unwrap_or_else(|e| panic!("{entry}: {e}"));
+            let kernel = module.kernel(entry).unwrap_or_else(|| panic!("no kernel `{entry}` in\n{ptx}"));
+            let (bytes, most) = (kernel.shared_bytes(), 48 << 10);
+            assert!(bytes <= most, "{entry} declares {bytes} bytes of shared memory, more than {most}:\n{text}");
+        }
         Err(e) if *e.kind() == gradus_backend::ErrorKind::Unsupported && !required => eprintln!("not compiled: {e}"),
         Err(e) => panic!("{e}"),
     }

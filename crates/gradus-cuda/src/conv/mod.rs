@@ -158,6 +158,21 @@ impl Sizes {
     }
 }
 
+/// The number of tiles of all products, each of `m` rows and `n` columns.
+fn tiles(groups: usize, m: usize, n: usize, side: usize) -> usize {
+    groups * m.div_ceil(side) * n.div_ceil(side)
+}
+
+/// The side of their tiles.
+fn side(dtype: DType, groups: usize, m: usize, n: usize) -> usize {
+    match () {
+        // Larger elements would need more shared memory than every block may have.
+        () if dtype.size() <= 4 && m.min(n) > 64 && tiles(groups, m, n, 128) >= BUSY / 2 => 128,
+        () if m.max(n) > 32 => 64,
+        () => 32,
+    }
+}
+
 /// Computes the convolution or one of its gradients. `operands` are `x`, `w` and `y`; one of them is the result.
 fn run(
     b: &CudaBackend,
@@ -170,13 +185,8 @@ fn run(
     let result = operands[[2, 0, 1][kind as usize]];
     let [m, n, k] = s.product(kind);
     let dtype = result.dtype;
-    let tiles = |side: usize| s.groups * m.div_ceil(side) * n.div_ceil(side);
-    let side = match () {
-        // Larger elements would need more shared memory than every block may have.
-        () if dtype.size() <= 4 && m.min(n) > 64 && tiles(128) >= BUSY / 2 => 128,
-        () if m.max(n) > 32 => 64,
-        () => 32,
-    };
+    let tiles = |side: usize| tiles(s.groups, m, n, side);
+    let side = side(dtype, s.groups, m, n);
     let parts = match kind {
         Kind::Weight if dtype.is_float() => {
             (BUSY / tiles(side)).min(k / SHORTEST).max(k.div_ceil(CHAIN).min(LONGEST / result.layout.numel())).max(1)
@@ -311,6 +321,8 @@ pub(crate) fn backward_weight(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::template::check_text;
 
@@ -334,5 +346,25 @@ mod tests {
             check_text("conv", &Plan { dtype, side, rank: 3, ..forward }.source());
         }
         check_text("conv", &Plan { dtype: DType::BF16, ..weight }.source());
+    }
+
+    /// `check_text` fails where a kernel declares more shared memory than every block may have.
+    #[test]
+    fn the_kernels_compile_for_every_tile_of_every_dtype() {
+        let sizes = [1, 48, 4096];
+        for dtype in DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool) {
+            let sides = sizes.map(|size| side(dtype, 1, size, size));
+            assert_eq!(sides, [32, 64, if dtype.size() <= 4 { 128 } else { 64 }], "{dtype}");
+        }
+        // One dtype for each type that is kept in shared memory. That of tensor cores lies there as `kind` says.
+        for dtype in [DType::F64, DType::I64, DType::F32, DType::I32, DType::BF16] {
+            for kind in [Kind::Forward, Kind::Weight] {
+                for side in BTreeSet::from(sizes.map(|size| side(dtype, 1, size, size))) {
+                    let bias = kind == Kind::Forward;
+                    let plan = Plan { kind, dtype, rank: 3, side, is_part: !bias, bias, strided: true };
+                    check_text("conv", &plan.source());
+                }
+            }
+        }
     }
 }

@@ -16,6 +16,7 @@ pub(super) struct Ready {
     /// Offset and size of each parameter.
     pub(super) params: Vec<(usize, usize)>,
     pub(super) param_bytes: usize,
+    /// The shared memory that the kernel declares. Loading a module refuses more than [`SHARED_BYTES`].
     pub(super) shared_bytes: i32,
     pub(super) most_threads: i32,
 }
@@ -30,7 +31,7 @@ impl Ready {
             name: name.into(),
             params: kernel.params.iter().map(|one| (one.offset as usize, one.size as usize)).collect(),
             param_bytes: kernel.param_bytes() as usize,
-            shared_bytes: 0,
+            shared_bytes: i32::try_from(kernel.shared_bytes()).unwrap_or(i32::MAX),
             most_threads,
         })
     }

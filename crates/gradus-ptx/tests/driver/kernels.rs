@@ -33,6 +33,12 @@ DONE:
 }
 ";
 
+/// [`ADD_ONE`] with this many bytes of shared memory of its own.
+fn with_shared(bytes: usize) -> String {
+    let declared = format!("{{\n    .shared .align 8 .b8 tile[{bytes}];");
+    ADD_ONE.replacen('{', &declared, 1).replace("DONE:", "    st.shared.u32 [tile], %r5;\nDONE:")
+}
+
 #[test]
 fn what_is_no_ptx_for_this_device_is_refused() {
     let _alone = alone();
@@ -44,14 +50,10 @@ fn what_is_no_ptx_for_this_device_is_refused() {
     let (outcome, log) = load_with_log(&ADD_ONE.replace("ret;", "ret"));
     assert_eq!(outcome, Err(218));
     assert!(log.contains("line 27 of the PTX"), "{log}");
-    let shared = |bytes: usize| {
-        let declared = format!("{{\n    .shared .align 8 .b8 tile[{bytes}];");
-        ADD_ONE.replacen('{', &declared, 1).replace("DONE:", "    st.shared.u32 [tile], %r5;\nDONE:")
-    };
-    let (outcome, log) = load_with_log(&shared(49_153));
+    let (outcome, log) = load_with_log(&with_shared(49_153));
     assert_eq!(outcome, Err(218));
     assert!(log.contains("add_one declares 49153 bytes of shared memory"), "{log}");
-    assert!(load(shared(49_152).as_bytes()).is_ok());
+    assert!(load(with_shared(49_152).as_bytes()).is_ok());
     let (outcome, log) = load_with_log(ADD_ONE);
     assert_eq!((outcome.is_ok(), log.as_str()), (true, ""));
 }
@@ -74,6 +76,22 @@ fn a_launch_is_checked_before_anything_runs() {
     assert_eq!(launch(0x1234, 1, 1, 0, 0, &[0, 0]), Err(400));
     unload(module).unwrap();
     assert_eq!(launch(kernel, 1, 32, 0, 0, &[0, 0]), Err(400));
+}
+
+#[test]
+fn static_and_dynamic_shared_memory_are_limited_together() {
+    let _alone = alone();
+    start();
+    let kernel = kernel(load(with_shared(40_000).as_bytes()).unwrap(), "add_one").unwrap();
+    let address = numbers();
+    assert_eq!((function_attribute(kernel, 1), function_attribute(kernel, 8)), (Ok(40_000), Ok(9152)));
+    assert_eq!(launch(kernel, 1, 32, 9153, 0, &[address, 10]), Err(1));
+    launch(kernel, 1, 1, 9152, 0, &[address, 10]).unwrap();
+    assert_eq!(set_function_attribute(kernel, 8, (163 << 10) - 39_999), Err(1));
+    set_function_attribute(kernel, 8, (163 << 10) - 40_000).unwrap();
+    launch(kernel, 1, 1, (163 << 10) - 40_000, 0, &[address, 10]).unwrap();
+    assert_eq!((occupancy(kernel, 256, 0), occupancy(kernel, 256, 50_000)), (Ok(4), Ok(1)));
+    synchronize().unwrap();
 }
 
 #[test]
