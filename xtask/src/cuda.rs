@@ -22,6 +22,9 @@ const FEATURES: &str = "gradus/cuda,gradus-cli/cuda";
 /// The tests, besides those of `golden`: mistakes that the interpreter finds, what goes wrong, and Gradus beside the CPU.
 const TESTS: [&str; 5] = ["planted", "injected", "modules", "gemm_parts", "cuda"];
 
+/// How many random cases of each operation run with `--all`.
+const CASES: u64 = 1000;
+
 /// The options of the command.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Options {
@@ -30,6 +33,8 @@ pub(crate) struct Options {
     /// Whether it is an error that NVRTC or ptxas cannot be had. `GRADUS_REQUIRE_CUDA=1` says so too.
     require: bool,
     scope: Scope,
+    /// How many random cases of each operation run.
+    cases: u64,
     /// Whether the table of resources, and with `--all` the column of operations, is written rather than compared.
     bless: bool,
 }
@@ -37,7 +42,8 @@ pub(crate) struct Options {
 /// Parses the arguments. The error says which one is invalid.
 pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
     let require = std::env::var_os("GRADUS_REQUIRE_CUDA").is_some_and(|value| value == "1");
-    let mut options = Options { python: "python3".into(), require, scope: Scope::Usual, bless: false };
+    let mut options = Options { python: "python3".into(), require, scope: Scope::Usual, cases: 0, bless: false };
+    let mut cases = None;
     let mut rest = arguments.iter();
     while let Some(&word) = rest.next() {
         match word {
@@ -48,10 +54,15 @@ pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
             }
             "--all" => options.scope = Scope::All,
             "--quick" => options.scope = Scope::Quick,
+            "--cases" => {
+                let count = rest.next().ok_or("`--cases` needs a number")?;
+                cases = Some(count.parse().map_err(|_| format!("`--cases` takes a number, not `{count}`"))?);
+            }
             "--bless" => options.bless = true,
             _ => return Err(format!("`cuda` does not take `{word}`")),
         }
     }
+    options.cases = cases.unwrap_or(if options.scope == Scope::All { CASES } else { 0 });
     if options.bless && options.scope == Scope::Quick {
         return Err("`cuda --quick` compiles too few kernels to write the table with `--bless`".into());
     }
@@ -87,14 +98,18 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
             tests += stage.tests(&[&["--test", "golden", "--"][..], golden].concat())?;
             Ok::<_, String>(tests)
         });
-        (stage.conform(if all { &["--rounds", "1000"] } else { &["--brief"] }), tests.join())
+        let calls = stage.conform(if all { &[] } else { &["--brief"] }).and_then(|calls| match options.cases {
+            0 => Ok([calls, 0]),
+            cases => Ok([calls, stage.conform(&["--each", &cases.to_string()])?]),
+        });
+        (calls, tests.join())
     });
     let tests = tests.map_err(|_| "a thread of `cargo xtask cuda` panicked".to_string())??;
-    let calls = calls?;
+    let [calls, random] = calls?;
     let checked = resources::run(root, &stage.modules, &tools.ptxas, extent, options.bless)?;
     let (launches, instructions) = stage.counts()?;
     println!(
-        "cuda: {tests} tests, {calls} calls of the conformance suite, {launches} launches, {:.1}e9 instructions of threads; {checked}; {:.0} s",
+        "cuda: {tests} tests, {calls} calls of the conformance suite, {random} random ones, {launches} launches, {:.1}e9 instructions of threads; {checked}; {:.0} s",
         instructions as f64 / 1e9,
         start.elapsed().as_secs_f64()
     );
@@ -226,6 +241,9 @@ mod tests {
     fn the_command_line_says_what_is_tried() {
         let options = parse(&["--all", "--python", "/p"]).unwrap();
         assert_eq!((options.scope, options.bless, options.python.as_str()), (Scope::All, false, "/p"));
+        assert_eq!((options.cases, parse(&["--quick"]).unwrap().cases), (CASES, 0));
+        assert_eq!(parse(&["--cases", "7", "--all"]).unwrap().cases, 7);
+        assert!(parse(&["--cases", "many"]).is_err() && parse(&["--cases"]).is_err());
         assert!(parse(&["--python"]).is_err() && parse(&["fast"]).is_err());
         assert!(parse(&["--bless"]).is_ok() && parse(&["--bless", "--quick"]).is_err());
         assert!(parse(&["--quick", "--all"]).is_err() && parse(&["--all", "--all"]).is_err());

@@ -97,13 +97,14 @@ commands:
                      dies, stops, leaves or makes another call, 24 of them or, with --all, 500; `gradus launch` with every
                      task, stops and losses. A last line with the counts. --speed measures all-reduces beside those of MPI,
                      which needs mpicc, and so does --all
-  cuda [--python PATH] [--require] [--quick | --all] [--bless]
+  cuda [--python PATH] [--require] [--quick | --all] [--cases N] [--bless]
                      the CUDA backend without a GPU, over a driver that runs PTX with checks: its tests, the conformance
                      suite, PyTorch's numbers, a GPT and `train digits` beside the CPU, and the registers and spills of its
                      kernels on three GPUs beside a table, which --bless writes. NVRTC and ptxas come from PyPI; without
                      them it says so and succeeds, unless they are required (also by GRADUS_REQUIRE_CUDA=1). --quick tries
                      fewer digits, and some modules of each kernel on one GPU. With --all, nothing is left out, and --bless
-                     writes the column of CUDA in docs/op-matrix.md too
+                     writes the column of CUDA in docs/op-matrix.md too. N random cases of each operation run (none; with
+                     --all 1,000)
   gallery            makes docs/gallery.md and its pictures anew
   peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options
   bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %,

@@ -53,6 +53,17 @@ pub fn deep(backend: &dyn Backend, seed: u64, rounds: u64) -> Report {
     suite.finish()
 }
 
+/// Runs rounds like those of [`deep`], each case in one of its layouts, until each operation has had `cases` of them. The counts
+/// are in [`Report::operations`].
+///
+/// `part` is the number of a part, and how many there are: each runs rounds of its own. `operation` is empty, or the one to run,
+/// such as `gemm`, with others that its rounds run too. It is a failure if there is no such operation.
+pub fn each(backend: &dyn Backend, seed: u64, part: [u64; 2], cases: usize, operation: &str) -> Report {
+    let mut suite = suite::Suite::new(backend, "").brief();
+    cases::each(&mut suite, seed, part, cases, operation);
+    suite.finish()
+}
+
 /// Runs every kernel that contains a loop once, on operands so long that a plain loop in a shader would take more than
 /// the 65,536 iterations after which some GPU drivers end it without an error.
 ///

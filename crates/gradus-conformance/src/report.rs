@@ -25,6 +25,8 @@ pub struct Report {
     pub backend: String,
     /// The number of calls that were made and compared.
     pub cases: usize,
+    /// The same by operation: `gemm`, `sum`, `conv_backward_input`.
+    pub operations: BTreeMap<String, usize>,
     /// The number of cases skipped because the backend does not support a dtype.
     pub skipped: usize,
     /// The failures, in the order of the suite.
@@ -36,7 +38,13 @@ const SHOWN: usize = 40;
 
 impl Report {
     pub(crate) fn new(backend: &str) -> Self {
-        Report { backend: backend.to_owned(), cases: 0, skipped: 0, failures: Vec::new() }
+        Report { backend: backend.to_owned(), cases: 0, operations: BTreeMap::new(), skipped: 0, failures: Vec::new() }
+    }
+
+    /// Counts a call of the operation that the name of a case begins with.
+    pub(crate) fn count(&mut self, name: &str) {
+        self.cases += 1;
+        *self.operations.entry(name.split('/').next().unwrap_or(name).to_owned()).or_default() += 1;
     }
 
     /// Whether every case passed.
@@ -47,7 +55,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { backend, cases, skipped, failures } = self;
+        let Report { backend, cases, skipped, failures, .. } = self;
         write!(f, "{backend}: {} of {cases} calls fail, {skipped} cases need a dtype that it lacks", failures.len())?;
         // Prints a few failures of every operation, so that one broken operation does not hide the others.
         let mut seen: BTreeMap<&str, usize> = BTreeMap::new();

@@ -376,3 +376,20 @@ fn a_round_of_a_deep_run_is_found_by_its_name() {
     assert!(all.passed() && all.cases > 0, "{all}");
     assert_eq!(rounds, all.cases);
 }
+
+#[test]
+fn each_operation_has_as_many_random_cases_as_asked() {
+    let backend = OracleBackend::new();
+    let each = |part, operation: &str| gradus_conformance::each(&backend, 3, part, 20, operation);
+    let all = each([0, 1], "");
+    assert!(all.passed(), "{all}");
+    // As many as there are: the names of operations in a complete run, without what is no operation.
+    let suite = brief(&backend).operations;
+    let names = suite.keys().filter(|name| !["memory", "adjoint", "refusals"].contains(&name.as_str()));
+    assert_eq!(names.collect::<Vec<_>>(), all.operations.keys().collect::<Vec<_>>());
+    assert!(all.operations.values().all(|&count| count >= 20), "{:?}", all.operations);
+    assert_eq!(all.operations.values().sum::<usize>(), all.cases);
+    let parts = [0, 1].map(|part| each([part, 2], "conv"));
+    assert!(parts.iter().all(|report| report.passed() && report.operations.len() == 3), "{parts:?}");
+    assert!(!each([0, 1], "convolution").passed());
+}

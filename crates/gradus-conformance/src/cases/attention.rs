@@ -51,7 +51,7 @@ pub(super) fn attention(
     causal: bool,
 ) {
     let name = format!("{dtype}/{}/{mask:?}/causal={causal}", sizes(&[b, h, hk, lq, lk, d, dv]));
-    let mut rng = Rng::new(&name);
+    let mut rng = s.rng(&name);
     let params = AttentionParams { causal, scale: if causal { -0.75 } else { 1.25 } };
     let out = [b, h, lq, dv];
     let (q, k, v) = ([b, h, lq, d], [b, hk, lk, d], [b, hk, lk, dv]);

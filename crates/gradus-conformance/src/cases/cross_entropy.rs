@@ -3,7 +3,7 @@
 use gradus_backend::{Backend, CrossEntropyParams, DType, View, ViewMut};
 
 use super::{FLOATS, fresh};
-use crate::suite::{Array, Bound, Case, Rng, Suite};
+use crate::suite::{Array, Bound, Case, Suite};
 
 pub(super) fn run(s: &mut Suite<'_>) {
     for d in FLOATS {
@@ -43,7 +43,7 @@ pub(super) fn cross_entropy(
 ) {
     let params = CrossEntropyParams { ignore_index, label_smoothing };
     let name = format!("{d}/{index}/{n}x{c}/smoothing{label_smoothing}/ignore{ignore_index:?}");
-    let mut rng = Rng::new(&name);
+    let mut rng = s.rng(&name);
     let values: Vec<f64> = (0..n * c).map(|_| rng.unit() * 4.0).collect();
     let logits = Array::floats(d, &[n, c], &values);
     let mut target = Array::indices(index, &[n], c, &mut rng);

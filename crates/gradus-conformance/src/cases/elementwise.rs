@@ -4,7 +4,7 @@ use gradus_backend::kernel::TypeRule;
 use gradus_backend::{DType, Expr, Kernel, KernelBuilder, MapArg, Result, Scalar, ScalarOp, View, ViewMut};
 
 use super::{FLOATS, fresh, sizes};
-use crate::suite::{Array, Bound, Case, Output, Rng, Suite};
+use crate::suite::{Array, Bound, Case, Output, Rng, Suite, shape};
 
 /// Special values of the float types, and edges of the functions' domains.
 const FLOAT_EDGES: [f64; 40] = [
@@ -60,8 +60,8 @@ pub(super) fn run(s: &mut Suite<'_>) {
     for &op in ScalarOp::ALL {
         match op.rule() {
             TypeRule::Cast => casts(s),
-            TypeRule::Select => DType::ALL.into_iter().for_each(|d| select(s, d)),
-            rule => DType::ALL.into_iter().filter(|&d| takes(rule, d)).for_each(|d| instruction(s, op, d)),
+            TypeRule::Select => DType::ALL.into_iter().for_each(|d| select(s, d, &[3, 9])),
+            rule => DType::ALL.into_iter().filter(|&d| takes(rule, d)).for_each(|d| instruction(s, op, d, None)),
         }
     }
     whole_kernels(s);
@@ -113,31 +113,59 @@ fn bound(op: ScalarOp, d: DType) -> Bound {
     }
 }
 
-fn instruction(s: &mut Suite<'_>, op: ScalarOp, d: DType) {
-    let name = format!("map/{}/{d}", op.name());
+/// A random instruction or update on a random shape.
+pub(super) fn random(s: &mut Suite<'_>, rng: &mut Rng, dims: &[usize]) {
+    let pick = |rng: &mut Rng, of: &[DType]| of[rng.int(0, of.len() as i64 - 1) as usize];
+    if rng.int(0, 9) == 0 {
+        let d = pick(rng, &FLOATS);
+        let state = if rng.int(0, 1) == 0 { d } else { DType::F32 };
+        return update(s, rng.int(0, UPDATES.len() as i64 - 1) as usize, d, state, dims);
+    }
+    let op = ScalarOp::ALL[rng.int(0, ScalarOp::ALL.len() as i64 - 1) as usize];
+    let taken: Vec<DType> = DType::ALL.into_iter().filter(|&d| takes(op.rule(), d)).collect();
+    match op.rule() {
+        TypeRule::Select => select(s, pick(rng, &DType::ALL), dims),
+        _ if !taken.is_empty() => instruction(s, op, pick(rng, &taken), Some(dims)),
+        _ => {
+            let (from, to) = (pick(rng, &DType::ALL), pick(rng, &DType::ALL));
+            cast(s, from, to, dims);
+        }
+    }
+}
+
+/// One instruction on all test values, or on some of them in a shape.
+fn instruction(s: &mut Suite<'_>, op: ScalarOp, d: DType, dims: Option<&[usize]>) {
+    let shown = dims.map_or(String::new(), |dims| format!("/{}", sizes(dims)));
+    let name = format!("map/{}/{d}{shown}", op.name());
     let arity = op.arity();
     let kernel = Kernel::build(op.name(), &vec![d; arity], |v| {
         vec![if arity == 1 { v[0].unary(op) } else { v[0].binary(op, v[1]) }]
     });
     let Some(kernel) = built(s, &name, kernel) else { return };
     let out = kernel.outputs()[0].1;
-    let mut rng = Rng::new(&name);
-    let inputs = if arity == 1 {
+    let mut rng = s.rng(&name);
+    let mut operands = if arity == 1 {
         let mut values = edges(d);
         if d.is_float() {
             // Covers the range where the functions curve, and every order of magnitude.
             values.extend((0..36).map(|_| Scalar::Float(rng.unit() * 6.0)));
             values.extend((0..36).map(|_| Scalar::Float(rng.unit() * (rng.unit() * 60.0).exp2())));
         }
-        vec![Array::cycled(d, &[8, 14], &values)]
+        vec![values]
     } else {
         let (a, b) = pairs(op, d, &mut rng);
-        let n = a.len().div_ceil(8);
-        vec![Array::cycled(d, &[n, 8], &a), Array::cycled(d, &[n, 8], &b)]
+        vec![a, b]
     };
-    let dims = inputs[0].shape.to_vec();
+    let all = if arity == 1 { [8, 14] } else { [operands[0].len().div_ceil(8), 8] };
+    let dims = dims.unwrap_or(&all);
+    if *dims != all {
+        let count = operands[0].len();
+        let chosen: Vec<usize> = (0..shape(dims).numel()).map(|_| rng.int(0, count as i64 - 1) as usize).collect();
+        operands.iter_mut().for_each(|values| *values = chosen.iter().map(|&at| values[at]).collect());
+    }
+    let inputs = operands.iter().map(|values| Array::cycled(d, dims, values)).collect();
     let call = mapped(&kernel);
-    s.case(&Case::new(name, inputs, vec![fresh(out, &dims)], &call).bound(bound(op, d)));
+    s.case(&Case::new(name, inputs, vec![fresh(out, dims)], &call).bound(bound(op, d)));
 }
 
 /// Every pair of test values for which the operation is defined.
@@ -173,82 +201,90 @@ fn pairs(op: ScalarOp, d: DType, rng: &mut Rng) -> (Vec<Scalar>, Vec<Scalar>) {
     (a, b)
 }
 
-fn select(s: &mut Suite<'_>, d: DType) {
-    let name = format!("map/select/{d}");
+fn select(s: &mut Suite<'_>, d: DType, dims: &[usize]) {
+    let name = format!("map/select/{d}/{}", sizes(dims));
     let kernel = Kernel::build("select", &[DType::Bool, d, d], |v| vec![v[0].select(v[1], v[2])]);
     let Some(kernel) = built(s, &name, kernel) else { return };
-    let mut rng = Rng::new(&name);
-    let dims = [3, 9];
-    let cond = Array::random(DType::Bool, &dims, &mut rng);
-    let inputs = vec![cond, Array::cycled(d, &dims, &edges(d)), Array::random(d, &dims, &mut rng)];
-    s.case(&Case::new(name, inputs, vec![fresh(kernel.outputs()[0].1, &dims)], &mapped(&kernel)));
+    let mut rng = s.rng(&name);
+    let cond = Array::random(DType::Bool, dims, &mut rng);
+    let inputs = vec![cond, Array::cycled(d, dims, &edges(d)), Array::random(d, dims, &mut rng)];
+    s.case(&Case::new(name, inputs, vec![fresh(kernel.outputs()[0].1, dims)], &mapped(&kernel)));
 }
 
 fn casts(s: &mut Suite<'_>) {
     for from in DType::ALL {
         for to in DType::ALL {
-            let name = format!("map/cast/{from}_to_{to}");
-            let builder = KernelBuilder::new(&[from]);
-            let kernel = builder.finish("cast", &[(builder.args()[0].cast(to), to)]);
-            let Some(kernel) = built(s, &name, kernel) else { return };
-            let mut values = edges(from);
-            if from.is_float() {
-                values
-                    .extend([255.5, -128.5, 127.99, 256.0, 4294967296.0, 1e19, -1e19, 2147483648.0].map(Scalar::Float));
-            }
-            let x = Array::cycled(from, &[7, 7], &values);
-            s.case(&Case::new(name, vec![x], vec![fresh(to, &[7, 7])], &mapped(&kernel)));
+            cast(s, from, to, &[7, 7]);
         }
     }
 }
 
-/// Kernels that update all their outputs, as optimiser steps do. Parameters have dtype `d`, moments dtype `state`.
-fn updates(s: &mut Suite<'_>, d: DType, state: DType) {
-    type Formula = for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>;
-    // The arguments are the outputs, then the gradient, then the scalars.
-    let formulas: [(&str, usize, Formula); 3] = [
-        ("sgd", 1, |x| vec![x[0] - x[2] * (x[1] + x[3] * x[0])]),
-        ("nesterov", 2, |x| {
-            let v = x[3] * x[1] + x[2];
-            vec![x[0] - x[4] * (x[2] + x[3] * v), v]
-        }),
-        ("adam", 3, |x| {
-            let (m, v) = (x[4] * x[1] + (1.0 - x[4]) * x[3], x[5] * x[2] + (1.0 - x[5]) * (x[3] * x[3]));
-            vec![x[0] * 0.99 - x[6] * m / (v.sqrt() * x[7] + 1e-8), m, v]
-        }),
-    ];
+fn cast(s: &mut Suite<'_>, from: DType, to: DType, dims: &[usize]) {
+    let name = format!("map/cast/{from}_to_{to}/{}", sizes(dims));
+    let builder = KernelBuilder::new(&[from]);
+    let kernel = builder.finish("cast", &[(builder.args()[0].cast(to), to)]);
+    let Some(kernel) = built(s, &name, kernel) else { return };
+    let mut values = edges(from);
+    if from.is_float() {
+        values.extend([255.5, -128.5, 127.99, 256.0, 4294967296.0, 1e19, -1e19, 2147483648.0].map(Scalar::Float));
+    }
+    let x = Array::cycled(from, dims, &values);
+    s.case(&Case::new(name, vec![x], vec![fresh(to, dims)], &mapped(&kernel)));
+}
+
+/// The formula of an update. Its arguments are the outputs, then the gradient, then the scalars.
+type Formula = for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>;
+
+/// The name, number of outputs, and formula of each update.
+const UPDATES: [(&str, usize, Formula); 3] = [
+    ("sgd", 1, |x| vec![x[0] - x[2] * (x[1] + x[3] * x[0])]),
+    ("nesterov", 2, |x| {
+        let v = x[3] * x[1] + x[2];
+        vec![x[0] - x[4] * (x[2] + x[3] * v), v]
+    }),
+    ("adam", 3, |x| {
+        let (m, v) = (x[4] * x[1] + (1.0 - x[4]) * x[3], x[5] * x[2] + (1.0 - x[5]) * (x[3] * x[3]));
+        vec![x[0] * 0.99 - x[6] * m / (v.sqrt() * x[7] + 1e-8), m, v]
+    }),
+];
+
+/// A kernel that updates all its outputs, as an optimiser step does. Parameters have dtype `d`, moments dtype `state`.
+fn update(s: &mut Suite<'_>, which: usize, d: DType, state: DType, dims: &[usize]) {
+    let (name, count, formula) = UPDATES[which];
     let numbers = [0.9, 0.05, 0.01, 1.5];
+    let name = format!("map/update/{name}/{d}/{state}/{}", sizes(dims));
+    let mut rng = s.rng(&name);
+    let written: Vec<DType> = (0..count).map(|i| if i == 0 { d } else { state }).collect();
+    let call = |b: &dyn gradus_backend::Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+        let written: Vec<DType> = outs.iter().map(|o| o.dtype).collect();
+        let wide = written[0].compute();
+        let dtypes: Vec<DType> = written.iter().copied().chain([ins[0].dtype]).chain([wide; 4]).collect();
+        let builder = KernelBuilder::new(&dtypes);
+        let args: Vec<_> = builder.args().into_iter().map(|x| x.cast(wide)).collect();
+        let values: Vec<_> = formula(&args).into_iter().zip(&written).map(|(e, &d)| (e.cast(d), d)).collect();
+        let mut args: Vec<_> = (0..count).map(MapArg::Output).collect();
+        args.push(MapArg::View(ins[0]));
+        args.extend(numbers.map(|n| MapArg::Scalar(Scalar::Float(n))));
+        b.map(&builder.finish("update", &values)?, &args, outs)
+    };
+    // The last output is a mean of squares, so its old values are positive.
+    let mut outputs: Vec<Array> = written.iter().map(|&d| Array::random(d, dims, &mut rng)).collect();
+    let squares = outputs[count - 1].data.iter().map(|v| (v.to_f64().abs() + 0.01).into()).collect::<Vec<_>>();
+    outputs[count - 1] = Array::cycled(written[count - 1], dims, &squares);
+    let outputs = outputs.into_iter().map(Output::Updated).collect();
+    let gradient = vec![Array::random(d, dims, &mut rng)];
+    s.case(&Case::new(name, gradient, outputs, &call).bound(Bound::Naive));
+}
+
+fn updates(s: &mut Suite<'_>, d: DType, state: DType) {
     for dims in [&[7][..], &[3, 11], &[0], &[]] {
-        for (name, count, formula) in formulas {
-            let name = format!("map/update/{name}/{d}/{state}/{}", sizes(dims));
-            let mut rng = Rng::new(&name);
-            let written: Vec<DType> = (0..count).map(|i| if i == 0 { d } else { state }).collect();
-            let call = |b: &dyn gradus_backend::Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                let written: Vec<DType> = outs.iter().map(|o| o.dtype).collect();
-                let wide = written[0].compute();
-                let dtypes: Vec<DType> = written.iter().copied().chain([ins[0].dtype]).chain([wide; 4]).collect();
-                let builder = KernelBuilder::new(&dtypes);
-                let args: Vec<_> = builder.args().into_iter().map(|x| x.cast(wide)).collect();
-                let values: Vec<_> = formula(&args).into_iter().zip(&written).map(|(e, &d)| (e.cast(d), d)).collect();
-                let mut args: Vec<_> = (0..count).map(MapArg::Output).collect();
-                args.push(MapArg::View(ins[0]));
-                args.extend(numbers.map(|n| MapArg::Scalar(Scalar::Float(n))));
-                b.map(&builder.finish("update", &values)?, &args, outs)
-            };
-            // The last output is a mean of squares, so its old values are positive.
-            let mut outputs: Vec<Array> = written.iter().map(|&d| Array::random(d, dims, &mut rng)).collect();
-            let squares = outputs[count - 1].data.iter().map(|v| (v.to_f64().abs() + 0.01).into()).collect::<Vec<_>>();
-            outputs[count - 1] = Array::cycled(written[count - 1], dims, &squares);
-            let outputs = outputs.into_iter().map(Output::Updated).collect();
-            let gradient = vec![Array::random(d, dims, &mut rng)];
-            s.case(&Case::new(name, gradient, outputs, &call).bound(Bound::Naive));
-        }
+        (0..UPDATES.len()).for_each(|which| update(s, which, d, state, dims));
     }
 }
 
 /// Kernels with several instructions, arguments and outputs.
 fn whole_kernels(s: &mut Suite<'_>) {
-    let mut rng = Rng::new("kernels");
+    let mut rng = s.rng("kernels");
     for d in FLOATS {
         for dims in [&[5, 7][..], &[3, 2001]] {
             let name = format!("map/silu_mul/{d}/{}", sizes(dims));
@@ -309,7 +345,7 @@ fn shapes(s: &mut Suite<'_>) {
         let Some(kernel) = built(s, "map/add", add) else { return };
         for dims in all {
             let name = format!("map/add/{d}/{}", sizes(dims));
-            let mut rng = Rng::new(&name);
+            let mut rng = s.rng(&name);
             let inputs = vec![Array::random(d, dims, &mut rng), Array::random(d, dims, &mut rng)];
             s.case(&Case::new(name, inputs, vec![fresh(d, dims)], &mapped(&kernel)));
         }
@@ -318,7 +354,7 @@ fn shapes(s: &mut Suite<'_>) {
     let name = "map/axpy/f32/3x40001";
     let axpy = Kernel::build("axpy", &[DType::F32; 2], |v| vec![v[0] * 0.5 + v[1]]);
     let Some(kernel) = built(s, name, axpy) else { return };
-    let mut rng = Rng::new(name);
+    let mut rng = s.rng(name);
     let inputs = (0..2).map(|_| Array::random(DType::F32, &[3, 40001], &mut rng)).collect();
     s.case(&Case::new(name, inputs, vec![fresh(DType::F32, &[3, 40001])], &mapped(&kernel)));
 }

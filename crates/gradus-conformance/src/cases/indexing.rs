@@ -2,8 +2,8 @@
 
 use gradus_backend::{Backend, DType, Distribution, Scalar, ScatterOp, View, ViewMut};
 
-use super::{FLOATS, fresh, sizes};
-use crate::suite::{Array, Bound, Case, Output, Rng, Suite};
+use super::{fresh, sizes};
+use crate::suite::{Array, Bound, Case, Output, Suite};
 
 const INDEX: [DType; 3] = [DType::I64, DType::I32, DType::U32];
 
@@ -22,33 +22,45 @@ pub(super) fn run(s: &mut Suite<'_>) {
 }
 
 fn copies(s: &mut Suite<'_>, d: DType) {
-    let call = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.copy_strided(ins[0], &mut outs[0]);
     for dims in
         [&[][..], &[0], &[9], &[3, 5], &[2, 3, 4], &[70, 67], &[300, 201], &[2, 1, 2, 1, 2, 1, 2, 3], &[2, 0, 3]]
     {
-        let name = format!("copy_strided/{d}/{}", sizes(dims));
-        let mut rng = Rng::new(&name);
-        let mut x = Array::random(d, dims, &mut rng);
-        if d.is_float() && !x.data.is_empty() {
-            x.data[0] = Scalar::Float(-0.0);
-        }
-        s.case(&Case::new(name, vec![x], vec![fresh(d, dims)], &call).bound(Bound::Bits));
+        copy(s, d, dims);
     }
-    let values: &[Scalar] = match d {
+    for &value in fillings(d) {
+        for dims in [&[][..], &[3, 5], &[2, 3, 33], &[0]] {
+            filled(s, d, value, dims);
+        }
+    }
+}
+
+pub(super) fn copy(s: &mut Suite<'_>, d: DType, dims: &[usize]) {
+    let call = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.copy_strided(ins[0], &mut outs[0]);
+    let name = format!("copy_strided/{d}/{}", sizes(dims));
+    let mut rng = s.rng(&name);
+    let mut x = Array::random(d, dims, &mut rng);
+    if d.is_float() && !x.data.is_empty() {
+        x.data[0] = Scalar::Float(-0.0);
+    }
+    s.case(&Case::new(name, vec![x], vec![fresh(d, dims)], &call).bound(Bound::Bits));
+}
+
+/// Values to fill tensors of a dtype with.
+pub(super) fn fillings(d: DType) -> &'static [Scalar] {
+    match d {
         DType::Bool => &[Scalar::Bool(true), Scalar::Int(0)],
         d if d.is_float() => {
             &[Scalar::Float(f64::NEG_INFINITY), Scalar::Float(f64::NAN), Scalar::Float(-0.0), Scalar::Int(3)]
         }
         d if d.is_signed() => &[Scalar::Int(-128), Scalar::Float(127.0), Scalar::Bool(true)],
         _ => &[Scalar::Int(255), Scalar::Float(128.0), Scalar::Bool(true)],
-    };
-    for &value in values {
-        for dims in [&[][..], &[3, 5], &[2, 3, 33], &[0]] {
-            let name = format!("fill/{d}/{value}/{}", sizes(dims));
-            let call = move |b: &dyn Backend, _: &[View<'_>], outs: &mut [ViewMut<'_>]| b.fill(&mut outs[0], value);
-            s.case(&Case::new(name, vec![], vec![fresh(d, dims)], &call).bound(Bound::Bits));
-        }
     }
+}
+
+pub(super) fn filled(s: &mut Suite<'_>, d: DType, value: Scalar, dims: &[usize]) {
+    let name = format!("fill/{d}/{value}/{}", sizes(dims));
+    let call = move |b: &dyn Backend, _: &[View<'_>], outs: &mut [ViewMut<'_>]| b.fill(&mut outs[0], value);
+    s.case(&Case::new(name, vec![], vec![fresh(d, dims)], &call).bound(Bound::Bits));
 }
 
 /// The shape of the indexed tensor, the axis, and the number of indices along it.
@@ -72,7 +84,7 @@ fn gathers(s: &mut Suite<'_>, d: DType, index: DType) {
 
 pub(super) fn gather(s: &mut Suite<'_>, d: DType, index: DType, dims: &[usize], axis: usize, count: usize) {
     let name = format!("{d}/{index}/{}/{axis}/{count}", sizes(dims));
-    let mut rng = Rng::new(&name);
+    let mut rng = s.rng(&name);
     let mut small = dims.to_vec();
     small[axis] = count;
     let at = Array::indices(index, &small, dims[axis], &mut rng);
@@ -106,7 +118,7 @@ fn embedding(s: &mut Suite<'_>, d: DType, index: DType) {
 
 pub(super) fn lookup(s: &mut Suite<'_>, d: DType, index: DType, rows: usize, width: usize, dims: &[usize]) {
     let name = format!("{d}/{index}/{rows}x{width}/{}", sizes(dims));
-    let mut rng = Rng::new(&name);
+    let mut rng = s.rng(&name);
     let at = Array::indices(index, dims, rows, &mut rng);
     let weight = Array::random(d, &[rows, width], &mut rng);
     let out = [dims, &[width]].concat();
@@ -141,50 +153,60 @@ fn aranges(s: &mut Suite<'_>) {
             (&[5], 0, 1 << 62),
             (&[70_001], (1 << 24) - 35_000, 1),
         ] {
-            let count = dims.iter().product::<usize>() as i64;
-            let values = (0..count).map(|i| Scalar::Int(start.wrapping_add(step.wrapping_mul(i))));
-            if values.into_iter().any(|v| v.check(d).is_err()) {
-                continue;
-            }
-            let name = format!("arange/{d}/{}/{start}/{step}", sizes(dims));
-            let call =
-                move |b: &dyn Backend, _: &[View<'_>], outs: &mut [ViewMut<'_>]| b.arange(start, step, &mut outs[0]);
-            s.case(&Case::new(name, vec![], vec![fresh(d, dims)], &call));
+            arange(s, d, dims, start, step);
         }
     }
 }
 
+/// Nothing if the dtype has not all of the numbers.
+pub(super) fn arange(s: &mut Suite<'_>, d: DType, dims: &[usize], start: i64, step: i64) {
+    let count = dims.iter().product::<usize>() as i64;
+    let values = (0..count).map(|i| Scalar::Int(start.wrapping_add(step.wrapping_mul(i))));
+    if values.into_iter().any(|v| v.check(d).is_err()) {
+        return;
+    }
+    let name = format!("arange/{d}/{}/{start}/{step}", sizes(dims));
+    let call = move |b: &dyn Backend, _: &[View<'_>], outs: &mut [ViewMut<'_>]| b.arange(start, step, &mut outs[0]);
+    s.case(&Case::new(name, vec![], vec![fresh(d, dims)], &call));
+}
+
+pub(super) const DRAWS: [Distribution; 9] = [
+    Distribution::Uniform { lo: 0.0, hi: 1.0 },
+    Distribution::Uniform { lo: -3.0, hi: 5.0 },
+    Distribution::Normal { mean: 0.0, std: 1.0 },
+    Distribution::Normal { mean: 2.0, std: 0.5 },
+    Distribution::Bernoulli { p: 0.3 },
+    Distribution::Bernoulli { p: 0.0 },
+    Distribution::Bernoulli { p: 1.0 },
+    Distribution::Int { lo: 0, hi: 100 },
+    Distribution::Int { lo: 2, hi: 3 },
+];
+
 fn randoms(s: &mut Suite<'_>) {
-    let draws = [
-        (Distribution::Uniform { lo: 0.0, hi: 1.0 }, Bound::Ulps(1)),
-        (Distribution::Uniform { lo: -3.0, hi: 5.0 }, Bound::Ulps(1)),
-        (Distribution::Normal { mean: 0.0, std: 1.0 }, Bound::Ulps(4)),
-        (Distribution::Normal { mean: 2.0, std: 0.5 }, Bound::Ulps(4)),
-        (Distribution::Bernoulli { p: 0.3 }, Bound::Exact),
-        (Distribution::Bernoulli { p: 0.0 }, Bound::Exact),
-        (Distribution::Bernoulli { p: 1.0 }, Bound::Exact),
-        (Distribution::Int { lo: 0, hi: 100 }, Bound::Exact),
-        (Distribution::Int { lo: 2, hi: 3 }, Bound::Exact),
-    ];
-    for (dist, bound) in draws {
+    for dist in DRAWS {
         for d in DType::ALL {
-            let fits = match dist {
-                Distribution::Int { .. } => d != DType::Bool,
-                Distribution::Bernoulli { .. } => true,
-                _ => FLOATS.contains(&d),
-            };
-            if !fits {
-                continue;
-            }
             for (dims, seed, offset) in [(&[][..], 1, 0), (&[3, 7], 42, 5), (&[2, 131], 7, 1 << 40), (&[0], 0, 0)] {
-                let kind = format!("{dist:?}").replace([' ', '{', '}'], "").replace(':', "=");
-                let name = format!("random/{kind}/{d}/{}", sizes(dims));
-                let call = move |b: &dyn Backend, _: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                    b.random(dist, seed, offset, &mut outs[0])
-                };
-                let case = Case::new(name, vec![], vec![fresh(d, dims)], &call).bound(bound);
-                s.case(&case.optional(d.is_float() && matches!(dist, Distribution::Int { .. })));
+                random(s, d, dist, dims, seed, offset);
             }
         }
     }
+}
+
+/// Nothing if the dtype has not the numbers of the distribution.
+pub(super) fn random(s: &mut Suite<'_>, d: DType, dist: Distribution, dims: &[usize], seed: u64, offset: u64) {
+    let (fits, bound) = match dist {
+        Distribution::Int { .. } => (d != DType::Bool, Bound::Exact),
+        Distribution::Bernoulli { .. } => (true, Bound::Exact),
+        Distribution::Uniform { .. } => (d.is_float(), Bound::Ulps(1)),
+        Distribution::Normal { .. } => (d.is_float(), Bound::Ulps(4)),
+    };
+    if !fits {
+        return;
+    }
+    let kind = format!("{dist:?}").replace([' ', '{', '}'], "").replace(':', "=");
+    let name = format!("random/{kind}/{d}/{}", sizes(dims));
+    let call =
+        move |b: &dyn Backend, _: &[View<'_>], outs: &mut [ViewMut<'_>]| b.random(dist, seed, offset, &mut outs[0]);
+    let case = Case::new(name, vec![], vec![fresh(d, dims)], &call).bound(bound);
+    s.case(&case.optional(d.is_float() && matches!(dist, Distribution::Int { .. })));
 }

@@ -69,7 +69,7 @@ pub(super) fn product(
     let kind = if random { "random" } else { "integers" };
     let (alpha, beta) = factors;
     let name = format!("gemm/{d}/{kind}/{}@{}/alpha{alpha}/beta{beta}", sizes(&a), sizes(&b));
-    let mut rng = Rng::new(&name);
+    let mut rng = s.rng(&name);
     let make = |dims: &[usize], rng: &mut Rng| {
         if random { Array::random(d, dims, rng) } else { Array::small(d, dims, rng) }
     };

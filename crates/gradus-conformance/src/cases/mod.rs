@@ -19,7 +19,7 @@ use gradus_backend::DType;
 
 use crate::suite::Output;
 
-pub(crate) use deep::round as deep;
+pub(crate) use deep::{each, round as deep};
 pub(crate) use families::run;
 pub(crate) use long::run as long;
 

@@ -3,7 +3,7 @@
 use gradus_backend::{Axes, Backend, DType, Kernel, Layout, MapArg, View, ViewMut};
 
 use super::{FLOATS, fresh, sizes};
-use crate::suite::{Array, Bound, Case, Rng, Suite, shape};
+use crate::suite::{Array, Bound, Case, Suite, shape};
 
 pub(super) fn run(s: &mut Suite<'_>) {
     // Large enough to be split among threads.
@@ -67,7 +67,7 @@ fn large(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usize], rms: bool,
     let axis_names = axes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let kind = if rms { "rms" } else { "mean" };
     let name = format!("normalize/{d}/{kind}/{}/{axis_names}/2^{exponent}", sizes(dims));
-    let mut rng = Rng::new(&name);
+    let mut rng = s.rng(&name);
     let axes = axes.iter().fold(Axes::NONE, |set, &a| set.with(a));
     let reduced = shape(dims).reduced(axes, true);
     let x: Vec<f64> = (0..shape(dims).numel()).map(|_| rng.unit() * 2f64.powi(exponent)).collect();
@@ -83,7 +83,7 @@ fn large(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usize], rms: bool,
 pub(super) fn softmax(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize, log: bool) {
     let op = if log { "log_softmax" } else { "softmax" };
     let name = format!("{d}/{}/{axis}", sizes(dims));
-    let mut rng = Rng::new(&format!("{op}/{name}"));
+    let mut rng = s.rng(&format!("{op}/{name}"));
     let forward =
         move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.softmax(log, ins[0], axis, &mut outs[0]);
     for (kind, factor) in [("unit", 1.0), ("wide", 60.0)] {
@@ -133,7 +133,7 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
     let kind = if rms { "rms" } else { "mean" };
     let axis_names = axes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let name = format!("{d}/{kind}/{}/{axis_names}", sizes(dims));
-    let mut rng = Rng::new(&format!("normalize/{name}"));
+    let mut rng = s.rng(&format!("normalize/{name}"));
     let axes = axes.iter().fold(Axes::NONE, |set, &a| set.with(a));
     let reduced = shape(dims).reduced(axes, true);
     let compute = d.compute();

@@ -88,7 +88,7 @@ pub(super) fn reduction(s: &mut Suite<'_>, op: ReduceOp, d: DType, dims: &[usize
     let axis_names = axes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let kind = if special { "special/" } else { "" };
     let name = format!("{}/{d}/{kind}{}/{axis_names}", op.name(), sizes(dims));
-    let mut rng = Rng::new(&name);
+    let mut rng = s.rng(&name);
     let axes = axes.iter().fold(Axes::NONE, |set, &a| set.with(a));
     let out = match op {
         ReduceOp::Sum | ReduceOp::Prod => d.accumulate(),
@@ -145,7 +145,7 @@ pub(super) fn arg_reductions(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: 
             }
             let kind = if special { "special/" } else { "" };
             let name = format!("{what}/{d}/{kind}{}/{axis}", sizes(dims));
-            let x = values(d, dims, special, &mut Rng::new(&name));
+            let x = values(d, dims, special, &mut s.rng(&name));
             let mut out = dims.to_vec();
             out[axis] = 1;
             let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
@@ -166,7 +166,7 @@ pub(super) fn scans(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
             }
             let kind = if special { "special/" } else { "" };
             let name = format!("scan/{op:?}/{d}/{kind}{}/{axis}", sizes(dims));
-            let mut rng = Rng::new(&name);
+            let mut rng = s.rng(&name);
             let n = dims[axis];
             let mut x = values(d, dims, special, &mut rng);
             let mut bound = Bound::Exact;
@@ -199,7 +199,7 @@ pub(super) fn sorts(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
         let kind = if special { "special/" } else { "" };
         let way = if descending { "down" } else { "up" };
         let name = format!("sort/{way}/{d}/{kind}{}/{axis}", sizes(dims));
-        let x = values(d, dims, special, &mut Rng::new(&name));
+        let x = values(d, dims, special, &mut s.rng(&name));
         let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
             let [values, indices] = outs else { unreachable!("a sort has two outputs") };
             b.sort(ins[0], axis, descending, values, indices)

@@ -104,7 +104,7 @@ fn infinite_weights(s: &mut Suite<'_>) {
                 // Over all dtypes, each tap is tested with each of these values.
                 let value = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN][(tap + turn) % 3];
                 let name = format!("conv_backward_input/{d}/{value}/tap{tap}/{}/{}", sizes(&dims[0]), named(&w));
-                let mut rng = Rng::new(&name);
+                let mut rng = s.rng(&name);
                 // The value belongs to the first filter and the first input channel.
                 let mut filters = Array::small(d, &dims[1], &mut rng);
                 filters.data[tap] = Scalar::Float(value);
@@ -124,7 +124,7 @@ pub(super) fn columns(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window
     let columns = [&[2, 3], &w.kernel[..w.rank], &positions[..w.rank]].concat();
     let w = *w;
     let name = format!("{d}/{}/{}", sizes(&image), named(&w));
-    let mut rng = Rng::new(&name);
+    let mut rng = s.rng(&name);
     for pad in [0, 1] {
         let unfold = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
             b.unfold(&w, ins[0], Scalar::Int(pad), &mut outs[0])
@@ -162,7 +162,7 @@ pub(super) fn convolutions(
     let output = [&[n, k], positions].concat();
     let kind = if random { "random" } else { "integers" };
     let name = format!("{d}/{kind}/{}*{}/g{groups}/{}", sizes(&image), sizes(&filters), named(&w));
-    let mut rng = Rng::new(&name);
+    let mut rng = s.rng(&name);
     let make = |dims: &[usize], rng: &mut Rng| {
         if random { Array::random(d, dims, rng) } else { Array::small(d, dims, rng) }
     };
@@ -206,7 +206,7 @@ pub(super) fn max_pool(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Windo
         b.max_pool(&w, ins[0], values, indices)
     };
     let name = format!("max_pool/{d}/{}/{}", sizes(&image), named(&w));
-    let mut rng = Rng::new(&name);
+    let mut rng = s.rng(&name);
     let mut inputs = vec![("ties", Array::small(d, &image, &mut rng))];
     if d.is_float() {
         inputs.push(("random", Array::random(d, &image, &mut rng)));
@@ -231,7 +231,7 @@ pub(super) fn avg_pool(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Windo
     let w = *w;
     for padded in [false, true] {
         let name = format!("{d}/{}/{}/padded={padded}", sizes(&image), named(&w));
-        let mut rng = Rng::new(&name);
+        let mut rng = s.rng(&name);
         let forward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
             b.avg_pool(&w, padded, ins[0], &mut outs[0])
         };

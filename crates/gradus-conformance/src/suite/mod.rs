@@ -191,7 +191,7 @@ impl<'b> Suite<'b> {
     /// selects them, so that similar cases run in different layouts.
     fn variants(&self, case: &Case<'_>) -> impl Iterator<Item = usize> + use<> {
         let count = Placement::INPUTS.len();
-        let turn = (hash(&case.name) >> 32) as usize;
+        let turn = (hash(&format!("{}{}", self.prefix, case.name)) >> 32) as usize;
         let [one, other] = [turn, turn + count / 2].map(|i| 1 + i % (count - 1));
         let (brief, large) = (self.brief, case.numel() >= LARGE);
         let named = self.filter.rsplit_once('/').filter(|(before, _)| before.ends_with(&case.name));
@@ -207,6 +207,21 @@ impl<'b> Suite<'b> {
     /// Sets the prefix of the names of the cases that follow.
     pub(crate) fn set_prefix(&mut self, prefix: String) {
         self.prefix = prefix;
+    }
+
+    /// The random numbers of a case. In a deep run, each round draws others.
+    pub(crate) fn rng(&self, name: &str) -> Rng {
+        Rng::new(&format!("{}{name}", self.prefix))
+    }
+
+    /// The calls so far.
+    pub(crate) fn cases(&self) -> usize {
+        self.report.cases
+    }
+
+    /// The calls of an operation so far.
+    pub(crate) fn cases_of(&self, operation: &str) -> usize {
+        self.report.operations.get(operation).copied().unwrap_or_default()
     }
 
     pub(crate) fn filter(&self) -> &'b str {
@@ -271,7 +286,7 @@ impl<'b> Suite<'b> {
                 stretched = self.expected(case, &fitted);
                 stretched.as_ref().map_err(Clone::clone)
             };
-            self.report.cases += 1;
+            self.report.count(&case.name);
             let detail = match expected {
                 Ok(expected) => attempt(self.backend, case, &fitted, &ins, &outs, expected),
                 Err(e) => Some(format!("the oracle refuses this: {e}")),
@@ -296,7 +311,7 @@ impl<'b> Suite<'b> {
         if !self.wanted(name) || !self.is_in_part(name) {
             return;
         }
-        self.report.cases += 1;
+        self.report.count(name);
         let backend = self.backend;
         let result = catch_unwind(AssertUnwindSafe(|| check(backend))).unwrap_or_else(|p| Err(panicked(&*p)));
         if let Err(detail) = result {
