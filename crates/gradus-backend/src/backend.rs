@@ -161,9 +161,16 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     // ---- lists of calls ---------------------------------------------------------------------------------------------
 
-    /// Runs a list of calls that runs many times, such as a captured step. `calls` makes them, in order, on this
-    /// thread, and stops at the first that fails. `prepared` belongs to the list. `is_same` says that the list last ran
-    /// without an error, and that since then no operand has moved to other memory, and no parameter has changed.
+    /// Whether [`run_prepared`](Backend::run_prepared) does more than to make the calls if the list runs in the same memory
+    /// again. If so, it is worth a copy to have results there each time.
+    fn prepares(&self) -> bool {
+        false
+    }
+
+    /// Runs a list of calls that runs many times, such as a captured step or a part of one. `calls` makes them, in
+    /// order, on this thread, and stops at the first that fails. `prepared` belongs to the list with its operands in
+    /// certain memory. `is_same` says that the list last ran there without an error, and that since then no parameter
+    /// has changed. Meanwhile it may have run elsewhere, and other tensors may have had the memory.
     ///
     /// The default makes the calls. A backend whose calls cost time on the host may record them, keep the recording in
     /// `prepared`, and start it instead of making the calls if `is_same`. The results must be those of the calls. An

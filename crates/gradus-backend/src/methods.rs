@@ -6,8 +6,8 @@
 ///
 /// A backend that wraps another one writes a single forwarding macro and so cannot miss a method. It writes by hand
 /// only the methods that describe the backend itself: `info`, `name`, `supports` and `memory_stats`, and, where the
-/// default does not fit, `unsupported`, `host_claim`, `run_prepared`, `compute_limits`, `check_compute`, `register_native` and
-/// `allow_modules`.
+/// default does not fit, `unsupported`, `host_claim`, `prepares`, `run_prepared`, `compute_limits`, `check_compute`,
+/// `register_native` and `allow_modules`.
 ///
 /// ```
 /// use gradus_backend::{Backend, BackendInfo, DType, MemoryStats};
@@ -121,8 +121,17 @@ mod tests {
             (backend_methods!(memory names), backend_methods!(primitives names), backend_methods!(composites names));
         let listed: BTreeSet<&str> = memory.into_iter().chain(primitives).chain(composites).collect();
         // The methods with which a backend describes itself.
-        let own =
-            ["info", "name", "supports", "unsupported", "as_watched", "memory_stats", "host_claim", "run_prepared"];
+        let own = [
+            "info",
+            "name",
+            "supports",
+            "unsupported",
+            "as_watched",
+            "memory_stats",
+            "host_claim",
+            "prepares",
+            "run_prepared",
+        ];
         let modules = ["compute_limits", "check_compute", "register_native", "allow_modules"];
         let others: BTreeSet<&str> = own.into_iter().chain(modules).collect();
         let text = include_str!("backend.rs").split("pub trait Backend").nth(1).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use gradus_tensor::ops::{Block, Op, ReplayCall, ReplayOperand, ReplayState, Source, over_storage, replay};
+use gradus_tensor::ops::{Block, Op, ReplayCall, ReplayOperand, ReplayState, Source, over_storage, prepares, replay};
 use gradus_tensor::{Attempt, Error, Layout, Result, Storage, Tensor, WeakState};
 use smallvec::SmallVec;
 
@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     tensors: Vec<usize>,
     /// The memories that the step returns or assigns to states. Each replay allocates them anew.
     leaving: Vec<usize>,
+    /// On devices that [prepare](prepares) replays, blocks where these are computed. They are copied from there.
+    home: Vec<Block>,
     /// The sizes of the blocks for temporary values, the largest first.
     sizes: Vec<usize>,
     /// The sources of the operations, each once.
@@ -128,6 +130,7 @@ impl Plan {
             numbers,
             tensors,
             leaving,
+            home: vec![],
             sizes,
             saved: vec![[0; 2]; sources.len()],
             is_trial: false,
@@ -264,17 +267,27 @@ impl Plan {
             source.renew(op)?;
         }
         for (i, from) in &self.renewed {
+            let before = (!self.state.varies(*i)).then(|| self.calls[*i].op.clone());
             match from {
                 Renew::From(source) => source.renew(&mut self.calls[*i].op)?,
                 Renew::Repeat(earlier) => self.calls[*i].op = self.calls[*earlier].op.clone(),
             }
-            self.state.changed();
+            self.state.renewed(*i, before.is_some_and(|before| before != self.calls[*i].op));
         }
         let tensors = self.tensors.iter().map(|&m| self.tensor(m, inputs)).collect::<Result<Few<_>>>()?;
         let block = |&m: &usize| Block::new(&self.graph.device, self.graph.memories[m].bytes);
         let mut fresh = self.leaving.iter().map(block).collect::<Result<Few<_>>>()?;
         let kept = blocks.of(&self.graph.device, &self.sizes)?;
-        replay(&self.graph.device, &self.calls, &tensors, fresh.iter_mut().chain(kept), begun, &mut self.state)?;
+        let device = &self.graph.device;
+        if !prepares(device) {
+            replay(device, &self.calls, &tensors, fresh.iter_mut().chain(kept), begun, &mut self.state)?;
+            return Ok((tensors, fresh));
+        }
+        if self.home.is_empty() {
+            self.home = fresh.iter().map(|block| block.like(device)).collect::<Result<_>>()?;
+        }
+        replay(device, &self.calls, &tensors, self.home.iter_mut().chain(kept), begun, &mut self.state)?;
+        fresh.iter_mut().zip(&self.home).try_for_each(|(block, home)| block.copy_from(device, home))?;
         Ok((tensors, fresh))
     }
 

@@ -3,12 +3,13 @@
 
 mod common;
 
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
 use common::{bits, random};
 use gradus_cpu::CpuBackend;
 use gradus_graph::capture;
-use gradus_nn::{Dropout, Forward};
+use gradus_nn::{Dropout, Forward, Init, Linear, Module, Optimizer, Sgd, SgdConfig};
 use gradus_tensor::backend::{Backend, BackendInfo, MemoryStats, Prepared, backend_methods};
 use gradus_tensor::{DType, Device, Generator, Result, Tensor};
 
@@ -86,28 +87,65 @@ fn a_backend_is_told_whether_all_is_where_it_was() {
     heard();
     drop(call(&x)); // The result has the memory of the one before.
     assert_eq!(heard().last().map(|h| h.1), Some(true));
-    drop(call(&y)); // The argument is another tensor.
+    let z = random(&[4, 4], 3, &device);
+    drop(call(&z)); // The argument is another tensor.
     assert_eq!(heard().last().map(|h| h.1), Some(false));
-    drop(call(&y));
-    assert_eq!(heard().last().map(|h| h.1), Some(true));
+    for x in [&z, &x, &z, &x] {
+        drop(call(x));
+    }
+    for x in [&z, &x, &z] {
+        drop(call(x)); // Both are known.
+        assert_eq!(heard().last().map(|h| h.1), Some(true));
+    }
     let kept = [call(&y), call(&y)]; // The second result has other memory than the first.
     assert_eq!(heard().last().map(|h| h.1), Some(false));
     assert_eq!(bits(&kept[0]), bits(&kept[1]));
 }
 
 #[test]
-fn parameters_that_are_renewed_are_another_list() {
+fn calls_whose_parameters_are_new_each_time_are_kept_apart() {
     let (device, heard) = listening();
     let dropout = Dropout::new(0.5, &mut Generator::new(3)).unwrap();
-    let mut step = capture(|x| Ok(vec![dropout.forward(&x[0])?]));
-    let x = random(&[64], 1, &device);
+    let mut step = capture(|x| Ok(vec![dropout.forward(&x[0].exp()?.matmul(&x[0])?)?]));
+    let x = random(&[8, 8], 1, &device);
     for _ in 0..6 {
         step.call(&[&x]).unwrap();
     }
-    let heard = heard();
-    assert!(heard.len() >= 4 && heard.iter().all(|h| !h.1), "{heard:?}");
-    // The list keeps what the backend gave it.
-    assert_eq!(heard.iter().map(|h| h.0).collect::<Vec<_>>(), (0..heard.len()).collect::<Vec<_>>());
+    heard();
+    for _ in 0..3 {
+        step.call(&[&x]).unwrap();
+        // What is before the random numbers, and what is after them. Each keeps its own things.
+        let heard = heard();
+        assert_eq!(heard.len(), 2, "{heard:?}");
+        assert!(heard.iter().all(|&(before, is_same)| is_same && before > 0), "{heard:?}");
+    }
+}
+
+#[test]
+fn numbers_of_an_optimizer_that_stay_are_part_of_the_list() {
+    let (device, heard) = listening();
+    let layer = Linear::new(4, 4, &mut Init::new(DType::F32, &device, &mut Generator::new(1))).unwrap();
+    let sgd = Sgd::new(layer.named_parameters(), SgdConfig { lr: 0.25, ..Default::default() }).unwrap();
+    let optimizer = RefCell::new(sgd);
+    let mut step = capture(|x| {
+        optimizer.borrow_mut().step(&layer.forward(&x[0])?.square()?.sum_all()?.backward()?)?;
+        Ok(vec![])
+    });
+    let x = random(&[4, 4], 1, &device);
+    let mut call = || {
+        heard();
+        step.call(&[&x]).unwrap();
+        heard().into_iter().map(|h| h.1).collect::<Vec<_>>()
+    };
+    (0..6).for_each(|_| drop(call()));
+    assert_eq!(call(), [true]);
+    optimizer.borrow_mut().set_lr_factor(0.5).unwrap(); // Once.
+    assert_eq!([call(), call()], [[false], [true]]);
+    for i in 0..4 {
+        optimizer.borrow_mut().set_lr_factor(0.25 / f64::from(i + 1)).unwrap(); // Again and again.
+        call();
+    }
+    assert_eq!(call(), [true], "the updates are no longer among what is prepared");
 }
 
 #[test]

@@ -284,12 +284,14 @@ fn one_line_runs_kernels() {
     let others = [
         "upload",
         "alloc",
+        "copy_buffer",
         "supports",
         "unsupported",
         "check_compute",
         "register_native",
         "allow_modules",
         "compute_limits",
+        "prepares",
         "run_prepared",
     ];
     for file in sources() {

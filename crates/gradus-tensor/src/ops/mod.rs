@@ -105,7 +105,9 @@ pub use normalize::Norm;
 pub use operand::{AsOperand, Operand};
 pub use pad::PadMode;
 pub use recurrent::{RecurrentCell, RecurrentOptions};
-pub use replay::{Block, Operand as ReplayOperand, ReplayCall, ReplayState, can_replay, over_storage, replay};
+pub use replay::{
+    Block, Operand as ReplayOperand, ReplayCall, ReplayState, can_replay, over_storage, prepares, replay,
+};
 pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
 pub use source::{Source, SourceGuard, draws_lead, source_guard};

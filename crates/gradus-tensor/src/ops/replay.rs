@@ -1,6 +1,8 @@
 //! [`replay`]: runs a list of operations on given tensors and blocks of memory, without inferring shapes, allocating
 //! memory or recording a graph.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -53,6 +55,18 @@ impl Block {
         device.backend().alloc(bytes).map(Block).here()
     }
 
+    /// Memory for a copy of the same size.
+    #[track_caller]
+    pub fn like(&self, device: &Device) -> Result<Block> {
+        Block::new(device, self.0.bytes())
+    }
+
+    /// Copies the contents of a block of the same size.
+    #[track_caller]
+    pub fn copy_from(&mut self, device: &Device, from: &Block) -> Result<()> {
+        device.backend().copy_buffer(&from.0, 0, &mut self.0, 0, from.0.bytes()).here()
+    }
+
     /// A storage that owns this memory.
     pub fn into_storage(self, device: &Device) -> Arc<Storage> {
         Arc::new(Storage::new(device.clone(), self.0))
@@ -72,34 +86,107 @@ pub fn over_storage(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Resu
 /// What a list of calls keeps between its replays.
 #[derive(Debug, Default)]
 pub struct ReplayState {
-    /// What the backend keeps.
-    prepared: Prepared,
-    /// The addresses of the memories in the latest replay.
+    /// What is kept for the memories of the latest replays, the latest last.
+    placed: Vec<Placed>,
+    /// For each call whose parameters have changed: in how many replays in a row.
+    changes: BTreeMap<usize, u32>,
+}
+
+/// A list of calls on certain memories.
+#[derive(Debug)]
+struct Placed {
+    /// The addresses of the memories.
     addresses: Vec<usize>,
-    /// Whether the latest replay succeeded.
+    /// The list in parts, in order.
+    parts: Vec<Part>,
+}
+
+/// Successive calls.
+#[derive(Debug)]
+struct Part {
+    calls: Range<usize>,
+    /// What the backend keeps of them; `None` for calls that are new in each replay.
+    prepared: Option<Prepared>,
+    /// Whether they succeeded when they last ran, and nothing has changed since then.
     has_run: bool,
 }
 
+/// Calls whose parameters changed in so many replays in a row are taken to be new in each.
+const VARYING: u32 = 2;
+
+/// For how many sets of memories something is kept. Arguments and results of a step often take turns.
+const PLACED: usize = 4;
+
 impl ReplayState {
-    /// Forgets what was kept, because the parameters or layouts of the calls have changed since the latest replay.
+    /// Notes that the layouts of the calls have changed since the latest replay.
     pub fn changed(&mut self) {
-        self.has_run = false;
+        self.placed.iter_mut().flat_map(|placed| &mut placed.parts).for_each(|part| part.has_run = false);
     }
 
-    /// Notes where the memories are, and returns whether that and everything else is as in the latest replay.
-    fn is_same(&mut self, memory: &[Memory<'_>]) -> bool {
+    /// Whether the parameters of a call are taken to be new in each replay.
+    pub fn varies(&self, call: usize) -> bool {
+        self.changes.get(&call).is_some_and(|&count| count >= VARYING)
+    }
+
+    /// Notes whether the parameters of a call have changed since the latest replay. Those that change again and again are
+    /// kept apart from the others, which a backend may then prepare.
+    pub fn renewed(&mut self, call: usize, is_changed: bool) {
+        if self.varies(call) {
+            return;
+        }
+        if !is_changed {
+            self.changes.remove(&call);
+            return;
+        }
+        let count = self.changes.entry(call).or_default();
+        *count += 1;
+        if *count == VARYING {
+            self.placed.clear();
+        }
+        let parts = self.placed.iter_mut().flat_map(|placed| &mut placed.parts);
+        parts.filter(|part| part.calls.contains(&call)).for_each(|part| part.has_run = false);
+    }
+
+    /// Divides a list of `all` calls into those that vary and those between them.
+    fn divided(&self, all: usize) -> Vec<Part> {
+        let mut parts: Vec<Part> = vec![];
+        for call in 0..all {
+            let varies = self.varies(call);
+            match parts.last_mut() {
+                Some(part) if part.prepared.is_none() == varies => part.calls.end = call + 1,
+                _ => {
+                    let prepared = (!varies).then(Prepared::default);
+                    parts.push(Part { calls: call..call + 1, prepared, has_run: false });
+                }
+            }
+        }
+        parts
+    }
+
+    /// The parts of a list of `all` calls on these memories.
+    fn parts(&mut self, memory: &[Memory<'_>], all: usize) -> &mut [Part] {
         let address = |memory: &Memory<'_>| match memory {
             Memory::Read(buffer) => buffer.as_ptr().addr().get(),
             Memory::Write(buffer) => buffer.as_ref().map_or(0, |buffer| buffer.as_ptr().addr().get()),
         };
-        let is_same = self.has_run && self.addresses.iter().copied().eq(memory.iter().map(address));
-        if !is_same {
-            self.addresses.clear();
-            self.addresses.extend(memory.iter().map(address));
+        let is = |placed: &Placed| placed.addresses.iter().copied().eq(memory.iter().map(address));
+        match self.placed.iter().rposition(is) {
+            Some(at) => self.placed[at..].rotate_left(1),
+            None => {
+                if self.placed.len() == PLACED {
+                    self.placed.remove(0);
+                }
+                let addresses = memory.iter().map(address).collect();
+                self.placed.push(Placed { addresses, parts: self.divided(all) });
+            }
         }
-        self.has_run = false;
-        is_same
+        self.placed.last_mut().map_or(&mut [], |placed| &mut placed.parts)
     }
+}
+
+/// Whether replays on a device are faster if their memory is the same each time.
+pub fn prepares(device: &Device) -> bool {
+    device.backend().prepares()
 }
 
 /// Whether operations can be replayed on this thread. They cannot while operations are traced, observed or recomputed,
@@ -161,20 +248,29 @@ pub fn replay<'b>(
         });
     }
     memory.extend(blocks.map(|block| Memory::Write(Some(&mut block.0))));
-    let is_same = state.is_same(&memory);
-    let mut made = false;
-    let done = device.backend().run_prepared(&mut state.prepared, is_same, &mut || {
-        made = true;
-        calls.iter().try_for_each(|call| {
-            *begun += 1;
-            run(device, call, &mut memory)
-        })
-    });
-    if !made {
-        *begun = calls.len();
+    for part in state.parts(&memory, calls.len()) {
+        let end = part.calls.end;
+        let mut made = part.prepared.is_none();
+        let mut all = || {
+            made = true;
+            calls[part.calls.clone()].iter().try_for_each(|call| {
+                *begun += 1;
+                run(device, call, &mut memory)
+            })
+        };
+        match &mut part.prepared {
+            Some(prepared) => {
+                let is_same = std::mem::take(&mut part.has_run);
+                device.backend().run_prepared(prepared, is_same, &mut all)?;
+            }
+            None => all()?,
+        }
+        if !made {
+            *begun = end;
+        }
+        part.has_run = true;
     }
-    state.has_run = done.is_ok();
-    done
+    Ok(())
 }
 
 /// For each tensor, the bytes that `calls` write, with the line of each write.
