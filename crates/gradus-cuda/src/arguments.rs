@@ -4,12 +4,14 @@ use std::ffi::c_void;
 
 /// The arguments of a launch, in the order of the kernel's parameters. A method for each type of parameter adds the
 /// next one.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Arguments {
     /// The values. Each begins in a word of its own.
     words: Vec<u64>,
     /// Where each value begins.
     starts: Vec<usize>,
+    /// The word with the address of a fault's slot, if there is one.
+    fault: Option<usize>,
 }
 
 impl Arguments {
@@ -26,6 +28,17 @@ impl Arguments {
     /// A pointer to memory of the device.
     pub(crate) fn ptr(&mut self, address: u64) -> &mut Self {
         self.push(address)
+    }
+
+    /// The address of the slot for a fault: `unsigned long long *fault`. A launch has at most one.
+    pub(crate) fn fault(&mut self, address: u64) -> &mut Self {
+        self.fault = Some(self.words.len());
+        self.push(address)
+    }
+
+    /// Changes the address of the slot for a fault.
+    pub(crate) fn set_fault(&mut self, address: u64) {
+        self.fault.iter().for_each(|&at| self.words[at] = address);
     }
 
     /// An `int` or `unsigned int`.

@@ -2,12 +2,12 @@
 
 use gradus_backend::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Binding, Buffer, ComputeLimits,
-    ComputeModule, CrossEntropyParams, DType, Distribution, Kernel, MapArg, MemoryStats, ModuleHash, ReduceOp, Result,
-    Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    ComputeModule, CrossEntropyParams, DType, Distribution, Kernel, MapArg, MemoryStats, ModuleHash, Prepared,
+    ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 use crate::driver::shown;
-use crate::{CudaBackend, attention, compute, conv, index, map, pool, product, reduce, rows, transfer, window};
+use crate::{CudaBackend, attention, compute, conv, graph, index, map, pool, product, reduce, rows, transfer, window};
 
 impl Backend for CudaBackend {
     fn info(&self) -> BackendInfo {
@@ -79,6 +79,19 @@ impl Backend for CudaBackend {
     fn trim(&self) -> Result<()> {
         self.memory().trim();
         Ok(())
+    }
+
+    fn prepares(&self) -> bool {
+        true
+    }
+
+    fn run_prepared(
+        &self,
+        prepared: &mut Prepared,
+        is_same: bool,
+        calls: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        graph::run_prepared(self.queue(), self.memory(), prepared, is_same, calls)
     }
 
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {

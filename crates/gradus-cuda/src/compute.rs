@@ -15,6 +15,7 @@ use crate::arguments::Arguments;
 use crate::driver::{Declarations, Target, compile};
 use crate::module::{OP, Program, declared};
 use crate::queue::Use;
+use crate::recording;
 
 /// What precedes the text of a module.
 const PREAMBLE: &str = include_str!("module.cu");
@@ -81,6 +82,8 @@ pub(crate) fn dispatch(
     constants: &[u8],
     groups: [u32; 3],
 ) -> Result<()> {
+    // Whether a module may run is decided anew each time.
+    recording::refuse();
     let program = ready(b, module, bindings.len(), constants, groups)?;
     check(&limits(), bindings, constants, groups)?;
     let mut arguments = Arguments::new();

@@ -39,7 +39,7 @@ pub(crate) fn check_index<'b>(
     // A value that the dtype cannot hold matches no index.
     let ignored = ignored.filter(|&v| Scalar::Int(v).check(dtype).is_ok());
     let mut arguments = Arguments::new();
-    arguments.ptr(x.ptr).ptr(held.address()).u64(n as u64).u32(size_argument(size));
+    arguments.ptr(x.ptr).fault(held.address()).u64(n as u64).u32(size_argument(size));
     scalar_argument(&mut arguments, Scalar::Int(ignored.unwrap_or(0)), dtype);
     if rank > 0 {
         arguments.longs(&code::axes_longs(&axes));
@@ -122,7 +122,7 @@ fn take(
     let (rank, threads) = (axes.rank(), axes.numel() as u64);
     let small = code::is_small(&axes) && x.layout.span().len() <= i32::MAX as usize;
     let mut arguments = Arguments::new();
-    arguments.ptr(from.ptr).ptr(at.ptr).ptr(to.ptr).ptr(held.address());
+    arguments.ptr(from.ptr).ptr(at.ptr).ptr(to.ptr).fault(held.address());
     arguments.u64(threads).u32(size_argument(size)).i64(step as i64);
     if rank > 0 {
         arguments.longs(&code::axes_longs(&axes));

@@ -88,7 +88,7 @@ pub(crate) fn map(b: &CudaBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &
             scalar_argument(&mut arguments, *s, dtype);
         }
     }
-    held.iter().for_each(|h| _ = arguments.ptr(h.address()));
+    held.iter().for_each(|h| _ = arguments.fault(h.address()));
     let uses: Vec<Use<'_>> = operands.iter().map(|o| o.used).collect();
     let entry = code::name_in_c(op);
     b.queue().launch(&Launch {

@@ -4,9 +4,10 @@
 //! next allocation of that class. It may be reused even while the device still works on it, because all work runs in
 //! the order of one stream.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::{env, fmt};
 
 use gradus_backend::late::Contents;
@@ -28,12 +29,39 @@ pub(crate) struct Block {
     pub(crate) ptr: u64,
     capacity: usize,
     pub(crate) contents: Arc<Contents>,
+    pub(crate) place: Arc<Place>,
+}
+
+/// What is known of a block without a borrow of it: the contents of the buffer that has it, or had it last. `None` after
+/// its memory was given back to the device.
+#[derive(Debug, Default)]
+pub(crate) struct Place(Mutex<Option<Arc<Contents>>>);
+
+impl Place {
+    pub(crate) fn contents(&self) -> Option<Arc<Contents>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, contents: Option<Arc<Contents>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = contents;
+    }
+}
+
+impl Block {
+    /// Makes this the block of a new buffer. Records of earlier work may still refer to the contents of the old one.
+    fn renew(&mut self) {
+        self.contents = Arc::default();
+        self.place.set(Some(self.contents.clone()));
+    }
 }
 
 /// The pool. There is one per backend; its address is the backend's identity.
 pub(crate) struct Pool {
-    device: Arc<Device>,
+    this: Weak<Pool>,
+    pub(crate) device: Arc<Device>,
     exact: bool,
+    /// What can be dropped when memory is short.
+    reclaimed: Mutex<Vec<Weak<dyn Reclaim>>>,
     state: Mutex<State>,
 }
 
@@ -57,7 +85,13 @@ fn capacity(bytes: usize) -> Option<usize> {
 impl Pool {
     pub(crate) fn new(device: Arc<Device>) -> Arc<Pool> {
         let exact = env::var_os(EXACT).is_some_and(|v| v == "1");
-        Arc::new(Pool { device, exact, state: Mutex::default() })
+        Arc::new_cyclic(|this| Pool {
+            this: this.clone(),
+            device,
+            exact,
+            reclaimed: Mutex::default(),
+            state: Mutex::default(),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -69,10 +103,35 @@ impl Pool {
         Error::new(ErrorKind::OutOfMemory { requested: bytes }, "alloc", m)
     }
 
-    /// A buffer of `bytes` bytes. Its contents are unspecified. If the device has no memory left, what the pool keeps
-    /// is given back first.
+    /// A buffer of `bytes` bytes. Its contents are unspecified. If the device has no memory left, what the pool and
+    /// graphs keep is given back first.
     pub(crate) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
         self.device.check_lost("alloc")?;
+        if let Some(buffer) = self.reused(bytes) {
+            return Ok(buffer);
+        }
+        let made = match self.allocated(bytes) {
+            Err(e) if matches!(e.kind(), ErrorKind::OutOfMemory { .. }) && self.reclaim() => self.allocated(bytes),
+            made => made,
+        };
+        made.inspect(|buffer| self.note(buffer))
+    }
+
+    /// Registers something that is dropped when memory is short.
+    pub(crate) fn register(&self, one: Arc<dyn Reclaim>) {
+        let mut all = self.reclaimed.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(&one));
+    }
+
+    /// Drops what can be dropped, and what this thread keeps. Returns whether there was anything.
+    fn reclaim(&self) -> bool {
+        let all = std::mem::take(&mut *self.reclaimed.lock().unwrap_or_else(PoisonError::into_inner));
+        let dropped = all.iter().filter_map(Weak::upgrade).filter(|one| one.clear()).count();
+        drop_kept() || dropped > 0
+    }
+
+    fn allocated(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
         let capacity = if self.exact { Some(bytes) } else { capacity(bytes) };
         let capacity = capacity.ok_or_else(|| self.out_of_memory(bytes, "no device has so many"))?;
         let mut state = self.state();
@@ -86,11 +145,7 @@ impl Pool {
             let block = match state.free.get_mut(&capacity).and_then(Vec::pop) {
                 Some(mut block) => {
                     state.stats.cached -= capacity;
-                    // Records of earlier work may still refer to the old contents.
-                    match Arc::get_mut(&mut block.contents) {
-                        Some(contents) => *contents = Contents::default(),
-                        None => block.contents = Arc::default(),
-                    }
+                    block.renew();
                     block
                 }
                 None => self.create(&mut state, bytes, capacity)?,
@@ -118,7 +173,9 @@ impl Pool {
             self.out_of_memory(bytes, &why).help("use smaller batches, accumulate gradients, or free tensors")
         })?;
         state.stats.system_allocations += 1;
-        Ok(Box::new(Block { ptr, capacity, contents: Arc::default() }))
+        let mut block = Box::new(Block { ptr, capacity, contents: Arc::default(), place: Arc::default() });
+        block.renew();
+        Ok(block)
     }
 
     /// The block behind a buffer. Fails if another device made the buffer, or if it is empty and so has no block.
@@ -155,14 +212,131 @@ impl Pool {
     }
 
     fn give_back(&self, block: &Block) {
+        block.place.set(None);
         // SAFETY: the block was allocated by this device, and its owner is dropping it.
         unsafe { self.device.free(block.ptr) }
+    }
+}
+
+/// What holds memory that can be had again.
+pub(crate) trait Reclaim: Send + Sync {
+    /// Drops the memory. Returns whether there was any.
+    fn clear(&self) -> bool;
+}
+
+/// What calls have allocated on a thread.
+#[derive(Default)]
+pub(crate) struct Temporary {
+    /// The contents of each buffer, in the order of their allocation.
+    pub(crate) contents: Vec<Arc<Contents>>,
+    /// The buffers that were freed and have not been allocated again.
+    pub(crate) kept: Vec<Buffer>,
+    /// The number of buffers that are not freed.
+    pub(crate) live: usize,
+}
+
+thread_local! {
+    static KEPT: RefCell<Option<(Arc<Pool>, Temporary)>> = const { RefCell::new(None) };
+}
+
+/// Drops what this thread keeps, if it does. Returns whether it did.
+fn drop_kept() -> bool {
+    // The buffers are freed after the borrow, because their pool looks here whether it is to keep them.
+    let kept = KEPT.try_with(RefCell::take).ok().flatten();
+    kept.is_some()
+}
+
+/// As long as this lives, temporary buffers of a pool are kept when this thread frees them, for a graph that uses them
+/// again. They serve later allocations of the same size.
+pub(crate) struct Keeping(());
+
+impl Keeping {
+    /// `None` if this thread keeps buffers already.
+    pub(crate) fn begin(pool: &Arc<Pool>) -> Option<Keeping> {
+        KEPT.with_borrow_mut(|kept| {
+            if kept.is_some() {
+                return None;
+            }
+            *kept = Some((pool.clone(), Temporary::default()));
+            Some(Keeping(()))
+        })
+    }
+
+    /// What was kept; `None` if memory was short, or if a buffer was freed that is older.
+    pub(crate) fn end(self) -> Option<Temporary> {
+        KEPT.take().map(|(_, temporary)| temporary)
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        drop_kept();
+    }
+}
+
+impl Pool {
+    /// Calls `f` with what this thread keeps of this pool, if it does.
+    fn with_kept<R>(&self, f: impl FnOnce(&mut Temporary) -> R) -> Option<R> {
+        // A thread that ends keeps nothing.
+        let kept = KEPT.try_with(|kept| match &mut *kept.borrow_mut() {
+            Some((pool, temporary)) if std::ptr::eq(&**pool, self) => Some(f(temporary)),
+            _ => None,
+        });
+        kept.ok().flatten()
+    }
+
+    /// A kept buffer of this size, as if it were new. Tools that check accesses see each buffer once.
+    fn reused(&self, bytes: usize) -> Option<Buffer> {
+        self.with_kept(|temporary| {
+            let at = temporary.kept.iter().position(|buffer| buffer.bytes() == bytes && !self.exact)?;
+            let buffer = temporary.kept.swap_remove(at);
+            // SAFETY: the buffer is of this pool and not empty, so its pointer is a leaked `Block`, which nobody else uses.
+            let block = unsafe { buffer.as_ptr().cast::<Block>().as_mut() };
+            block.renew();
+            temporary.contents.push(block.contents.clone());
+            temporary.live += 1;
+            Some(buffer)
+        })?
+    }
+
+    /// Notes a new buffer, if this thread keeps buffers.
+    fn note(&self, buffer: &Buffer) {
+        self.with_kept(|temporary| {
+            if let Ok(block) = self.block("alloc", buffer) {
+                temporary.contents.push(block.contents.clone());
+                temporary.live += 1;
+            }
+        });
+    }
+
+    /// Keeps a buffer that is being freed, if it was allocated since this thread keeps buffers; `again` makes it once more.
+    /// The end of an older buffer ends that.
+    fn keeps(&self, block: &Block, again: impl FnOnce(Arc<Pool>) -> Buffer) -> bool {
+        let kept = self.with_kept(|temporary| {
+            let is_temporary = temporary.contents.iter().rev().any(|life| Arc::ptr_eq(life, &block.contents));
+            let this = self.this.upgrade().filter(|_| is_temporary)?;
+            temporary.kept.push(again(this));
+            temporary.live -= 1;
+            Some(())
+        });
+        if kept == Some(None) {
+            drop_kept();
+        }
+        kept == Some(Some(()))
     }
 }
 
 // SAFETY: `free` takes back the block that `alloc` leaked; memory of the device may be used from any thread.
 unsafe impl BufferOwner for Pool {
     unsafe fn free(&self, ptr: NonNull<u8>, bytes: usize) {
+        if bytes > 0 && KEPT.try_with(|kept| kept.borrow().is_some()) == Ok(true) {
+            // SAFETY: a pointer of this pool with a size above 0 is a `Block` that `alloc` leaked.
+            let block = unsafe { ptr.cast::<Block>().as_ref() };
+            // SAFETY: this is the buffer that is freed; if it is made, it is kept, and frees its memory in its turn.
+            if self.keeps(block, |this| unsafe { Buffer::from_raw(ptr, bytes, this) }) {
+                return;
+            }
+        }
         let mut state = self.state();
         state.stats.in_use -= bytes;
         state.stats.buffers -= 1;

@@ -8,9 +8,11 @@ use gradus_backend::late::{Access, Check, FAULT_BYTES, Fault, LONG, Log, SLOT, S
 use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::arguments::Arguments;
-use crate::driver::{Device, Pinned};
+use crate::driver::{Device, Graph, Pinned};
 use crate::memory::Block;
 use crate::program::Programs;
+use crate::recorded::Recorded;
+use crate::recording::{self, What};
 
 /// The call of an operation that a launch is a part of.
 #[derive(Debug, Clone, Copy)]
@@ -113,6 +115,7 @@ impl Queue {
     pub(crate) fn hold(&self, op: &str, fault: impl Fn() -> Fault) -> Result<Held<'_>> {
         for first in [true, false] {
             if let Some(slot) = self.state().slots.take(fault()) {
+                recording::held(&self.device, slot, &fault);
                 return Ok(Held { queue: self, slot });
             }
             if first {
@@ -163,11 +166,62 @@ impl Queue {
         // that their owners keep until after this call; memory is freed and reused in the order of the stream.
         unsafe { self.device.launch(call.op, function, grid, block, shared, &mut pointers) }?;
         log.submitted(slots, None);
+        recording::queued(&self.device, call.slot, uses.iter().map(|u| (u.block, u.access)), || What::Launch {
+            kernel: function.kernel,
+            shape: (grid, block, shared),
+            arguments: arguments.clone(),
+        });
         Ok(())
+    }
+
+    /// Makes a graph of work that calls have queued. It clears its slots for faults first.
+    pub(crate) fn capture(&self, op: &str, works: &[What], slots: u64, bytes: usize) -> Result<Graph> {
+        // SAFETY: the recording owns the slots and the temporary memory; the operands of the list are allocated whenever
+        // the graph is started, because it is only started if they are where they were. The calls have launched these
+        // kernels with these arguments, except for the address of a slot.
+        self.device.capture(op, |capture| unsafe {
+            if bytes > 0 {
+                capture.fill(op, slots, 0, bytes)?;
+            }
+            works.iter().try_for_each(|what| match what {
+                What::Launch { kernel, shape, arguments } => {
+                    capture.launch(op, *kernel, *shape, &mut arguments.pointers())
+                }
+                What::Copy { to, from, bytes } => capture.copy(op, *to, *from, *bytes),
+            })
+        })
+    }
+
+    /// Queues the work of a graph. Returns whether it did: it does not if memory of an operand was given back.
+    pub(crate) fn replay(&self, op: &str, recorded: &Recorded) -> Result<bool> {
+        let held = recorded.faults.iter().map(|fault| self.hold(op, || fault.clone())).collect::<Result<Vec<_>>>()?;
+        let mut guard = self.ready(op)?;
+        let Some(contents) = recorded.contents() else { return Ok(false) };
+        let State { slots, log } = &mut *guard;
+        held.iter().for_each(|held| slots.arm(held.slot));
+        let mut uses = recorded.uses.iter().map(|&(at, access)| (&contents[at], access));
+        for &(fault, count) in &recorded.works {
+            log.note(fault.map(|fault| held[fault].slot), uses.by_ref().take(count));
+        }
+        // SAFETY: the recording owns its temporary memory, and the operands are where they were when it was made: see
+        // `capture`. The slots of the graph and of the fault buffer are allocated.
+        unsafe {
+            self.device.start(op, &recorded.graph)?;
+            // Slots that follow each other are copied together.
+            let mut first = 0;
+            for together in held.chunk_by(|a, b| a.slot + 1 == b.slot) {
+                let from = recorded.slots + (first * SLOT) as u64;
+                self.device.copy(op, together[0].address(), from, together.len() * SLOT)?;
+                first += together.len();
+            }
+        }
+        log.submitted(slots, None);
+        Ok(true)
     }
 
     /// Queues a copy from the host to `offset` bytes into a block.
     pub(crate) fn write(&self, block: &Block, offset: usize, bytes: &[u8], access: Access) -> Result<()> {
+        recording::refuse();
         let mut guard = self.ready("upload")?;
         let State { slots, log } = &mut *guard;
         // SAFETY: the caller has checked that the bytes lie in the block. The source is not pinned.
@@ -194,12 +248,18 @@ impl Queue {
         let access = if whole { Access::Replace } else { Access::Write };
         log.note(None, [(&from.contents, Access::Read), (&to.contents, access)].into_iter());
         log.submitted(slots, None);
+        recording::queued(&self.device, None, [(from, Access::Read), (to, access)].into_iter(), || What::Copy {
+            to: to.ptr + to_offset as u64,
+            from: from.ptr + from_offset as u64,
+            bytes,
+        });
         Ok(())
     }
 
     /// Waits for all work, and copies bytes of a block, from `offset` on, to the host. Fails if a late error spoiled
     /// the block.
     pub(crate) fn read(&self, op: &str, block: &Block, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        recording::refuse();
         self.fetch(op, Some((block, offset, bytes)))?;
         match block.contents.spoiled() {
             Some(found) => Err(found.tell()),
@@ -209,6 +269,7 @@ impl Queue {
 
     /// Waits for all work, and returns the late errors that no read has returned yet.
     pub(crate) fn synchronize(&self) -> Result<()> {
+        recording::refuse();
         self.fetch("synchronize", None)?;
         self.state().log.untold().map_or(Ok(()), Err)
     }

@@ -24,7 +24,7 @@ pub const SLOT: usize = 32;
 pub const FAULT_BYTES: u64 = (SLOTS * SLOT) as u64;
 
 /// The meaning of a filled slot.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Fault {
     op: String,
     /// The line of the user's code that made the call, if it is known.
@@ -32,7 +32,7 @@ pub struct Fault {
     what: What,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum What {
     /// An index outside the axis that it indexes.
     Index,

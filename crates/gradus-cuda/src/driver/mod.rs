@@ -3,6 +3,7 @@
 //! A failure of the driver is an error that names the operation. After a failure that the driver cannot recover from,
 //! such as a kernel that faults, the context is lost: every later call on the device returns an error that says so.
 
+mod graph;
 mod library;
 mod nvrtc;
 
@@ -15,6 +16,7 @@ use cudarc::driver::sys;
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUresult};
 use gradus_backend::{Error, ErrorKind, Result};
 
+pub(crate) use graph::Graph;
 pub(crate) use nvrtc::{Declarations, Target, compile, fingerprint, shown};
 
 /// The oldest capability whose instructions the kernels are written for: 8.0 (Ampere).
@@ -116,18 +118,22 @@ fn plain(call: &str, code: CUresult) -> Result<()> {
     Err(Error::new(ErrorKind::Backend, "cuda", format!("{call} failed with {}", described(code))))
 }
 
+/// The driver's handle of a function of a loaded module. It lives as long as its device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kernel(sys::CUfunction);
+
+// SAFETY: the driver's functions may be used from any thread.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
 /// A function of a loaded module. It lives as long as its device.
 #[derive(Debug)]
 pub(crate) struct Function {
-    raw: sys::CUfunction,
+    pub(crate) kernel: Kernel,
     /// The number of bytes of shared memory that a launch may ask for. Beyond it, the limit has to be raised first.
     shared: Mutex<u32>,
 }
-
-// SAFETY: the driver's functions may be used from any thread.
-unsafe impl Send for Function {}
-// SAFETY: as above; the limit is behind a lock.
-unsafe impl Sync for Function {}
 
 /// Memory of the host that the GPU reaches by itself.
 pub(crate) struct Pinned {
@@ -402,7 +408,7 @@ impl Device {
             return Err(Error::argument(op, m).help("declare it as extern \"C\" __global__ void"));
         }
         self.check(op, code)?;
-        Ok(Function { raw, shared: Mutex::new(48 << 10) })
+        Ok(Function { kernel: Kernel(raw), shared: Mutex::new(48 << 10) })
     }
 
     /// Queues a kernel.
@@ -425,27 +431,31 @@ impl Device {
             if shared > *most {
                 let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
                 // SAFETY: the function is loaded.
-                self.check(op, unsafe { sys::cuFuncSetAttribute(function.raw, which, shared as i32) })?;
+                self.check(op, unsafe { sys::cuFuncSetAttribute(function.kernel.0, which, shared as i32) })?;
                 *most = shared;
             }
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_on(self.stream, op, function.kernel, (grid, block, shared), arguments) }
+    }
+
+    /// Queues a kernel on a stream.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch). The kernel may have as much shared memory.
+    unsafe fn launch_on(
+        &self,
+        stream: sys::CUstream,
+        op: &str,
+        kernel: Kernel,
+        (grid, block, shared): ([u32; 3], [u32; 3], u32),
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
         let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
         let parameters = arguments.as_mut_ptr();
         // SAFETY: the function is loaded, and the caller promises that the arguments fit it.
         let code = unsafe {
-            sys::cuLaunchKernel(
-                function.raw,
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                shared,
-                self.stream,
-                parameters,
-                std::ptr::null_mut(),
-            )
+            sys::cuLaunchKernel(kernel.0, gx, gy, gz, bx, by, bz, shared, stream, parameters, std::ptr::null_mut())
         };
         self.check(op, code)
     }

@@ -166,7 +166,7 @@ impl Rows<'_> {
             arguments.ptr(o.ptr);
         });
         self.held.iter().for_each(|held| {
-            arguments.ptr(held.address());
+            arguments.fault(held.address());
         });
         arguments.bytes(record.finish());
 

@@ -3,6 +3,7 @@
 
 mod cache;
 mod device;
+mod graphs;
 mod library;
 mod memory;
 mod stand_in;

@@ -77,6 +77,19 @@ pub(crate) fn fail(plan: &str) {
     assert_eq!(fail(plan.as_ptr()), 0, "a plan that the stand-in does not understand");
 }
 
+/// What the stand-in has counted under a name: `launches`, `graph_launches`, or the calls of a function.
+pub(crate) fn counted(name: &str) -> u64 {
+    // SAFETY: the library is loaded already; loading it again runs no code of it.
+    let library = unsafe { Library::new(driver()) }.expect("the stand-in");
+    // SAFETY: this is the function's type.
+    let counts = unsafe { library.get::<extern "C" fn(*mut u8, usize) -> u32>(b"gradus_ptx_counts") };
+    let mut text = vec![0; 1 << 14];
+    assert_eq!(counts.expect("its function")(text.as_mut_ptr(), text.len()), 0);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+    found.unwrap_or_default()
+}
+
 /// Some numbers on the device.
 pub(crate) fn numbers(device: &Device) -> Result<Tensor> {
     Tensor::from_vec((0..100).map(|i| i as f32 / 10.0).collect::<Vec<_>>(), [100], device)

@@ -1,0 +1,255 @@
+//! Captured steps as graphs of the driver.
+
+use gradus_graph::capture;
+use gradus_nn::{
+    AdamConfig, AdamW, Embedding, Forward, Init, Linear, Module, Optimizer, Sequential, Sgd, SgdConfig, Tanh,
+};
+use gradus_tensor::{DType, Device, ErrorKind, Generator, Result, Tensor};
+
+use crate::stand_in::{computes, counted, fail, numbers, opened, with_variables};
+
+/// Memory that is freed serves the next tensor, as without tools that check accesses, so that a step finds everything where
+/// it was.
+const POOLED: (&str, &str) = ("GRADUS_CUDA_EXACT", "0");
+
+/// A network that reads words, with its optimiser.
+struct Training {
+    model: Sequential,
+    optimizer: Box<dyn Optimizer>,
+}
+
+impl Training {
+    fn new(device: &Device, is_adam: bool) -> Training {
+        let mut generator = Generator::new(0);
+        let mut init = Init::new(DType::F32, device, &mut generator);
+        let embedding = Embedding::new(10, 8, None, &mut init).expect("a layer");
+        let model = Sequential::new().add(embedding).add(Tanh).add(Linear::new(8, 3, &mut init).expect("a layer"));
+        let parameters = model.named_parameters();
+        let optimizer: Box<dyn Optimizer> = match is_adam {
+            true => {
+                Box::new(AdamW::new(parameters, AdamConfig { lr: 0.1, ..Default::default() }).expect("an optimiser"))
+            }
+            false => Box::new(Sgd::new(parameters, SgdConfig { lr: 0.1, ..Default::default() }).expect("an optimiser")),
+        };
+        Training { model, optimizer }
+    }
+
+    fn step(&mut self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        let loss = self.model.forward(&x[0])?.cross_entropy(&x[1])?;
+        self.optimizer.step(&loss.backward()?)?;
+        Ok(vec![loss.detach()])
+    }
+}
+
+fn indices(device: &Device, values: [i64; 5]) -> Tensor {
+    Tensor::from_vec(values, [5], device).expect("indices")
+}
+
+fn bits(tensors: &[Tensor]) -> Vec<Vec<u8>> {
+    tensors.iter().map(|t| t.to_bytes().expect("a tensor")).collect()
+}
+
+#[track_caller]
+fn trains_as_without_a_graph(device: &Device, is_adam: bool) {
+    let (mut plain, mut captured) = (Training::new(device, is_adam), Training::new(device, is_adam));
+    let parameters = |of: &Training| of.model.named_parameters().into_iter().map(|(_, p)| p).collect::<Vec<_>>();
+    let (expected, found) = (parameters(&plain), parameters(&captured));
+    let values = |of: &[gradus_nn::Parameter]| bits(&of.iter().map(|p| p.tensor().clone()).collect::<Vec<_>>());
+    let mut step = capture(|x| captured.step(x));
+    let target = indices(device, [0, 1, 2, 1, 0]);
+    let (words, moved) = (indices(device, [1, 2, 3, 9, 0]), indices(device, [4, 4, 3, 3, 0]));
+    let mut by_graph = 0;
+    for i in 0..24 {
+        // The words are elsewhere from time to time.
+        let x = [if i % 8 == 5 { moved.clone() } else { words.clone() }, target.clone()];
+        let before = counted("graph_launches");
+        let got = bits(&step.call(&[&x[0], &x[1]]).expect("a step"));
+        by_graph += u64::from(counted("graph_launches") > before);
+        assert_eq!(got, bits(&plain.step(&x).expect("a step")), "step {i}");
+        assert_eq!(values(&found), values(&expected), "step {i}");
+    }
+    assert!(by_graph >= 8, "{by_graph} steps were started as graphs");
+}
+
+#[test]
+fn a_captured_training_step_is_a_graph_with_the_same_bits() {
+    let test = "graphs::a_captured_training_step_is_a_graph_with_the_same_bits";
+    with_variables(test, &[POOLED], || {
+        let Some(device) = opened() else { return };
+        trains_as_without_a_graph(&device, false);
+        // The numbers of each step of Adam are new: its updates are calls after the graph.
+        trains_as_without_a_graph(&device, true);
+    });
+}
+
+#[test]
+fn a_step_whose_numbers_stay_is_one_launch() {
+    with_variables("graphs::a_step_whose_numbers_stay_is_one_launch", &[POOLED], || {
+        let Some(device) = opened() else { return };
+        let mut training = Training::new(&device, false);
+        let mut step = capture(|x| training.step(x));
+        let (words, target) = (indices(&device, [1, 2, 3, 9, 0]), indices(&device, [0, 1, 2, 1, 0]));
+        for _ in 0..8 {
+            step.call(&[&words, &target]).expect("a step");
+        }
+        let calls = ["graph_launches", "cuLaunchKernel"].map(counted);
+        step.call(&[&words, &target]).expect("a step");
+        assert_eq!(["graph_launches", "cuLaunchKernel"].map(counted), [calls[0] + 1, calls[1]]);
+    });
+}
+
+/// A function with temporary memory, of which a graph is made in the fourth call.
+fn gathered(x: &[Tensor]) -> Result<Vec<Tensor>> {
+    Ok(vec![x[0].index_select(0, &x[1])?.add(1.0)?.softmax(0)?, x[0].exp()?.sum_all()?])
+}
+
+#[test]
+fn a_late_error_of_a_graph_is_that_of_its_run() {
+    let body = || {
+        let Some(device) = opened() else { return };
+        let x = numbers(&device).expect("numbers");
+        let (good, bad) = ([3, 99, 0, 7, 7], [3, 99, -1, 100, 7]);
+        let index = indices(&device, good);
+        let expected = bits(&gathered(&[x.clone(), index.clone()]).expect("a call"));
+        let mut step = capture(gathered);
+        for _ in 0..8 {
+            step.call(&[&x, &index]).expect("a call");
+        }
+        let other = indices(&device, bad);
+        for _ in 0..3 {
+            let before = counted("graph_launches");
+            // Nothing is read between a run that fails and one that does not.
+            index.copy_(&other).expect("a copy");
+            let failed = step.call(&[&x, &index]).expect("the error is found later");
+            index.copy_(&indices(&device, good)).expect("a copy");
+            let fine = step.call(&[&x, &index]);
+            let e = failed[0].to_bytes().expect_err("an index out of range");
+            assert!(matches!(e.kind(), ErrorKind::IndexOutOfBounds { pos: 2, index: -1, size: 100 }), "{e}");
+            assert!(e.to_string().contains("graphs.rs"), "{e}");
+            assert_eq!(failed[1].to_bytes().expect("not affected"), expected[1]);
+            assert_eq!(bits(&fine.expect("a call")), expected);
+            assert!(counted("graph_launches") > before);
+            drop(failed);
+            for _ in 0..4 {
+                assert_eq!(bits(&step.call(&[&x, &index]).expect("a call")), expected);
+            }
+        }
+        device.synchronize().expect("every error was told");
+    };
+    with_variables("graphs::a_late_error_of_a_graph_is_that_of_its_run", &[POOLED, ("GRADUS_PTX_LATE", "1")], body);
+}
+
+#[test]
+fn what_is_spoiled_before_a_graph_is_spoiled_after_it() {
+    with_variables("graphs::what_is_spoiled_before_a_graph_is_spoiled_after_it", &[POOLED], || {
+        let Some(device) = opened() else { return };
+        let mut step = capture(|x| Ok(vec![x[0].exp()?.matmul(&x[0])?.softmax(0)?]));
+        let x = numbers(&device).and_then(|x| x.reshape([10, 10])).expect("numbers");
+        let values = x.copy().expect("a copy");
+        let expected = bits(&step.call(&[&x]).expect("a call"));
+        for _ in 0..6 {
+            step.call(&[&x]).expect("a call");
+        }
+        let before = counted("graph_launches");
+        let index = Tensor::full([10, 10], 10.0, DType::I64, &device).expect("indices");
+        x.copy_(&values.gather(0, &index).expect("the error is found later")).expect("a copy");
+        let e = step.call(&[&x]).expect("a call")[0].to_bytes().expect_err("what it was computed from");
+        assert!(matches!(e.kind(), ErrorKind::IndexOutOfBounds { .. }), "{e}");
+        x.copy_(&values).expect("a copy");
+        assert_eq!(bits(&step.call(&[&x]).expect("a call")), expected);
+        assert_eq!(counted("graph_launches"), before + 2);
+    });
+}
+
+/// A graph writes only to its own memory and to its operands, whatever is allocated between two starts.
+#[test]
+fn the_temporary_memory_of_a_graph_is_its_own() {
+    with_variables("graphs::the_temporary_memory_of_a_graph_is_its_own", &[POOLED], || {
+        let Some(device) = opened() else { return };
+        let x = Tensor::randn([64, 64], DType::F32, &device, &mut Generator::new(1)).expect("numbers");
+        let mut step = capture(|x| Ok(vec![x[0].sort(0, true)?.0.cumsum(1)?.matmul(&x[0])?.sum_all()?]));
+        let mut kept = vec![];
+        let mut expected = None;
+        for i in 0..10 {
+            let got = bits(&step.call(&[&x]).expect("a call"));
+            assert_eq!(*expected.get_or_insert(got.clone()), got);
+            for size in [1, 64, 100, 1000, 4096, 10_000] {
+                kept.push((i, Tensor::full([size], f64::from(i), DType::F32, &device).expect("memory")));
+            }
+        }
+        assert!(counted("graph_launches") > 0);
+        for (i, tensor) in &kept {
+            assert!(tensor.to_vec::<f32>().expect("values").iter().all(|&v| v == *i as f32), "{i}");
+        }
+    });
+}
+
+#[test]
+fn a_graph_gives_its_memory_back_when_there_is_no_more() {
+    let test = "graphs::a_graph_gives_its_memory_back_when_there_is_no_more";
+    with_variables(test, &[POOLED, ("GRADUS_PTX_MEMORY", "1000000")], || {
+        let Some(device) = opened() else { return };
+        let x = Tensor::randn([128, 128], DType::F32, &device, &mut Generator::new(1)).expect("numbers");
+        let mut step = capture(|x| Ok(vec![x[0].sort(0, true)?.0.sum_all()?]));
+        let expected = bits(&step.call(&[&x]).expect("a call"));
+        for _ in 0..6 {
+            step.call(&[&x]).expect("a call");
+        }
+        let (started, destroyed) = (counted("graph_launches"), counted("cuGraphExecDestroy"));
+        assert!(started > 0);
+        // There is room for these only without the memory of the graph, and for that only without these.
+        let mut all = vec![];
+        while counted("cuGraphExecDestroy") == destroyed {
+            all.push(Tensor::zeros([4096], DType::F32, &device).expect("the graph's memory"));
+        }
+        drop(all);
+        assert_eq!(bits(&step.call(&[&x]).expect("a call")), expected);
+        computes(&device);
+    });
+}
+
+#[test]
+fn a_graph_that_the_driver_does_not_make_is_calls() {
+    with_variables("graphs::a_graph_that_the_driver_does_not_make_is_calls", &[POOLED], || {
+        let Some(device) = opened() else { return };
+        let (x, index) = (numbers(&device).expect("numbers"), indices(&device, [3, 99, 0, 7, 7]));
+        let expected = bits(&gathered(&[x.clone(), index.clone()]).expect("a call"));
+        for function in ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"] {
+            let (mut step, before) = (capture(gathered), counted("graph_launches"));
+            for _ in 0..8 {
+                fail(&format!("{function}:1+=801"));
+                assert_eq!(bits(&step.call(&[&x, &index]).expect("a call")), expected, "{function}");
+            }
+            fail("");
+            assert_eq!(counted("graph_launches"), before, "{function}");
+        }
+    });
+}
+
+#[test]
+fn a_start_that_fails_is_an_error_and_the_next_is_made_of_calls() {
+    with_variables("graphs::a_start_that_fails_is_an_error_and_the_next_is_made_of_calls", &[POOLED], || {
+        let Some(device) = opened() else { return };
+        let (x, index) = (numbers(&device).expect("numbers"), indices(&device, [3, 99, 0, 7, 7]));
+        let mut step = capture(gathered);
+        let expected = bits(&step.call(&[&x, &index]).expect("a call"));
+        for _ in 0..6 {
+            step.call(&[&x, &index]).expect("a call");
+        }
+        fail("cuGraphLaunch:1=1");
+        let e = step.call(&[&x, &index]).expect_err("a start that fails");
+        assert!(e.to_string().contains("CUDA_ERROR_INVALID_VALUE"), "{e}");
+        fail("");
+        for _ in 0..6 {
+            assert_eq!(bits(&step.call(&[&x, &index]).expect("a call")), expected);
+        }
+        fail("cuGraphLaunch:1=719");
+        let e = step.call(&[&x, &index]).expect_err("a device that is gone");
+        assert!(e.to_string().contains("CUDA_ERROR_LAUNCH_FAILED"), "{e}");
+        fail("");
+        for _ in 0..3 {
+            let text = step.call(&[&x, &index]).expect_err("the device stays lost").to_string();
+            assert!(text.contains("is lost") && text.contains("start the program again"), "{text}");
+        }
+    });
+}
