@@ -89,7 +89,8 @@ pub(crate) fn gather(b: &CudaBackend, x: View<'_>, axis: usize, index: View<'_>,
     let size = x.layout.dims()[axis];
     if x.layout.numel() == 0 {
         // No index is inside the axis.
-        return check_index(b, OP, index, size, None).map(drop);
+        check_index(b, OP, index, size, None)?;
+        return crate::map::fill(b, out, Scalar::Int(0));
     }
     let held = b.queue().hold(OP, || Fault::index(OP))?;
     take(b, &held, OP, x, axis, index, out)
@@ -143,15 +144,13 @@ fn take(
         code::coordinates(&mut text, ty, "c", "id", rank, "axes");
         let position = |k| code::position(small, "c", rank, "axes", k);
         text.line(format_args!("const i64 picked = index[{}];", position(1)));
-        text.line(format_args!(
-            "if ((u64)picked >= (u64)size) {{ bad_index(fault, id * {width}, picked, size); return; }}"
-        ));
         let pack = format!("Pack<{}, {width}>", element(bits));
+        text.line(format_args!("{pack} &to = *({pack} *)(y + {});", position(0)));
+        // Work that is queued may read the result before the error is known, so it is not left unwritten.
         text.line(format_args!(
-            "*({pack} *)(y + {}) = *(const {pack} *)(x + ({} + ({signed})picked * ({signed})step));",
-            position(0),
-            position(2)
+            "if ((u64)picked >= (u64)size) {{ bad_index(fault, id * {width}, picked, size); to = {pack}(); return; }}"
         ));
+        text.line(format_args!("to = *(const {pack} *)(x + ({} + ({signed})picked * ({signed})step));", position(2)));
         text.finish("gradus_gather", THREADS)
     };
     b.queue().launch(&Launch {

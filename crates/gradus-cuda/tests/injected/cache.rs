@@ -92,6 +92,32 @@ fn a_cache_that_cannot_be_written_costs_only_time() {
     });
 }
 
+/// A file of this process may have no byte, which is the same for a program as a disk that is full: the file is made, and
+/// writing fails.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_costs_only_time_and_leaves_no_damaged_file() {
+    let test = "cache::a_full_disk_costs_only_time_and_leaves_no_damaged_file";
+    if is_inside(test) {
+        if let Some(device) = opened() {
+            computes(&device);
+        }
+        return;
+    }
+    let folder = folder("full");
+    let inside = program(test, &[]);
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ && ulimit -f 0 && exec \"$0\" \"$@\""]).arg(inside.get_program());
+    limited.args(inside.get_args()).env("GRADUS_CUDA_CACHE", &folder);
+    limited.envs(inside.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    // The stand-in writes files too where these are set.
+    limited.env_remove("GRADUS_PTX_DUMP").env_remove("GRADUS_PTX_STATISTICS");
+    passed(test, &limited.output().expect("the shell starts"));
+    assert_eq!(files(&folder), <[PathBuf; 0]>::default());
+    run(test, &folder, 1);
+    std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
 #[test]
 fn several_processes_share_one_cache() {
     let test = "cache::several_processes_share_one_cache";

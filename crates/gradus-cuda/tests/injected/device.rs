@@ -36,6 +36,33 @@ fn a_launch_on_a_device_that_is_gone_loses_it() {
 }
 
 #[test]
+fn an_index_out_of_range_is_an_error_where_it_is_read_and_the_device_works_on() {
+    let test = "device::an_index_out_of_range_is_an_error_where_it_is_read_and_the_device_works_on";
+    with_variables(test, &[], || {
+        let Some(device) = opened() else { return };
+        let x = numbers(&device).expect("a working device");
+        for bad in [100, -1, i64::MAX] {
+            let index = Tensor::from_vec(vec![3i64, bad, 5], [3], &device).expect("indices");
+            // The call is queued. What is computed from its result is wrong too, and what is not is right.
+            let picked = x.gather(0, &index).expect("the GPU has not seen the index");
+            let after = picked.mul(2.0).expect("nobody has read the result");
+            let apart = x.mul(2.0).expect("a working device");
+            for wrong in [&after, &picked] {
+                let e = wrong.to_vec::<f32>().expect_err("an index out of range");
+                let text = e.to_string();
+                assert!(
+                    matches!(e.kind(), ErrorKind::IndexOutOfBounds { pos: 1, index, size: 100 } if *index == bad),
+                    "{text}"
+                );
+                assert!(text.contains("gather") && text.contains("device.rs"), "{text}");
+            }
+            assert_eq!(apart.to_vec::<f32>().expect("another tensor")[99], 19.8);
+            computes(&device);
+        }
+    });
+}
+
+#[test]
 fn a_copy_that_fails_is_an_error_and_the_device_works_on() {
     with_variables("device::a_copy_that_fails_is_an_error_and_the_device_works_on", &[], || {
         let Some(device) = opened() else { return };
