@@ -8,7 +8,7 @@ use gradus_backend::late::{Access, Check, FAULT_BYTES, Fault, LONG, Log, SLOT, S
 use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::arguments::Arguments;
-use crate::driver::{Device, Graph, Pinned};
+use crate::driver::{BLOCK, Device, Downloads, Graph, Pinned, Uploads};
 use crate::memory::Block;
 use crate::program::Programs;
 use crate::recorded::Recorded;
@@ -92,8 +92,16 @@ pub(crate) struct Queue {
     /// The address of the fault buffer.
     faults: u64,
     state: Mutex<State>,
-    /// One read runs at a time. It copies the fault buffer here.
-    reading: Mutex<Option<Pinned>>,
+    uploads: Mutex<Uploads>,
+    /// One read runs at a time.
+    reading: Mutex<Option<Reading>>,
+}
+
+/// What a read needs.
+struct Reading {
+    /// A copy of the fault buffer.
+    faults: Pinned,
+    downloads: Downloads,
 }
 
 impl Queue {
@@ -103,8 +111,15 @@ impl Queue {
         let faults = device.allocate(bytes)?.ok_or_else(none)?;
         // SAFETY: the memory was allocated with this size.
         unsafe { device.fill("cuda", faults, 0, bytes) }?;
-        let reading = Mutex::new(Some(device.pinned(bytes)?));
-        Ok(Queue { device, programs: Programs::new(), faults, state: Mutex::default(), reading })
+        let reading = Reading { faults: device.pinned(bytes)?, downloads: Downloads::default() };
+        Ok(Queue {
+            device,
+            programs: Programs::new(),
+            faults,
+            state: Mutex::default(),
+            uploads: Mutex::default(),
+            reading: Mutex::new(Some(reading)),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -221,11 +236,21 @@ impl Queue {
 
     /// Queues a copy from the host to `offset` bytes into a block.
     pub(crate) fn write(&self, block: &Block, offset: usize, bytes: &[u8], access: Access) -> Result<()> {
+        const OP: &str = "upload";
         recording::refuse();
-        let mut guard = self.ready("upload")?;
+        self.device.enter(OP)?;
+        let mut uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut to = block.ptr + offset as u64;
+        for part in bytes.chunks(BLOCK) {
+            // Without pinned memory, the driver waits for the copy or copies the bytes itself.
+            let source = uploads.stage(&self.device, OP, part)?.unwrap_or(part);
+            // SAFETY: the caller has checked that the bytes lie in the block. What is pinned stays until it is copied.
+            unsafe { self.device.copy_in(OP, to, source) }?;
+            to += part.len() as u64;
+        }
+        // Nobody else uses the block, so the order of its notes is still that of the stream.
+        let mut guard = self.ready(OP)?;
         let State { slots, log } = &mut *guard;
-        // SAFETY: the caller has checked that the bytes lie in the block. The source is not pinned.
-        unsafe { self.device.copy_in("upload", block.ptr + offset as u64, bytes) }?;
         log.note(None, [(&block.contents, access)].into_iter());
         log.submitted(slots, None);
         Ok(())
@@ -275,10 +300,10 @@ impl Queue {
     }
 
     /// Waits for all work that is queued, copies bytes if asked to, and checks the slots of the fault buffer.
-    fn fetch(&self, op: &str, from: Option<(&Block, usize, &mut [u8])>) -> Result<()> {
+    fn fetch(&self, op: &str, mut from: Option<(&Block, usize, &mut [u8])>) -> Result<()> {
         self.device.enter(op)?;
         let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(faults) = reading.as_mut() else {
+        let Some(Reading { faults, downloads }) = reading.as_mut() else {
             return Err(Error::new(ErrorKind::Backend, op, "the device is closed"));
         };
         let mut guard = self.state();
@@ -289,27 +314,39 @@ impl Queue {
         // SAFETY: the caller has checked that the bytes lie in the block; the fault buffer is as large as its copy. Both
         // destinations outlive the wait below.
         let queued = unsafe {
-            let copied = match from {
-                Some((block, offset, bytes)) => self.device.copy_out(op, bytes, block.ptr + offset as u64),
-                None => Ok(()),
+            let copied = match &mut from {
+                Some((block, offset, bytes)) => {
+                    let from = block.ptr + *offset as u64;
+                    match downloads.begin(&self.device, op, from, bytes.len()) {
+                        Ok(false) => self.device.copy_out(op, bytes, from).map(|()| false),
+                        begun => begun,
+                    }
+                }
+                None => Ok(false),
             };
-            copied.and_then(|()| {
+            copied.and_then(|is_staged| {
                 if filled == 0 {
-                    return Ok(());
+                    return Ok(is_staged);
                 }
                 self.device.copy_out(op, &mut faults.bytes_mut()[..filled], self.faults)?;
                 // They are cleared after they have been copied, so that later work finds them empty.
-                self.device.fill(op, self.faults, 0, filled)
+                self.device.fill(op, self.faults, 0, filled).map(|()| is_staged)
             })
         };
         drop(guard);
         // Other threads continue while this one waits. After a failure, too, nothing may write to the destinations.
         let waited = self.device.wait(op);
-        let done = queued.and(waited);
+        let done = queued.and_then(|is_staged| waited.map(|()| is_staged));
         if let Some(check) = check {
-            self.end(check, done.as_ref().map(|()| &faults.bytes()[..filled]));
+            self.end(check, done.as_ref().map(|_| &faults.bytes()[..filled]));
         }
-        done
+        match (done?, from) {
+            // SAFETY: as above. Nobody writes to the block, of which the caller has a borrow.
+            (true, Some((block, offset, bytes))) => unsafe {
+                downloads.finish(&self.device, op, block.ptr + offset as u64, bytes)
+            },
+            _ => Ok(()),
+        }
     }
 
     fn end(&self, check: Check, bytes: Result<&[u8], &Error>) {
@@ -336,8 +373,10 @@ impl Drop for Queue {
         let _ = self.device.wait("close");
         // SAFETY: no work uses the fault buffer any more.
         unsafe { self.device.free(self.faults) };
-        if let Some(pinned) = self.reading.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            self.device.free_pinned(pinned);
+        let uploads = self.uploads.get_mut().unwrap_or_else(PoisonError::into_inner);
+        uploads.take().for_each(|pinned| self.device.free_pinned(pinned));
+        if let Some(mut reading) = self.reading.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            reading.downloads.take().chain([reading.faults]).for_each(|pinned| self.device.free_pinned(pinned));
         }
     }
 }

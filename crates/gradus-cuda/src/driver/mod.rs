@@ -6,6 +6,8 @@
 mod graph;
 mod library;
 mod nvrtc;
+mod pinned;
+mod staging;
 
 use std::ffi::{CStr, CString, c_void};
 use std::fmt;
@@ -18,6 +20,8 @@ use gradus_backend::{Error, ErrorKind, Result};
 
 pub(crate) use graph::Graph;
 pub(crate) use nvrtc::{Declarations, Target, compile, fingerprint, shown};
+pub(crate) use pinned::Pinned;
+pub(crate) use staging::{BLOCK, Downloads, Uploads};
 
 /// The oldest capability whose instructions the kernels are written for: 8.0 (Ampere).
 const OLDEST: u32 = 80;
@@ -133,27 +137,6 @@ pub(crate) struct Function {
     pub(crate) kernel: Kernel,
     /// The number of bytes of shared memory that a launch may ask for. Beyond it, the limit has to be raised first.
     shared: Mutex<u32>,
-}
-
-/// Memory of the host that the GPU reaches by itself.
-pub(crate) struct Pinned {
-    ptr: *mut c_void,
-    bytes: usize,
-}
-
-// SAFETY: this is ordinary memory, which may be used from any thread.
-unsafe impl Send for Pinned {}
-
-impl Pinned {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory was allocated with this size and zeroed; copies to it are awaited before it is read.
-        unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.bytes) }
-    }
-
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.cast(), self.bytes) }
-    }
 }
 
 /// An open GPU.
@@ -320,25 +303,6 @@ impl Device {
         if self.enter("free").is_ok() {
             // SAFETY: the caller promises that the memory is allocated and unused. The function waits for the device.
             let _ = self.check("free", unsafe { sys::cuMemFree_v2(ptr) });
-        }
-    }
-
-    /// Allocates memory of the host.
-    pub(crate) fn pinned(&self, bytes: usize) -> Result<Pinned> {
-        self.enter("alloc")?;
-        let mut ptr = std::ptr::null_mut();
-        // SAFETY: the function writes to this pointer.
-        self.check("alloc", unsafe { sys::cuMemAllocHost_v2(&mut ptr, bytes) })?;
-        // SAFETY: the memory was allocated with this size.
-        unsafe { std::ptr::write_bytes(ptr.cast::<u8>(), 0, bytes) };
-        Ok(Pinned { ptr, bytes })
-    }
-
-    /// Frees memory of the host, to which no copy is in progress.
-    pub(crate) fn free_pinned(&self, memory: Pinned) {
-        if self.enter("free").is_ok() {
-            // SAFETY: `pinned` allocated the memory, and this call owns it.
-            let _ = self.check("free", unsafe { sys::cuMemFreeHost(memory.ptr) });
         }
     }
 

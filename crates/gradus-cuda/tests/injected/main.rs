@@ -6,4 +6,5 @@ mod device;
 mod graphs;
 mod library;
 mod memory;
+mod staging;
 mod stand_in;
