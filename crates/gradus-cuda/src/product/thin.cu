@@ -5,7 +5,8 @@
 
 #define SHORT (BY_ROWS ? BN : BM)
 
-extern "C" __global__ void __launch_bounds__(256) gemm(const T* __restrict__ a, const T* __restrict__ b, C* c, const __grid_constant__ Gemm p) {
+// Without a minimum of blocks, the compiler spills registers of sums of 8 bytes to fit more blocks. 0 is no minimum.
+extern "C" __global__ void __launch_bounds__(256, sizeof(A) == 8 ? 1 : 0) gemm(const T* __restrict__ a, const T* __restrict__ b, C* c, const __grid_constant__ Gemm p) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 x_long = BY_ROWS ? p.a_m : p.b_n, x_k = BY_ROWS ? p.a_k : p.b_k;
     const i64 y_k = BY_ROWS ? p.b_k : p.a_k, y_short = BY_ROWS ? p.b_n : p.a_m;
