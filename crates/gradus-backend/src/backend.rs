@@ -7,8 +7,8 @@ use crate::call::Tell;
 use crate::composite;
 use crate::{
     ArgReduceOp, AttentionParams, Axes, Binding, Buffer, Claim, ComputeLimits, ComputeModule, CrossEntropyParams,
-    DType, Distribution, Error, ErrorKind, Kernel, MapArg, ModuleHash, NativeFunction, Prepared, ReduceOp, Result,
-    Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    DType, Distribution, Error, ErrorKind, Kernel, MapArg, MapOperands, ModuleHash, NativeFunction, Prepared, ReduceOp,
+    Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 /// The kind of hardware behind a backend.
@@ -192,6 +192,12 @@ pub trait Backend: Send + Sync + Debug + 'static {
     ///
     /// Integer division by zero and negative integer exponents are [`ErrorKind::InvalidArgument`] errors.
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()>;
+
+    /// Runs an elementwise kernel, as [`map`](Backend::map) does, for each of several lists of operands. No output of a list
+    /// shares memory with an operand of another one, so the order does not matter. The default makes a call for each list.
+    fn map_each(&self, kernel: &Kernel, calls: &mut [MapOperands<'_, '_>]) -> Result<()> {
+        calls.iter_mut().try_for_each(|call| self.map(kernel, call.args, call.outs))
+    }
 
     /// Reduces the elements of `x` along `axes`; `out` has size 1 at these axes. The dtype of `out` is the dtype of
     /// `x`, except that sums and products have the dtype that [`DType::accumulate`] returns, and `any` and `all` have

@@ -129,6 +129,15 @@ pub enum MapArg<'a> {
     Scalar(Scalar),
 }
 
+/// The operands of one call of [`map`](crate::Backend::map).
+#[derive(Debug)]
+pub struct MapOperands<'o, 'v> {
+    /// The source of each argument of the kernel.
+    pub args: &'o [MapArg<'o>],
+    /// The outputs.
+    pub outs: &'o mut [ViewMut<'v>],
+}
+
 /// A buffer bound to a compute module, with the module's access to it.
 #[derive(Debug)]
 pub enum Binding<'a> {

@@ -46,7 +46,7 @@ pub mod shape;
 mod watched;
 
 pub use backend::{Backend, BackendInfo, BackendKind, MemoryStats};
-pub use buffer::{Binding, Buffer, BufferOwner, MapArg, View, ViewMut};
+pub use buffer::{Binding, Buffer, BufferOwner, MapArg, MapOperands, View, ViewMut};
 pub use call::{Call, CallOperand, Tell};
 pub use compute::{ComputeLimits, ComputeModule, ModuleHash, Modules, NativeBinding, NativeCall, NativeFunction};
 pub use dtype::DType;

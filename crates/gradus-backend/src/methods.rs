@@ -6,7 +6,7 @@
 ///
 /// A backend that wraps another one writes a single forwarding macro and so cannot miss a method. It writes by hand
 /// only the methods that describe the backend itself: `info`, `name`, `supports` and `memory_stats`, and, where the
-/// default does not fit, `unsupported`, `host_claim`, `prepares`, `run_prepared`, `compute_limits`, `check_compute`,
+/// default does not fit, `unsupported`, `host_claim`, `prepares`, `run_prepared`, `map_each`, `compute_limits`, `check_compute`,
 /// `register_native` and `allow_modules`.
 ///
 /// ```
@@ -131,6 +131,7 @@ mod tests {
             "host_claim",
             "prepares",
             "run_prepared",
+            "map_each",
         ];
         let modules = ["compute_limits", "check_compute", "register_native", "allow_modules"];
         let others: BTreeSet<&str> = own.into_iter().chain(modules).collect();

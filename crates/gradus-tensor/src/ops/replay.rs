@@ -12,6 +12,7 @@ use gradus_backend::{
 use smallvec::SmallVec;
 
 use super::Op;
+use super::update::Operands;
 use crate::autograd::{before_overwrite, checks_access, is_watched, packs_saved};
 use crate::footprint::Footprint;
 use crate::storage::WriteGuard;
@@ -203,7 +204,8 @@ enum Held<'a> {
 
 /// Runs `calls` in order. Memory number `i` is the storage of `tensors[i]` or, after these, a block. Writes to the
 /// storages of tensors raise their versions and are logged, as those of eager operations are. `begun` is raised before
-/// each call, so that after an error it is the number of calls that ran in full or in part. `state` belongs to the list
+/// each call, so that after an error it is the number of calls that ran in full or in part. Updates by the same formula and
+/// numbers that follow each other are made together. `state` belongs to the list
 /// of calls; the backend may keep there what it needs to run them faster the next time.
 ///
 /// # Errors
@@ -253,10 +255,14 @@ pub fn replay<'b>(
         let mut made = part.prepared.is_none();
         let mut all = || {
             made = true;
-            calls[part.calls.clone()].iter().try_for_each(|call| {
-                *begun += 1;
-                run(device, call, &mut memory)
-            })
+            let mut left = &calls[part.calls.clone()];
+            while !left.is_empty() {
+                let (now, later) = left.split_at(together(left, memory.len()));
+                *begun += now.len();
+                run(device, now, &mut memory)?;
+                left = later;
+            }
+            Ok(())
         };
         match &mut part.prepared {
             Some(prepared) => {
@@ -297,40 +303,77 @@ enum Memory<'a> {
     Write(Option<&'a mut Buffer>),
 }
 
+/// How many of the first calls may be made together: updates of other tensors by the same formula and numbers, such as
+/// those of an optimiser, of which none uses what another one writes.
+fn together(calls: &[ReplayCall], memories: usize) -> usize {
+    let [first, others @ ..] = calls else { return 0 };
+    let Op::Update(update) = &first.op else { return 1 };
+    let joins = |call: &&ReplayCall| matches!(&call.op, Op::Update(other) if other.joins(update));
+    let most = 1 + others.iter().take_while(joins).count();
+    if most == 1 {
+        return 1;
+    }
+    // At most as many as the caller has memories.
+    let (mut read, mut written) = (vec![false; memories], vec![false; memories]);
+    let is = |marks: &[bool], operand: &Operand| marks.get(operand.memory).is_none_or(|&mark| mark);
+    let fits = |call: &&ReplayCall| {
+        let clashes = call.inputs.iter().any(|input| is(&written, input))
+            || call.outputs.iter().any(|out| is(&written, out) || is(&read, out));
+        if !clashes {
+            call.inputs.iter().for_each(|input| read[input.memory] = true);
+            call.outputs.iter().for_each(|out| written[out.memory] = true);
+        }
+        !clashes
+    };
+    calls[..most].iter().take_while(fits).count().max(1)
+}
+
+/// Makes a call, or several that may be made [`together`].
 #[track_caller]
-fn run(device: &Device, call: &ReplayCall, memory: &mut [Memory<'_>]) -> Result<()> {
+fn run(device: &Device, calls: &[ReplayCall], memory: &mut [Memory<'_>]) -> Result<()> {
     let mut taken: SmallVec<[&mut Buffer; 2]> = SmallVec::new();
-    for (i, out) in call.outputs.iter().enumerate() {
-        let Some(Memory::Write(buffer)) = memory.get_mut(out.memory) else {
-            return Err(broken(call, &format!("output {i} lies in memory that is only read")));
-        };
-        let Some(buffer) = buffer.take() else {
-            return Err(broken(call, "two outputs lie in the same memory"));
-        };
-        taken.push(buffer);
+    for call in calls {
+        for (i, out) in call.outputs.iter().enumerate() {
+            let Some(Memory::Write(buffer)) = memory.get_mut(out.memory) else {
+                return Err(broken(call, &format!("output {i} lies in memory that is only read")));
+            };
+            let Some(buffer) = buffer.take() else {
+                return Err(broken(call, "two outputs lie in the same memory"));
+            };
+            taken.push(buffer);
+        }
     }
-    let mut outs: SmallVec<[ViewMut<'_>; 2]> = SmallVec::new();
-    for (buffer, out) in taken.iter_mut().zip(&call.outputs) {
-        outs.push(ViewMut { buffer, dtype: out.dtype, layout: &out.layout });
+    let mut buffers = taken.iter_mut();
+    let mut operands: SmallVec<[Operands<'_>; 1]> = SmallVec::new();
+    for call in calls {
+        let outs = call.outputs.iter().zip(buffers.by_ref());
+        let outs = outs.map(|(out, buffer)| ViewMut { buffer, dtype: out.dtype, layout: &out.layout }).collect();
+        let mut views: SmallVec<[View<'_>; 4]> = SmallVec::new();
+        for input in &call.inputs {
+            let buffer = match memory.get(input.memory) {
+                Some(Memory::Read(buffer)) => buffer,
+                Some(Memory::Write(Some(buffer))) => &**buffer,
+                _ => return Err(broken(call, "it reads memory that it writes")),
+            };
+            views.push(View { buffer, dtype: input.dtype, layout: &input.layout });
+        }
+        operands.push((views, outs));
     }
-    let mut views: SmallVec<[View<'_>; 4]> = SmallVec::new();
-    for input in &call.inputs {
-        let buffer = match memory.get(input.memory) {
-            Some(Memory::Read(buffer)) => buffer,
-            Some(Memory::Write(Some(buffer))) => &**buffer,
-            _ => return Err(broken(call, "it reads memory that it writes")),
-        };
-        views.push(View { buffer, dtype: input.dtype, layout: &input.layout });
-    }
-    let done = with_line_of_call(call.location, || call.op.forward(device.backend(), &views, &mut outs));
-    drop((outs, views));
-    for (buffer, out) in taken.into_iter().zip(&call.outputs) {
+    let Some(first) = calls.first() else { return Ok(()) };
+    let done = with_line_of_call(first.location, || match (&first.op, &mut operands[..]) {
+        (op, [(views, outs)]) => op.forward(device.backend(), views, outs),
+        (Op::Update(update), all) => update.forward_each(device.backend(), all),
+        _ => Err(broken(first, "it cannot be made with others")),
+    });
+    drop(operands);
+    let outputs = calls.iter().flat_map(|call| &call.outputs);
+    for (buffer, out) in taken.into_iter().zip(outputs) {
         if let Some(Memory::Write(place)) = memory.get_mut(out.memory) {
             *place = Some(buffer);
         }
     }
     done.map_err(|mut e| {
-        e.relocate(call.location);
+        e.relocate(first.location);
         e
     })
 }

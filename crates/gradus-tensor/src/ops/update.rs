@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use gradus_backend::{
-    Backend, DType, Error, ErrorKind, Expr, Here, Kernel, KernelBuilder, Result, Scalar, Shape, View, ViewMut,
+    Backend, DType, Error, ErrorKind, Expr, Here, Kernel, KernelBuilder, MapOperands, Result, Scalar, Shape, View,
+    ViewMut,
 };
 use smallvec::SmallVec;
 
@@ -29,6 +30,27 @@ impl fmt::Debug for Update {
         describe(&self.kernel, &self.args, f)
     }
 }
+
+impl Update {
+    /// Whether a backend may make both updates by one call: they differ only in their tensors, and none can fail.
+    pub(super) fn joins(&self, other: &Update) -> bool {
+        self.args == other.args && self.kernel == other.kernel && !self.kernel.can_fail()
+    }
+
+    /// Makes updates that [join](Update::joins) this one, with the inputs and outputs of each.
+    #[track_caller]
+    pub(super) fn forward_each(&self, backend: &dyn Backend, operands: &mut [Operands<'_>]) -> Result<()> {
+        let layouts = operands.iter().map(|(views, outs)| stretched(views, outs[0].layout.shape()));
+        let layouts = layouts.collect::<Result<Vec<_>>>()?;
+        let args: Vec<_> = operands.iter().zip(&layouts).map(|(o, l)| arguments(&self.args, &o.0, l)).collect();
+        let calls = args.iter().zip(operands.iter_mut().map(|(_, outs)| outs));
+        let mut calls: Vec<_> = calls.map(|(args, outs)| MapOperands { args, outs }).collect();
+        backend.map_each(&self.kernel, &mut calls)
+    }
+}
+
+/// The inputs and the outputs of an update.
+pub(super) type Operands<'a> = (SmallVec<[View<'a>; 4]>, SmallVec<[ViewMut<'a>; 2]>);
 
 impl Operation for Update {
     fn name(&self) -> &str {
