@@ -2,8 +2,8 @@
 
 use gradus_backend::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Binding, Buffer, ComputeLimits,
-    ComputeModule, CrossEntropyParams, DType, Distribution, Kernel, MapArg, MemoryStats, ModuleHash, Prepared,
-    ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    ComputeModule, CrossEntropyParams, DType, Distribution, Kernel, MapArg, MapOperands, MemoryStats, ModuleHash,
+    Prepared, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 use crate::driver::shown;
@@ -96,6 +96,10 @@ impl Backend for CudaBackend {
 
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
         map::map(self, kernel, args, outs)
+    }
+
+    fn map_each(&self, kernel: &Kernel, calls: &mut [MapOperands<'_, '_>]) -> Result<()> {
+        map::each::map_each(self, kernel, calls)
     }
 
     fn copy_strided(&self, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {

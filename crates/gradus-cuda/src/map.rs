@@ -1,6 +1,8 @@
 //! `map`: translates a kernel of the elementwise IR into CUDA C. A thread computes one element, or as many neighbours
 //! as it can read and write 16 bytes of at a time.
 
+pub(crate) mod each;
+
 use gradus_backend::kernel::integer_failure;
 use gradus_backend::key::key;
 use gradus_backend::late::Fault;

@@ -98,6 +98,22 @@ fn a_step_whose_numbers_stay_is_one_launch() {
     });
 }
 
+#[test]
+fn the_updates_of_an_optimizer_are_one_launch() {
+    with_variables("graphs::the_updates_of_an_optimizer_are_one_launch", &[POOLED], || {
+        let Some(device) = opened() else { return };
+        let mut training = Training::new(&device, true);
+        let mut step = capture(|x| training.step(x));
+        let (words, target) = (indices(&device, [1, 2, 3, 9, 0]), indices(&device, [0, 1, 2, 1, 0]));
+        for _ in 0..8 {
+            step.call(&[&words, &target]).expect("a step");
+        }
+        let calls = ["graph_launches", "cuLaunchKernel"].map(counted);
+        step.call(&[&words, &target]).expect("a step");
+        assert_eq!(["graph_launches", "cuLaunchKernel"].map(counted), [calls[0] + 1, calls[1] + 1]);
+    });
+}
+
 /// A function with temporary memory, of which a graph is made in the fourth call.
 fn gathered(x: &[Tensor]) -> Result<Vec<Tensor>> {
     Ok(vec![x[0].index_select(0, &x[1])?.add(1.0)?.softmax(0)?, x[0].exp()?.sum_all()?])

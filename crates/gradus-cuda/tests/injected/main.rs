@@ -8,3 +8,4 @@ mod library;
 mod memory;
 mod staging;
 mod stand_in;
+mod together;
