@@ -19,6 +19,7 @@ use scope::Scope;
 /// The features of what is tested. Everything is built as part of the workspace, so that what it depends on is built once
 /// for all of its tests.
 const FEATURES: &str = "gradus/cuda,gradus-cli/cuda";
+const WORKSPACE: [&str; 3] = ["--workspace", "--features", FEATURES];
 /// The tests, besides those of `golden`: mistakes that the interpreter finds, what goes wrong, and Gradus beside the CPU.
 const TESTS: [&str; 5] = ["planted", "injected", "modules", "gemm_parts", "cuda"];
 
@@ -91,11 +92,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
     // Most of the time is that of compilers, so programs run side by side.
     let (calls, tests) = std::thread::scope(|scope| {
         let tests = scope.spawn(|| {
-            let mut tests = stage.tests(&TESTS.map(|test| ["--test", test]).concat())?;
-            tests += stage.tests(&["--lib", "kernels_compile"])?;
+            let mut tests = stage.tests(&WORKSPACE, &TESTS.map(|test| ["--test", test]).concat())?;
+            tests += stage.tests(&["-p", "gradus-cuda"], &["--lib", "kernels_compile"])?;
             digits::run(root, &folder, &options.python, extent, &|| stage.program("gradus"))?;
             let golden: &[&str] = if all { &["on_cuda", "the_matrix_of_operations"] } else { &["on_cuda"] };
-            tests += stage.tests(&[&["--test", "golden", "--"][..], golden].concat())?;
+            tests += stage.tests(&WORKSPACE, &[&["--test", "golden", "--"][..], golden].concat())?;
             Ok::<_, String>(tests)
         });
         let calls = stage.conform(if all { &[] } else { &["--brief"] }).and_then(|calls| match options.cases {
@@ -132,7 +133,7 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     fn new<'a>(root: &'a Path, folder: &Path, tools: &'a tools::Tools, options: &Options) -> Result<Stage<'a>, String> {
-        let words = ["build", "--workspace", "--features", FEATURES, "--bin", "gradus", "--example", "conform_cuda"];
+        let words = [&["build"][..], &WORKSPACE, &["--bin", "gradus", "--example", "conform_cuda"]].concat();
         let what = format!("`cargo {}`", words.join(" "));
         crate::workspace::done(crate::workspace::cargo().args(words).current_dir(root), &what)?;
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
@@ -181,9 +182,9 @@ impl Stage<'_> {
         }
     }
 
-    /// Runs tests of the workspace, shows what they print, and returns how many passed. It is an error if none ran.
-    fn tests(&self, arguments: &[&str]) -> Result<usize, String> {
-        let words = [&["test", "--workspace", "--features", FEATURES][..], arguments].concat();
+    /// Runs tests of packages, shows what they print, and returns how many passed. It is an error if none ran.
+    fn tests(&self, packages: &[&str], arguments: &[&str]) -> Result<usize, String> {
+        let words = [&["test"], packages, arguments].concat();
         let shown = format!("cargo {}", words.join(" "));
         println!("== {shown}");
         let mut command = crate::workspace::cargo();
