@@ -82,6 +82,32 @@ fn a_captured_training_step_is_a_graph_with_the_same_bits() {
     });
 }
 
+/// A recording has what its own thread queues, and memory of its own.
+#[test]
+fn steps_of_two_threads_do_not_mix() {
+    with_variables("graphs::steps_of_two_threads_do_not_mix", &[POOLED, ("GRADUS_PTX_LATE", "1")], || {
+        let Some(device) = opened() else { return };
+        let target = indices(&device, [0, 1, 2, 1, 0]);
+        let train = |is_adam: bool, words: [i64; 5], is_captured: bool| {
+            let (mut training, x) = (Training::new(&device, is_adam), [indices(&device, words), target.clone()]);
+            if !is_captured {
+                return (0..30).map(|_| bits(&training.step(&x).expect("a step"))).collect::<Vec<_>>();
+            }
+            let mut step = capture(|x| training.step(x));
+            (0..30).map(|_| bits(&step.call(&[&x[0], &x[1]]).expect("a step"))).collect()
+        };
+        let (a, b) = ([1, 2, 3, 9, 0], [4, 4, 3, 3, 0]);
+        let expected = [train(false, a, false), train(true, b, false)];
+        let before = counted("graph_launches");
+        let found = std::thread::scope(|scope| {
+            let threads = [scope.spawn(|| train(false, a, true)), scope.spawn(|| train(true, b, true))];
+            threads.map(|thread| thread.join().expect("a thread"))
+        });
+        assert_eq!(found, expected);
+        assert!(counted("graph_launches") > before);
+    });
+}
+
 #[test]
 fn a_step_whose_numbers_stay_is_one_launch() {
     with_variables("graphs::a_step_whose_numbers_stay_is_one_launch", &[POOLED], || {
