@@ -13,12 +13,14 @@ use std::ffi::{c_char, c_void};
 use std::path::Path;
 use std::time::Instant;
 
-use gradus_backend::{Backend, DType, Error, Kernel, Layout, MapArg, Result, Shape, View, ViewMut};
+use gradus_backend::{Backend, DType, Error, Kernel, Layout, MapArg, Prepared, Result, Shape, View, ViewMut};
 use gradus_cuda::CudaBackend;
 use libloading_09::Library;
 
 /// The launches of a series.
 const LAUNCHES: u32 = 1000;
+/// The operations of a graph.
+const OF_GRAPH: u32 = 100;
 /// The best series counts: everything else of the machine only adds time.
 const SERIES: u32 = 300;
 
@@ -51,19 +53,28 @@ fn best(mut series: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(best / f64::from(LAUNCHES))
 }
 
-/// An operation of the backend.
-fn operation(backend: &CudaBackend) -> Result<f64> {
+/// An operation of the backend, and a graph of [`OF_GRAPH`] of them.
+fn operation(backend: &CudaBackend) -> Result<[f64; 2]> {
     let kernel = Kernel::build("add", &[DType::F32; 2], |x| vec![x[0] + x[1]])?;
     let layout = Layout::contiguous(Shape::new(&[64])?);
     let (x, y, mut out) = (backend.alloc(256)?, backend.alloc(256)?, backend.alloc(256)?);
     let view = |buffer| MapArg::View(View { buffer, dtype: DType::F32, layout: &layout });
-    best(|| {
-        for _ in 0..LAUNCHES {
-            let mut outs = [ViewMut { buffer: &mut out, dtype: DType::F32, layout: &layout }];
-            backend.map(&kernel, &[view(&x), view(&y)], &mut outs)?;
-        }
+    let mut add = || {
+        let mut outs = [ViewMut { buffer: &mut out, dtype: DType::F32, layout: &layout }];
+        backend.map(&kernel, &[view(&x), view(&y)], &mut outs)
+    };
+    let one = best(|| {
+        (0..LAUNCHES).try_for_each(|_| add())?;
         backend.synchronize()
-    })
+    })?;
+    let mut prepared = Prepared::default();
+    let mut all = || backend.run_prepared(&mut prepared, true, &mut || (0..OF_GRAPH).try_for_each(|_| add()));
+    // The first of these makes the graph.
+    let graph = best(|| {
+        (0..LAUNCHES).try_for_each(|_| all())?;
+        backend.synchronize()
+    })?;
+    Ok([one, graph])
 }
 
 /// The driver's call alone. The context of the backend is current on this thread.
@@ -107,10 +118,11 @@ fn main() -> Result<()> {
         return Err(failed("set GRADUS_CUDA_DRIVER to the path of libgradus_ptx.so, and GRADUS_PTX_NULL=1"));
     };
     let backend = CudaBackend::open(0)?;
-    let (whole, call) = (operation(&backend)? * 1e6, call(Path::new(&driver))? * 1e6);
+    let ([whole, graph], call) = (operation(&backend)?.map(|seconds| seconds * 1e6), call(Path::new(&driver))? * 1e6);
     println!(
         "an operation takes {whole:.2} us, of which the driver's call is {call:.2} us: {:.2} us over it",
         whole - call
     );
+    println!("a graph of {OF_GRAPH} of them takes {graph:.2} us");
     Ok(())
 }

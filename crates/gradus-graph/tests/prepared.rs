@@ -10,8 +10,8 @@ use common::{bits, random};
 use gradus_cpu::CpuBackend;
 use gradus_graph::capture;
 use gradus_nn::{Dropout, Forward, Init, Linear, Module, Optimizer, Sgd, SgdConfig};
-use gradus_tensor::backend::{Backend, BackendInfo, MemoryStats, Prepared, backend_methods};
-use gradus_tensor::{DType, Device, Generator, Result, Tensor};
+use gradus_tensor::backend::{Backend, BackendInfo, Kernel, MapOperands, MemoryStats, Prepared, backend_methods};
+use gradus_tensor::{DType, Device, Generator, Result, Tensor, UpdateFn};
 
 /// The CPU, with a list of what it was told: for each run of a list of calls, how often the list had run before, and
 /// whether all was the same.
@@ -19,6 +19,8 @@ use gradus_tensor::{DType, Device, Generator, Result, Tensor};
 struct Listening {
     cpu: CpuBackend,
     heard: Arc<Mutex<Vec<(usize, bool)>>>,
+    /// For each call of `map_each`, how many lists it has.
+    lists: Arc<Mutex<Vec<usize>>>,
 }
 
 macro_rules! pass_on {
@@ -59,6 +61,11 @@ impl Backend for Listening {
         calls()
     }
 
+    fn map_each(&self, kernel: &Kernel, calls: &mut [MapOperands<'_, '_>]) -> Result<()> {
+        self.lists.lock().unwrap().push(calls.len());
+        self.cpu.map_each(kernel, calls)
+    }
+
     backend_methods!(memory pass_on);
     backend_methods!(primitives pass_on);
     backend_methods!(composites pass_on);
@@ -66,7 +73,7 @@ impl Backend for Listening {
 
 fn listening() -> (Device, impl Fn() -> Vec<(usize, bool)>) {
     let heard = Arc::new(Mutex::new(vec![]));
-    let backend = Listening { cpu: CpuBackend::new().unwrap(), heard: heard.clone() };
+    let backend = Listening { cpu: CpuBackend::new().unwrap(), heard: heard.clone(), lists: Arc::default() };
     (Device::from_backend(Arc::new(backend)), move || std::mem::take(&mut *heard.lock().unwrap()))
 }
 
@@ -164,4 +171,41 @@ fn a_run_that_failed_is_no_run_to_be_repeated() {
     heard();
     step.call(&[&nine, &divisor]).unwrap();
     assert_eq!(heard().last().map(|h| h.1), Some(false));
+}
+
+static MIX: UpdateFn = UpdateFn::new("mix", |x| vec![x[0] * 0.5 + x[1]]);
+
+#[test]
+fn updates_of_other_tensors_by_the_same_numbers_are_one_call() {
+    let lists = Arc::<Mutex<Vec<usize>>>::default();
+    let backend = Listening { cpu: CpuBackend::new().unwrap(), heard: Arc::default(), lists: lists.clone() };
+    let device = Device::from_backend(Arc::new(backend));
+    let [a, b, c, d] = [1, 2, 3, 4].map(|seed| random(&[5], seed, &device));
+    let mut step = capture(|x| {
+        MIX.apply(&[&a], &[&a, &x[0]], &[])?;
+        MIX.apply(&[&b], &[&b, &x[0]], &[])?;
+        // This reads what the first one writes, and the next two belong to it.
+        MIX.apply(&[&c], &[&c, &a], &[])?;
+        MIX.apply(&[&d], &[&d, &x[0]], &[])?;
+        MIX.apply(&[&b], &[&b, &x[0]], &[])?;
+        // This writes what the third one reads.
+        MIX.apply(&[&a], &[&a, &x[0]], &[])?;
+        Ok(vec![])
+    });
+    let [p, q, r, s] = [1, 2, 3, 4].map(|seed| random(&[5], seed, &device));
+    for i in 0..6 {
+        let x = random(&[5], 10 + i, &device);
+        lists.lock().unwrap().clear();
+        step.call(&[&x]).unwrap();
+        if i > 3 {
+            assert_eq!(*lists.lock().unwrap(), [2, 3]);
+        }
+        let x = [&x, &x, &p, &x, &x, &x];
+        for (t, x) in [&p, &q, &r, &s, &q, &p].into_iter().zip(x) {
+            MIX.apply(&[t], &[t, x], &[]).unwrap();
+        }
+        for (found, expected) in [&a, &b, &c, &d].into_iter().zip([&p, &q, &r, &s]) {
+            assert_eq!(bits(found), bits(expected), "call {i}");
+        }
+    }
 }
