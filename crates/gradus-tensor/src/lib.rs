@@ -25,6 +25,7 @@ mod locks;
 pub mod ops;
 mod random;
 mod storage;
+mod supply;
 mod tensor;
 mod write_log;
 
@@ -45,6 +46,7 @@ pub use ops::{
     Sampling, ScatterReduction, Strided, Unique, UpdateFn,
 };
 pub use storage::Storage;
+pub use supply::{Supply, with_supply};
 pub use tensor::Tensor;
 
 pub use gradus_backend as backend;

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use crate::Tensor;
 use crate::autograd::{GradModeGuard, before_overwrite, checks_access, holding, note_access, notes_access};
 use crate::storage::WriteGuard;
+use crate::supply::supply;
 
 /// Views of an operation's inputs.
 pub(crate) type Views<'a> = SmallVec<[View<'a>; 3]>;
@@ -26,26 +27,33 @@ fn view<'g>(t: &'g Tensor, buffer: &'g Buffer) -> View<'g> {
     View { buffer, dtype: t.dtype(), layout: t.layout() }
 }
 
+/// Locks the storage of a tensor for reading.
+#[inline]
+fn read(t: &Tensor) -> Result<RwLockReadGuard<'_, Buffer>> {
+    t.storage().read().map_err(|e| t.describe(e, "tensor"))
+}
+
 /// Calls `f` with views of `tensors`, with their storages locked for reading.
 #[inline]
 #[track_caller]
 pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> Result<R>) -> Result<R> {
     if checks_access() {
+        supply(tensors, &[])?;
         check_access(tensors, false)?;
     }
     let _told = postpone();
     let done = with_line_of_call(Location::caller(), || match *tensors {
-        [t] => f(&[view(t, &t.storage().read())]),
+        [t] => f(&[view(t, &*read(t)?)]),
         [a, b] if address(a) < address(b) => {
-            let (first, second) = (a.storage().read(), b.storage().read());
+            let (first, second) = (read(a)?, read(b)?);
             f(&[view(a, &first), view(b, &second)])
         }
         [a, b] if address(a) > address(b) => {
-            let (first, second) = (b.storage().read(), a.storage().read());
+            let (first, second) = (read(b)?, read(a)?);
             f(&[view(a, &second), view(b, &first)])
         }
         _ => {
-            let reads = lock_reads(tensors);
+            let reads = lock_reads(tensors)?;
             f(&read_views(&reads, tensors))
         }
     });
@@ -96,11 +104,11 @@ impl Drop for Holding {
 
 type Reads<'a> = SmallVec<[(usize, RwLockReadGuard<'a, Buffer>); 4]>;
 
-fn lock_reads<'a>(tensors: &[&'a Tensor]) -> Reads<'a> {
+fn lock_reads<'a>(tensors: &[&'a Tensor]) -> Result<Reads<'a>> {
     let mut order: SmallVec<[&'a Tensor; 4]> = tensors.into();
     order.sort_unstable_by_key(|t| address(t));
     order.dedup_by_key(|t| address(t));
-    order.into_iter().map(|t| (address(t), t.storage().read())).collect()
+    order.into_iter().map(|t| Ok((address(t), read(t)?))).collect()
 }
 
 fn read_views<'g>(reads: &'g [(usize, RwLockReadGuard<'_, Buffer>)], tensors: &[&'g Tensor]) -> Views<'g> {
@@ -143,6 +151,7 @@ impl<'a> Locks<'a> {
             return Err(pair[0].2.describe(e, "operand").help("pass a copy: x.copy()?"));
         }
         if checks_access() {
+            supply(tensors, written)?;
             check_access(tensors, false)?;
             check_access(written, true)?;
         }
@@ -152,9 +161,10 @@ impl<'a> Locks<'a> {
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), _told: postpone() };
         for (at, write, t) in order {
             if write {
-                locks.writes.push((at, t.storage().write(t.footprint(), op, location)));
+                let guard = t.storage().write(t.footprint(), op, location);
+                locks.writes.push((at, guard.map_err(|e| t.describe(e, "self")).here()?));
             } else {
-                locks.reads.push((at, t.storage().read()));
+                locks.reads.push((at, read(t).here()?));
             }
         }
         Ok(locks)

@@ -3,18 +3,23 @@
 //! **Invariant**: the bytes of a [`Storage`] that others can see change only through a [`WriteGuard`]. Creating the
 //! guard raises the version and logs the write in the [`WriteLog`], so no operation can forget to do so. The only
 //! exception is [`Storage::rewrite`], which reuses the memory of a value that nobody else holds for the next value.
+//!
+//! Memory can be [given back](Storage::give_back) and [filled](Storage::fill) again while the storage lives on. Neither is
+//! a write: the caller promises that the bytes are the same. In between, the buffer is an empty one, and every access is
+//! an error.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
-use gradus_backend::Buffer;
+use gradus_backend::{Buffer, Error, ErrorKind, Result};
 
-use crate::Device;
 use crate::autograd::{Guarded, birth};
 use crate::footprint::Footprint;
+use crate::limit::alloc;
 use crate::write_log::{Write, WriteLog};
+use crate::{Device, Tensor};
 
 /// Counts epochs, which tell whether a write came before or after a given point of the program.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
@@ -39,6 +44,7 @@ pub(crate) fn next_epoch() -> u64 {
 pub struct Storage {
     device: Device,
     bytes: usize,
+    /// Holds `bytes` bytes, or none while the memory is given back.
     buffer: RwLock<Buffer>,
     version: AtomicU64,
     /// Created by the first write. Most storages never have a log, because the kernel that first fills a storage does
@@ -99,26 +105,133 @@ impl Storage {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Locks the buffer for reading. Writers wait until the guard is dropped.
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Buffer> {
+    /// Locks the buffer for reading. Writers wait until the guard is dropped. Fails if the memory is given back.
+    #[inline]
+    pub(crate) fn read(&self) -> Result<RwLockReadGuard<'_, Buffer>> {
         // A panic during a write can leave unfinished values behind, but breaks no invariant.
-        self.buffer.read().unwrap_or_else(|e| e.into_inner())
+        let buffer = self.buffer.read().unwrap_or_else(|e| e.into_inner());
+        self.check_there(&buffer)?;
+        Ok(buffer)
+    }
+
+    /// Locks the buffer for writing, as [`read`](Storage::read) does.
+    fn lock(&self) -> Result<RwLockWriteGuard<'_, Buffer>> {
+        let buffer = self.buffer.write().unwrap_or_else(|e| e.into_inner());
+        self.check_there(&buffer)?;
+        Ok(buffer)
+    }
+
+    #[inline]
+    fn check_there(&self, buffer: &Buffer) -> Result<()> {
+        if buffer.bytes() == self.bytes { Ok(()) } else { Err(self.given_back()) }
+    }
+
+    #[cold]
+    fn given_back(&self) -> Error {
+        let m = format!(
+            "the {} bytes of this tensor were given back, and it has no values until they are filled",
+            self.bytes
+        );
+        Error::new(ErrorKind::InvalidArgument, "storage", m)
+            .help("a sharded parameter has values inside of the step of its optimiser, or after optimizer.gather()?")
+    }
+
+    /// Whether the memory is given back.
+    pub fn is_given_back(&self) -> bool {
+        self.buffer.read().unwrap_or_else(|e| e.into_inner()).bytes() != self.bytes
+    }
+
+    /// Gives the memory back to the device. The storage and all tensors over it live on, with their identities and
+    /// gradients, but every access to the values is an [`ErrorKind::InvalidArgument`] until [`fill`](Storage::fill).
+    ///
+    /// For parameters whose values other ranks keep between uses. This is not a write: graphs that saved the values stay
+    /// valid, and their gradients can be computed once the same values are back.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let w = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
+    /// let kept = w.to_vec::<f32>()?;
+    /// let y = w.square()?.sum_all()?; // saves the values of w
+    /// w.storage().give_back()?;
+    /// assert!(w.to_vec::<f32>().is_err());
+    /// w.storage().fill(Tensor::from_vec(kept, [2], &device)?)?;
+    /// assert_eq!(y.backward()?.get(&w).unwrap().to_vec::<f32>()?, [2.0, 4.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of the device.
+    #[track_caller]
+    pub fn give_back(&self) -> Result<()> {
+        let empty = alloc(&self.device, 0)?;
+        let mut buffer = self.buffer.write().unwrap_or_else(|e| e.into_inner());
+        let before = std::mem::replace(&mut *buffer, empty);
+        // The memory is freed when nothing is locked.
+        drop(buffer);
+        drop(before);
+        Ok(())
+    }
+
+    /// Fills memory that was [given back](Storage::give_back) with the elements of `values`, whose memory it takes over
+    /// if nobody else holds it. They must be the bytes that were given back, or those that
+    /// [`note_change`](Storage::note_change) announced: the version stays.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the memory is there, and if the size or the device is another one.
+    #[track_caller]
+    pub fn fill(&self, values: Tensor) -> Result<()> {
+        let bytes = values.numel() * values.dtype().size();
+        if bytes != self.bytes || *values.device() != self.device {
+            let m = format!(
+                "{} bytes of {} are filled with {bytes} of {}",
+                self.bytes,
+                self.device.name(),
+                values.device().name()
+            );
+            return Err(Error::argument("fill", m));
+        }
+        let filled = values.into_memory()?;
+        let mut buffer = self.buffer.write().unwrap_or_else(|e| e.into_inner());
+        if buffer.bytes() == self.bytes {
+            return Err(
+                Error::argument("fill", "the memory was not given back").help("write in place: x.copy_(&values)?")
+            );
+        }
+        *buffer = filled;
+        Ok(())
+    }
+
+    /// Announces that the values that are given back change, as a write to all bytes by `op`: the next
+    /// [`fill`](Storage::fill) brings other values, and a graph that saved the old ones reports `location`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Autograd`] if a graph protects the values
+    /// ([`strict_inplace`](crate::autograd::strict_inplace)).
+    #[track_caller]
+    pub fn note_change(&self, op: &'static str, location: &'static Location<'static>) -> Result<()> {
+        let place = Footprint::dense(0..self.bytes);
+        self.needed(&place).iter().try_for_each(|(by, slot)| by.refuse_change(*slot, op))?;
+        self.log([(place, location)], op);
+        Ok(())
+    }
+
+    /// The buffer, if this is the last handle to the storage.
+    pub(crate) fn into_buffer(self) -> Buffer {
+        self.buffer.into_inner().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Locks the buffer for a write to `place`, raises the version and logs the write. The caller has already checked
-    /// the graphs that [need](Storage::needed) these bytes.
+    /// the graphs that [need](Storage::needed) these bytes. Fails if the memory is given back.
     pub(crate) fn write(
         &self,
         place: Footprint,
         op: &'static str,
         location: &'static Location<'static>,
-    ) -> WriteGuard<'_> {
-        let buffer = self.buffer.write().unwrap_or_else(|e| e.into_inner());
-        let mut log = self.log.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
-        let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
-        let write = Write::new(version, place.bytes().clone(), op, location, EPOCH.load(Ordering::SeqCst));
-        log.add(write, place);
-        WriteGuard { buffer }
+    ) -> Result<WriteGuard<'_>> {
+        let buffer = self.lock()?;
+        self.log([(place, location)], op);
+        Ok(WriteGuard { buffer })
     }
 
     /// [`write`](Storage::write) for several places, each with the line of its write. Raises the version once for each.
@@ -126,21 +239,26 @@ impl Storage {
         &self,
         places: &[(Footprint, &'static Location<'static>)],
         op: &'static str,
-    ) -> WriteGuard<'_> {
-        let buffer = self.buffer.write().unwrap_or_else(|e| e.into_inner());
+    ) -> Result<WriteGuard<'_>> {
+        let buffer = self.lock()?;
+        self.log(places.iter().cloned(), op);
+        Ok(WriteGuard { buffer })
+    }
+
+    /// Raises the version and logs the write, for each place.
+    fn log(&self, places: impl IntoIterator<Item = (Footprint, &'static Location<'static>)>, op: &'static str) {
         let mut log = self.log.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
         let epoch = EPOCH.load(Ordering::SeqCst);
         for (place, location) in places {
             let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
-            log.add(Write::new(version, place.bytes().clone(), op, location, epoch), place.clone());
+            log.add(Write::new(version, place.bytes().clone(), op, location, epoch), place);
         }
-        WriteGuard { buffer }
     }
 
     /// Locks the buffer for writing without raising the version. Only the single handle to a value that is not read
     /// again may use it ([`Tensor::is_spare`](crate::Tensor::is_spare)). The storage then belongs to a new value.
-    pub(crate) fn rewrite(&self) -> RwLockWriteGuard<'_, Buffer> {
-        self.buffer.write().unwrap_or_else(|e| e.into_inner())
+    pub(crate) fn rewrite(&self) -> Result<RwLockWriteGuard<'_, Buffer>> {
+        self.lock()
     }
 
     /// The latest write after `version` that may have changed one of `bytes`.

@@ -42,13 +42,14 @@ pub use mode::{
     strict_inplace_guard,
 };
 pub(crate) use mode::{
-    beside, checks_access, guards_saved, holding, is_observed, is_traced, is_watched, notes_access, packs_saved,
-    refuses_host_reads, refuses_reads, refusing_host_reads, tracing,
+    beside, checks_access, guards_saved, holding, is_observed, is_supplied, is_traced, is_watched, notes_access,
+    packs_saved, refuses_host_reads, refuses_reads, refusing_host_reads, supplying, tracing,
 };
 pub use nesting::MAX_NESTING;
 pub(crate) use nesting::Nested;
 pub use pass::engine::{BackwardOptions, Gradients, grad};
 pub use pass::hooks::Hook;
+pub use pass::taken::{Take, take_gradients};
 pub(crate) use region::access::{birth, note_access, note_view};
 pub use region::checkpoint::{checkpoint, checkpoint_with, once};
 pub(crate) use region::draws::note_draw;

@@ -34,6 +34,8 @@ pub(super) const REFUSE_READS: u16 = 256;
 pub(super) const HOLDS: u16 = 512;
 /// A tracer sees the operations that run ([`trace`](crate::ops::trace)).
 const TRACE: u16 = 1024;
+/// Memory that was given back is filled before it is accessed ([`with_supply`](crate::with_supply)).
+const SUPPLY: u16 = 4096;
 /// Products compute in bf16 ([`autocast`]).
 const AUTOCAST_BF16: u16 = 1 << 14;
 /// Products compute in f16 ([`autocast`]).
@@ -74,15 +76,27 @@ pub(crate) fn notes_access() -> bool {
     is_set(NOTE_ACCESS)
 }
 
-/// Whether accesses to storages are noted or must be checked against the locks that this thread holds.
+/// Whether accesses to storages are noted, must be checked against the locks that this thread holds, or may have to wait
+/// for a supply.
 #[inline]
 pub(crate) fn checks_access() -> bool {
-    is_set(NOTE_ACCESS | HOLDS)
+    is_set(NOTE_ACCESS | HOLDS | SUPPLY)
 }
 
-/// Marks, until the guard is dropped, that a user function runs while locks of tensors are held.
+/// Whether memory that was given back is filled before it is accessed.
+pub(crate) fn is_supplied() -> bool {
+    is_set(SUPPLY)
+}
+
+/// Switches the supply of memory that was given back on or off until the guard is dropped.
+pub(crate) fn supplying(on: bool) -> GradModeGuard {
+    set(SUPPLY, on)
+}
+
+/// Marks, until the guard is dropped, that a user function runs while locks of tensors are held. Memory may be given back
+/// only where nothing is locked, so there is no supply meanwhile.
 pub(crate) fn holding() -> GradModeGuard {
-    set(HOLDS, true)
+    set_switches(HOLDS | SUPPLY, HOLDS)
 }
 
 /// Until the guard is dropped, operations are not recorded, observed or traced, saved values are not guarded or packed,

@@ -389,7 +389,7 @@ fn recorded_views(op: Op, inputs: &[&Tensor], layouts: &[Layout]) -> Result<Seve
 fn over(op: &dyn AnyOperation, inputs: &[&Tensor], spare: &Tensor) -> Result<Tensor> {
     debug_assert!(fits(op, inputs, &[spare]), "{op:?} infers another result than {spare:?}");
     if spare.numel() > 0 {
-        let mut buffer = spare.storage().rewrite();
+        let mut buffer = spare.storage().rewrite()?;
         let outs = &mut [ViewMut { buffer: &mut buffer, dtype: spare.dtype(), layout: spare.layout() }];
         with_read(inputs, |views| op.run(spare.device(), views, outs))?;
     }

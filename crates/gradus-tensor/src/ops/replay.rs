@@ -238,8 +238,8 @@ pub fn replay<'b>(
     for i in order {
         let storage = tensors[i].storage();
         held[i] = Some(match &written[i][..] {
-            [] => Held::Read(storage.read()),
-            places => Held::Write(storage.write_all(places, OP)),
+            [] => Held::Read(storage.read().here()?),
+            places => Held::Write(storage.write_all(places, OP).here()?),
         });
     }
     let mut memory: SmallVec<[Memory<'_>; 32]> = SmallVec::new();

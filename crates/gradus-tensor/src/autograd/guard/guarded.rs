@@ -178,10 +178,7 @@ pub(crate) fn before_overwrite(t: &Tensor, op: &'static str) -> Result<()> {
     let found = t.storage().needed(&t.footprint());
     let slots = || found.iter().filter_map(|(by, slot)| Some((by, by.slots.get(*slot)?)));
     if let Some((by, slot)) = slots().find(|(_, slot)| !matches!(slot.value, Value::Kept { copies: true, .. })) {
-        let m = format!("the gradient of {} needs its {}, which this would overwrite", by.op, slot.what);
-        let e = t.describe(Error::new(ErrorKind::Autograd, op, m), "self");
-        let e = e.note(format!("{} was recorded at {}", by.op, by.location));
-        return Err(e.help(
+        return Err(t.describe(by.needs(slot, op), "self").help(
             "write into a copy, or after the backward pass; allow_mutation_on_saved_tensors() leaves the graph a copy",
         ));
     }
@@ -207,6 +204,21 @@ pub(crate) fn before_overwrite(t: &Tensor, op: &'static str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+impl Guarded {
+    /// The error for a write by `op` over the value in `slot`.
+    fn needs(&self, slot: &Slot, op: &str) -> Error {
+        let m = format!("the gradient of {} needs its {}, which this would overwrite", self.op, slot.what);
+        Error::new(ErrorKind::Autograd, op, m).note(format!("{} was recorded at {}", self.op, self.location))
+    }
+
+    /// Fails if this protects the value in slot number `slot`: it cannot be copied for the graph before a write by `op`.
+    #[track_caller]
+    pub(crate) fn refuse_change(&self, slot: usize, op: &str) -> Result<()> {
+        let Some(slot) = self.slots.get(slot) else { return Ok(()) };
+        Err(self.needs(slot, op).help("drop the graph first, or take its gradients"))
+    }
 }
 
 impl Tensor {

@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 use std::panic::Location;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use gradus_backend::{Error, ErrorKind, Here, Result};
@@ -16,9 +17,10 @@ use crate::autograd::diagnose::observe::Pass as Observed;
 use crate::autograd::graph::node::{AtLineOf, Edge, Node};
 use crate::autograd::graph::saved::Context;
 use crate::autograd::mode::{backward_mode, refuse_inference};
-use crate::autograd::pass::around::{Around, zero};
+use crate::autograd::pass::around::Around;
 use crate::autograd::pass::hooks::Hooks;
-use crate::autograd::pass::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
+use crate::autograd::pass::queue::{ByEdge, Pending, Queue, Seqs};
+use crate::autograd::pass::taken::{Taker, collect};
 use crate::autograd::pass::waiting::{Found, all_unchanged, unshared, version_of};
 use crate::autograd::{Nested, enable_grad_guard, is_traced};
 use crate::ops::{Grads, Op};
@@ -150,7 +152,8 @@ impl Tensor {
         refuse_inference("backward")?;
         let root = root(self)?;
         let seed = seed(self)?;
-        run(vec![(root, seed)], false, options, 0, |_| true, |node, _| node.is_leaf()).map(Gradients)
+        let taker = Taker::of_thread();
+        run(vec![(root, seed)], false, options, 0, |_| true, |node, _| node.is_leaf(), taker).map(Gradients)
     }
 }
 
@@ -217,7 +220,7 @@ pub(in crate::autograd) fn grad_of_edges(
     let wanted: ByEdge<()> = targets.iter().map(|&k| (k, ())).collect();
     let passes = |node: &Node| needed.contains(&node.seq);
     let mut found =
-        run(roots, true, options, boundary, passes, |node, output| wanted.contains_key(&(node.seq, output)))?;
+        run(roots, true, options, boundary, passes, |node, output| wanted.contains_key(&(node.seq, output)), None)?;
     if wanted.len() == targets.len() {
         return Ok(targets.iter().map(|k| found.remove(k)).collect());
     }
@@ -305,7 +308,8 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
 
 /// Runs the graph backwards from `roots`. `wanted` says which nodes take part. `asked` says for which outputs the
 /// complete gradient is returned, if any gradient arrived; if only derivatives of zero arrived, zeros are returned.
-/// Nodes numbered up to `boundary` pass nothing on. `exposed` says whether anyone else holds a seed.
+/// Nodes numbered up to `boundary` pass nothing on. `exposed` says whether anyone else holds a seed. The gradients that
+/// `taker` takes are not returned.
 #[track_caller]
 fn run(
     roots: Vec<(Edge, Tensor)>,
@@ -314,6 +318,7 @@ fn run(
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
     asked: impl Fn(&Node, usize) -> bool,
+    taker: Option<Rc<Taker>>,
 ) -> Result<ByEdge<Tensor>> {
     let _nested = Nested::enter("backward")?;
     let observer = Observed::begin(&roots)?;
@@ -327,7 +332,7 @@ fn run(
     };
     let panicked = OnDrop(|| failed(&"a panic"));
     let line = Location::caller();
-    let mut pass = Pass { options, boundary, exposed, observer, line, queue: Queue::default(), found: vec![] };
+    let mut pass = Pass { options, boundary, exposed, observer, taker, line, queue: Queue::default(), found: vec![] };
     let result = pass.run(roots, &freed, &wanted, &asked);
     std::mem::forget(panicked);
     result.inspect_err(|e| failed(&format_args!("{}: {}", e.op(), e.message()))).here()
@@ -349,6 +354,7 @@ struct Pass {
     /// Whether anyone else may hold a gradient and could write into it: the owner of a seed, a hook or a user's rule.
     exposed: bool,
     observer: Option<Observed>,
+    taker: Option<Rc<Taker>>,
     /// The line of the call that started the pass.
     line: &'static Location<'static>,
     queue: Queue,
@@ -369,6 +375,9 @@ impl Pass {
         // A hook may fail for reasons of its own, and the graph must then still be intact.
         let runs = |node: &Node| node.seq > self.boundary && wanted(node);
         let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0), runs);
+        if let Some(taker) = &self.taker {
+            self.queue.hurry(taker.first_uses(roots.iter().map(|r| &r.0), runs));
+        }
         let mut done: Vec<Arc<Node>> = vec![];
         let seeds: SmallVec<[Tensor; 1]> = roots.iter().map(|r| r.1.clone()).collect();
         let mut foreign = false;
@@ -393,7 +402,7 @@ impl Pass {
             let around = Around { node: &node, hooks, observer, create_graph };
 
             around.complete(&mut grads, &mut versions)?;
-            collect(&mut self.found, &node, &grads, &versions, asked)?;
+            collect(&mut self.found, &node, &grads, &versions, asked, self.taker.as_deref())?;
             let Some(op) = op else { continue };
             around.before(&mut grads, &mut versions)?;
             if grads.iter().all(Option::is_none) {
@@ -441,26 +450,6 @@ impl Pass {
         done.iter().for_each(|node| node.free(self.line));
         Ok(given)
     }
-}
-
-/// Collects the complete gradients that the caller of the pass requested.
-#[track_caller]
-fn collect(
-    found: &mut Vec<Found>,
-    node: &Arc<Node>,
-    grads: &[Option<Tensor>],
-    versions: &[u64],
-    asked: &impl Fn(&Node, usize) -> bool,
-) -> Result<()> {
-    for (output, g) in grads.iter().enumerate() {
-        let (gradient, version) = match g {
-            Some(g) if asked(node, output) => (g.clone(), versions[output]),
-            None if versions[output] == ZERO && asked(node, output) => (zero(node, output)?, 0),
-            _ => continue,
-        };
-        found.push(Found { node: node.clone(), output, gradient, version });
-    }
-    Ok(())
 }
 
 /// Computes the gradients of a node's inputs by the node's rule.

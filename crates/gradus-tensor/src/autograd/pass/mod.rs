@@ -5,4 +5,5 @@ mod around;
 pub(super) mod engine;
 pub(super) mod hooks;
 pub(super) mod queue;
+pub(super) mod taken;
 pub(super) mod waiting;

@@ -1,6 +1,6 @@
 //! The nodes of a backward pass that are waiting for gradients.
 
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -78,8 +78,12 @@ fn total(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 pub(in crate::autograd) struct Queue {
     /// If set, a node recorded after all those in `rest`. A chain of nodes uses only this slot.
     next: Option<Pending>,
+    /// The nodes of `rest`, and those of leaves that have left it early.
     order: BinaryHeap<u64>,
     rest: HashMap<u64, Pending, BuildHasherDefault<SeqHasher>>,
+    /// Leaves that do not wait for their turn: they come as soon as no node that uses them is left. The key is the node
+    /// that was the first to use them, which runs last.
+    early: BTreeMap<u64, Vec<u64>>,
 }
 
 impl Queue {
@@ -99,15 +103,56 @@ impl Queue {
         }
     }
 
+    /// Lets leaves come early; see [`Queue::early`].
+    pub(in crate::autograd) fn hurry(&mut self, first_uses: BTreeMap<u64, Vec<u64>>) {
+        self.early = first_uses;
+    }
+
     pub(in crate::autograd) fn pop(&mut self) -> Option<Pending> {
-        self.next.take().or_else(|| self.rest.remove(&self.order.pop()?))
+        if !self.early.is_empty()
+            && let Some(leaf) = self.pop_early()
+        {
+            return Some(leaf);
+        }
+        if let Some(next) = self.next.take() {
+            return Some(next);
+        }
+        loop {
+            let seq = self.order.pop()?;
+            if let Some(waiting) = self.rest.remove(&seq) {
+                return Some(waiting);
+            }
+        }
+    }
+
+    /// A leaf whose users have all run.
+    #[cold]
+    fn pop_early(&mut self) -> Option<Pending> {
+        let upcoming = self.upcoming();
+        while let Some(mut entry) = self.early.last_entry().filter(|entry| Some(*entry.key()) > upcoming) {
+            match entry.get_mut().pop() {
+                Some(leaf) => {
+                    if let Some(waiting) = self.rest.remove(&leaf) {
+                        return Some(waiting);
+                    }
+                }
+                None => drop(entry.remove()),
+            }
+        }
+        None
+    }
+
+    /// The highest number that may be waiting.
+    #[inline]
+    fn upcoming(&self) -> Option<u64> {
+        self.next.as_ref().map(|p| p.node.seq).or_else(|| self.order.peek().copied())
     }
 
     /// The entry for the node of an edge, created if there is none yet.
     #[inline]
     fn at(&mut self, edge: &Edge) -> &mut Pending {
         let seq = edge.node.seq;
-        let last = self.next.as_ref().map(|p| p.node.seq).or_else(|| self.order.peek().copied());
+        let last = self.upcoming();
         if last < Some(seq) {
             if let Some(earlier) = self.next.take() {
                 self.order.push(earlier.node.seq);
