@@ -92,7 +92,8 @@ fn all(root: &Path, folder: &Path, which: Which) -> Result<(), String> {
     if failures.is_empty() { Ok(()) } else { Err(format!("{} failures", failures.len())) }
 }
 
-/// Trains each model on 1, 2 and 4 ranks, and on 4 and then 2 with a checkpoint in between.
+/// Trains each model on 1, 2 and 4 ranks, on 4 with divided parameters, and with these on 4 and then without on 2, with
+/// a checkpoint in between.
 fn same_bits(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<String>, String> {
     let mut failures = vec![];
     for (model, steps) in MODELS {
@@ -108,10 +109,14 @@ fn same_bits(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<S
         };
         let one = train(1, "1", &[])?;
         println!("{model}: {one}");
-        let changed = || train(4, "changed", &["save"]).and_then(|_| train(2, "changed", &["resume"]));
-        for (name, other) in
-            [("2 ranks", train(2, "2", &[])), ("4 ranks", train(4, "4", &[])), ("4, then 2 ranks", changed())]
-        {
+        // The state of four ranks with a part of the parameters each is that of two with all of them.
+        let changed = || train(4, "changed", &["save", "shard"]).and_then(|_| train(2, "changed", &["resume"]));
+        for (name, other) in [
+            ("2 ranks", train(2, "2", &[])),
+            ("4 ranks", train(4, "4", &[])),
+            ("4 ranks with ZeRO 3", train(4, "4-shard", &["shard"])),
+            ("4 ranks with ZeRO 3, then 2 without", changed()),
+        ] {
             counts.compared += 1;
             match other {
                 Ok(other) if other == one => counts.same += 1,

@@ -199,14 +199,16 @@ impl DataParallel {
         line: Line,
     ) -> Result<(Tensor, Gradients)> {
         let step = || {
-            let mut sums = self.sums(model, batch, 1, pass)?;
+            let parameters = trained(model);
+            let mut of_shard = |rows, share| Shard::of(&parameters, rows, share, 1, pass);
+            let mut sums = self.sums(model, batch, Order::Own, &mut of_shard)?;
             for (_, flat) in sums.heads.iter().chain(&sums.gradients) {
                 self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), flat, line)?;
             }
             let (value, there) = sums.take_heads(&*self.comm, line)?;
             let mut gradients = Gradients::default();
             let mut reader = Reader::new(&sums.gradients);
-            for (parameter, there) in sums.parameters.iter().zip(there) {
+            for ((_, parameter), there) in sums.parameters.iter().zip(there) {
                 let gradient = reader.take(parameter.dtype(), parameter.dtype(), parameter.shape())?;
                 if there {
                     gradients.insert(parameter.tensor(), gradient)?;
@@ -217,13 +219,14 @@ impl DataParallel {
         all_or_nothing(step).here()
     }
 
-    /// What the shards of this rank give, added. Vectors of gradients are padded to a multiple of `multiple`.
+    /// What the shards of this rank give, added in the tree. `of_shard` is called for each of them, also for those without
+    /// rows.
     pub(crate) fn sums(
         &self,
         model: &(impl Module + ?Sized),
         batch: usize,
-        multiple: usize,
-        pass: &mut Pass<'_>,
+        order: Order,
+        of_shard: &mut dyn FnMut(Range<usize>, f64) -> Result<Shard>,
     ) -> Result<Sums> {
         if batch == 0 {
             return Err(Error::argument("data_parallel", "a batch of 0 rows has no gradient"));
@@ -232,28 +235,72 @@ impl DataParallel {
         let extras = Extras::of(model)?;
         let mut tree = Tree::default();
         let mut heads = 0;
-        for shard in self.shards() {
+        for shard in self.shards_in(order) {
             let rows = self.rows(batch, shard);
             let weight = rows.len() as f64 / batch as f64;
-            let mut gradients = Gradients::default();
-            let mut value = None;
             if !rows.is_empty() {
                 extras.begin(shard as u64)?;
-                let (loss, of_shard) = pass(rows, weight)?;
-                gradients = of_shard;
-                value = Some(loss);
             }
-            let flats = no_grad(|| {
-                let mut flats = head(&parameters, &gradients, &extras, weight, value)?;
-                heads = flats.len();
-                flats.extend(joined_gradients(&parameters, &gradients, multiple)?);
-                Ok(flats)
-            });
-            tree.push(flats?)?;
+            let Shard { loss, there, vectors } = of_shard(rows, weight)?;
+            let mut flats = no_grad(|| head(&parameters, &there, &extras, weight, loss))?;
+            if let Order::Rounds(line) = order {
+                for (_, flat) in &flats {
+                    self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), flat, line)?;
+                }
+            }
+            heads = flats.len();
+            flats.extend(vectors);
+            tree.push(flats)?;
         }
         let mut heads_and_gradients = tree.all()?;
         let gradients = heads_and_gradients.split_off(heads);
         Ok(Sums { parameters, extras, heads: heads_and_gradients, gradients })
+    }
+
+    /// The numbers of the shards that this rank computes, in their order.
+    pub(crate) fn shards_in(&self, order: Order) -> Vec<usize> {
+        match order {
+            Order::Own => self.shards().collect(),
+            Order::Rounds(_) => (self.comm.rank()..self.shards).step_by(self.comm.size()).collect(),
+        }
+    }
+}
+
+/// Which shards a rank computes. The tree over all shards is the same.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Order {
+    /// Neighbours, whose sum is added to those of the other ranks at the end.
+    Own,
+    /// One of as many neighbours as there are ranks, whose sum is made by the ranks before they go on to the next. What
+    /// [`Shard`] holds is that sum already, but for the loss and the running statistics, which are added on this line.
+    Rounds(Line),
+}
+
+/// What a shard gives.
+pub(crate) struct Shard {
+    /// Its mean loss times its share in the batch, if it has rows.
+    pub(crate) loss: Option<Tensor>,
+    /// Whether each parameter has a gradient.
+    pub(crate) there: Vec<bool>,
+    /// The gradients.
+    pub(crate) vectors: Flats,
+}
+
+impl Shard {
+    /// Runs the pass of a shard, if it has rows, and joins the gradients to vectors padded to a multiple of `multiple`.
+    pub(crate) fn of(
+        parameters: &[Named],
+        rows: Range<usize>,
+        share: f64,
+        multiple: usize,
+        pass: &mut Pass<'_>,
+    ) -> Result<Shard> {
+        let (loss, gradients) = match rows.is_empty() {
+            true => (None, Gradients::default()),
+            false => pass(rows, share).map(|(loss, gradients)| (Some(loss), gradients))?,
+        };
+        let there = parameters.iter().map(|(_, p)| gradients.get(p.tensor()).is_some()).collect();
+        Ok(Shard { loss, there, vectors: no_grad(|| joined_gradients(parameters, &gradients, multiple))? })
     }
 }
 
@@ -267,17 +314,20 @@ pub(crate) fn pass(loss: Tensor, share: f64) -> Result<(Tensor, Gradients)> {
     Ok((loss.detach(), gradients))
 }
 
+/// A parameter and its name.
+pub(crate) type Named = (String, Parameter);
+
 /// The parameters of a model that are trained.
-pub(crate) fn trained(model: &(impl Module + ?Sized)) -> Vec<Parameter> {
-    model.parameters().into_iter().filter(|p| !p.is_frozen()).collect()
+pub(crate) fn trained(model: &(impl Module + ?Sized)) -> Vec<Named> {
+    model.named_parameters().into_iter().filter(|(_, p)| !p.is_frozen()).collect()
 }
 
 /// Vectors, each with a dtype that tells them apart.
-type Flats = Vec<(DType, Tensor)>;
+pub(crate) type Flats = Vec<(DType, Tensor)>;
 
 /// The sums of some shards.
 pub(crate) struct Sums {
-    pub(crate) parameters: Vec<Parameter>,
+    pub(crate) parameters: Vec<Named>,
     extras: Extras,
     /// The loss, the number of shards in which each parameter has a gradient, and the running statistics, by the dtype
     /// in which they are added.
@@ -345,17 +395,11 @@ pub(crate) fn joined(pieces: &[(DType, Tensor)]) -> Result<Flats> {
 }
 
 /// The loss of one shard, whether each parameter has a gradient, and the running statistics.
-fn head(
-    parameters: &[Parameter],
-    gradients: &Gradients,
-    extras: &Extras,
-    weight: f64,
-    loss: Option<Tensor>,
-) -> Result<Flats> {
-    let Some(device) = parameters.first().map(|p| p.device().clone()) else {
+fn head(parameters: &[Named], there: &[bool], extras: &Extras, weight: f64, loss: Option<Tensor>) -> Result<Flats> {
+    let Some(device) = parameters.first().map(|(_, p)| p.device().clone()) else {
         return Err(Error::argument("data_parallel", "the model has no parameter that is trained"));
     };
-    let there: Vec<f32> = parameters.iter().map(|p| f32::from(u8::from(gradients.get(p.tensor()).is_some()))).collect();
+    let there: Vec<f32> = there.iter().map(|&there| f32::from(u8::from(there))).collect();
     let loss = match loss {
         Some(loss) => loss.to_dtype(DType::F32)?,
         None => Tensor::scalar(0.0f32, &device)?,
@@ -372,9 +416,9 @@ fn head(
 }
 
 /// The gradients of one shard, in at least f32, with zeros where there is none.
-fn joined_gradients(parameters: &[Parameter], gradients: &Gradients, multiple: usize) -> Result<Flats> {
+fn joined_gradients(parameters: &[Named], gradients: &Gradients, multiple: usize) -> Result<Flats> {
     let mut pieces = vec![];
-    for parameter in parameters {
+    for (_, parameter) in parameters {
         let (dtype, n) = (parameter.dtype().compute(), parameter.numel());
         pieces.push((
             parameter.dtype(),

@@ -9,12 +9,14 @@
 //! [`ErrorKind::Peer`](gradus_tensor::ErrorKind::Peer) on all others within the deadline, never a hang.
 #![warn(missing_docs)]
 
+mod block;
 mod call;
 mod collectives;
 mod communicator;
 mod data_parallel;
 mod differentiable;
 mod engine;
+mod full_shard;
 mod group;
 mod handle;
 #[cfg(all(feature = "mpi", unix))]

@@ -1,13 +1,17 @@
 //! [`ShardedOptimizer`]: an optimiser whose state is divided among the ranks.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::panic::Location;
+use std::sync::Arc;
 
 use gradus_nn::{Module, Optimizer, Parameter, StateDict, Strict};
 use gradus_tensor::{DType, Error, Gradients, Here, Result, Tensor, all_or_nothing, no_grad};
 
+use crate::block::{Block, blocks_of, steps_of};
 use crate::call::Collective;
-use crate::data_parallel::{DataParallel, Reader, joined, pad, pass, trained};
+use crate::data_parallel::{DataParallel, Order, Shard, pass, trained};
+use crate::full_shard::FullShard;
 use crate::group::Line;
 use crate::reduce::Reduce;
 
@@ -15,11 +19,13 @@ use crate::reduce::Reduce;
 const ELEMENTWISE: [&str; 10] =
     ["sgd", "adam", "adamw", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "lion"];
 
-/// An optimiser whose state is divided among the ranks: ZeRO, stages 1 and 2 (Rajbhandari et al., 2020).
+/// An optimiser whose state is divided among the ranks: ZeRO (Rajbhandari et al., 2020), stage 2 by
+/// [`new`](ShardedOptimizer::new) and stage 3 by [`fully_sharded`](ShardedOptimizer::fully_sharded).
 ///
-/// All parameters of a dtype form one vector, cut into as many parts as there are ranks. Each rank holds the state of
-/// the optimiser for its part, receives the sums of the gradients of its part only, steps it, and gives the result to
-/// all. The weights have the same bits as those of [`DataParallel::backward`] and a whole optimiser.
+/// In stage 2, all parameters of a dtype form one vector, cut into as many parts as there are ranks. Each rank holds the
+/// state of the optimiser for its part, receives the sums of the gradients of its part only, steps it, and gives the
+/// result to all. In stage 3 the parameters are divided too. The weights have the same bits as those of
+/// [`DataParallel::backward`] and a whole optimiser.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -45,25 +51,24 @@ const ELEMENTWISE: [&str; 10] =
 #[derive(Debug)]
 pub struct ShardedOptimizer<O> {
     parallel: DataParallel,
-    /// The dtypes of the parameters, the part of this rank of the vector of each, and the elements without padding.
-    parts: Vec<(DType, Parameter, usize)>,
+    divided: Divided,
     optimizer: O,
     max_norm: Option<f64>,
     norm: Option<f64>,
 }
 
-/// The values of the parameters, as one vector for each dtype, padded to a multiple of the number of shards, so that
-/// pieces of a vector are the same for any number of ranks.
-fn vectors(parameters: &[Parameter], shards: usize) -> Result<Vec<(DType, Tensor)>> {
-    let piece = |p: &Parameter| Ok((p.dtype(), p.values().detach().reshape([p.numel()])?));
-    let mut pieces = parameters.iter().map(piece).collect::<Result<Vec<_>>>()?;
-    pad(&mut pieces, shards)?;
-    joined(&pieces)
+/// What is divided beside the state of the optimiser.
+#[derive(Debug)]
+enum Divided {
+    /// The sums of the gradients. There is one block for each dtype.
+    Gradients(Vec<Block>),
+    /// The parameters too.
+    Parameters(Arc<FullShard>),
 }
 
 impl<O: Optimizer> ShardedOptimizer<O> {
-    /// `make` makes the optimiser for the parts of this rank, named `part.f32` and so on; parameters that are frozen are
-    /// left out. All ranks must have the same weights ([`DataParallel::synchronize`]).
+    /// ZeRO 2. `make` makes the optimiser for the parts of this rank, named `part.f32` and so on; parameters that are
+    /// frozen are left out. All ranks must have the same weights ([`DataParallel::synchronize`]).
     ///
     /// # Errors
     /// Those of `make`, and [`ErrorKind::Unsupported`](gradus_tensor::ErrorKind::Unsupported) for an optimiser that does
@@ -74,23 +79,72 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         model: &(impl Module + ?Sized),
         make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O>,
     ) -> Result<Self> {
-        let parameters = trained(model);
-        let (rank, ranks) = (parallel.communicator().rank(), parallel.communicator().size());
-        let mut parts = vec![];
-        for (dtype, vector) in vectors(&parameters, parallel.all_shards()).here()? {
-            let each = vector.numel() / ranks;
-            let elements = parameters.iter().filter(|p| p.dtype() == dtype).map(|p| p.numel()).sum();
-            let part = vector.narrow(0, rank * each, each)?.copy()?;
-            parts.push((dtype, Parameter::new(part)?, elements));
+        let blocks = Block::of("part", &trained(model), parallel).here()?;
+        let optimizer = elementwise(make(parts(&blocks))?)?;
+        let (parallel, divided) = (parallel.clone(), Divided::Gradients(blocks));
+        Ok(ShardedOptimizer { parallel, divided, optimizer, max_norm: None, norm: None })
+    }
+
+    /// ZeRO 3: the parameters are divided too. The model stays as it is, but its parameters that are not frozen give
+    /// their memory back ([`Storage::give_back`](gradus_tensor::Storage::give_back)), and each rank keeps a part of them.
+    /// They are cut into blocks: what lies below the same first number in the names, such as `h.0`, and a layer elsewhere.
+    /// In [`step`](ShardedOptimizer::step) and [`supplied`](ShardedOptimizer::supplied) a block is gathered when an
+    /// operation needs it, in the forward and in the backward pass, and the one before it is given back. Gradients are
+    /// summed and divided as soon as those of a block are complete. Elsewhere, to read a parameter is an
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument), but for after
+    /// [`gather`](ShardedOptimizer::gather).
+    ///
+    /// A rank holds its parts of parameters and state, at most two blocks of values (the second while it arrives), the
+    /// gradients of a block while they are summed, and the parts of as many sums as the tree has levels: one more than
+    /// the logarithm of the number of shards of a rank.
+    ///
+    /// # Errors
+    /// Those of [`new`](ShardedOptimizer::new), and
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) unless the number of ranks is a power of
+    /// two, and if a parameter shares its memory with another tensor.
+    #[track_caller]
+    pub fn fully_sharded(
+        parallel: &DataParallel,
+        model: &(impl Module + ?Sized),
+        make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O>,
+    ) -> Result<Self> {
+        let line = Location::caller();
+        let blocks = blocks_of(&trained(model)).into_iter().map(|(name, own)| Block::of(&name, &own, parallel));
+        let blocks: Vec<Block> = blocks.collect::<Result<Vec<_>>>().here()?.into_iter().flatten().collect();
+        let optimizer = elementwise(make(parts(&blocks))?)?;
+        let full = FullShard::new(parallel, blocks, line).here()?;
+        let (parallel, divided) = (parallel.clone(), Divided::Parameters(Arc::new(full)));
+        Ok(ShardedOptimizer { parallel, divided, optimizer, max_norm: None, norm: None })
+    }
+
+    fn blocks(&self) -> &[Block] {
+        match &self.divided {
+            Divided::Gradients(blocks) => blocks,
+            Divided::Parameters(full) => &full.blocks,
         }
-        let optimizer = make(parts.iter().map(|(dtype, part, _)| (format!("part.{dtype}"), part.clone())).collect())?;
-        let kind = optimizer.state_dict()?.metadata("optimizer").unwrap_or("unknown").to_owned();
-        if !ELEMENTWISE.contains(&kind.as_str()) {
-            let m = format!("{kind} does not treat each element by itself, so its state cannot be divided");
-            let e = Error::new(gradus_tensor::ErrorKind::Unsupported, "sharded_optimizer", m);
-            return Err(e.help("take SGD or one of the Adam family, or a whole optimiser on each rank"));
+    }
+
+    /// Gathers the parameters of the model, so that they can be read and written until the next
+    /// [`step`](ShardedOptimizer::step) or [`supplied`](ShardedOptimizer::supplied). All ranks call it, and write the same.
+    /// If the parameters are not divided, it does nothing.
+    #[track_caller]
+    pub fn gather(&self) -> Result<()> {
+        match &self.divided {
+            Divided::Gradients(_) => Ok(()),
+            Divided::Parameters(full) => no_grad(|| full.gather(Location::caller())).here(),
         }
-        Ok(ShardedOptimizer { parallel: parallel.clone(), parts, optimizer, max_norm: None, norm: None })
+    }
+
+    /// Runs `f`, in which a block of the parameters is gathered when it is needed, such as an evaluation. All ranks call
+    /// it; what they compute in it need not be the same. If the parameters are not divided, it just runs `f`.
+    #[track_caller]
+    pub fn supplied<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        let line = Location::caller();
+        match &self.divided {
+            Divided::Gradients(_) => f(),
+            Divided::Parameters(full) => full.supplied(line, f).and_then(|result| full.give_back().map(|()| result)),
+        }
+        .here()
     }
 
     /// The optimiser of this rank's part, for its learning rate.
@@ -134,36 +188,76 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         let line = Location::caller();
         let comm = self.parallel.communicator().clone();
         let gradients = || {
-            let mut sums = self
-                .parallel
-                .sums(model, batch, self.parallel.all_shards(), &mut |rows, share| pass(loss(rows)?, share))?;
-            for (_, head) in &sums.heads {
-                comm.run_in_place(Collective::AllReduce(Reduce::Sum), head, line)?;
-            }
+            let mut sums = match &self.divided {
+                Divided::Gradients(_) => {
+                    let parameters = trained(model);
+                    let multiple = self.parallel.all_shards();
+                    let mut pass = |rows, share| pass(loss(rows)?, share);
+                    let mut of_shard = |rows, share| Shard::of(&parameters, rows, share, multiple, &mut pass);
+                    let sums = self.parallel.sums(model, batch, Order::Own, &mut of_shard)?;
+                    for (_, head) in &sums.heads {
+                        comm.run_in_place(Collective::AllReduce(Reduce::Sum), head, line)?;
+                    }
+                    sums
+                }
+                Divided::Parameters(full) => {
+                    let mut of_shard = |rows: Range<usize>, share| {
+                        full.shard(model, line, (!rows.is_empty()).then_some(|| pass(loss(rows)?, share)))
+                    };
+                    self.parallel.sums(model, batch, Order::Rounds(line), &mut of_shard)?
+                }
+            };
             let (value, there) = sums.take_heads(&*comm, line)?;
             if let Some(i) = there.iter().position(|there| !there) {
-                let m = format!("no loss depends on parameter {i} of the model, {:?}", sums.parameters[i].shape());
+                let (name, parameter) = &sums.parameters[i];
+                let m = format!("no loss depends on parameter {name} of the model, {:?}", parameter.shape());
                 let e = Error::new(gradus_tensor::ErrorKind::Autograd, "sharded_optimizer", m);
                 return Err(e.help("freeze it before the optimiser is made"));
             }
-            let scatter =
-                |(_, vector): &(DType, Tensor)| comm.run(Collective::ReduceScatter(Reduce::Sum), vector, line);
-            let mut mine = sums.gradients.iter().map(scatter).collect::<Result<Vec<_>>>()?;
+            let mut mine = match &self.divided {
+                Divided::Gradients(_) => {
+                    let scatter =
+                        |(_, vector): &(DType, Tensor)| comm.run(Collective::ReduceScatter(Reduce::Sum), vector, line);
+                    sums.gradients.iter().map(scatter).collect::<Result<Vec<_>>>()?
+                }
+                Divided::Parameters(_) => sums.gradients.into_iter().map(|(_, part)| part).collect(),
+            };
             let norm = match self.max_norm {
                 Some(max_norm) => Some(self.clip(&mut mine, max_norm, line)?),
                 None => None,
             };
             let mut gradients = Gradients::default();
-            for (mine, (dtype, part, _)) in mine.iter().zip(&self.parts) {
-                gradients.insert(part.tensor(), mine.to_dtype(*dtype)?)?;
+            for (mine, block) in mine.iter().zip(self.blocks()) {
+                gradients.insert(block.part.tensor(), mine.to_dtype(block.dtype)?)?;
             }
             Ok((value, gradients, norm))
         };
+        self.check_model(model)?;
+        if let Divided::Parameters(full) = &self.divided {
+            full.give_back().here()?;
+        }
         let (value, gradients, norm) = all_or_nothing(gradients).here()?;
         self.norm = norm;
         self.optimizer.step(&gradients).here()?;
-        no_grad(|| self.give(model, line)).here()?;
+        drop(gradients);
+        match &self.divided {
+            Divided::Gradients(blocks) => no_grad(|| self.give(blocks, line)).here()?,
+            Divided::Parameters(full) => full.give_back().and_then(|()| full.note_step(line)).here()?,
+        }
         Ok(value)
+    }
+
+    /// Fails unless the parameters of the model that are trained are those of the blocks.
+    fn check_model(&self, model: &(impl Module + ?Sized)) -> Result<()> {
+        let own: Vec<&(String, Parameter)> = self.blocks().iter().flat_map(|block| &block.parameters).collect();
+        let now = trained(model);
+        let is_own = |p: &Parameter| own.iter().any(|(_, other)| other.is_same(p));
+        if now.len() == own.len() && now.iter().all(|(_, p)| is_own(p)) {
+            return Ok(());
+        }
+        let m =
+            format!("the model has {} parameters that are trained, and the optimiser was made for others", now.len());
+        Err(Error::argument("sharded_optimizer", m).help("freeze parameters before the optimiser is made"))
     }
 
     /// Clips this rank's gradients by the norm of those of all ranks, which it returns. Each vector is cut into as many
@@ -197,61 +291,62 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     }
 
     /// Gives the parts of all ranks to the model.
-    fn give(&self, model: &(impl Module + ?Sized), line: Line) -> Result<()> {
-        let mut vectors = vec![];
-        for (dtype, part, _) in &self.parts {
-            let whole = self.parallel.communicator().run(Collective::AllGather, &part.values().detach(), line)?;
-            vectors.push((*dtype, whole));
-        }
-        let mut reader = Reader::new(&vectors);
-        for parameter in trained(model) {
-            parameter.set(&reader.take(parameter.dtype(), parameter.dtype(), parameter.shape())?)?;
+    fn give(&self, blocks: &[Block], line: Line) -> Result<()> {
+        for block in blocks {
+            let whole = self.parallel.communicator().run(Collective::AllGather, block.part.values(), line)?;
+            block.cut(&whole).try_for_each(|piece| piece.and_then(|((_, parameter), piece)| parameter.set(&piece)))?;
         }
         Ok(())
     }
 
-    /// The state of all ranks together, the same on every rank. It can be loaded on any number of ranks. All ranks call
-    /// it.
+    /// The state of all ranks together, the same on every rank: that of an optimiser of the whole model. It can be loaded
+    /// on any number of ranks, and by such an optimiser. All ranks call it.
     #[track_caller]
     pub fn state_dict(&self) -> Result<StateDict> {
-        let (line, mut state) = (Location::caller(), self.optimizer.state_dict()?);
-        let mut whole = vec![];
-        for (name, tensor) in state.iter() {
-            if let Some((_, part, elements)) = self.part(name)
-                && tensor.shape() == part.shape()
-            {
-                let all = self.parallel.communicator().run(Collective::AllGather, tensor, line)?;
-                whole.push((name.to_owned(), all.narrow(0, 0, *elements)?.copy()?));
-            }
-        }
-        whole.into_iter().for_each(|(name, tensor)| state.insert(name, tensor));
-        Ok(state)
+        let (line, state) = (Location::caller(), self.optimizer.state_dict()?);
+        let gather = |tensor: &Tensor| self.parallel.communicator().run(Collective::AllGather, tensor, line);
+        let mut whole = StateDict::new();
+        let of_parts: HashSet<String> = self.blocks().iter().map(|block| steps_of(&block.name)).collect();
+        let common = state.iter_metadata().filter(|(key, _)| !of_parts.contains(*key));
+        common.for_each(|(key, text)| whole.set_metadata(key, text));
+        self.blocks().iter().try_for_each(|block| block.give_state(&state, &mut whole, gather)).here()?;
+        Ok(whole)
     }
 
-    /// Loads a state that [`state_dict`](ShardedOptimizer::state_dict) gave, on any number of ranks.
+    /// Loads a state that [`state_dict`](ShardedOptimizer::state_dict) gave on any number of ranks, or that of an optimiser
+    /// of the whole model.
     ///
     /// # Errors
-    /// Those of [`Optimizer::load_state_dict`] with [`Strict::Yes`].
+    /// Those of [`Optimizer::load_state_dict`] with [`Strict::Yes`], and
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) if parameters of a block have not made
+    /// equally many steps.
     #[track_caller]
     pub fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
-        let (rank, mut mine) = (self.parallel.communicator().rank(), state.clone());
-        for (name, tensor) in state.iter() {
-            let Some((_, part, elements)) = self.part(name) else { continue };
-            if tensor.shape() == [*elements] {
-                let each = part.numel();
-                let (start, end) = ((rank * each).min(*elements), ((rank + 1) * each).min(*elements));
-                let piece = tensor.narrow(0, start, end - start)?;
-                let zeros = Tensor::zeros([each - (end - start)], tensor.dtype(), tensor.device())?;
-                mine.insert(name, Tensor::cat(&[&piece, &zeros], 0)?);
-            }
-        }
+        let (mut rest, mut mine) = (state.clone(), StateDict::new());
+        self.blocks().iter().try_for_each(|block| block.take_state(&mut rest, &mut mine, &self.parallel)).here()?;
+        let names = self.blocks().iter().flat_map(|block| &block.parameters).map(|(name, _)| steps_of(name));
+        let of_parameters: HashSet<String> = names.collect();
+        let common = state.iter_metadata().filter(|(key, _)| !of_parameters.contains(*key));
+        common.for_each(|(key, text)| mine.set_metadata(key, text));
+        // What is left belongs to no parameter of the model, and is reported.
+        rest.iter().for_each(|(name, tensor)| mine.insert(name, tensor.clone()));
         self.optimizer.load_state_dict(&mine, Strict::Yes).map(drop)
     }
+}
 
-    /// The part to which an entry of the state belongs.
-    fn part(&self, name: &str) -> Option<&(DType, Parameter, usize)> {
-        self.parts
-            .iter()
-            .find(|(dtype, _, _)| name.strip_prefix("part.").is_some_and(|rest| rest.starts_with(&format!("{dtype}."))))
+/// The parameters of the optimiser: the parts of this rank.
+fn parts(blocks: &[Block]) -> Vec<(String, Parameter)> {
+    blocks.iter().map(|block| (block.name.clone(), block.part.clone())).collect()
+}
+
+/// Fails unless the optimiser treats each element by itself.
+#[track_caller]
+fn elementwise<O: Optimizer>(optimizer: O) -> Result<O> {
+    let kind = optimizer.state_dict()?.metadata("optimizer").unwrap_or("unknown").to_owned();
+    if ELEMENTWISE.contains(&kind.as_str()) {
+        return Ok(optimizer);
     }
+    let m = format!("{kind} does not treat each element by itself, so its state cannot be divided");
+    let e = Error::new(gradus_tensor::ErrorKind::Unsupported, "sharded_optimizer", m);
+    Err(e.help("take SGD or one of the Adam family, or a whole optimiser on each rank"))
 }

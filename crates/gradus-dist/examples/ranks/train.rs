@@ -1,13 +1,15 @@
 //! Trains a small model on all ranks, and gives the hash of its weights, which does not depend on the number of ranks.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use gradus_data::{DataLoader, digits};
-use gradus_dist::{Communicator, DataParallel, Reduce};
+use gradus_dist::{Communicator, DataParallel, Reduce, ShardedOptimizer};
 use gradus_models::{Gpt2, Gpt2Config, ResNet, ResNetConfig};
 use gradus_nn::{
-    AdamConfig, AdamW, Conv2d, ConvConfig, Dropout, Flatten, Forward, Init, Linear, Module, Optimizer, Relu, Sequential,
+    AdamConfig, AdamW, Conv2d, ConvConfig, Dropout, Flatten, Forward, Init, Linear, Module, Optimizer, Relu,
+    Sequential, StateDict,
 };
 use gradus_tensor::{DType, Device, Error, Generator, Result, Tensor};
 use gradus_train::{Checkpoint, Checkpoints};
@@ -15,6 +17,31 @@ use gradus_train::{Checkpoint, Checkpoints};
 use super::{hash, line};
 
 const BATCH: usize = 64;
+
+/// How a model is trained.
+pub(crate) struct How<'a> {
+    /// Where the first half of the steps is saved, or where the second half goes on.
+    pub(crate) save: Option<&'a Path>,
+    pub(crate) resume: Option<&'a Path>,
+    /// Whether parameters, gradients and state are divided among the ranks (ZeRO 3).
+    pub(crate) shards: bool,
+}
+
+/// An optimiser of the whole model, or of this rank's part.
+enum Either {
+    Whole(AdamW),
+    Divided(ShardedOptimizer<AdamW>),
+}
+
+impl Either {
+    /// The whole state; the parameters of the model are there, too.
+    fn state(&self) -> Result<StateDict> {
+        match self {
+            Either::Whole(optimizer) => optimizer.state_dict(),
+            Either::Divided(optimizer) => optimizer.gather().and_then(|()| optimizer.state_dict()),
+        }
+    }
+}
 
 /// A batch of one step: inputs and targets.
 type Batches = Vec<(Tensor, Tensor)>;
@@ -24,8 +51,7 @@ pub(crate) fn run(
     device: &Device,
     model: &str,
     steps: usize,
-    save: Option<&Path>,
-    resume: Option<&Path>,
+    how: &How<'_>,
 ) -> Result<String> {
     // Ranks begin with different weights; those of rank 0 count.
     let mut rng = Generator::new(7 + comm.rank() as u64);
@@ -38,7 +64,7 @@ pub(crate) fn run(
                 .add(Flatten::default())
                 .add(Dropout::new(0.1, &mut Generator::new(2))?)
                 .add(Linear::new(8 * 36, 10, &mut init)?);
-            train(comm, device, model, &pictures(device, steps)?, steps, save, resume)
+            train(comm, device, model, &pictures(device, steps)?, steps, how)
         }
         "resnet" => {
             let config = ResNetConfig {
@@ -49,7 +75,7 @@ pub(crate) fn run(
                 small_images: true,
                 ..ResNetConfig::resnet18()
             };
-            train(comm, device, ResNet::new(config, &mut init)?, &pictures(device, steps)?, steps, save, resume)
+            train(comm, device, ResNet::new(config, &mut init)?, &pictures(device, steps)?, steps, how)
         }
         "gpt" => {
             let config = Gpt2Config {
@@ -66,7 +92,7 @@ pub(crate) fn run(
                 let text = Tensor::randint(0, 32, [BATCH, 17], DType::I64, device, &mut rng)?;
                 batches.push((text.narrow(1, 0, 16)?.contiguous()?, text.narrow(1, 1, 16)?.contiguous()?));
             }
-            train(comm, device, Gpt2::new(config, &mut init)?, &batches, steps, save, resume)
+            train(comm, device, Gpt2::new(config, &mut init)?, &batches, steps, how)
         }
         other => Err(Error::argument("ranks", format!("no model {other}"))),
     }
@@ -83,14 +109,14 @@ fn train<M: Module + Forward>(
     mut model: M,
     batches: &Batches,
     steps: usize,
-    save: Option<&Path>,
-    resume: Option<&Path>,
+    how: &How<'_>,
 ) -> Result<String> {
     let parallel = DataParallel::new(comm.clone())?;
-    let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig { lr: 0.01, ..AdamConfig::default() })?;
+    let adam = |parameters| AdamW::new(parameters, AdamConfig { lr: 0.01, ..AdamConfig::default() });
+    let mut optimizer = adam(model.named_parameters())?;
     parallel.synchronize(&model)?;
     let mut first = 0;
-    if let Some(folder) = resume {
+    if let Some(folder) = how.resume {
         // The folder is open for one rank at a time.
         for rank in 0..comm.size() {
             if rank == comm.rank() {
@@ -101,26 +127,47 @@ fn train<M: Module + Forward>(
         }
         first = steps / 2;
     }
+    let mut optimizer = match how.shards {
+        false => Either::Whole(optimizer),
+        true => {
+            let state = optimizer.state_dict()?;
+            let mut divided = ShardedOptimizer::fully_sharded(&parallel, &model, adam)?;
+            divided.load_state_dict(&state)?;
+            Either::Divided(divided)
+        }
+    };
     let (mut text, mut last) = (String::new(), f64::NAN);
     for (step, (x, y)) in batches.iter().enumerate().skip(first) {
-        if let Some(folder) = save.filter(|_| step == steps / 2) {
+        if let Some(folder) = how.save.filter(|_| step == steps / 2) {
+            let mut checkpoint = Checkpoint::default();
+            checkpoint.optimizer = optimizer.state()?;
+            checkpoint.model = model.state_dict()?;
+            checkpoint.random = model.named_random_states().into_iter().map(|(name, r)| (name, r.get())).collect();
             if comm.rank() == 0 {
                 let checkpoints = Checkpoints::open(folder.join("checkpoints"))?;
-                checkpoints.save(Checkpoint::of(&model, &optimizer)?)?;
+                checkpoints.save(checkpoint)?;
                 checkpoints.wait()?;
             }
             return Ok("saved\n".into());
         }
-        let (loss, gradients) = parallel.backward(&model, x.shape()[0], |rows| {
+        let loss = |rows: Range<usize>| {
             let x = x.narrow(0, rows.start, rows.len())?;
             let y = y.narrow(0, rows.start, rows.len())?;
             let classes = model.forward(&x)?;
             let classes = classes.reshape([y.numel(), classes.size(-1)?])?;
             classes.cross_entropy(&y.reshape([y.numel()])?)
-        })?;
-        optimizer.step(&gradients)?;
-        last = loss.item()?;
+        };
+        last = match &mut optimizer {
+            Either::Whole(optimizer) => {
+                let (loss, gradients) = parallel.backward(&model, x.shape()[0], loss)?;
+                optimizer.step(&gradients)?;
+                loss.item()?
+            }
+            Either::Divided(optimizer) => optimizer.step(&model, x.shape()[0], loss)?.item()?,
+        };
     }
+    // Divided parameters are gathered here.
+    let _state = optimizer.state()?;
     let mut bytes = vec![];
     for (name, tensor) in model.state_dict()?.iter() {
         bytes.extend(name.as_bytes());

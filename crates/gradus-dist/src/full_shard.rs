@@ -1,0 +1,308 @@
+//! [`FullShard`]: parameters of which each rank holds a part, and which are there one block at a time (ZeRO 3).
+//!
+//! While a shard of the batch is computed, an operation that needs a block that is not there gathers it first and gives
+//! the block before it back ([`with_supply`]). A gradient leaves the backward pass as soon as it is complete
+//! ([`take_gradients`]); once a block has all of its own, they are summed over the ranks, and each rank keeps its part.
+//!
+//! **Invariant**: ranks make the same calls in the same order, though the passes of their shards may need blocks in
+//! another order, and a rank without rows needs none. So before each call they agree on what is next: the largest of the
+//! [events](Event) that they have come to. Those that came to another one take part in it, and ask again.
+
+use std::collections::{HashMap, HashSet};
+use std::ptr;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use gradus_nn::Module;
+use gradus_tensor::autograd::take_gradients;
+use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Storage, Tensor, no_grad, with_supply};
+
+use crate::block::Block;
+use crate::call::Collective;
+use crate::data_parallel::{DataParallel, Shard, trained};
+use crate::group::Line;
+use crate::reduce::Reduce;
+
+/// What a rank has come to. Of several, the largest is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// The end of what it computes.
+    Done,
+    /// The gradients of a block are complete.
+    Reduce(usize),
+    /// It needs the values of a block.
+    Gather(usize),
+}
+
+#[derive(Debug)]
+pub(crate) struct FullShard {
+    parallel: DataParallel,
+    pub(crate) blocks: Vec<Block>,
+    /// The block of each storage.
+    homes: HashMap<usize, usize>,
+    round: Mutex<Round>,
+}
+
+/// What there is of each block at the moment.
+#[derive(Debug)]
+struct Round {
+    /// The line of the call that the ranks are in.
+    line: Line,
+    /// The versions at which the parameters were filled, if they are there.
+    there: Vec<Option<Vec<u64>>>,
+    gradients: Vec<Sum>,
+}
+
+/// The gradients of a block.
+#[derive(Debug, Default)]
+struct Sum {
+    /// Those of this rank so far, as one vector.
+    own: Option<Tensor>,
+    /// Whether each parameter has one.
+    taken: Vec<bool>,
+    /// This rank's part of the sum over all ranks.
+    part: Option<Tensor>,
+}
+
+fn address(storage: &Storage) -> usize {
+    ptr::from_ref(storage).addr()
+}
+
+impl FullShard {
+    /// Gives the memory of the parameters of `blocks` back.
+    pub(crate) fn new(parallel: &DataParallel, blocks: Vec<Block>, line: Line) -> Result<FullShard> {
+        let (ranks, shards) = (parallel.communicator().size(), parallel.all_shards());
+        if !ranks.is_power_of_two() {
+            let m = format!("parameters are divided among {ranks} ranks, which is no power of two");
+            let e = Error::argument("sharded_optimizer", m);
+            return Err(e.help(format!("the tree of sums over {shards} shards needs one; take ShardedOptimizer::new")));
+        }
+        let mut homes = HashMap::new();
+        for (i, block) in blocks.iter().enumerate() {
+            for (name, parameter) in &block.parameters {
+                let storage = parameter.values().storage();
+                if storage.bytes() != parameter.numel() * parameter.dtype().size()
+                    || homes.insert(address(storage), i).is_some()
+                {
+                    let m = format!("{name} shares its memory with another tensor, so it cannot be given back");
+                    return Err(Error::argument("sharded_optimizer", m).help("make the parameter of x.copy()?"));
+                }
+            }
+        }
+        let versions =
+            |block: &Block| Some(block.parameters.iter().map(|(_, p)| p.values().storage().version()).collect());
+        let there = blocks.iter().map(versions).collect();
+        let round = Mutex::new(Round { line, there, gradients: vec![] });
+        let this = FullShard { parallel: parallel.clone(), blocks, homes, round };
+        this.give_back()?;
+        Ok(this)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Round> {
+        self.round.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Gives all blocks back.
+    pub(crate) fn give_back(&self) -> Result<()> {
+        let mut round = self.lock();
+        (0..self.blocks.len()).try_for_each(|i| self.give_back_one(i, &mut round))
+    }
+
+    /// Gives a block back if it is there. What was written into it becomes this rank's part.
+    fn give_back_one(&self, i: usize, round: &mut Round) -> Result<()> {
+        let Some(versions) = &round.there[i] else { return Ok(()) };
+        let block = &self.blocks[i];
+        let values = || block.parameters.iter().map(|(_, p)| p.values());
+        if values().zip(versions).any(|(t, version)| t.storage().version() != *version) {
+            block.part.set(&no_grad(|| block.part_of(values(), &self.parallel))?)?;
+        }
+        values().try_for_each(|t| t.storage().give_back())?;
+        round.there[i] = None;
+        Ok(())
+    }
+
+    /// Gathers all blocks, on all ranks.
+    pub(crate) fn gather(&self, line: Line) -> Result<()> {
+        let mut round = self.lock();
+        round.line = line;
+        for i in 0..self.blocks.len() {
+            if round.there[i].is_none() {
+                self.reach(Event::Gather(i), &mut round)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The parts have changed: whoever still needs the old values hears of it.
+    pub(crate) fn note_step(&self, line: Line) -> Result<()> {
+        let parameters = self.blocks.iter().flat_map(|block| &block.parameters);
+        parameters.map(|(_, p)| p.values().storage()).try_for_each(|storage| storage.note_change("step", line))
+    }
+
+    /// Runs `f`, in which each block is there when it is needed. The other ranks take part, whatever they compute.
+    pub(crate) fn supplied<R>(self: &Arc<Self>, line: Line, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.lock().line = line;
+        let this = self.clone();
+        let result = with_supply(Rc::new(move |storages| this.supply(storages)), f)?;
+        no_grad(|| self.reach(Event::Done, &mut self.lock()))?;
+        Ok(result)
+    }
+
+    /// What a shard of this rank gives, if it has rows, with this rank's parts of the gradients of all ranks.
+    pub(crate) fn shard(
+        self: &Arc<Self>,
+        model: &(impl Module + ?Sized),
+        line: Line,
+        pass: Option<impl FnOnce() -> Result<(Tensor, Gradients)>>,
+    ) -> Result<Shard> {
+        let empty = |block: &Block| Sum { taken: vec![false; block.parameters.len()], ..Sum::default() };
+        self.lock().gradients = self.blocks.iter().map(empty).collect();
+        let of_block =
+            |(i, block): (usize, &Block)| (0..block.parameters.len()).map(move |j| (i, j)).collect::<Vec<_>>();
+        let places: Vec<(usize, usize)> = self.blocks.iter().enumerate().flat_map(of_block).collect();
+        let leaves: Vec<&Tensor> = places.iter().map(|&(i, j)| self.blocks[i].parameters[j].1.tensor()).collect();
+        let (this, at) = (self.clone(), places.clone());
+        let take = move |leaf: usize, gradient: &Tensor| this.take(at[leaf], gradient);
+        let loss = self.supplied(line, || {
+            let Some(pass) = pass else { return Ok(None) };
+            let (loss, _) = take_gradients(&leaves, Rc::new(take), pass)??;
+            no_grad(|| self.flush())?;
+            Ok(Some(loss))
+        })?;
+        let mut round = self.lock();
+        let taken = |&(i, j): &(usize, usize)| {
+            round.gradients[i].taken[j].then(|| address(self.blocks[i].parameters[j].1.values().storage()))
+        };
+        let taken: HashSet<usize> = places.iter().filter_map(taken).collect();
+        let there = trained(model).iter().map(|(_, p)| taken.contains(&address(p.values().storage()))).collect();
+        let part = |(sum, block): (&mut Sum, &Block)| match sum.part.take() {
+            Some(part) => Ok((block.dtype, part)),
+            // No rank has rows.
+            None => Ok((block.dtype, self.zeros(block, block.part.numel())?)),
+        };
+        let vectors = round.gradients.iter_mut().zip(&self.blocks).map(part).collect::<Result<_>>()?;
+        Ok(Shard { loss, there, vectors })
+    }
+
+    /// Gathers the blocks of the storages, after giving back those that are there and not among them.
+    fn supply(&self, storages: &[&Storage]) -> Result<()> {
+        let mut round = self.lock();
+        let wanted: HashSet<usize> = storages.iter().filter_map(|s| self.homes.get(&address(s)).copied()).collect();
+        for i in (0..self.blocks.len()).filter(|i| !wanted.contains(i)) {
+            self.give_back_one(i, &mut round)?;
+        }
+        let mut missing: Vec<usize> = wanted.into_iter().filter(|&i| round.there[i].is_none()).collect();
+        missing.sort_unstable();
+        missing.into_iter().try_for_each(|i| self.reach(Event::Gather(i), &mut round))
+    }
+
+    /// Takes the gradient of parameter `j` of block `i`. The last one of a block is followed by the sum over the ranks.
+    fn take(&self, (i, j): (usize, usize), gradient: &Tensor) -> Result<()> {
+        let mut round = self.lock();
+        let (block, sum) = (&self.blocks[i], &mut round.gradients[i]);
+        let (name, parameter) = &block.parameters[j];
+        if sum.part.is_some() || std::mem::replace(&mut sum.taken[j], true) {
+            let m = format!("a second backward pass over the same shard reaches {name}");
+            return Err(
+                Error::new(ErrorKind::Autograd, "sharded_optimizer", m).help("add the losses, and return the sum")
+            );
+        }
+        let own = match sum.own.take() {
+            Some(own) => own,
+            None => self.zeros(block, block.padded)?,
+        };
+        if let Some(at) = block.offsets().nth(j) {
+            own.narrow(0, at, parameter.numel())?.copy_(&gradient.reshape([parameter.numel()])?)?;
+        }
+        sum.own = Some(own);
+        if sum.taken.iter().all(|&taken| taken) { self.reach(Event::Reduce(i), &mut round) } else { Ok(()) }
+    }
+
+    /// Sums the gradients of the blocks of which a parameter has none, after the pass of a shard.
+    fn flush(&self) -> Result<()> {
+        let mut round = self.lock();
+        for i in 0..self.blocks.len() {
+            if round.gradients[i].part.is_none() {
+                self.reach(Event::Reduce(i), &mut round)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Zeros in the dtype in which gradients of the block are added.
+    fn zeros(&self, block: &Block, n: usize) -> Result<Tensor> {
+        Tensor::zeros([n], block.dtype.compute(), block.part.device())
+    }
+
+    /// Returns when `mine` has happened on all ranks.
+    fn reach(&self, mine: Event, round: &mut Round) -> Result<()> {
+        loop {
+            let next = self.agree(mine, round.line)?;
+            match next {
+                Event::Done => {}
+                Event::Reduce(i) => self.reduce(i, mine, round)?,
+                Event::Gather(i) => self.gather_one(i, mine == next, round)?,
+            }
+            if next == mine {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The largest event of all ranks.
+    fn agree(&self, mine: Event, line: Line) -> Result<Event> {
+        let n = self.blocks.len();
+        let code = match mine {
+            Event::Done => 0,
+            Event::Reduce(i) => 1 + i,
+            Event::Gather(i) => 1 + n + i,
+        };
+        let call = Collective::AllReduce(Reduce::Max);
+        let largest = self.parallel.communicator().run_on_host(call, DType::U64, vec![code as u64], line)?;
+        match largest.first().map_or(0, |&code| code as usize) {
+            0 => Ok(Event::Done),
+            code if code <= n => Ok(Event::Reduce(code - 1)),
+            code if code <= 2 * n => Ok(Event::Gather(code - 1 - n)),
+            code => Err(Error::new(
+                ErrorKind::Peer,
+                "sharded_optimizer",
+                format!("another rank has more than {n} blocks: {code}"),
+            )),
+        }
+    }
+
+    /// Gathers a block, and keeps it if this rank asked for it.
+    fn gather_one(&self, i: usize, mine: bool, round: &mut Round) -> Result<()> {
+        let block = &self.blocks[i];
+        let whole = self.parallel.communicator().run(Collective::AllGather, block.part.values(), round.line)?;
+        if !mine {
+            return Ok(());
+        }
+        let mut versions = vec![];
+        for piece in block.cut(&whole) {
+            let ((_, parameter), piece) = piece?;
+            let storage = parameter.values().storage();
+            storage.fill(piece.copy()?)?;
+            versions.push(storage.version());
+        }
+        round.there[i] = Some(versions);
+        Ok(())
+    }
+
+    /// Sums the gradients of a block over the ranks. A rank without rows has zeros.
+    fn reduce(&self, i: usize, mine: Event, round: &mut Round) -> Result<()> {
+        let (block, sum) = (&self.blocks[i], &mut round.gradients[i]);
+        if sum.part.is_some() || !(mine == Event::Reduce(i) || mine == Event::Done) {
+            let m = format!("ranks compute the gradients of {} and of {mine:?} at the same time", block.name);
+            let e = Error::new(ErrorKind::Autograd, "sharded_optimizer", m);
+            return Err(e.help("the loss of each shard uses the same layers in the same order"));
+        }
+        let own = match sum.own.take() {
+            Some(own) => own,
+            None => self.zeros(block, block.padded)?,
+        };
+        let part = self.parallel.communicator().run(Collective::ReduceScatter(Reduce::Sum), &own, round.line)?;
+        sum.part = Some(part);
+        Ok(())
+    }
+}
