@@ -27,6 +27,13 @@ fn numbers_of_ranks_that_a_batch_cannot_be_cut_for_are_refused() {
     assert!(fail("launch -n 2", &[]).contains("<COMMAND>"));
 }
 
+#[test]
+fn a_process_alone_has_nobody_to_divide_its_weights_with() {
+    let err = fail("train digits --shard", &[]);
+    assert!(err.contains("this process is alone") && err.contains("gradus launch -n 4"), "{err}");
+    assert!(fail("train digits --shard --find-lr", &[]).contains("cannot be used with"));
+}
+
 #[cfg(not(feature = "mpi"))]
 #[test]
 fn without_mpi_the_error_says_what_to_build_and_install() {

@@ -156,14 +156,13 @@ fn vector<'a>(tensors: impl Iterator<Item = &'a Tensor>, shards: usize) -> Resul
 }
 
 /// The parameters of a model, cut into blocks with a name: what lies below the same first number in the names, such as
-/// `h.0`, and a layer elsewhere. A block with more than half of all elements is cut at the next number.
+/// `h.0`, and a layer elsewhere. A block with more than half of all elements is cut at the next number. Then neighbours
+/// are joined that are together no larger than the largest.
 pub(crate) fn blocks_of(parameters: &[Named]) -> Vec<(String, Vec<Named>)> {
-    let all: usize = parameters.iter().map(|(_, p)| p.numel()).sum();
+    let all = elements(parameters);
     let mut blocks = grouped(parameters, 1);
     for numbers in 2.. {
-        let Some(large) =
-            blocks.iter().position(|(_, own)| 2 * own.iter().map(|(_, p)| p.numel()).sum::<usize>() > all)
-        else {
+        let Some(large) = blocks.iter().position(|(_, own)| 2 * elements(own) > all) else {
             break;
         };
         let pieces = grouped(&blocks[large].1, numbers);
@@ -173,7 +172,19 @@ pub(crate) fn blocks_of(parameters: &[Named]) -> Vec<(String, Vec<Named>)> {
         }
         blocks.splice(large..=large, pieces);
     }
-    blocks
+    let largest = blocks.iter().map(|(_, own)| elements(own)).max().unwrap_or(0);
+    let mut joined: Vec<(String, Vec<Named>)> = vec![];
+    for (name, own) in blocks {
+        match joined.last_mut() {
+            Some((_, before)) if elements(before) + elements(&own) <= largest => before.extend(own),
+            _ => joined.push((name, own)),
+        }
+    }
+    joined
+}
+
+fn elements(parameters: &[Named]) -> usize {
+    parameters.iter().map(|(_, p)| p.numel()).sum()
 }
 
 fn is_number(word: &str) -> bool {
@@ -226,10 +237,10 @@ mod tests {
         };
         let gpt =
             [("wte.weight", 9), ("h.0.attn.weight", 5), ("h.0.mlp.bias", 5), ("h.1.mlp.weight", 9), ("ln_f.bias", 1)];
-        assert_eq!(cut(&gpt), expect(&[("wte", 1), ("h.0", 2), ("h.1", 1), ("ln_f", 1)]));
+        assert_eq!(cut(&gpt), expect(&[("wte", 1), ("h.0", 2), ("h.1", 2)]));
         // A model inside of another one: the block with nearly all elements is cut again.
         let inside = [("0.h.0.weight", 9), ("0.h.0.bias", 1), ("0.h.1.weight", 9), ("0.end.weight", 2), ("1.bias", 1)];
-        assert_eq!(cut(&inside), expect(&[("0.h.0", 2), ("0.h.1", 1), ("0.end", 1), ("1", 1)]));
+        assert_eq!(cut(&inside), expect(&[("0.h.0", 2), ("0.h.1", 1), ("0.end", 2)]));
         assert_eq!(cut(&[("weight", 6), ("bias", 2)]), expect(&[("", 2)]));
         assert_eq!(cut(&[("0.weight", 6), ("0.bias", 1), ("2.weight", 1)]), expect(&[("0", 2), ("2", 1)]));
     }

@@ -4,9 +4,10 @@
 //! the block before it back ([`with_supply`]). A gradient leaves the backward pass as soon as it is complete
 //! ([`take_gradients`]); once a block has all of its own, they are summed over the ranks, and each rank keeps its part.
 //!
-//! **Invariant**: ranks make the same calls in the same order, though the passes of their shards may need blocks in
-//! another order, and a rank without rows needs none. So before each call they agree on what is next: the largest of the
-//! [events](Event) that they have come to. Those that came to another one take part in it, and ask again.
+//! **Invariant**: ranks make the same calls in the same order. Where all have rows, their passes come to the same
+//! [events](Event), which they compare at the end of the shard, before anything is made of its results. Otherwise, and
+//! outside of steps, a rank may need other blocks than the rest, or none: there they agree before each call on what is
+//! next, the largest of the events that they have come to. Those that came to another one take part in it, and ask again.
 
 use std::collections::{HashMap, HashSet};
 use std::ptr;
@@ -48,6 +49,8 @@ pub(crate) struct FullShard {
 struct Round {
     /// The line of the call that the ranks are in.
     line: Line,
+    /// The events so far, as one number, if all ranks come to the same.
+    events: Option<u64>,
     /// The versions at which the parameters were filled, if they are there.
     there: Vec<Option<Vec<u64>>>,
     gradients: Vec<Sum>,
@@ -71,12 +74,7 @@ fn address(storage: &Storage) -> usize {
 impl FullShard {
     /// Gives the memory of the parameters of `blocks` back.
     pub(crate) fn new(parallel: &DataParallel, blocks: Vec<Block>, line: Line) -> Result<FullShard> {
-        let (ranks, shards) = (parallel.communicator().size(), parallel.all_shards());
-        if !ranks.is_power_of_two() {
-            let m = format!("parameters are divided among {ranks} ranks, which is no power of two");
-            let e = Error::argument("sharded_optimizer", m);
-            return Err(e.help(format!("the tree of sums over {shards} shards needs one; take ShardedOptimizer::new")));
-        }
+        FullShard::check_ranks(parallel)?;
         let mut homes = HashMap::new();
         for (i, block) in blocks.iter().enumerate() {
             for (name, parameter) in &block.parameters {
@@ -92,10 +90,22 @@ impl FullShard {
         let versions =
             |block: &Block| Some(block.parameters.iter().map(|(_, p)| p.values().storage().version()).collect());
         let there = blocks.iter().map(versions).collect();
-        let round = Mutex::new(Round { line, there, gradients: vec![] });
+        let round = Mutex::new(Round { line, events: None, there, gradients: vec![] });
         let this = FullShard { parallel: parallel.clone(), blocks, homes, round };
         this.give_back()?;
         Ok(this)
+    }
+
+    /// Fails unless the number of ranks is a power of two.
+    #[track_caller]
+    pub(crate) fn check_ranks(parallel: &DataParallel) -> Result<()> {
+        let (ranks, shards) = (parallel.communicator().size(), parallel.all_shards());
+        if ranks.is_power_of_two() {
+            return Ok(());
+        }
+        let m = format!("parameters are divided among {ranks} ranks, which is no power of two");
+        let e = Error::argument("fully_sharded", m);
+        Err(e.help(format!("the tree of sums over {shards} shards needs one; ShardedOptimizer::new takes any")))
     }
 
     fn lock(&self) -> MutexGuard<'_, Round> {
@@ -121,16 +131,16 @@ impl FullShard {
         Ok(())
     }
 
-    /// Gathers all blocks, on all ranks.
-    pub(crate) fn gather(&self, line: Line) -> Result<()> {
+    /// Gathers all blocks on the ranks that `keep` them. All ranks call it.
+    pub(crate) fn gather(&self, line: Line, keep: bool) -> Result<()> {
         let mut round = self.lock();
-        round.line = line;
+        (round.line, round.events) = (line, None);
         for i in 0..self.blocks.len() {
-            if round.there[i].is_none() {
+            if keep && round.there[i].is_none() {
                 self.reach(Event::Gather(i), &mut round)?;
             }
         }
-        Ok(())
+        self.reach(Event::Done, &mut round)
     }
 
     /// The parts have changed: whoever still needs the old values hears of it.
@@ -141,17 +151,26 @@ impl FullShard {
 
     /// Runs `f`, in which each block is there when it is needed. The other ranks take part, whatever they compute.
     pub(crate) fn supplied<R>(self: &Arc<Self>, line: Line, f: impl FnOnce() -> Result<R>) -> Result<R> {
-        self.lock().line = line;
+        self.supplied_alike(line, false, f)
+    }
+
+    /// [`supplied`](FullShard::supplied); `alike` says whether all ranks come to the same events.
+    fn supplied_alike<R>(self: &Arc<Self>, line: Line, alike: bool, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        let mut round = self.lock();
+        (round.line, round.events) = (line, alike.then_some(0));
+        drop(round);
         let this = self.clone();
         let result = with_supply(Rc::new(move |storages| this.supply(storages)), f)?;
         no_grad(|| self.reach(Event::Done, &mut self.lock()))?;
         Ok(result)
     }
 
-    /// What a shard of this rank gives, if it has rows, with this rank's parts of the gradients of all ranks.
+    /// What a shard of this rank of a batch of so many rows gives, if it has some of them. The batch began with all blocks
+    /// [given back](FullShard::give_back). Beside it come this rank's parts of the gradients of all ranks.
     pub(crate) fn shard(
         self: &Arc<Self>,
         model: &(impl Module + ?Sized),
+        batch: usize,
         line: Line,
         pass: Option<impl FnOnce() -> Result<(Tensor, Gradients)>>,
     ) -> Result<Shard> {
@@ -163,7 +182,8 @@ impl FullShard {
         let leaves: Vec<&Tensor> = places.iter().map(|&(i, j)| self.blocks[i].parameters[j].1.tensor()).collect();
         let (this, at) = (self.clone(), places.clone());
         let take = move |leaf: usize, gradient: &Tensor| this.take(at[leaf], gradient);
-        let loss = self.supplied(line, || {
+        let all_have_rows = batch >= self.parallel.all_shards();
+        let loss = self.supplied_alike(line, all_have_rows, || {
             let Some(pass) = pass else { return Ok(None) };
             let (loss, _) = take_gradients(&leaves, Rc::new(take), pass)??;
             no_grad(|| self.flush())?;
@@ -236,38 +256,61 @@ impl FullShard {
 
     /// Returns when `mine` has happened on all ranks.
     fn reach(&self, mine: Event, round: &mut Round) -> Result<()> {
+        if let Some(events) = round.events {
+            if mine == Event::Done {
+                return self.compare(events, round.line);
+            }
+            // Numbers of two orders of events hardly ever agree.
+            round.events = Some((events ^ self.code(mine)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
+            return self.serve(mine, mine, round);
+        }
         loop {
             let next = self.agree(mine, round.line)?;
-            match next {
-                Event::Done => {}
-                Event::Reduce(i) => self.reduce(i, mine, round)?,
-                Event::Gather(i) => self.gather_one(i, mine == next, round)?,
-            }
+            self.serve(next, mine, round)?;
             if next == mine {
                 return Ok(());
             }
         }
     }
 
+    /// Takes part in an event of this rank or of another.
+    fn serve(&self, next: Event, mine: Event, round: &mut Round) -> Result<()> {
+        match next {
+            Event::Done => Ok(()),
+            Event::Reduce(i) => self.reduce(i, mine, round),
+            Event::Gather(i) => self.gather_one(i, mine == next, round),
+        }
+    }
+
+    /// Fails unless all ranks came to the same events.
+    fn compare(&self, events: u64, line: Line) -> Result<()> {
+        let call = Collective::AllReduce(Reduce::Max);
+        let most = self.parallel.communicator().run_on_host(call, DType::U64, vec![events, !events], line)?;
+        if most == [events, !events] { Ok(()) } else { Err(disagree("the layers of a shard")) }
+    }
+
+    /// The number of an event; larger ones come first.
+    fn code(&self, event: Event) -> u64 {
+        match event {
+            Event::Done => 0,
+            Event::Reduce(i) => 1 + i as u64,
+            Event::Gather(i) => (1 + self.blocks.len() + i) as u64,
+        }
+    }
+
     /// The largest event of all ranks.
     fn agree(&self, mine: Event, line: Line) -> Result<Event> {
         let n = self.blocks.len();
-        let code = match mine {
-            Event::Done => 0,
-            Event::Reduce(i) => 1 + i,
-            Event::Gather(i) => 1 + n + i,
-        };
         let call = Collective::AllReduce(Reduce::Max);
-        let largest = self.parallel.communicator().run_on_host(call, DType::U64, vec![code as u64], line)?;
+        let largest = self.parallel.communicator().run_on_host(call, DType::U64, vec![self.code(mine)], line)?;
         match largest.first().map_or(0, |&code| code as usize) {
             0 => Ok(Event::Done),
             code if code <= n => Ok(Event::Reduce(code - 1)),
             code if code <= 2 * n => Ok(Event::Gather(code - 1 - n)),
-            code => Err(Error::new(
-                ErrorKind::Peer,
-                "sharded_optimizer",
-                format!("another rank has more than {n} blocks: {code}"),
-            )),
+            code => {
+                let m = format!("another rank has more than {n} blocks: {code}");
+                Err(Error::new(ErrorKind::Peer, "sharded_optimizer", m))
+            }
         }
     }
 
@@ -293,9 +336,7 @@ impl FullShard {
     fn reduce(&self, i: usize, mine: Event, round: &mut Round) -> Result<()> {
         let (block, sum) = (&self.blocks[i], &mut round.gradients[i]);
         if sum.part.is_some() || !(mine == Event::Reduce(i) || mine == Event::Done) {
-            let m = format!("ranks compute the gradients of {} and of {mine:?} at the same time", block.name);
-            let e = Error::new(ErrorKind::Autograd, "sharded_optimizer", m);
-            return Err(e.help("the loss of each shard uses the same layers in the same order"));
+            return Err(disagree(&format!("the gradients of {}", block.name)));
         }
         let own = match sum.own.take() {
             Some(own) => own,
@@ -305,4 +346,11 @@ impl FullShard {
         sum.part = Some(part);
         Ok(())
     }
+}
+
+/// The error of ranks whose passes are not alike.
+fn disagree(what: &str) -> Error {
+    let m = format!("ranks compute {what} in another order than other ranks");
+    let e = Error::new(ErrorKind::Autograd, "sharded_optimizer", m);
+    e.help("the loss of each shard uses the same layers in the same order, whatever is in it")
 }

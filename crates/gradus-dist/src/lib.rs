@@ -17,6 +17,7 @@ mod data_parallel;
 mod differentiable;
 mod engine;
 mod full_shard;
+mod fully_sharded;
 mod group;
 mod handle;
 #[cfg(all(feature = "mpi", unix))]
@@ -32,6 +33,7 @@ mod threads;
 pub use call::{Call, Collective};
 pub use communicator::Communicator;
 pub use data_parallel::DataParallel;
+pub use fully_sharded::FullyShardedDataParallel;
 pub use group::Options;
 pub use handle::Handle;
 pub use parallel_linear::{ColumnLinear, RowLinear};

@@ -87,7 +87,8 @@ impl<O: Optimizer> ShardedOptimizer<O> {
 
     /// ZeRO 3: the parameters are divided too. The model stays as it is, but its parameters that are not frozen give
     /// their memory back ([`Storage::give_back`](gradus_tensor::Storage::give_back)), and each rank keeps a part of them.
-    /// They are cut into blocks: what lies below the same first number in the names, such as `h.0`, and a layer elsewhere.
+    /// They are cut into blocks: what lies below the same first number in the names, such as `h.0`, and a layer elsewhere;
+    /// small neighbours are joined.
     /// In [`step`](ShardedOptimizer::step) and [`supplied`](ShardedOptimizer::supplied) a block is gathered when an
     /// operation needs it, in the forward and in the backward pass, and the one before it is given back. Gradients are
     /// summed and divided as soon as those of a block are complete. Elsewhere, to read a parameter is an
@@ -131,7 +132,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     pub fn gather(&self) -> Result<()> {
         match &self.divided {
             Divided::Gradients(_) => Ok(()),
-            Divided::Parameters(full) => no_grad(|| full.gather(Location::caller())).here(),
+            Divided::Parameters(full) => no_grad(|| full.gather(Location::caller(), true)).here(),
         }
     }
 
@@ -202,7 +203,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
                 }
                 Divided::Parameters(full) => {
                     let mut of_shard = |rows: Range<usize>, share| {
-                        full.shard(model, line, (!rows.is_empty()).then_some(|| pass(loss(rows)?, share)))
+                        full.shard(model, batch, line, (!rows.is_empty()).then_some(|| pass(loss(rows)?, share)))
                     };
                     self.parallel.sums(model, batch, Order::Rounds(line), &mut of_shard)?
                 }
@@ -339,12 +340,18 @@ fn parts(blocks: &[Block]) -> Vec<(String, Parameter)> {
     blocks.iter().map(|block| (block.name.clone(), block.part.clone())).collect()
 }
 
-/// Fails unless the optimiser treats each element by itself.
+/// The optimiser, unless it does not treat each element by itself.
 #[track_caller]
 fn elementwise<O: Optimizer>(optimizer: O) -> Result<O> {
-    let kind = optimizer.state_dict()?.metadata("optimizer").unwrap_or("unknown").to_owned();
-    if ELEMENTWISE.contains(&kind.as_str()) {
-        return Ok(optimizer);
+    check_elementwise(&optimizer.state_dict()?).map(|()| optimizer)
+}
+
+/// Fails unless the optimiser that has this state treats each element by itself.
+#[track_caller]
+pub(crate) fn check_elementwise(state: &StateDict) -> Result<()> {
+    let kind = state.metadata("optimizer").unwrap_or("unknown");
+    if ELEMENTWISE.contains(&kind) {
+        return Ok(());
     }
     let m = format!("{kind} does not treat each element by itself, so its state cannot be divided");
     let e = Error::new(gradus_tensor::ErrorKind::Unsupported, "sharded_optimizer", m);

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use gradus_cpu::CpuBackend;
 use gradus_data::{DataLoader, Dataset, TensorDataset};
-use gradus_dist::{Communicator, DataParallel, Options, threads};
+use gradus_dist::{Communicator, DataParallel, FullyShardedDataParallel, Options, threads};
 use gradus_nn::{
     AdamConfig, AdamW, BatchNorm1d, BatchNormConfig, Dropout, Flatten, Init, Linear, Module, Relu, Schedule, Sequential,
 };
 use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Result, Tensor};
-use gradus_train::{Classification, Event, Logger, LrRange, OnNonFinite, Run, Trainer};
+use gradus_train::{Classification, Event, Logger, LrRange, OnNonFinite, Ranks, Run, Trainer};
 
 const CLASSES: usize = 3;
 
@@ -58,11 +58,18 @@ impl Dataset for Failing {
     }
 }
 
+/// The ranks, with divided parameters or with whole ones.
+fn ranks(comm: &Arc<dyn Communicator>, shards: bool) -> Result<Arc<dyn Ranks>> {
+    let parallel = DataParallel::new(comm.clone())?;
+    Ok(if shards { Arc::new(FullyShardedDataParallel::new(parallel)?) } else { Arc::new(parallel) })
+}
+
 /// What a rank did.
 struct Rank<'a> {
     comm: &'a Arc<dyn Communicator>,
     seed: u64,
     failing: Option<usize>,
+    shards: bool,
     loggers: &'a mut [&'a mut dyn Logger],
 }
 
@@ -76,7 +83,7 @@ impl Rank<'_> {
         let mut model = network(&device, self.seed)?;
         let config = AdamConfig { lr: 0.05, ..AdamConfig::default() };
         let mut optimizer = AdamW::new(model.named_parameters(), config)?;
-        let trainer = trainer.clone().ranks(Arc::new(DataParallel::new(self.comm.clone())?));
+        let trainer = trainer.clone().ranks(ranks(self.comm, self.shards)?);
         let task = Classification::default();
         let mut run = trainer.fit(&mut model, &mut optimizer, &train, Some(&validation), &task, self.loggers)?;
         // Ranks do not take the same time.
@@ -93,9 +100,14 @@ fn trainer() -> Result<Trainer> {
 
 /// The state after training on so many ranks, which begin with different weights. Those of rank 0 count.
 fn trained(ranks: usize, trainer: impl Fn(usize) -> Result<Trainer> + Sync) -> Result<(Vec<u8>, Run)> {
+    trained_on(ranks, false, trainer)
+}
+
+/// [`trained`], with divided parameters or with whole ones.
+fn trained_on(ranks: usize, shards: bool, trainer: impl Fn(usize) -> Result<Trainer> + Sync) -> Result<(Vec<u8>, Run)> {
     let mut all = threads(ranks, Options::default(), |comm| {
         let seed = 1 + comm.rank() as u64;
-        Rank { comm, seed, failing: None, loggers: &mut [] }.fit(&trainer(comm.rank())?)
+        Rank { comm, seed, failing: None, shards, loggers: &mut [] }.fit(&trainer(comm.rank())?)
     })?;
     let first = all.swap_remove(0);
     assert!(all.iter().all(|other| other.0 == first.0 && other.1 == first.1), "ranks differ");
@@ -117,11 +129,22 @@ fn any_number_of_ranks_gives_the_same_bits_and_numbers() {
 }
 
 #[test]
+fn divided_parameters_give_the_same_bits_and_numbers() {
+    let (state, run) = trained(1, |_| trainer()).unwrap();
+    for ranks in [1, 2, 4, 16] {
+        let other = trained_on(ranks, true, |_| trainer()).unwrap();
+        assert!(other.0 == state, "{ranks} ranks");
+        assert_eq!(other.1, run);
+    }
+}
+
+#[test]
 fn steps_of_several_batches_are_shared_too() {
     let accumulating = |_| trainer()?.accumulate(3);
     let one = trained(1, accumulating).unwrap();
     assert_eq!(one.1.steps, 6);
     assert!(trained(4, accumulating).unwrap().0 == one.0);
+    assert!(trained_on(4, true, accumulating).unwrap().0 == one.0);
     assert!(trained(1, |_| trainer()).unwrap().0 != one.0);
 }
 
@@ -139,7 +162,7 @@ impl Logger for StopAfter {
 }
 
 /// Trains on `ranks` ranks with checkpoints; the last rank is told to stop after some steps, if at all.
-fn with_checkpoints(folder: &Path, ranks: usize, stop: Option<u64>) -> (Vec<u8>, Run) {
+fn with_checkpoints(folder: &Path, ranks: usize, shards: bool, stop: Option<u64>) -> (Vec<u8>, Run) {
     let mut all = threads(ranks, Options::default(), |comm| {
         let flag = Arc::new(AtomicBool::new(false));
         let mut trainer = trainer()?.stop_when(flag.clone());
@@ -148,7 +171,7 @@ fn with_checkpoints(folder: &Path, ranks: usize, stop: Option<u64>) -> (Vec<u8>,
         }
         let last = comm.rank() + 1 == comm.size();
         let mut stopping = StopAfter(stop.filter(|_| last).unwrap_or(u64::MAX), flag);
-        Rank { comm, seed: 1, failing: None, loggers: &mut [&mut stopping] }.fit(&trainer)
+        Rank { comm, seed: 1, failing: None, shards, loggers: &mut [&mut stopping] }.fit(&trainer)
     })
     .unwrap();
     assert!(all.iter().all(|other| other.0 == all[0].0 && other.1.steps == all[0].1.steps));
@@ -158,11 +181,14 @@ fn with_checkpoints(folder: &Path, ranks: usize, stop: Option<u64>) -> (Vec<u8>,
 #[test]
 fn all_ranks_stop_after_the_next_step_and_another_number_goes_on_with_the_same_bits() {
     let whole = trained(1, |_| trainer()).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    for (stop, steps, ranks) in [(Some(1), 2, 4), (Some(3), 6, 2), (None, 12, 8)] {
-        let (state, run) = with_checkpoints(dir.path(), ranks, stop);
-        assert_eq!((run.steps, run.stopped), (steps, stop.is_some()));
-        assert_eq!(state == whole.0, stop.is_none());
+    // What was saved with divided parameters goes on with whole ones, and the other way round.
+    for first in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        for (i, (stop, steps, ranks)) in [(Some(1), 2, 4), (Some(3), 6, 2), (None, 12, 8)].into_iter().enumerate() {
+            let (state, run) = with_checkpoints(dir.path(), ranks, first != (i == 1), stop);
+            assert_eq!((run.steps, run.stopped), (steps, stop.is_some()));
+            assert_eq!(state == whole.0, stop.is_none());
+        }
     }
 }
 
@@ -175,7 +201,7 @@ fn ranks_with_other_settings_are_an_error_on_all() {
     for (trainer, difference) in different {
         let outcomes = threads(4, Options::default(), |comm| {
             let trainer = trainer(comm.rank() == 2)?;
-            Ok(Rank { comm, seed: 1, failing: None, loggers: &mut [] }.fit(&trainer).unwrap_err())
+            Ok(Rank { comm, seed: 1, failing: None, shards: false, loggers: &mut [] }.fit(&trainer).unwrap_err())
         });
         for (rank, e) in outcomes.unwrap().iter().enumerate() {
             let text = e.to_string();
@@ -184,6 +210,17 @@ fn ranks_with_other_settings_are_an_error_on_all() {
             assert_eq!(*e.kind() == ErrorKind::Peer, rank != 2, "{text}");
         }
     }
+}
+
+#[test]
+fn rolling_back_without_a_folder_is_named_by_all_ranks() {
+    let outcomes = threads(2, Options::default(), |comm| {
+        let trainer = trainer()?.on_non_finite(OnNonFinite::RollBack);
+        Ok(Rank { comm, seed: 1, failing: None, shards: false, loggers: &mut [] }.fit(&trainer).unwrap_err())
+    });
+    let outcomes = outcomes.unwrap();
+    assert!(outcomes[0].message().contains("rolling back needs checkpoints"), "{}", outcomes[0]);
+    assert!(outcomes[1].message().contains("rank 0, which writes the checkpoints, shall roll back"), "{}", outcomes[1]);
 }
 
 #[test]
@@ -210,7 +247,7 @@ fn a_rank_that_cannot_read_a_sample_is_an_error_on_all_at_once() {
     let begun = std::time::Instant::now();
     let e = threads(4, options, |comm| {
         // Each sample is read by one rank.
-        Rank { comm, seed: 1, failing: Some(7), loggers: &mut [] }.fit(&trainer()?)
+        Rank { comm, seed: 1, failing: Some(7), shards: false, loggers: &mut [] }.fit(&trainer()?)
     })
     .unwrap_err();
     assert!(e.to_string().contains("this sample cannot be read"), "{e}");
@@ -219,8 +256,8 @@ fn a_rank_that_cannot_read_a_sample_is_an_error_on_all_at_once() {
 
 #[test]
 fn a_loss_that_is_not_finite_is_noticed_on_all_ranks() {
-    let dir = tempfile::tempdir().unwrap();
-    let fit = |policy: OnNonFinite| {
+    let fit = |policy: OnNonFinite, shards: bool| {
+        let dir = tempfile::tempdir().unwrap();
         threads(2, Options::default(), |comm| {
             let device = device()?;
             let mut x = vec![0.5f32; 64 * 4];
@@ -230,7 +267,7 @@ fn a_loss_that_is_not_finite_is_noticed_on_all_ranks() {
             let loader = DataLoader::new(TensorDataset::new(x, y)?, &device).batch_size(32).build()?;
             let mut model = Linear::new(4, 2, &mut Init::new(DType::F32, &device, &mut Generator::new(1)))?;
             let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig::default())?;
-            let mut trainer = Trainer::new(1)?.on_non_finite(policy).ranks(Arc::new(DataParallel::new(comm.clone())?));
+            let mut trainer = Trainer::new(1)?.on_non_finite(policy).ranks(ranks(comm, shards)?);
             // The other rank saves nothing.
             if policy == OnNonFinite::RollBack && comm.rank() == 0 {
                 trainer = trainer.checkpoints(dir.path());
@@ -240,16 +277,18 @@ fn a_loss_that_is_not_finite_is_noticed_on_all_ranks() {
         })
         .unwrap()
     };
-    for (rank, outcome) in fit(OnNonFinite::Error).into_iter().enumerate() {
-        let text = outcome.unwrap_err().to_string();
-        assert!(text.contains("the loss is NaN in epoch 1, step 1"), "{text}");
-        // The rank that has the sample finds it.
-        assert_eq!(text.contains("holds a value of NaN"), rank == 0, "{text}");
-    }
-    for policy in [OnNonFinite::Skip, OnNonFinite::RollBack] {
-        for outcome in fit(policy) {
-            let run = outcome.unwrap();
-            assert_eq!((run.steps, run.skipped), (1, 1));
+    for shards in [false, true] {
+        for (rank, outcome) in fit(OnNonFinite::Error, shards).into_iter().enumerate() {
+            let text = outcome.unwrap_err().to_string();
+            assert!(text.contains("the loss is NaN in epoch 1, step 1"), "{text}");
+            // The rank that has the sample finds it.
+            assert_eq!(text.contains("holds a value of NaN"), rank == 0, "{text}");
+        }
+        for policy in [OnNonFinite::Skip, OnNonFinite::RollBack] {
+            for outcome in fit(policy, shards) {
+                let run = outcome.unwrap();
+                assert_eq!((run.steps, run.skipped), (1, 1));
+            }
         }
     }
 }
@@ -268,6 +307,19 @@ fn short_trainings_are_shared() {
     })
     .unwrap();
     let (found, losses) = &outcomes[0];
+    // They do not divide parameters.
+    threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let loader = DataLoader::new(points(&device)?, &device).batch_size(32).build()?;
+        let mut model = network(&device, 1)?;
+        let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig::default())?;
+        let trainer = Trainer::new(1)?.ranks(ranks(comm, true)?);
+        let task = Classification::default();
+        let e = trainer.overfit_batch(&mut model, &mut optimizer, &loader, &task, 20).unwrap_err();
+        assert!(*e.kind() == ErrorKind::Unsupported && e.to_string().contains("take DataParallel"), "{e}");
+        Ok(())
+    })
+    .unwrap();
     assert!(found.curve.len() > 20 && losses[19] < losses[0], "{losses:?}");
     assert_eq!(outcomes[0], outcomes[1]);
 }

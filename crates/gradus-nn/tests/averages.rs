@@ -6,7 +6,7 @@ mod common;
 use common::{assert_close, device, gradients, parameter, with_init};
 use gradus_nn::{
     AveragedModel, BatchNorm2d, BatchNormConfig, Forward, Init, InstanceNorm, InstanceNormConfig, Linear, Module,
-    Sequential, StateDict, Strict, clip_grad_norm_with, grad_norm, update_bn,
+    Sequential, StateDict, Strict, clip_grad_norm_with, grad_norm, grad_norm_of, update_bn,
 };
 use gradus_tensor::{DType, Device, Generator, Result, Tensor};
 use serde_json::Value;
@@ -190,6 +190,10 @@ fn norms_of_every_type_follow_pytorch_whatever_their_size() -> Result<()> {
             let g = [1.0, -2.0, 0.5, 4.0, 3.0].map(|v| v * scale);
             let mut found = gradients(&[(&a, &g[..3]), (&b, &g[3..])], &device);
             assert!((grad_norm(&found, &list, norm_type)? / scale - wanted).abs() <= 1e-12 * wanted, "{case} {scale}");
+            if norm_type == 2.0 {
+                let of = grad_norm_of(list.len(), |i| Ok(found.get(list[i].tensor()).cloned()))?;
+                assert_eq!(of.to_bits(), grad_norm(&found, &list, 2.0)?.to_bits(), "{case} {scale}");
+            }
             let norm = clip_grad_norm_with(&mut found, &list, 1.5, norm_type)?;
             assert!((norm / scale - wanted).abs() <= 1e-12 * wanted, "{case} {scale}");
             if scale == 1.0 {

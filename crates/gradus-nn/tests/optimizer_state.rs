@@ -63,6 +63,43 @@ fn two_parameters_of_one_name_are_refused_by_rebind() {
     assert!(sgd.parameters()[0].is_same(&p));
 }
 
+#[test]
+fn parts_of_parameters_are_stepped_as_the_whole_and_the_state_comes_back() {
+    let device = device();
+    let four = [1.0, -2.0, 3.0, -4.0];
+    let adam = |p: &Parameter| {
+        let matrices = Group::new(named(&[("p", p)])).weight_decay(0.1).lr(0.03);
+        AdamW::with_groups([matrices], AdamConfig::default()).unwrap()
+    };
+    let step = |adam: &mut AdamW, p: &Parameter, g: &[f64]| adam.step(&gradients(&[(p, g)], &device)).unwrap();
+    let (whole, p) = (parameter(&four, &device), parameter(&four, &device));
+    let (mut expected, mut divided) = (adam(&whole), adam(&p));
+    for optimizer in [(&mut expected, &whole), (&mut divided, &p)] {
+        step(optimizer.0, optimizer.1, &[0.5, 1.0, -1.5, 2.0]);
+    }
+    step(&mut expected, &whole, &[0.25, 1.0, 4.0, -1.0]);
+
+    // The second and third element, with their part of the state.
+    let before = divided.state_dict().unwrap();
+    let mut state = before.clone();
+    for slot in ["p.exp_avg", "p.exp_avg_sq"] {
+        state.insert(slot, before.get(slot).unwrap().narrow(0, 1, 2).unwrap());
+    }
+    let part = parameter(&p.to_vec::<f64>().unwrap()[1..3], &device);
+    let refused = divided.rebind_with(named(&[("p", &part)]), &before).unwrap_err();
+    assert!(refused.to_string().contains("p.exp_avg is [4] f64, not [2]"), "{refused}");
+    assert!(divided.rebind_with(named(&[("q", &part)]), &state).is_err());
+    assert!(divided.parameters()[0].is_same(&p));
+    divided.rebind_with(named(&[("p", &part)]), &state).unwrap();
+    step(&mut divided, &part, &[1.0, 4.0]);
+    assert_eq!(part.to_vec::<f64>().unwrap(), whole.to_vec::<f64>().unwrap()[1..3]);
+    assert_eq!(divided.lr(), [0.03]);
+
+    let state = expected.state_dict().unwrap();
+    divided.rebind_with(named(&[("p", &whole)]), &state).unwrap();
+    assert_eq!(bits(&divided), bits(&expected));
+}
+
 /// The tensors and metadata of the state, to the bit.
 fn bits(optimizer: &impl Optimizer) -> Vec<(String, Vec<u8>)> {
     let state = optimizer.state_dict().unwrap();

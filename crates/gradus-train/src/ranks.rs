@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use gradus_nn::{Buffer, Module, Parameter, RandomState};
+use gradus_nn::{Buffer, Module, Optimizer, Parameter, RandomState, StateDict};
 use gradus_tensor::{Gradients, Result, Tensor};
 
 /// The processes that train one model together, each a *rank*, as [`Trainer::ranks`](crate::Trainer::ranks) needs them.
@@ -29,6 +29,44 @@ pub trait Ranks: Send + Sync {
 
     /// The bytes that rank 0 gives.
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>>;
+
+    /// Whether each rank holds only a part of the parameters, their gradients and the state of the optimiser while a model
+    /// is trained. If so, `FullyShardedDataParallel` of the crate `gradus-dist` implements the methods below, which are
+    /// called on all ranks.
+    fn divides(&self) -> bool {
+        false
+    }
+
+    /// Divides the named parameters of a model, and makes the optimiser one of this rank's parts of them.
+    fn divide(&self, _parameters: Vec<(String, Parameter)>, _optimizer: &mut dyn Optimizer) -> Result<()> {
+        Ok(())
+    }
+
+    /// Undoes [`divide`](Ranks::divide): the parameters have their values, and the optimiser is one of them, on all ranks.
+    fn join(&self, _parameters: Vec<(String, Parameter)>, _optimizer: &mut dyn Optimizer) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives the parameters their values until the next pass, and returns the state of the optimiser of all ranks. Only on
+    /// a rank that wants to `keep` them: the others take part, and get nothing.
+    fn whole(&self, optimizer: &dyn Optimizer, _keep: bool) -> Result<StateDict> {
+        optimizer.state_dict()
+    }
+
+    /// Runs `f`, in which parameters have their values when they are needed.
+    fn supplied(&self, f: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        f()
+    }
+
+    /// The gradient of the whole parameter of which the optimiser has `parameter`.
+    fn whole_gradient(&self, gradients: &Gradients, parameter: &Parameter) -> Result<Option<Tensor>> {
+        Ok(gradients.get(parameter.tensor()).cloned())
+    }
+
+    /// Called after each step of the optimiser.
+    fn stepped(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Computes a part of a batch, for [`Ranks::backward`].
@@ -36,6 +74,24 @@ pub type Pass<'a> = dyn FnMut(f64) -> Result<(Tensor, Gradients)> + 'a;
 
 /// The ranks of a run, if several processes share it.
 pub(crate) type Shared = Option<Arc<dyn Ranks>>;
+
+/// Ranks that divide the parameters, if there are such.
+pub(crate) fn dividing(ranks: &Shared) -> Option<&dyn Ranks> {
+    ranks.as_deref().filter(|ranks| ranks.divides())
+}
+
+/// Runs `f` where parameters have their values when they are needed.
+pub(crate) fn supplied<R>(ranks: Option<&dyn Ranks>, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let Some(ranks) = ranks else { return f() };
+    let (mut f, mut result) = (Some(f), None);
+    ranks.supplied(&mut || {
+        if let Some(f) = f.take() {
+            result = Some(f()?);
+        }
+        Ok(())
+    })?;
+    result.ok_or_else(|| gradus_tensor::Error::argument("ranks", "nothing was run"))
+}
 
 /// The parts of a batch of `samples` that this process computes.
 pub(crate) fn parts(ranks: &Shared, samples: usize) -> Vec<Range<usize>> {

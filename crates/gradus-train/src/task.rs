@@ -6,7 +6,7 @@ use gradus_tensor::{DType, Error, Here, Reduction, Result, Tensor, no_grad_guard
 
 use serde::{Deserialize, Serialize};
 
-use crate::ranks::{Ranks, parts};
+use crate::ranks::{Ranks, parts, supplied};
 use crate::{ConfusionMatrix, measure};
 
 /// The result of a model on a batch.
@@ -151,13 +151,17 @@ where
         let count = self.len().min(batches.unwrap_or(usize::MAX));
         // The loss of each batch, and its counts; zeros where another rank has them.
         let mut found = vec![[0.0; 1 + Counts::NUMBERS]; count];
-        for (numbers, batch) in found.iter_mut().zip(self.epoch_in_parts(0, 0, mine)?) {
-            for part in batch.here()?.parts {
-                let outcome = task.run(model, &part).here()?;
-                let [samples, correct, counted] = Counts::of(&outcome)?.to_numbers();
-                *numbers = [outcome.loss.item()?, samples, correct, counted];
+        supplied(ranks, || {
+            for (numbers, batch) in found.iter_mut().zip(self.epoch_in_parts(0, 0, mine)?) {
+                for part in batch.here()?.parts {
+                    let outcome = task.run(model, &part).here()?;
+                    let [samples, correct, counted] = Counts::of(&outcome)?.to_numbers();
+                    *numbers = [outcome.loss.item()?, samples, correct, counted];
+                }
             }
-        }
+            Ok(())
+        })
+        .here()?;
         ranks.map_or(Ok(()), |ranks| ranks.sum(found.as_flattened_mut()))?;
         let mut tally = Tally::default();
         for [loss, counts @ ..] in found {

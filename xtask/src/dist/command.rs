@@ -39,7 +39,10 @@ impl Gradus<'_> {
         let whole = model(&whole)?;
         let mut checks: Checks<'_> = vec![];
         for (name, words) in self.tasks() {
-            checks.push((format!("train {name} on 1, 2 and 4 ranks"), Box::new(move || self.same(name, &words))));
+            checks.push((
+                format!("train {name} on 1, 2 and 4 ranks, --shard on 4"),
+                Box::new(move || self.same(name, &words)),
+            ));
         }
         let others: [(&str, OnWhole<'_>); 11] = [
             ("mpirun itself", Self::plain),
@@ -163,7 +166,11 @@ impl Gradus<'_> {
         for ranks in ["1", "2", "4"] {
             let name = format!("{task}-{ranks}");
             let out = self.folder.join(&name);
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+            // Four ranks hold a part of the weights each.
+            if ranks == "4" {
+                words.push("--shard");
+            }
             let ended = self.launch(&["-n", ranks], &with_out(&words, &out), &name)?;
             done(&ended)?;
             let names: Vec<String> = files(&out).into_iter().filter(|name| name != "example.png").collect();

@@ -56,6 +56,11 @@ pub(crate) struct TrainOptions {
     #[arg(long, value_name = "S", default_value = "0", value_parser = seed)]
     pub(crate) seed: u64,
 
+    /// On several ranks: each holds only a part of the weights, of their gradients and of the optimiser's state while it
+    /// trains (ZeRO 3); the bits are the same
+    #[arg(long, conflicts_with_all = ["overfit_batch", "find_lr"])]
+    pub(crate) shard: bool,
+
     /// Only try everything out: one training step and one test, and nothing is saved
     #[arg(long, conflicts_with_all = ["overfit_batch", "find_lr", "resume"])]
     pub(crate) fast_dev_run: bool,

@@ -34,40 +34,46 @@ fn present<'a>(gradients: &Gradients, parameters: &'a [Parameter]) -> Vec<(&'a P
     distinct.filter_map(|p| Some((p, gradients.get(p.tensor())?.detach()))).collect()
 }
 
-/// The norm over all elements of all `gradients`.
+/// The norm over all elements of `n` gradients, of which `get` gives the one of a number, if there is one.
 ///
 /// Squares are summed in f32 or wider. If they overflow or vanish, they are summed again relative to the largest
 /// element, so that the norm of finite gradients is correct whatever its size. Other powers always are.
 #[track_caller]
-fn total_norm(gradients: &[(&Parameter, Tensor)], norm_type: f64) -> Result<f64> {
-    let filled = || gradients.iter().map(|(_, g)| g).filter(|g| g.numel() > 0);
-    if norm_type == 2.0 {
-        let mut squares = vec![];
-        for g in filled() {
-            squares.push(g.to_dtype(g.dtype().compute())?.square()?.sum_all()?);
+fn total_norm(n: usize, get: &dyn Fn(usize) -> Result<Option<Tensor>>, norm_type: f64) -> Result<f64> {
+    // One number of each gradient that has elements, in at least f32.
+    let each = |number: &dyn Fn(Tensor) -> Result<Tensor>| {
+        let mut numbers = vec![];
+        for i in 0..n {
+            if let Some(g) = get(i)?.filter(|g| g.numel() > 0) {
+                numbers.push(number(g.to_dtype(g.dtype().compute())?)?);
+            }
         }
-        let sum: f64 = fetch(&squares)?.iter().sum();
+        fetch(&numbers)
+    };
+    if norm_type == 2.0 {
+        let sum: f64 = each(&|g| g.square()?.sum_all())?.iter().sum();
         if sum.is_nan() || (sum.is_finite() && sum > 1e-20) {
             return Ok(sum.sqrt());
         }
     }
-    let mut largest = vec![];
-    for g in filled() {
-        largest.push(g.to_dtype(g.dtype().compute())?.abs()?.max_all()?);
-    }
     // Unlike `f64::max`, this keeps NaN.
     let larger = |a: f64, b: f64| if a >= b || a.is_nan() { a } else { b };
-    let largest = fetch(&largest)?.into_iter().fold(0.0, larger);
+    let largest = each(&|g| g.abs()?.max_all())?.into_iter().fold(0.0, larger);
     if largest == 0.0 || !largest.is_finite() || norm_type == f64::INFINITY {
         return Ok(largest);
     }
-    let mut powers = vec![];
-    for g in filled() {
-        let part = g.to_dtype(g.dtype().compute())?.div(largest)?;
-        powers.push(if norm_type == 2.0 { part.square()? } else { part.abs()?.pow(norm_type)? }.sum_all()?);
-    }
-    let sum: f64 = fetch(&powers)?.iter().sum();
+    let power = |g: Tensor| {
+        let part = g.div(largest)?;
+        if norm_type == 2.0 { part.square()? } else { part.abs()?.pow(norm_type)? }.sum_all()
+    };
+    let sum: f64 = each(&power)?.iter().sum();
     Ok(largest * if norm_type == 2.0 { sum.sqrt() } else { sum.powf(1.0 / norm_type) })
+}
+
+/// [`total_norm`] of gradients that are at hand.
+#[track_caller]
+fn norm_of_all(gradients: &[(&Parameter, Tensor)], norm_type: f64) -> Result<f64> {
+    total_norm(gradients.len(), &|i| Ok(Some(gradients[i].1.clone())), norm_type)
 }
 
 /// The numbers of scalar tensors, as an f64 tensor of one axis.
@@ -116,7 +122,18 @@ fn device_norm(gradients: &[Tensor]) -> Result<Tensor> {
 pub fn grad_norm(gradients: &Gradients, parameters: &[Parameter], norm_type: f64) -> Result<f64> {
     check_norm_type("grad_norm", norm_type)?;
     let _guards = (no_grad_guard(), no_autocast_guard());
-    total_norm(&present(gradients, parameters), norm_type)
+    norm_of_all(&present(gradients, parameters), norm_type)
+}
+
+/// The [`grad_norm`] of `n` gradients that need not all be there at once, to the same bits: `get` gives that of a number,
+/// if there is one, and is called up to three times for each.
+///
+/// # Errors
+/// Those of `get`.
+#[track_caller]
+pub fn grad_norm_of(n: usize, get: impl Fn(usize) -> Result<Option<Tensor>>) -> Result<f64> {
+    let _guards = (no_grad_guard(), no_autocast_guard());
+    total_norm(n, &|i| Ok(get(i)?.map(|g| g.detach())), 2.0)
 }
 
 #[track_caller]
@@ -164,21 +181,34 @@ pub fn clip_grad_norm_with(
     }
     let _guards = (no_grad_guard(), no_autocast_guard());
     let found = present(gradients, parameters);
-    let norm = total_norm(&found, norm_type)?;
+    let norm = norm_of_all(&found, norm_type)?;
+    clip_to_norm(gradients, parameters, norm, max_norm).map(|()| norm)
+}
+
+/// What [`clip_grad_norm`] does once it knows the norm of the gradients.
+///
+/// # Errors
+/// Fails if the norm is not finite or `max_norm` is not above 0. No gradient is changed then.
+#[track_caller]
+pub fn clip_to_norm(gradients: &mut Gradients, parameters: &[Parameter], norm: f64, max_norm: f64) -> Result<()> {
+    if max_norm.is_nan() || max_norm <= 0.0 {
+        return Err(Error::argument("clip_grad_norm", format!("max_norm is {max_norm}; it is above 0")));
+    }
     if !norm.is_finite() {
         let m = format!("the norm of the gradients is {norm}; nothing was changed");
         return Err(Error::argument("clip_grad_norm", m).help("lower the learning rate, or skip this step"));
     }
+    let _guards = (no_grad_guard(), no_autocast_guard());
     let factor = max_norm / (norm + 1e-6);
     if factor < 1.0 {
         // All clipped gradients are computed before the first one is replaced.
         let mut new = vec![];
-        for (p, g) in found {
+        for (p, g) in present(gradients, parameters) {
             new.push((p, g.mul(factor)?));
         }
         replace(gradients, new)?;
     }
-    Ok(norm)
+    Ok(())
 }
 
 /// [`clip_grad_norm`] for [captured steps](https://docs.rs/gradus-graph): the norm stays on the device, and is returned

@@ -27,7 +27,10 @@ pub use adadelta::{Adadelta, AdadeltaConfig};
 pub use adagrad::{Adagrad, AdagradConfig};
 pub use adam::{Adam, AdamConfig, AdamW};
 pub use adamax::{Adamax, AdamaxConfig};
-pub use clip::{clip_grad_norm, clip_grad_norm_on_device, clip_grad_norm_with, clip_grad_value, grad_norm};
+pub use clip::{
+    clip_grad_norm, clip_grad_norm_on_device, clip_grad_norm_with, clip_grad_value, clip_to_norm, grad_norm,
+    grad_norm_of,
+};
 pub use grad_scaler::{GradScaler, GradScalerConfig};
 pub use group::Group;
 pub use lamb::{Lamb, LambConfig};
@@ -108,6 +111,19 @@ pub trait Optimizer: Send {
     /// one, or for anything that would make the constructor fail. Extra parameters in `parameters` are ignored.
     #[track_caller]
     fn rebind(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()>;
+
+    /// Replaces the parameters by those of the same names in `parameters`, which may have other shapes, and their state by
+    /// `state`, which [`state_dict`](Optimizer::state_dict) of an optimiser of these gives. Learning rates and the like
+    /// stay. This is how ranks divide the parameters of an optimiser. Everything is checked before anything changes.
+    ///
+    /// # Errors
+    /// Fails as [`rebind`](Optimizer::rebind) does, and if the state does not fit the new parameters. It is
+    /// [`ErrorKind::Unsupported`](gradus_tensor::ErrorKind::Unsupported) for an optimiser that does not offer it.
+    #[track_caller]
+    fn rebind_with(&mut self, _parameters: Vec<(String, Parameter)>, _state: &StateDict) -> Result<()> {
+        let m = "this optimiser does not take parameters of other shapes";
+        Err(Error::new(gradus_tensor::ErrorKind::Unsupported, "rebind_with", m).help("take AdamW, Sgd or another one"))
+    }
 
     /// Replaces the state by a saved one, including learning rates and weight decays. Everything is checked before
     /// anything changes. The report contains names of parameters, whose state is loaded as a whole (`fc1.weight`), and
@@ -235,6 +251,13 @@ macro_rules! optimizer {
             }
             fn rebind(&mut self, parameters: Vec<(String, crate::Parameter)>) -> gradus_tensor::Result<()> {
                 self.0.rebind(parameters)
+            }
+            fn rebind_with(
+                &mut self,
+                parameters: Vec<(String, crate::Parameter)>,
+                state: &crate::StateDict,
+            ) -> gradus_tensor::Result<()> {
+                self.0.rebind_with(parameters, state)
             }
             fn state_dict(&self) -> gradus_tensor::Result<crate::StateDict> {
                 self.0.state_dict()

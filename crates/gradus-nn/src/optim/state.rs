@@ -48,7 +48,7 @@ type Found = Option<State>;
 impl<R: Rule> Stepper<R> {
     /// The state itself, not a copy.
     #[track_caller]
-    fn view(&self) -> Result<StateDict> {
+    pub(super) fn view(&self) -> Result<StateDict> {
         self.refuse_unfinished()?;
         let mut view = StateDict::new();
         view.set_metadata("optimizer", self.rule.name());
@@ -124,11 +124,11 @@ impl<R: Rule> Stepper<R> {
         Ok(report)
     }
 
-    /// The state of each member of `groups`, taken from this optimiser's members of the same names.
+    /// The state of each member of `groups`, taken from the entries of the same names in `state`.
     #[track_caller]
-    pub(super) fn carried_over(&self, op: &str, groups: &[Members]) -> Result<Vec<Found>> {
+    pub(super) fn carried_over(&self, op: &str, groups: &[Members], state: &StateDict) -> Result<Vec<Found>> {
         let mut report = LoadReport::default();
-        let states = self.states(groups, &self.view()?, &mut report)?;
+        let states = self.states(groups, state, &mut report)?;
         if report.is_complete() {
             return Ok(states.into_iter().flatten().collect());
         }

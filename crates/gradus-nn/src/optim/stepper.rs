@@ -12,7 +12,7 @@ use super::captured::{Number, Phase, Rates, Unfinished, Updates};
 use super::clip::fetch;
 use super::rule::Rule;
 use super::{Group, NonFinite};
-use crate::Parameter;
+use crate::{Parameter, StateDict};
 
 /// A parameter and its state.
 pub(super) struct Member {
@@ -192,25 +192,44 @@ impl<R: Rule> Stepper<R> {
     /// See [`Optimizer::rebind`](crate::Optimizer::rebind).
     #[track_caller]
     pub(super) fn rebind(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
-        const OP: &str = "rebind";
+        let state = self.view()?;
+        self.replace("rebind", parameters, &state, true)
+    }
+
+    /// See [`Optimizer::rebind_with`](crate::Optimizer::rebind_with).
+    #[track_caller]
+    pub(super) fn rebind_with(&mut self, parameters: Vec<(String, Parameter)>, state: &StateDict) -> Result<()> {
+        self.refuse_unfinished()?;
+        self.replace("rebind_with", parameters, state, false)
+    }
+
+    /// Replaces the parameters, and their state by that in `state`.
+    #[track_caller]
+    fn replace(
+        &mut self,
+        op: &'static str,
+        parameters: Vec<(String, Parameter)>,
+        state: &StateDict,
+        same_shapes: bool,
+    ) -> Result<()> {
         let mut given = HashMap::new();
         for (name, parameter) in parameters {
             if given.insert(name.clone(), parameter).is_some() {
                 let m = format!("two parameters have the name {name:?}; nothing was changed");
-                return Err(Error::argument(OP, m));
+                return Err(Error::argument(op, m));
             }
         }
         let replacement = |member: &Member| {
             let old = member.parameter.values();
             let Some(new) = given.get(&member.name) else {
                 return Err(Error::argument(
-                    OP,
+                    op,
                     format!("there is no parameter {:?}; nothing was changed", member.name),
                 ));
             };
-            if new.values().shape() != old.shape() {
+            if same_shapes && new.values().shape() != old.shape() {
                 let m = format!("{} has another shape; nothing was changed", member.name);
-                let e = Error::shape(OP, m).operand("old", old.shape(), old.dtype(), old.device());
+                let e = Error::shape(op, m).operand("old", old.shape(), old.dtype(), old.device());
                 let new = new.values();
                 return Err(e.operand("new", new.shape(), new.dtype(), new.device()));
             }
@@ -222,7 +241,7 @@ impl<R: Rule> Stepper<R> {
         };
         let groups = self.groups.iter().map(group).collect::<Result<Vec<_>>>().here()?;
         let mut groups = arranged(&*self.rule, groups)?;
-        let states = self.carried_over(OP, &groups)?;
+        let states = self.carried_over(op, &groups, state)?;
         for (member, mut state) in groups.iter_mut().flat_map(|g| &mut g.members).zip(states) {
             // Replays of captured steps go on with the counts and the rates that they share.
             let old = self.members().find(|m| m.name == member.name).and_then(|m| m.state.as_ref());

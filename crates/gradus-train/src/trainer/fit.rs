@@ -13,6 +13,7 @@ use super::passes::Passes;
 use super::progress::Progress;
 use super::saving::Saving;
 use super::step::explained;
+use crate::ranks::supplied;
 use crate::{EpochReport, Event, Logger, Run, StepReport, Task, Validation};
 
 /// The number of steps in a row that may be skipped because they are not finite.
@@ -51,9 +52,8 @@ impl Trainer {
             let m = format!("{} samples give no batch of {}", train.dataset().len(), train.batch_size());
             return Err(Error::argument("trainer", m).help("give more samples or a smaller batch size"));
         }
-        if self.on_non_finite == OnNonFinite::RollBack && self.folder.is_none() && self.saves() {
-            let e = Error::argument("trainer", "rolling back needs checkpoints to go back to");
-            return Err(e.help("name a folder with `checkpoints`"));
+        if self.ranks.is_none() {
+            self.check_rolls_back()?;
         }
         if let (Some(monitor @ (Monitor::ValidationLoss | Monitor::ValidationAccuracy)), None) =
             (self.monitor, validation)
@@ -78,6 +78,7 @@ impl Trainer {
         let mut resumed = saving.as_mut().and_then(|saving| saving.resumed.take());
         if let Some(ranks) = &self.ranks {
             self.share(&**ranks, model, optimizer, train.device(), &config, &mut resumed)?;
+            ranks.divide(model.named_parameters(), optimizer).here()?;
         }
         tell(Event::Start { epochs, steps: batches.div_ceil(self.accumulate), samples: train.samples() }).here()?;
         let mut passes = Passes::new(self, &*optimizer, task, D::Item::tensors);
@@ -132,11 +133,9 @@ impl Trainer {
                         is_saved = false;
                         let is_due = self.save_every.is_some_and(|every| run.steps.is_multiple_of(every))
                             || self.save_interval.is_some_and(|interval| saved_at.elapsed() >= interval);
-                        if let Some(open) = &mut saving
-                            && is_due
-                            && (self.on_non_finite == OnNonFinite::RollBack || !open.is_busy())
-                        {
-                            let done = self.save(open, model, optimizer, &progress, &run, false);
+                        let is_free = |open: &Saving| self.on_non_finite == OnNonFinite::RollBack || !open.is_busy();
+                        if self.agrees_to_save(is_due && saving.as_ref().is_some_and(is_free), &saving)? {
+                            let done = self.save(&mut saving, model, optimizer, &progress, &run, false)?;
                             self.go_on(done, &mut saving, &mut tell)?;
                             (saved_at, is_saved) = (Instant::now(), true);
                         }
@@ -146,7 +145,8 @@ impl Trainer {
                         let at = (epoch, progress.steps_of_epoch + 1);
                         progress.in_a_row += 1;
                         if self.on_non_finite == OnNonFinite::Error || progress.in_a_row >= MOST_IN_A_ROW {
-                            let e = explained(trouble, at, model, task, &group);
+                            let ranks = self.ranks.as_deref();
+                            let e = supplied(ranks, || Ok(explained(trouble, at, model, task, &group)))?;
                             let many =
                                 format!("the steps before it were not finite either: {} in a row", progress.in_a_row);
                             return Err(if progress.in_a_row > 1 { e.note(many) } else { e });
@@ -155,11 +155,15 @@ impl Trainer {
                         progress.skipped += 1;
                         run.skipped += 1;
                         if self.on_non_finite == OnNonFinite::RollBack {
+                            if let Some(ranks) = &self.ranks {
+                                ranks.join(model.named_parameters(), optimizer).here()?;
+                            }
                             if let Some(saving) = &saving {
                                 self.roll_back(saving, model, optimizer)?;
                             }
                             if let Some(ranks) = &self.ranks {
                                 self.share(&**ranks, model, optimizer, train.device(), &config, &mut None)?;
+                                ranks.divide(model.named_parameters(), optimizer).here()?;
                             }
                             passes.clear();
                         }
@@ -170,8 +174,8 @@ impl Trainer {
             // An epoch whose validation was skipped is not complete: a run that resumes validates first.
             if (passes.are_to_stop() || self.stopped()?) && (progress.batches < batches || validation.is_some()) {
                 if progress.steps_of_epoch > 0 {
-                    if let Some(open) = &mut saving {
-                        let done = self.save(open, model, optimizer, &progress, &run, false);
+                    if self.agrees_to_save(true, &saving)? {
+                        let done = self.save(&mut saving, model, optimizer, &progress, &run, false)?;
                         self.go_on(done, &mut saving, &mut tell)?;
                         is_saved = true;
                     }
@@ -201,17 +205,20 @@ impl Trainer {
                 tally: Default::default(),
                 ..progress
             };
-            if let Some(open) = saving.as_mut().filter(|_| self.save_epochs) {
-                let done = self.save(open, model, optimizer, &progress, &run, is_best);
+            if self.agrees_to_save(self.save_epochs, &saving)? {
+                let done = self.save(&mut saving, model, optimizer, &progress, &run, is_best)?;
                 self.go_on(done, &mut saving, &mut tell)?;
                 (saved_at, is_saved) = (Instant::now(), true);
             }
         }
         run.stopped_early = progress.is_done;
         run.stopped = !run.stopped_early && progress.epoch <= epochs;
-        if let Some(open) = saving.as_mut().filter(|_| !is_saved) {
-            let done = self.save(open, model, optimizer, &progress, &run, false);
+        if self.agrees_to_save(!is_saved, &saving)? {
+            let done = self.save(&mut saving, model, optimizer, &progress, &run, false)?;
             self.go_on(done, &mut saving, &mut tell)?;
+        }
+        if let Some(ranks) = &self.ranks {
+            ranks.join(model.named_parameters(), optimizer).here()?;
         }
         let done = saving.take().map_or(Ok(()), Saving::finish);
         self.go_on(done, &mut saving, &mut tell)?;

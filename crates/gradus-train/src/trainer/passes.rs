@@ -12,7 +12,7 @@ use gradus_tensor::{Error, Gradients, Here, Result, Tensor, ops};
 use super::failure::{Failure, NonFinite};
 use super::options::Trainer;
 use crate::Task;
-use crate::ranks::{Handles, Ranks, Shared};
+use crate::ranks::{Handles, Ranks, Shared, dividing};
 use crate::task::Counts;
 
 /// The tensors of a batch, if it consists of nothing else.
@@ -78,7 +78,11 @@ impl<B> Passes<B> {
         if wanted && !may {
             eager("the task may use values that change; Trainer::captured() or Task::is_fixed says that they do not");
         }
-        let captured = (wanted && may).then(Captured::or_eager);
+        let divided = dividing(&trainer.ranks).is_some();
+        if wanted && may && divided {
+            eager("the parameters are divided among the ranks");
+        }
+        let captured = (wanted && may && !divided).then(Captured::or_eager);
         let (ranks, stop) = (trainer.ranks.clone(), trainer.stop.clone());
         Passes { captured, parameters: optimizer.parameters(), tensors, ranks, stop, stop_of_ranks: false }
     }

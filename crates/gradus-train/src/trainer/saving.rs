@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gradus_nn::{Module, Optimizer};
+use gradus_nn::{Module, Optimizer, StateDict};
 use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
 
-use super::options::Trainer;
+use super::options::{OnNonFinite, Trainer};
 use super::progress::Progress;
 use crate::checkpoint::check_state_name;
+use crate::ranks::dividing;
 use crate::{Checkpoint, Checkpoints, Run};
 
 /// The checkpoints of a run, and the last good state.
@@ -72,6 +73,16 @@ impl Trainer {
         Ok(Some(Saving { folder, last: found, resumed: Some(progress) }))
     }
 
+    /// Errors if this process shall roll back to checkpoints and writes none.
+    #[track_caller]
+    pub(super) fn check_rolls_back(&self) -> Result<()> {
+        if self.on_non_finite != OnNonFinite::RollBack || self.folder.is_some() || !self.saves() {
+            return Ok(());
+        }
+        let e = Error::argument("trainer", "rolling back needs checkpoints to go back to");
+        Err(e.help("name a folder with `checkpoints`"))
+    }
+
     /// Errors if two states of the user have the same name, or one has a name that a checkpoint cannot have.
     #[track_caller]
     pub(super) fn check_states(&self) -> Result<()> {
@@ -93,18 +104,45 @@ impl Trainer {
         Ok(checkpoint)
     }
 
-    /// Passes a checkpoint to the writing thread.
+    /// Whether rank 0 wants to save now. Ranks that divide the parameters all take part.
+    pub(super) fn agrees_to_save(&self, wanted: bool, saving: &Option<Saving>) -> Result<bool> {
+        let mine = wanted && saving.is_some();
+        let Some(ranks) = dividing(&self.ranks) else { return Ok(mine) };
+        let mut count = [f64::from(u8::from(mine))];
+        ranks.sum(&mut count)?;
+        Ok(count[0] > 0.0)
+    }
+
+    /// Passes a checkpoint to the writing thread, if this process saves. Errors of ranks are not errors of saving.
     #[track_caller]
     pub(super) fn save<M: Module + ?Sized>(
         &self,
-        saving: &mut Saving,
+        saving: &mut Option<Saving>,
         model: &M,
         optimizer: &dyn Optimizer,
         progress: &Progress,
         run: &Run,
         best: bool,
+    ) -> Result<Result<()>> {
+        let whole = dividing(&self.ranks).map(|ranks| ranks.whole(optimizer, saving.is_some())).transpose()?;
+        let Some(saving) = saving else { return Ok(Ok(())) };
+        Ok(self.save_here(saving, (model, optimizer, whole), progress, run, best))
+    }
+
+    /// Passes a checkpoint to the writing thread. If there is a whole state, it takes the place of the optimiser's.
+    #[track_caller]
+    fn save_here<M: Module + ?Sized>(
+        &self,
+        saving: &mut Saving,
+        (model, optimizer, whole): (&M, &dyn Optimizer, Option<StateDict>),
+        progress: &Progress,
+        run: &Run,
+        best: bool,
     ) -> Result<()> {
         let mut checkpoint = self.now(model, optimizer)?;
+        if let Some(whole) = whole {
+            checkpoint.optimizer = whole;
+        }
         progress.put_into(&mut checkpoint, run)?;
         checkpoint.best = best;
         checkpoint.config = saving.last.config.clone();

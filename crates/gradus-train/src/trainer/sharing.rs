@@ -67,11 +67,23 @@ impl Trainer {
             bytes = to_bytes(&state)?;
         }
         let bytes = ranks.broadcast(bytes)?;
-        let mine =
-            if ranks.rank() == 0 { Ok(()) } else { self.take(&bytes, model, optimizer, device, &config, resumed) };
-        let mut failed = [f64::from(u8::from(mine.is_err()))];
+        let mine = match ranks.rank() {
+            0 => self.check_rolls_back(),
+            _ => self.take(&bytes, model, optimizer, device, &config, resumed),
+        };
+        let flag = |set: bool| f64::from(u8::from(set));
+        let mut failed = [flag(mine.is_err()), flag(mine.is_err() && ranks.rank() == 0)];
         ranks.sum(&mut failed)?;
-        mine.map_err(|e| e.note(format!("rank {} differs from rank 0", ranks.rank())))?;
+        if ranks.rank() == 0 {
+            mine?;
+        } else {
+            mine.map_err(|e| e.note(format!("rank {} differs from rank 0", ranks.rank())))?;
+        }
+        if failed[1] > 0.0 {
+            let m = "rank 0, which writes the checkpoints, shall roll back to them and has no folder for them";
+            let e = Error::new(ErrorKind::Peer, "trainer", m);
+            return Err(e.help("name a folder with `checkpoints` there"));
+        }
         if failed[0] > 0.0 {
             let m = format!("{} of {} ranks differ from rank 0", failed[0], ranks.size());
             let e = Error::new(ErrorKind::Peer, "trainer", m);

@@ -1,15 +1,14 @@
 //! One step: forward and backward passes, clipping, and the update of the parameters.
 
 use gradus_data::Parts;
-use gradus_nn::{Module, Optimizer, clip_grad_norm, clip_grad_value, grad_norm};
-use gradus_tensor::{
-    Error, ErrorKind, Gradients, Here, Result, all_or_nothing, autograd::NonFiniteReport, find_nonfinite,
-};
+use gradus_nn::{Module, Optimizer, clip_grad_value, clip_to_norm, grad_norm, grad_norm_of};
+use gradus_tensor::{Error, Gradients, Here, Result, all_or_nothing, autograd::NonFiniteReport, find_nonfinite};
 
 use super::failure::{Failure, NonFinite};
 use super::options::{OnNonFinite, Trainer};
 use super::passes::{Passes, Place};
 use crate::Task;
+use crate::ranks::dividing;
 use crate::task::Tally;
 
 /// The result of a step.
@@ -76,6 +75,7 @@ impl Trainer {
                 norm => norm,
             };
             update(rates, optimizer, &gradients)?;
+            self.ranks.iter().try_for_each(|ranks| ranks.stepped())?;
             // A single batch needs no mean: its loss is returned without another rounding.
             let loss = if batches.len() == 1 { last } else { tally.loss() };
             Ok(Stepped { loss, tally, grad_norm })
@@ -93,25 +93,24 @@ impl Trainer {
     fn clip(&self, gradients: &mut Gradients, optimizer: &dyn Optimizer) -> Result<Option<f64>> {
         let wants_norm = self.log_grad_norm || self.clip_norm.is_some() || self.on_non_finite != OnNonFinite::Error;
         let parameters = optimizer.parameters();
-        let clipped = |gradients: &mut Gradients, max: f64| match clip_grad_norm(gradients, &parameters, max) {
-            Ok(norm) => Ok(norm),
-            // The bound has been checked, so this error means that the norm is not finite.
-            Err(e) if *e.kind() == ErrorKind::InvalidArgument => Ok(f64::NAN),
-            Err(e) => Err(e),
+        // Measured before values are clamped, which makes infinities finite.
+        let norm_of = |gradients: &Gradients| match dividing(&self.ranks) {
+            Some(ranks) => grad_norm_of(parameters.len(), |i| ranks.whole_gradient(gradients, &parameters[i])),
+            None => grad_norm(gradients, &parameters, 2.0),
         };
-        let max_norm = self.clip_norm.unwrap_or(f64::INFINITY);
-        let Some(max) = self.clip_value else {
-            return wants_norm.then(|| clipped(gradients, max_norm)).transpose();
-        };
-        // Measured before the clamp, which makes infinities finite.
-        let norm = wants_norm.then(|| grad_norm(gradients, &parameters, 2.0)).transpose()?;
-        if norm.is_none_or(f64::is_finite) {
-            clip_grad_value(gradients, &parameters, max)?;
-            if self.clip_norm.is_some() {
-                clipped(gradients, max_norm)?;
-            }
+        let mut norm = if wants_norm { Some(norm_of(gradients)?) } else { None };
+        if norm.is_some_and(|norm| !norm.is_finite()) {
+            return Ok(norm);
         }
-        Ok(norm)
+        let measured = norm;
+        if let Some(max) = self.clip_value {
+            clip_grad_value(gradients, &parameters, max)?;
+            norm = if self.clip_norm.is_some() { Some(norm_of(gradients)?) } else { None };
+        }
+        if let (Some(norm), Some(max_norm)) = (norm, self.clip_norm) {
+            clip_to_norm(gradients, &parameters, norm, max_norm)?;
+        }
+        Ok(measured)
     }
 }
 

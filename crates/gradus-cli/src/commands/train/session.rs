@@ -45,7 +45,7 @@ impl<'a> Session<'a> {
             let e = Error::argument("train", "--resume without --out");
             return Err(e.help("name the folder of the run to go on with: --out DIR"));
         }
-        let team = Team::join()?;
+        let team = Team::join(options.shard)?;
         let device = crate::commands::open(&options.common.device, team.threads(options.common.threads))?;
         Ok(Session { options, device, team, stop: None, place: None })
     }

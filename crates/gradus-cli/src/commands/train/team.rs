@@ -31,14 +31,17 @@ impl Team {
         Team { ranks: RefCell::default(), rank: 0, size: None }
     }
 
-    /// Of all processes that the launcher started. Those other than the first print nothing but errors.
-    pub(super) fn join() -> Result<Team> {
+    /// Of all processes that the launcher started. Those other than the first print nothing but errors. With `shard`, each
+    /// holds a part of the parameters.
+    pub(super) fn join(shard: bool) -> Result<Team> {
         match announced(SIZE) {
             // Some launchers announce a single process to every program.
+            Some(1) | None if shard && !cfg!(feature = "mpi") => Err(alone_with_shard()),
             Some(1) if !cfg!(feature = "mpi") => Ok(Team::alone()),
+            None if shard => Err(alone_with_shard()),
             None => Ok(Team::alone()),
             Some(size) => {
-                let ranks = world(size)?;
+                let ranks = world(size, shard)?;
                 let rank = ranks.rank();
                 output::of_rank(rank);
                 Ok(Team { ranks: RefCell::new(Some(ranks)), rank, size: Some(size) })
@@ -92,14 +95,19 @@ impl Team {
     }
 }
 
+fn alone_with_shard() -> Error {
+    let e = Error::argument("train", "--shard divides the weights among ranks, and this process is alone");
+    e.help("start several: gradus launch -n 4 -- train .. --shard")
+}
+
 fn announced(names: [&str; 2]) -> Option<usize> {
     names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
 }
 
 /// All ranks, connected.
 #[cfg(all(feature = "mpi", unix))]
-fn world(_: usize) -> Result<Arc<dyn Ranks>> {
-    use gradus::dist::{DataParallel, Options, mpi};
+fn world(_: usize, shard: bool) -> Result<Arc<dyn Ranks>> {
+    use gradus::dist::{DataParallel, FullyShardedDataParallel, Options, mpi};
 
     use crate::commands::mpi::DEADLINE;
 
@@ -109,11 +117,12 @@ fn world(_: usize) -> Result<Arc<dyn Ranks>> {
         let wrong = || Error::argument("train", format!("{DEADLINE} is {text:?}; it is a whole number of seconds"));
         options.deadline = std::time::Duration::from_secs(seconds.ok_or_else(wrong)?.into());
     }
-    Ok(Arc::new(DataParallel::with_shards(mpi::world(options)?, SHARDS)?))
+    let parallel = DataParallel::with_shards(mpi::world(options)?, SHARDS)?;
+    Ok(if shard { Arc::new(FullyShardedDataParallel::new(parallel)?) } else { Arc::new(parallel) })
 }
 
 #[cfg(not(all(feature = "mpi", unix)))]
-fn world(size: usize) -> Result<Arc<dyn Ranks>> {
+fn world(size: usize, _shard: bool) -> Result<Arc<dyn Ranks>> {
     let m = format!("a launcher of MPI started {size} processes, and this program was built without MPI");
     Err(crate::commands::mpi::without_mpi(m))
 }
