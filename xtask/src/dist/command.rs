@@ -39,10 +39,7 @@ impl Gradus<'_> {
         let whole = model(&whole)?;
         let mut checks: Checks<'_> = vec![];
         for (name, words) in self.tasks() {
-            checks.push((
-                format!("train {name} on 1, 2 and 4 ranks, --shard on 4"),
-                Box::new(move || self.same(name, &words)),
-            ));
+            checks.push((format!("train {name} on 1, 2 and 4 ranks"), Box::new(move || self.same(name, &words))));
         }
         let others: [(&str, OnWhole<'_>); 11] = [
             ("mpirun itself", Self::plain),
@@ -167,8 +164,8 @@ impl Gradus<'_> {
             let name = format!("{task}-{ranks}");
             let out = self.folder.join(&name);
             let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
-            // Four ranks hold a part of the weights each.
-            if ranks == "4" {
+            // The trainings with the fewest steps: where weights are divided, a step makes many calls.
+            if ranks == "4" && ["images", "text"].contains(&task) {
                 words.push("--shard");
             }
             let ended = self.launch(&["-n", ranks], &with_out(&words, &out), &name)?;
