@@ -1,5 +1,6 @@
 //! [`Trainer::fit`]: the loop over epochs and steps.
 
+use std::panic::Location;
 use std::time::Instant;
 
 use gradus_data::{DataLoader, Dataset, Sample};
@@ -146,7 +147,8 @@ impl Trainer {
                         progress.in_a_row += 1;
                         if self.on_non_finite == OnNonFinite::Error || progress.in_a_row >= MOST_IN_A_ROW {
                             let ranks = self.ranks.as_deref();
-                            let e = supplied(ranks, || Ok(explained(trouble, at, model, task, &group)))?;
+                            let e = supplied(ranks, || Ok(explained(trouble, at, model, task, &group))).here()?;
+                            let e = e.at(Location::caller());
                             let many =
                                 format!("the steps before it were not finite either: {} in a row", progress.in_a_row);
                             return Err(if progress.in_a_row > 1 { e.note(many) } else { e });
