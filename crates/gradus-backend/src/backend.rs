@@ -263,6 +263,12 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::arange::arange(self, start, step, out)
     }
 
+    /// `c = a @ b` for integers of 8 and 16 bits: `a [batch.., m, k]` and `b [batch.., k, n]` are i8, u8 or i16, each its
+    /// own, and `c [batch.., m, n]` is i32. Sums wrap. Batch axes and strides are as in [`gemm`](Backend::gemm).
+    fn gemm_i32(&self, a: View<'_>, b: View<'_>, c: &mut ViewMut<'_>) -> Result<()> {
+        composite::gemm_i32::gemm_i32(self, a, b, c)
+    }
+
     /// Convolution (cross-correlation) of `x [n, c, spatial..]` with `w [k, c / groups, kernel..]` and `bias [k]`, into
     /// `out [n, k, positions..]`.
     fn conv(

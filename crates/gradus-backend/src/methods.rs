@@ -65,6 +65,7 @@ macro_rules! backend_methods {
     } };
     (composites $method:ident) => { $method! {
         arange(start: i64, step: i64, y: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
+        gemm_i32(a: $crate::View<'_>, b: $crate::View<'_>, c: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         conv(window: &$crate::Window, groups: usize, x: $crate::View<'_>, w: $crate::View<'_>,
             bias: Option<$crate::View<'_>>, y: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         conv_backward_input(window: &$crate::Window, groups: usize, g: $crate::View<'_>, w: $crate::View<'_>,

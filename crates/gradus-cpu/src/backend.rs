@@ -125,6 +125,10 @@ impl Backend for CpuBackend {
         self.finished("random", crate::random::random(self, dist, seed, offset, out))
     }
 
+    fn gemm_i32(&self, a: View<'_>, b: View<'_>, c: &mut ViewMut<'_>) -> Result<()> {
+        self.finished("gemm_i32", crate::gemm::gemm_i32(self, a, b, c))
+    }
+
     fn conv(
         &self,
         window: &Window,

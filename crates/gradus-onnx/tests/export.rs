@@ -105,6 +105,19 @@ fn composed_operations_are_one_node_where_the_opset_has_them() {
 }
 
 #[test]
+fn products_of_small_integers_leave_if_onnx_has_them() {
+    let x = Tensor::from_vec(vec![3i8, -128, 127, 5, 0, -1, 2, 100], [4, 2], &device()).unwrap();
+    let w = Tensor::from_vec(vec![255u8, 1, 200, 0, 7, 9], [2, 3], &device()).unwrap();
+    let model = exported(&x, OnnxExportOptions::new(), |x| x.matmul_i32(&w)).unwrap();
+    let more = Tensor::cat(&[&x, &x], 0).unwrap();
+    let y = model.run(&[("x", more.clone())]).unwrap().remove(0).1;
+    let wide = |t: &Tensor| t.to_dtype(DType::I32).unwrap();
+    assert_eq!(y.to_vec::<i32>().unwrap(), wide(&more).matmul(&wide(&w)).unwrap().to_vec::<i32>().unwrap());
+    let wide = x.to_dtype(DType::I16).unwrap();
+    assert!(refused(&wide, |x| x.matmul_i32(&w)).contains("none of i16"));
+}
+
+#[test]
 fn sizes_that_depend_on_a_dynamic_axis_are_computed() {
     let x = values(&[4, 6], DType::F32);
     let f = |x: &Tensor| {

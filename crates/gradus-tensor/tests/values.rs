@@ -177,6 +177,19 @@ fn matmul_shapes_and_errors() {
 }
 
 #[test]
+fn products_of_small_integers_are_summed_in_i32() {
+    let x = Tensor::from_vec(vec![255u8; 600], [1, 2, 300], &cpu()).unwrap();
+    let w = Tensor::from_vec(vec![-128i8; 900], [3, 300, 1], &cpu()).unwrap();
+    let y = x.matmul_i32(&w).unwrap();
+    assert_eq!((y.shape(), y.dtype()), (&[3, 2, 1][..], DType::I32));
+    assert_eq!(y.to_vec::<i32>().unwrap(), [255 * -128 * 300; 6]);
+    assert_eq!(x.matmul_i32(&w.select(0, 0).unwrap().squeeze(1).unwrap()).unwrap().shape(), [1, 2]);
+    let wide = x.to_dtype(DType::I32).unwrap();
+    assert!(matches!(wide.matmul_i32(&w).unwrap_err().kind(), ErrorKind::UnsupportedDType));
+    assert!(x.matmul_i32(&x).unwrap_err().to_string().contains("inner dimensions differ: 300 != 2"));
+}
+
+#[test]
 fn convolution_and_pooling_against_sums_by_hand() {
     let x = f32s(&(1..=9).map(|v| v as f32).collect::<Vec<_>>(), &[1, 1, 3, 3]);
     let w = f32s(&[1.0, 0.0, 0.0, -1.0], &[1, 1, 2, 2]);

@@ -50,6 +50,7 @@ fn calls_of<'a>(ran: &Traced<'a>) -> Vec<&'a str> {
         Op::SliceBackward(_) if ran.inputs[0].numel() > 0 => return vec!["fill", "copy_strided"],
         Op::SliceBackward(_) => "fill",
         Op::Linear(_) | Op::Matmul(_) | Op::Gemm(_) => "gemm",
+        Op::MatmulI32(_) => "gemm_i32",
         Op::Contiguous(_) => "copy_strided",
         Op::Fill(_) => "fill",
         Op::ArgReduce(_) => "arg_reduce",
@@ -230,6 +231,8 @@ fn writes_draws_and_what_has_no_gradient_are_operations() {
         x.masked_fill_(&y.gt(0.0)?, 1.0)?;
         AVERAGE.apply(&[&x], &[&x, &y], &[0.9])?;
         Gemm::new(4, 4, 4).run_(&y, &y, &x)?;
+        let bytes = y.to_dtype(DType::I8)?;
+        let _ = bytes.matmul_i32(&bytes)?;
         for (values, indices) in
             [x.sort(0, true)?, x.topk(2, 1, true, true)?, x.cummax(0)?, x.max_with_indices(1, true)?]
         {
@@ -241,6 +244,19 @@ fn writes_draws_and_what_has_no_gradient_are_operations() {
     });
     ran(
         &counts,
-        &["add", "mul", "clamp", "contiguous", "full", "average", "gemm", "sort", "cummax", "argmax", "random"],
+        &[
+            "add",
+            "mul",
+            "clamp",
+            "contiguous",
+            "full",
+            "average",
+            "gemm",
+            "matmul_i32",
+            "sort",
+            "cummax",
+            "argmax",
+            "random",
+        ],
     );
 }

@@ -9,6 +9,7 @@ pub mod attention;
 pub mod conv;
 pub mod cross_entropy;
 pub mod embedding;
+pub mod gemm_i32;
 pub mod norm;
 pub mod pool;
 pub mod softmax;

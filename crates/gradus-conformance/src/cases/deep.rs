@@ -9,7 +9,7 @@ use crate::suite::{Rng, Suite};
 type Kind = (&'static [&'static str], fn(&mut Suite<'_>, &mut Rng));
 
 /// What rounds are of, in turn.
-const KINDS: [Kind; 19] = [
+const KINDS: [Kind; 20] = [
     (&["map"], map),
     (&["sum", "prod", "max", "min", "any", "all"], reduce),
     (&["argmax", "argmin"], arg_reduce),
@@ -29,6 +29,7 @@ const KINDS: [Kind; 19] = [
     (&["normalize", "normalize_backward", "normalize_affine_backward"], normalize),
     (&["attention", "attention_backward"], attention),
     (&["cross_entropy", "cross_entropy_backward"], cross_entropy),
+    (&["gemm_i32"], gemm_i32),
 ];
 
 /// A round may have no case, because its window is too large or its dtype has not the numbers. So many in a row are a mistake.
@@ -103,6 +104,12 @@ fn gemm(s: &mut Suite<'_>, rng: &mut Rng) {
     let lowest = if number.is_signed() { -2 } else { 0 };
     let factors = (rng.int(lowest, 2), rng.int(lowest, 2));
     matrix::product(s, number, &batch, mkn, factors, number.is_float() && rng.int(0, 2) > 0);
+}
+
+fn gemm_i32(s: &mut Suite<'_>, rng: &mut Rng) {
+    let dtypes = [pick(rng, &matrix::SMALL), pick(rng, &matrix::SMALL)];
+    let batch = sizes(rng, 0, 2, 4);
+    matrix::small_product(s, dtypes, &batch, [size(rng, 40), size(rng, 70), size(rng, 40)]);
 }
 
 fn copy(s: &mut Suite<'_>, rng: &mut Rng) {

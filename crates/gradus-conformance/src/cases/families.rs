@@ -14,7 +14,7 @@ const FAMILIES: [Family; 11] = [
     (&["memory"], memory::run),
     (&["map"], elementwise::run),
     (&["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "scan", "sort"], reduction::run),
-    (&["gemm"], matrix::run),
+    (&["gemm", "gemm_i32"], matrix::run),
     (
         &["copy_strided", "fill", "gather", "scatter", "embedding", "embedding_backward", "arange", "random"],
         indexing::run,

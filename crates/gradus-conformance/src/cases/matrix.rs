@@ -1,4 +1,5 @@
-//! `gemm`: shapes, batches, alpha and beta, exactness on integers, NaN and infinity.
+//! `gemm`: shapes, batches, alpha and beta, exactness on integers, NaN and infinity. `gemm_i32`: shapes, batches, the
+//! ends of the dtypes.
 
 use gradus_backend::{Backend, DType, Scalar, View, ViewMut};
 
@@ -22,6 +23,13 @@ const SIZES: [[usize; 3]; 12] = [
 ];
 
 pub(super) fn run(s: &mut Suite<'_>) {
+    for dtypes in SMALL.into_iter().flat_map(|da| SMALL.map(|db| [da, db])) {
+        for size in SIZES {
+            small_product(s, dtypes, &[2, 2], size);
+        }
+        small_product(s, dtypes, &[], [9, 70, 11]);
+        small_product(s, dtypes, &[], [1, 130, 40]);
+    }
     for d in DType::ALL.into_iter().filter(|&d| d != DType::Bool) {
         for size in SIZES {
             for batch in [&[][..], &[3], &[2, 2]] {
@@ -53,6 +61,23 @@ pub(super) fn run(s: &mut Suite<'_>) {
         product(s, d, &[], [34, 65, 49], (1, 0), true);
         small_factors(s, d);
     }
+}
+
+/// The dtypes of the operands of `gemm_i32`.
+pub(super) const SMALL: [DType; 3] = [DType::I8, DType::U8, DType::I16];
+
+/// A product of integers of 8 and 16 bits, with the largest and smallest numbers among the factors.
+pub(super) fn small_product(s: &mut Suite<'_>, [da, db]: [DType; 2], batch: &[usize], [m, k, n]: [usize; 3]) {
+    let values = |d: DType| match d {
+        DType::I8 => [-128, 127, -1, 3, 0, -77, 45],
+        DType::U8 => [255, 0, 1, 128, 127, 200, 3],
+        _ => [-32_768, 32_767, -1, 257, 0, -12_345, 300],
+    };
+    let call = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.gemm_i32(ins[0], ins[1], &mut outs[0]);
+    let [a, b, c] = [[m, k], [k, n], [m, n]].map(|last| [batch, &last].concat());
+    let name = format!("gemm_i32/{da}/{db}/{}@{}", sizes(&a), sizes(&b));
+    let inputs = vec![Array::ints(da, &a, &values(da)), Array::ints(db, &b, &values(db)[..5])];
+    s.case(&Case::new(name, inputs, vec![fresh(DType::I32, &c)], &call));
 }
 
 /// With `random`, the operands are random floats, the tolerance is the error bound of a naive product, and `factors`

@@ -254,6 +254,19 @@ fn primitives(s: &mut Suite<'_>) {
         b.gemm(Scalar::Float(0.5), x.view(), x.view(), Scalar::Int(0), &mut Tensor::new(b, I64, &[2, 2])?.out())
     });
 
+    let matrices: [&[usize]; 3] = [&[2, 3], &[3, 5], &[2, 5]];
+    for (name, dtypes, dims) in [
+        ("inner", [DType::U8, DType::I8, DType::I32], [&[2, 3][..], &[4, 5], &[2, 5]]),
+        ("batch", [DType::U8, DType::I8, DType::I32], [&[2, 2, 3], &[3, 3, 5], &[2, 2, 5]]),
+        ("wide", [DType::U8, DType::I32, DType::I32], matrices),
+        ("narrow_sums", [DType::U8, DType::I8, DType::I16], matrices),
+    ] {
+        s.refuse(&format!("refusals/gemm_i32/{name}"), &Refusal::Any, |b| {
+            let made = |i: usize| Tensor::new(b, dtypes[i], dims[i]);
+            b.gemm_i32(made(0)?.view(), made(1)?.view(), &mut made(2)?.out())
+        });
+    }
+
     let w = Window::new2d([2, 2]);
     let unfold =
         |w: Window| move |b: &dyn Backend, x: View<'_>, out: &mut ViewMut<'_>| b.unfold(&w, x, Scalar::Int(0), out);

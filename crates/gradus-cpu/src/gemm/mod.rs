@@ -7,6 +7,7 @@
 //! packed in pairs instead (see `paired`).
 
 mod block;
+mod gemm_i32;
 mod int;
 mod kernel;
 mod pack;
@@ -24,6 +25,7 @@ use std::any::TypeId;
 use gradus_backend::{DType, Error, Result, Scalar, View, ViewMut};
 
 pub(crate) use block::{K_BLOCK, MatMut, Product, k_step, tile};
+pub(crate) use gemm_i32::gemm_i32;
 pub(crate) use kernel::{FREE_ROWS, Micro, Real, Store, THIN_ROWS, thin_vectors};
 pub(crate) use pack::{Mat, Pack, Panels};
 pub(crate) use products::products;
@@ -49,7 +51,7 @@ pub(crate) fn gemm(
     check_dtype(OP, "b", b.dtype, a.dtype)?;
     check_dtype(OP, "c", c.dtype, a.dtype)?;
     let (a, b) = (&a, &b);
-    let plan = &mut Plan::new(a, b, c)?;
+    let plan = &mut Plan::new(OP, a, b, c)?;
     check_output(OP, "c", c.layout)?;
     match a.dtype {
         DType::F64 => float::<f64>(cpu, plan, alpha, a, b, beta, c),

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use gradus_backend::{DType, Result, View, bf16};
 
+use super::OP;
 use super::block::STEPS;
 use super::kernel::{Micro, Real, Store};
 use super::pack::{Mat, Pack, pack_panel, pack_strided, round};
-use super::plan::{OP, Plan};
+use super::plan::Plan;
 use crate::CpuBackend;
 use crate::access::{Float, Plain};
 use crate::half_float::{bf16_from_f32, bf16_to_f32};

@@ -21,20 +21,20 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(a: &View<'_>, b: &View<'_>, c: &ViewMut<'_>) -> Result<Plan> {
+    pub(super) fn new(op: &str, a: &View<'_>, b: &View<'_>, c: &ViewMut<'_>) -> Result<Plan> {
         let layouts = [&a.layout, &b.layout, &c.layout];
         let rank = a.layout.rank();
         if rank < 2 || layouts.iter().any(|l| l.rank() != rank) {
-            return Err(mismatch("the operands need one rank of at least 2", a, b, c));
+            return Err(mismatch(op, "the operands need one rank of at least 2", a, b, c));
         }
         let r = rank - 2;
         let (ad, bd, cd) = (a.layout.dims(), b.layout.dims(), c.layout.dims());
         let (m, n, k) = (ad[r], bd[r + 1], ad[r + 1]);
         if bd[r] != k || cd[r..] != [m, n] {
-            return Err(mismatch("the operands are not [m, k], [k, n] and [m, n]", a, b, c));
+            return Err(mismatch(op, "the operands are not [m, k], [k, n] and [m, n]", a, b, c));
         }
         if ad[..r] != bd[..r] || ad[..r] != cd[..r] {
-            return Err(mismatch("the batch axes differ", a, b, c));
+            return Err(mismatch(op, "the batch axes differ", a, b, c));
         }
         let mut plan = Plan {
             m,
@@ -117,8 +117,8 @@ impl Plan {
 }
 
 #[cold]
-pub(super) fn mismatch(message: &str, a: &View<'_>, b: &View<'_>, c: &ViewMut<'_>) -> Error {
-    Error::shape(OP, message)
+fn mismatch(op: &str, message: &str, a: &View<'_>, b: &View<'_>, c: &ViewMut<'_>) -> Error {
+    Error::shape(op, message)
         .operand("a", a.layout.dims(), a.dtype, "cpu")
         .operand("b", b.layout.dims(), b.dtype, "cpu")
         .operand("c", c.layout.dims(), c.dtype, "cpu")

@@ -241,3 +241,48 @@ fn panels_of_a_matrix_give_the_bits_of_the_matrix() {
         }
     }
 }
+
+#[test]
+fn integers_of_8_and_16_bits_are_summed_exactly_and_wrap() {
+    let dtypes = [DType::I8, DType::U8, DType::I16];
+    // Large sizes make several tasks; the last products leave i32.
+    let large = [[1, 70, 300, 1030], [1, 1, 1030, 270], [2, 3, 9, 33_030]];
+    for cpu in &backends() {
+        for (t, size) in SIZES.into_iter().chain(large).enumerate() {
+            let [s, m, n, k] = size;
+            let da = dtypes[t % 3];
+            let ends = |dtype: DType| match dtype {
+                DType::I8 => [-128.0, 127.0, 5.0],
+                DType::U8 => [255.0, 254.0, 0.0],
+                _ => [-32_768.0, -32_767.0, 32_767.0],
+            };
+            // Every fourth number is one of the ends, and at the end all are.
+            let fill = |seed, d: DType| {
+                let mut f = integers(seed, 120);
+                move |i: usize| match i % 4 {
+                    0 => ends(d)[i / 4 % 3],
+                    _ if k > 30_000 => ends(d)[0],
+                    _ => {
+                        if d == DType::U8 {
+                            f(i).abs()
+                        } else {
+                            f(i)
+                        }
+                    }
+                }
+            };
+            let a = Tensor::new(cpu, da, &[s, m, k], Lie::ALL[t % 4], fill(1, da));
+            for (l, lie) in Lie::ALL.into_iter().enumerate() {
+                let db = dtypes[(t + l) % 3];
+                let b = Tensor::new(cpu, db, &[s, k, n], lie, fill(2, db));
+                let mut c = Tensor::canary(cpu, DType::I32, &[s, m, n], Lie::ALL[t / 4 % 4]);
+                cpu.gemm_i32(a.view(), b.view(), &mut c.view_mut()).unwrap();
+                // f64 has all sums here, which stay below 2^46.
+                let sums = naive(size, 1.0, &a.values(cpu), &b.values(cpu), 0.0, &[]);
+                let want: Vec<f64> = sums.into_iter().map(|sum| f64::from(sum as i64 as i32)).collect();
+                assert_eq!(c.values(cpu), want, "{da} {db} {size:?} {lie:?}");
+                c.assert_gaps_untouched(cpu);
+            }
+        }
+    }
+}

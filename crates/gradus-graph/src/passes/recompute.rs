@@ -165,7 +165,7 @@ fn cost(graph: &Graph, node: &Node) -> f64 {
     };
     let products = match &node.op {
         Op::Map(map) => 2.0 * results * map.kernel.insts().len() as f64,
-        Op::Matmul(_) | Op::Linear(_) => results * size(0, -1),
+        Op::Matmul(_) | Op::MatmulI32(_) | Op::Linear(_) => results * size(0, -1),
         Op::Attention(_) => results * 4.0 * size(1, -2),
         Op::AttentionBackward(_) => results * 4.0 * size(1, -2),
         Op::Conv(_) | Op::ConvBackwardInput(_) => results * elements(1) / size(1, 0),

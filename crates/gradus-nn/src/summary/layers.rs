@@ -262,7 +262,7 @@ fn multiply_adds(ran: &Traced<'_>) -> u64 {
     let last = |i: usize| shape(i).last().map_or(0, |&d| d as u64);
     let output = ran.outputs.first().map_or(0, |t| t.numel() as u64);
     match ran.op.name() {
-        "matmul" | "linear" => output.saturating_mul(last(0)),
+        "matmul" | "matmul_i32" | "linear" => output.saturating_mul(last(0)),
         // A weight is [out, in / groups, kernel..].
         "conv1d" | "conv2d" | "conv3d" => output.saturating_mul(product(shape(1).get(1..).unwrap_or(&[]))),
         // The transposed convolution: each input goes to as many outputs.

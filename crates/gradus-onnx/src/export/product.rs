@@ -46,6 +46,15 @@ impl Builder<'_> {
         Ok(self.plain("MatMul", &[&names[0], &names[1]]))
     }
 
+    fn matmul_i32(&mut self, at: usize, inputs: &[Id]) -> Result<String> {
+        if inputs.iter().any(|&id| self.dtype(id) == DType::I16) {
+            let e = self.unsupported(at, "ONNX sums products of 8-bit integers in i32, but none of i16");
+            return Err(e.help("convert both operands to i32 and use matmul"));
+        }
+        let names = self.names_of(inputs)?;
+        Ok(self.plain("MatMulInteger", &[&names[0], &names[1]]))
+    }
+
     pub(super) fn conv(&mut self, at: usize, inputs: &[Id], op: &Conv) -> Result<String> {
         self.same_window(at, &in_each_trace!(self, at, Conv, |op| op.window))?;
         let mut attributes = window(&op.window);
@@ -248,6 +257,7 @@ impl Builder<'_> {
         Ok(Some(match op {
             Op::Linear(_) => vec![self.linear(inputs)?],
             Op::Matmul(_) => vec![self.matmul(inputs)?],
+            Op::MatmulI32(_) => vec![self.matmul_i32(at, inputs)?],
             Op::Conv(op) => vec![self.conv(at, inputs, op)?],
             Op::ConvBackwardInput(op) => vec![self.conv_transpose(at, inputs, op)?],
             Op::MaxPool(op) => vec![self.max_pool(at, inputs[0], op)?],

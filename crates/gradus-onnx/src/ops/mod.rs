@@ -29,8 +29,8 @@ mod text;
 mod training;
 mod trees;
 
-pub(crate) use quantise::{CENTRED, CENTRED_CONV, CENTRED_SMALL};
-pub(crate) use recurrent::{DEQUANTISED, dequantised};
+pub(crate) use quantise::{CENTRED, CENTRED_CONV};
+pub(crate) use recurrent::{CENTRED_LSTM, centred_weights};
 pub(crate) use training::GRADIENT;
 
 use crate::graph::Row;

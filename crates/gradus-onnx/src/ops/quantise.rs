@@ -1,6 +1,6 @@
 //! Operators on quantised numbers.
 
-use gradus_tensor::{DType, Error, Result, Tensor};
+use gradus_tensor::{DType, Error, Result, Tensor, fused};
 
 use super::cast::values_of;
 use super::conv::{Window, convolved, kernel_of};
@@ -103,16 +103,42 @@ pub(super) fn dequantize(c: &Call<'_>) -> Values {
     Ok(one(y.mul(scale.to_dtype(DType::F32)?)?.to_dtype(dtype)?))
 }
 
+/// The scale and the zero point of `DynamicQuantizeLinear`, as floats, for the range of 0 and the elements along `axes`.
+fn dynamic_range(x: &Tensor, axes: &[isize]) -> Result<(Tensor, Tensor)> {
+    let (lo, hi) = x.aminmax(axes, axes.len() < x.rank())?;
+    let scale = fused!(|lo, hi| {
+        let range = (hi.max(0.0) - lo.min(0.0)) / 255.0;
+        range.eq(0.0).select(1.0, range)
+    });
+    let scale = scale(&lo, &hi)?;
+    let zero = fused!(|lo, scale| (-lo.min(0.0) / scale).round().max(0.0).min(255.0));
+    let zero = zero(&lo, &scale)?;
+    Ok((scale, zero))
+}
+
 fn dynamic(c: &Call<'_>) -> Values {
     let x = c.tensor(0)?;
-    let (lo, hi) = (x.min_all()?.minimum(0.0)?, x.max_all()?.maximum(0.0)?);
-    let scale = hi.sub(&lo)?.div(255.0)?;
-    let zero = lo.neg()?.div(&scale)?.round()?.clamp(0.0, 255.0)?;
+    let (scale, zero) = dynamic_range(&x, &every_axis(&x))?;
     let y = x.div(&scale)?.round()?.add(&zero)?;
     Ok(vec![stored(&y, Elem::U8, true)?, scale.into(), zero.to_dtype(DType::U8)?.into()])
 }
 
-/// An input minus its zero point, computed exactly in f64 or i32. There is one zero point, or one for each index along
+pub(super) fn every_axis(x: &Tensor) -> Vec<isize> {
+    (0..x.rank() as isize).collect()
+}
+
+/// What `DynamicQuantizeLinear` makes of `x`, without its zero point, as i16; and the scale. What differs along other axes
+/// than `axes` is quantised apart.
+pub(super) fn in_8_bits(x: &Tensor, axes: &[isize]) -> Result<(Tensor, Tensor)> {
+    if x.numel() == 0 {
+        return Ok((x.to_dtype(DType::I16)?, Tensor::ones([1usize; 0], DType::F32, x.device())?));
+    }
+    let (scale, zero) = dynamic_range(x, axes)?;
+    let rounded = fused!(|x, scale, zero| ((x / scale).round() + zero).max(0.0).min(255.0) - zero);
+    Ok((rounded(x, &scale, &zero)?.to_dtype(DType::I16)?, scale))
+}
+
+/// An input minus its zero point, computed exactly in `dtype`. There is one zero point, or one for each index along
 /// `along`.
 pub(super) fn centred(c: &Call<'_>, input: usize, zero: usize, along: Option<isize>, dtype: DType) -> Result<Tensor> {
     let x = values_of(c, input)?.to_dtype(dtype)?;
@@ -132,37 +158,26 @@ pub(super) fn centred(c: &Call<'_>, input: usize, zero: usize, along: Option<isi
     x.sub(zero)
 }
 
-/// How many products of two centred 8-bit numbers f32 sums exactly: each is at most 255 * 255, and f32 has all integers
-/// up to 2^24.
-const EXACT: usize = (1 << 24) / (255 * 255);
-
-/// The exact product of centred 8-bit numbers in f32, as i32: sums of up to 258 products are exact in f32.
-pub(super) fn integer_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let (k, at) = (a.shape().last().copied().unwrap_or(0), if b.rank() > 1 { -2 } else { -1 });
-    if k <= EXACT {
-        return a.matmul(b)?.to_dtype(DType::I32);
+/// An 8-bit input minus its zero point, for [`Tensor::matmul_i32`].
+pub(super) fn centred_bytes(c: &Call<'_>, input: usize, zero: usize, along: Option<isize>) -> Result<Tensor> {
+    let given = if c.given(zero).is_some() { &[input, zero][..] } else { &[input] };
+    for &at in given {
+        if !is_bytes(c, at)? {
+            return Err(unsupported(format!("an integer product of {}", c.array(at)?.elem().name())));
+        }
     }
-    let part = |start: usize| -> Result<Tensor> {
-        let width = EXACT.min(k - start);
-        a.narrow(-1, start, width)?.matmul(&b.narrow(at, start, width)?)?.to_dtype(DType::I32)
-    };
-    let mut sum = part(0)?;
-    for start in (EXACT..k).step_by(EXACT) {
-        sum = sum.add(part(start)?)?;
-    }
-    Ok(sum)
+    if given.len() == 1 { values_of(c, input) } else { centred(c, input, zero, along, DType::I16) }
 }
 
-/// `MatMulInteger` with a second operand in f32 from which its zero point is already taken.
+fn is_bytes(c: &Call<'_>, input: usize) -> Result<bool> {
+    Ok(matches!(c.array(input)?.elem(), Elem::U8 | Elem::I8))
+}
+
+/// `MatMulInteger` with a second operand without its zero point.
 pub(crate) static CENTRED: Row =
-    row("MatMulInteger", &[10], |c| Ok(one(integer_product(&centred(c, 0, 2, Some(-2), DType::F32)?, &c.tensor(1)?)?)));
+    row("MatMulInteger", &[10], |c| Ok(one(centred_bytes(c, 0, 2, Some(-2))?.matmul_i32(&c.tensor(1)?)?)));
 
-/// The same if no sum can exceed 2^24.
-pub(crate) static CENTRED_SMALL: Row = row("MatMulInteger", &[10], |c| {
-    Ok(one(centred(c, 0, 2, Some(-2), DType::F32)?.matmul(&c.tensor(1)?)?.to_dtype(DType::I32)?))
-});
-
-/// `ConvInteger` with such a kernel, if no sum can exceed 2^24.
+/// `ConvInteger` with such a kernel in f32, if no sum can exceed 2^24.
 pub(crate) static CENTRED_CONV: Row = row("ConvInteger", &[10], |c| {
     let (x, w) = (centred(c, 0, 2, None, DType::F32)?, c.tensor(1)?);
     let window = Window::of(c, &x, Some(kernel_of(&w)?))?;
@@ -170,8 +185,7 @@ pub(crate) static CENTRED_CONV: Row = row("ConvInteger", &[10], |c| {
 });
 
 fn mat_mul_integer(c: &Call<'_>) -> Values {
-    let (a, b) = (centred(c, 0, 2, Some(-2), DType::F32)?, centred(c, 1, 3, Some(-1), DType::F32)?);
-    Ok(one(integer_product(&a, &b)?))
+    Ok(one(centred_bytes(c, 0, 2, Some(-2))?.matmul_i32(&centred_bytes(c, 1, 3, Some(-1))?)?))
 }
 
 /// Multiplies by a scale, and converts to the output type of the model.
@@ -183,13 +197,17 @@ fn rescaled(c: &Call<'_>, y: &Tensor, factor: &Tensor, zero: usize) -> Values {
 }
 
 fn q_linear_mat_mul(c: &Call<'_>) -> Values {
-    let (a, b) = (centred(c, 0, 2, Some(-2), exact(c))?, centred(c, 3, 5, Some(-1), exact(c))?);
+    let product = if is_bytes(c, 0)? && is_bytes(c, 3)? {
+        centred_bytes(c, 0, 2, Some(-2))?.matmul_i32(&centred_bytes(c, 3, 5, Some(-1))?)?.to_dtype(exact(c))?
+    } else {
+        centred(c, 0, 2, Some(-2), exact(c))?.matmul(&centred(c, 3, 5, Some(-1), exact(c))?)?
+    };
     let wide = |input: usize, along_rows: bool| -> Result<Tensor> {
         let scale = values_of(c, input)?.to_dtype(exact(c))?;
         if scale.rank() == 1 && scale.numel() > 1 && along_rows { scale.unsqueeze(-1) } else { Ok(scale) }
     };
     let factor = wide(1, true)?.mul(wide(4, false)?)?.div(wide(6, true)?)?;
-    rescaled(c, &a.matmul(&b)?, &factor, 7)
+    rescaled(c, &product, &factor, 7)
 }
 
 fn conv_integer(c: &Call<'_>) -> Values {

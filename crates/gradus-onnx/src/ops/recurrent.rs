@@ -1,7 +1,10 @@
 //! `RNN`, `GRU` and `LSTM`.
 
+use std::ops::Range;
+
 use gradus_tensor::{DType, Error, Result, Tensor, fused};
 
+use super::quantise::in_8_bits;
 use crate::graph::{Call, Row, row, size};
 use crate::value::OnnxValue;
 
@@ -15,44 +18,79 @@ pub(super) const ROWS: &[Row] = &[
 
 /// Of the domain `com.microsoft`: an LSTM with weights of 8 bits.
 pub(super) const MICROSOFT: &[Row] = &[row("DynamicQuantizeLSTM", &[1], |c| {
-    let weights = |at: usize, scale: usize| dequantised(&c.tensor(at)?, &c.tensor(scale)?, &c.tensor(scale + 1)?);
-    recurrent_with(c, Cell::Lstm, true, weights(1, 8)?, weights(2, 10)?)
+    let weights =
+        |at: usize, scale: usize| Weights::of(centred_weights(&c.tensor(at)?, &c.tensor(scale + 1)?)?, c, scale);
+    recurrent_with(c, Cell::Lstm, weights(1, 8)?, weights(2, 10)?)
 })];
 
-/// The same with weights that [`dequantised`] gives.
-pub(crate) static DEQUANTISED: Row =
-    row("DynamicQuantizeLSTM", &[1], |c| recurrent_with(c, Cell::Lstm, true, c.tensor(1)?, c.tensor(2)?));
+/// The same with weights that [`centred_weights`] gives, and without zero points.
+pub(crate) static CENTRED_LSTM: Row = row("DynamicQuantizeLSTM", &[1], |c| {
+    let weights = |at: usize, scale: usize| Weights::of(c.tensor(at)?, c, scale);
+    recurrent_with(c, Cell::Lstm, weights(1, 8)?, weights(2, 9)?)
+});
 
-/// The weights `[directions, gates * hidden, in]` whose integers are stored the other way around, each with a scale and
-/// a zero point for the direction or for each of its outputs.
-pub(crate) fn dequantised(w: &Tensor, scale: &Tensor, zero: &Tensor) -> Result<Tensor> {
-    if w.rank() != 3 {
-        return Err(Error::shape("onnx", format!("weights of shape {:?}", w.shape())));
-    }
-    let spread = |t: &Tensor| -> Result<Tensor> {
-        let t = t.to_dtype(DType::F32)?;
-        match t.rank() {
-            1 => t.unsqueeze(-1)?.unsqueeze(-1),
-            2 => t.unsqueeze(1),
-            _ => Err(Error::shape("onnx", format!("a scale or zero point of shape {:?}", t.shape()))),
+/// The integers `[directions, gates * hidden, in]` of weights that are stored the other way around, without their zero
+/// points: one for each direction, or for each of its outputs.
+pub(crate) fn centred_weights(w: &Tensor, zero: &Tensor) -> Result<Tensor> {
+    let bytes = [w, zero].iter().all(|t| matches!(t.dtype(), DType::I8 | DType::U8));
+    let zero = match *w.shape() {
+        [directions, _, _] if bytes && zero.shape() == [directions] => zero.unsqueeze(-1)?.unsqueeze(-1)?,
+        [directions, _, outputs] if bytes && zero.shape() == [directions, outputs] => zero.unsqueeze(1)?,
+        _ => {
+            let [w, zero] = [w, zero].map(|t| format!("{:?} of {}", t.shape(), t.dtype()));
+            let e = Error::shape("onnx", format!("weights {w} with zero points {zero}"));
+            return Err(e.help("both are of 8 bits; a direction, or an output of it, has one zero point"));
         }
     };
-    w.to_dtype(DType::F32)?.sub(spread(zero)?)?.mul(spread(scale)?)?.transpose(-2, -1)
+    w.to_dtype(DType::I16)?.sub(zero.to_dtype(DType::I16)?)?.transpose(-2, -1)
 }
 
-/// The numbers that are left of `x` after `DynamicQuantizeLinear`, in 8 bits for the range of its elements.
-fn in_8_bits(x: &Tensor) -> Result<Tensor> {
-    if x.numel() == 0 {
-        return Ok(x.clone());
+/// The weights `[directions, gates * hidden, in]` of a product: floats, or integers with a scale `[directions, 1, 1]` or
+/// `[directions, 1, gates * hidden]`.
+struct Weights {
+    values: Tensor,
+    scale: Option<Tensor>,
+}
+
+impl Weights {
+    fn of(values: Tensor, c: &Call<'_>, scale: usize) -> Result<Weights> {
+        let scale = c.tensor(scale)?;
+        let scale = match *values.shape() {
+            [directions, _, _] if scale.shape() == [directions] => scale.unsqueeze(-1)?,
+            [directions, outputs, _] if scale.shape() == [directions, outputs] => scale,
+            _ => {
+                let m = format!("weights {:?} with scales {:?}", values.shape(), scale.shape());
+                return Err(Error::shape("onnx", m).help("a direction, or an output of it, has one scale"));
+            }
+        };
+        Ok(Weights { values, scale: Some(scale.to_dtype(DType::F32)?.unsqueeze(1)?) })
     }
-    let rounded = fused!(|x, lo, hi| {
-        let (lo, hi) = (lo.min(0.0), hi.max(0.0));
-        let range = (hi - lo) / 255.0;
-        let scale = range.eq(0.0).select(1.0, range);
-        let zero = (-lo / scale).round().max(0.0).min(255.0);
-        (((x / scale).round() + zero).max(0.0).min(255.0) - zero) * scale
-    });
-    rounded(x, &x.min_all()?, &x.max_all()?)
+
+    fn of_directions(&self, part: &Range<usize>) -> Result<Weights> {
+        let narrow = |t: &Tensor| t.narrow(0, part.start, part.len());
+        Ok(Weights { values: narrow(&self.values)?, scale: self.scale.as_ref().map(narrow).transpose()? })
+    }
+
+    fn of_outputs(&self, part: &Range<usize>) -> Result<Weights> {
+        let scale = match &self.scale {
+            Some(scale) if scale.shape()[2] > 1 => Some(scale.narrow(2, part.start, part.len())?),
+            same => same.clone(),
+        };
+        Ok(Weights { values: self.values.narrow(1, part.start, part.len())?, scale })
+    }
+
+    /// `x @ w^T + bias` for `x [directions, rows, in]`, or one `x` for all directions, and `bias [directions, 1, outputs]`.
+    /// If the weights are integers, `x` is rounded to 8 bits first.
+    fn linear(&self, x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+        let w = self.values.transpose(-2, -1)?;
+        let Some(scale) = &self.scale else {
+            let x = x.expand([bias.shape()[0], x.shape()[1], x.shape()[2]])?;
+            return bias.baddbmm(&x, &w, 1, 1);
+        };
+        let (x, x_scale) = in_8_bits(x, &[-2, -1])?;
+        let scaled = fused!(|sums, x_scale, scale, bias| sums * (x_scale * scale) + bias);
+        scaled(&x.matmul_i32(&w)?, &x_scale, scale, bias)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +101,7 @@ enum Cell {
 }
 
 /// An activation with its parameters alpha and beta.
+#[derive(PartialEq)]
 struct Activation {
     name: String,
     alpha: Option<f64>,
@@ -90,10 +129,10 @@ impl Activation {
     }
 }
 
-/// The weights and options of one direction.
-struct Direction {
-    w: Tensor,
-    r: Tensor,
+/// The weights and options of directions that run side by side. Biases and peepholes are `[directions, 1, ..]`.
+struct Directions {
+    w: Weights,
+    r: Weights,
     input_bias: Tensor,
     hidden_bias: Tensor,
     peepholes: Option<Tensor>,
@@ -103,12 +142,10 @@ struct Direction {
     reset_after: bool,
     /// For an LSTM: whether the forget gate is 1 minus the input gate.
     coupled: bool,
-    /// Whether the hidden state is rounded to 8 bits before its product.
-    in_8_bits: bool,
     hidden: usize,
 }
 
-impl Direction {
+impl Directions {
     fn activate(&self, which: usize, x: &Tensor) -> Result<Tensor> {
         let x = match self.clip {
             Some(limit) => &x.clamp(-limit, limit)?,
@@ -126,7 +163,7 @@ impl Direction {
         names.eq(["sigmoid", "tanh", "tanh"]) && self.peepholes.is_none() && self.clip.is_none() && !self.coupled
     }
 
-    /// The part of a vector `[.., gates * hidden]` that belongs to a gate.
+    /// The part of `[.., gates * hidden]` that belongs to a gate.
     fn gate(&self, x: &Tensor, i: usize) -> Result<Tensor> {
         x.narrow(-1, i * self.hidden, self.hidden)
     }
@@ -135,26 +172,25 @@ impl Direction {
     fn step(&self, cell: Cell, x: &Tensor, h: &Tensor, state: &Tensor) -> Result<(Tensor, Tensor)> {
         match cell {
             Cell::Rnn => {
-                let h = self.activate(0, &x.add(h.linear(&self.r, Some(&self.hidden_bias))?)?)?;
+                let h = self.activate(0, &x.add(self.r.linear(h, &self.hidden_bias)?)?)?;
                 Ok((h, state.clone()))
             }
             Cell::Gru => {
                 let n = self.hidden;
-                let (rz, rh) = (self.r.narrow(0, 0, 2 * n)?, self.r.narrow(0, 2 * n, n)?);
-                let (bz, bh) = (self.hidden_bias.narrow(0, 0, 2 * n)?, self.hidden_bias.narrow(0, 2 * n, n)?);
-                let gates = self.activate(0, &x.narrow(-1, 0, 2 * n)?.add(h.linear(&rz, Some(&bz))?)?)?;
+                let (rz, rh) = (self.r.of_outputs(&(0..2 * n))?, self.r.of_outputs(&(2 * n..3 * n))?);
+                let (bz, bh) = (self.hidden_bias.narrow(-1, 0, 2 * n)?, self.hidden_bias.narrow(-1, 2 * n, n)?);
+                let gates = self.activate(0, &x.narrow(-1, 0, 2 * n)?.add(rz.linear(h, &bz)?)?)?;
                 let (z, r) = (self.gate(&gates, 0)?, self.gate(&gates, 1)?);
                 let hidden = match self.reset_after {
-                    true => r.mul(h.linear(&rh, Some(&bh))?)?,
-                    false => r.mul(h)?.linear(&rh, Some(&bh))?,
+                    true => r.mul(rh.linear(h, &bh)?)?,
+                    false => rh.linear(&r.mul(h)?, &bh)?,
                 };
                 let new = self.activate(1, &self.gate(x, 2)?.add(hidden)?)?;
                 Ok((new.add(z.mul(h.sub(&new)?)?)?, state.clone()))
             }
             Cell::Lstm => {
-                let h = if self.in_8_bits { &in_8_bits(h)? } else { h };
                 if self.is_usual() {
-                    let more = h.linear(&self.r, Some(&self.hidden_bias))?;
+                    let more = self.r.linear(h, &self.hidden_bias)?;
                     let gate = |i: usize| Ok((self.gate(x, i)?, self.gate(&more, i)?));
                     let [(xi, hi), (xo, ho), (xf, hf), (xg, hg)] = [gate(0)?, gate(1)?, gate(2)?, gate(3)?];
                     let next = fused!(|xi, hi, xf, hf, xg, hg, c| {
@@ -163,7 +199,7 @@ impl Direction {
                     let state = next(&xi, &hi, &xf, &hf, &xg, &hg, state)?;
                     return Ok((fused!(|xo, ho, c| (xo + ho).sigmoid() * c.tanh())(&xo, &ho, &state)?, state));
                 }
-                let gates = x.add(h.linear(&self.r, Some(&self.hidden_bias))?)?;
+                let gates = x.add(self.r.linear(h, &self.hidden_bias)?)?;
                 let peep = |gate: Tensor, i: usize, c: &Tensor| match &self.peepholes {
                     Some(p) => gate.add(self.gate(p, i)?.mul(c)?),
                     None => Ok(gate),
@@ -221,14 +257,14 @@ fn activations(c: &Call<'_>, cell: Cell, directions: usize) -> Result<Vec<Vec<Ac
 }
 
 fn recurrent(c: &Call<'_>, cell: Cell) -> Values {
-    recurrent_with(c, cell, false, c.tensor(1)?, c.tensor(2)?)
+    let weights = |at: usize| Ok(Weights { values: c.tensor(at)?, scale: None });
+    recurrent_with(c, cell, weights(1)?, weights(2)?)
 }
 
-/// Runs a layer with these weights. If it is quantised, the input and the states are rounded to 8 bits before products.
-fn recurrent_with(c: &Call<'_>, cell: Cell, quantised: bool, w: Tensor, r: Tensor) -> Values {
+/// Runs a layer with weights of the input and of the hidden state.
+fn recurrent_with(c: &Call<'_>, cell: Cell, w: Weights, r: Weights) -> Values {
     c.skip(&["output_sequence"]);
     let x = c.tensor(0)?;
-    let x = if quantised { in_8_bits(&x)? } else { x };
     let batch_first = c.flag("layout", false)?;
     let x = if batch_first { x.transpose(0, 1)? } else { x };
     let directions: &[bool] = match c.text("direction", "forward")? {
@@ -238,39 +274,44 @@ fn recurrent_with(c: &Call<'_>, cell: Cell, quantised: bool, w: Tensor, r: Tenso
         other => return Err(Error::argument("onnx", format!("direction = `{other}`"))),
     };
     let count = directions.len();
-    let (&[steps, batch, _], &[in_w, _, hidden]) = (x.shape(), r.shape()) else {
-        return Err(Error::shape("onnx", format!("an input {:?} and weights {:?}", x.shape(), r.shape())));
+    let (&[steps, batch, _], &[.., hidden]) = (x.shape(), r.values.shape()) else {
+        return Err(Error::shape("onnx", format!("an input {:?} and weights {:?}", x.shape(), r.values.shape())));
     };
-    if in_w != count || size(c.int("hidden_size", hidden as i64)?)? != hidden || w.shape().first() != Some(&count) {
-        return Err(Error::shape(
-            "onnx",
-            format!("weights {:?} and {:?} for {count} directions", w.shape(), r.shape()),
-        ));
-    }
     let gates = match cell {
         Cell::Rnn => 1,
         Cell::Gru => 3,
         Cell::Lstm => 4,
     };
+    if hidden != size(c.int("hidden_size", hidden as i64)?)? {
+        let m = format!("hidden_size differs from that of the weights {:?}", r.values.shape());
+        return Err(Error::argument("onnx", m));
+    }
+    let check = |name: &str, t: &Tensor, shape: &[usize]| match t.shape() == shape {
+        true => Ok(()),
+        false => Err(Error::shape("onnx", format!("{name} of shape {:?}, where {shape:?} is needed", t.shape()))),
+    };
+    let width = gates * hidden;
+    check("weights", &w.values, &[count, width, x.shape()[2]])?;
+    check("recurrent weights", &r.values, &[count, width, hidden])?;
     let bias = match c.optional(3)? {
         Some(bias) => bias,
-        None => Tensor::zeros([count, 2 * gates * hidden], x.dtype(), c.device)?,
+        None => Tensor::zeros([count, 2 * width], x.dtype(), c.device)?,
     };
+    check("a bias", &bias, &[count, 2 * width])?;
     let lengths = c.optional(4)?;
-    let start = |input: usize| -> Result<Tensor> {
-        match c.optional(input)? {
-            Some(h) => {
-                if batch_first {
-                    h.transpose(0, 1)
-                } else {
-                    Ok(h)
-                }
-            }
-            None => Tensor::zeros([count, batch, hidden], x.dtype(), c.device),
-        }
+    let start = |input: usize| match c.optional(input)? {
+        Some(h) if batch_first => h.transpose(0, 1),
+        Some(h) => Ok(h),
+        None => Tensor::zeros([count, batch, hidden], x.dtype(), c.device),
     };
     let (first_h, first_c) = (start(5)?, if cell == Cell::Lstm { start(6)? } else { start(99)? });
     let peepholes = if cell == Cell::Lstm { c.optional(7)? } else { None };
+    for state in [&first_h, &first_c] {
+        check("an initial state", state, &[count, batch, hidden])?;
+    }
+    if let Some(peepholes) = &peepholes {
+        check("peepholes", peepholes, &[count, 3 * hidden])?;
+    }
     let clip = c.has("clip").then(|| c.float("clip", 0.0)).transpose()?;
     let reset_after = cell == Cell::Gru && c.flag("linear_before_reset", false)?;
     let coupled = cell == Cell::Lstm && c.flag("input_forget", false)?;
@@ -282,60 +323,81 @@ fn recurrent_with(c: &Call<'_>, cell: Cell, quantised: bool, w: Tensor, r: Tenso
             Some(t.lt(lengths.to_dtype(DType::I64)?)?.unsqueeze(-1)?)
         }
     };
+    // Directions with the same activations run side by side.
+    let mut lists = activations(c, cell, count)?;
+    let alike = lists.iter().all(|list| *list == lists[0]);
+    let together = if alike { count } else { 1 };
     let (mut outputs, mut last_h, mut last_c) = (Vec::new(), Vec::new(), Vec::new());
-    for (i, (&backward, activations)) in directions.iter().zip(activations(c, cell, count)?).enumerate() {
-        let at = i as isize;
-        let bias = bias.select(0, at)?;
-        let d = Direction {
-            w: w.select(0, at)?,
-            r: r.select(0, at)?,
-            input_bias: bias.narrow(0, 0, gates * hidden)?,
-            hidden_bias: bias.narrow(0, gates * hidden, gates * hidden)?,
-            peepholes: peepholes.as_ref().map(|p| p.select(0, at)).transpose()?,
-            activations,
+    for first in (0..count).step_by(together) {
+        let group = first..first + together;
+        let of_group = |t: &Tensor| t.narrow(0, group.start, group.len());
+        let backward = &directions[group.clone()];
+        let bias = of_group(&bias)?.unsqueeze(1)?;
+        let d = Directions {
+            w: w.of_directions(&group)?,
+            r: r.of_directions(&group)?,
+            input_bias: bias.narrow(-1, 0, width)?,
+            hidden_bias: bias.narrow(-1, width, width)?,
+            peepholes: peepholes.as_ref().map(|p| of_group(p)?.unsqueeze(1)).transpose()?,
+            activations: std::mem::take(&mut lists[group.start]),
             clip,
             reset_after,
             coupled,
-            in_8_bits: quantised,
             hidden,
         };
-        let products = x.linear(&d.w, Some(&d.input_bias))?;
-        let (mut h, mut state) = (first_h.select(0, at)?, first_c.select(0, at)?);
+        let rows = x.reshape([1, steps * batch, x.shape()[2]])?;
+        let products = d.w.linear(&rows, &d.input_bias)?.reshape([group.len(), steps, batch, width])?;
+        // For each direction in the order of its steps.
+        let products = turned(&products, backward)?;
+        let in_turn = |t: &Tensor| turned(&t.unsqueeze(0)?.expand([&[group.len()], t.shape()].concat())?, backward);
+        let alive = alive.as_ref().map(in_turn).transpose()?;
+        let (mut h, mut state) = (of_group(&first_h)?, of_group(&first_c)?);
         let mut ys = Vec::new();
-        for step in 0..steps {
-            let t = if backward { steps - 1 - step } else { step } as isize;
-            let (next, next_state) = d.step(cell, &products.select(0, t)?, &h, &state)?;
+        for step in 0..steps as isize {
+            let (next, next_state) = d.step(cell, &products.select(1, step)?, &h, &state)?;
             match &alive {
                 None => {
                     (h, state) = (next.clone(), next_state);
                     ys.push(next);
                 }
                 Some(alive) => {
-                    let alive = alive.select(0, t)?;
+                    let alive = alive.select(1, step)?;
                     h = alive.where_(&next, &h)?;
                     state = alive.where_(next_state, &state)?;
                     ys.push(alive.where_(&next, 0.0)?);
                 }
             }
         }
-        if backward {
-            ys.reverse();
-        }
         outputs.push(match ys.is_empty() {
-            true => Tensor::zeros([0, batch, hidden], x.dtype(), c.device)?,
-            false => Tensor::stack(&ys.iter().collect::<Vec<_>>(), 0)?,
+            true => Tensor::zeros([group.len(), 0, batch, hidden], x.dtype(), c.device)?,
+            false => turned(&Tensor::stack(&ys.iter().collect::<Vec<_>>(), 1)?, backward)?,
         });
         last_h.push(h);
         last_c.push(state);
     }
-    let joined = |parts: &[Tensor], axis: isize| Tensor::stack(&parts.iter().collect::<Vec<_>>(), axis);
-    // [steps, directions, batch, hidden], or [batch, steps, directions, hidden].
-    let y = joined(&outputs, 1)?;
-    let y = if batch_first { y.permute(&[2, 0, 1, 3])? } else { y };
-    let axis = if batch_first { 1 } else { 0 };
-    let mut results: Vec<OnnxValue> = vec![y.into(), joined(&last_h, axis)?.into()];
+    let joined = |parts: &[Tensor]| Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0);
+    let last = |parts: &[Tensor]| if batch_first { joined(parts)?.transpose(0, 1) } else { joined(parts) };
+    // [directions, steps, batch, hidden] becomes [steps, directions, batch, hidden] or [batch, steps, directions, hidden].
+    let y = joined(&outputs)?.permute(if batch_first { &[2, 1, 0, 3] } else { &[1, 0, 2, 3] })?;
+    let mut results: Vec<OnnxValue> = vec![y.into(), last(&last_h)?.into()];
     if cell == Cell::Lstm {
-        results.push(joined(&last_c, axis)?.into());
+        results.push(last(&last_c)?.into());
     }
     Ok(results)
+}
+
+/// `[directions, steps, ..]` with the steps of backward directions in the opposite order.
+fn turned(x: &Tensor, backward: &[bool]) -> Result<Tensor> {
+    if !backward.contains(&true) {
+        return Ok(x.clone());
+    }
+    if backward.len() == 1 {
+        return x.flip(1);
+    }
+    let part = |(i, &backward): (usize, &bool)| {
+        let part = x.narrow(0, i, 1)?;
+        if backward { part.flip(1) } else { Ok(part) }
+    };
+    let parts = backward.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?;
+    Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)
 }

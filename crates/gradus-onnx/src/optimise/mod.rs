@@ -36,7 +36,7 @@ pub(crate) fn optimised(graph: &Graph, state: &State<'_>) -> Graph {
     bias::transpose_matrices(&mut graph, state);
     bias::into_products(&mut graph, state);
     recurrent::prepare_weights(&mut graph, state);
-    recurrent::dequantise_weights(&mut graph, state);
+    recurrent::centre_weights(&mut graph, state);
     integer::prepare_operands(&mut graph, state);
     panels::into_panels(&mut graph, state);
     dead::remove_dead(&mut graph);

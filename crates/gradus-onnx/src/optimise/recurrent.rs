@@ -4,9 +4,10 @@
 use gradus_tensor::ops::{RecurrentCell, RecurrentOptions};
 use gradus_tensor::{DType, Error, Result, Tensor};
 
+use super::integer::by_rows;
 use super::links::{Links, add_constant};
 use crate::graph::{Attribute, Call, Graph, Node, Row, State, row};
-use crate::ops::{DEQUANTISED, dequantised};
+use crate::ops::{CENTRED_LSTM, centred_weights};
 use crate::value::OnnxValue;
 
 static LSTM: Row = row("LSTM", &[1], |c| layers(c, RecurrentCell::Lstm));
@@ -15,24 +16,23 @@ static GRU: Row = row("GRU", &[1], |c| layers(c, RecurrentCell::Gru));
 /// The number of inputs of a prepared node before its weights: the input, the initial hidden and the initial cell state.
 const BEFORE: usize = 3;
 
-/// Gives quantised layers the values of their weights.
-pub(super) fn dequantise_weights(graph: &mut Graph, state: &State<'_>) {
+/// Takes the zero points from the weights of quantised layers, which then need no more than 8 or 16 bits.
+pub(super) fn centre_weights(graph: &mut Graph, state: &State<'_>) {
     let links = Links::of(graph);
     for at in 0..graph.nodes.len() {
         let node = &graph.nodes[at];
-        let constant = |input: usize| links.constant_input(node, input)?.tensor(state.device).ok();
-        let weights = |at: usize, scale: usize| {
-            // Views whose transposes are contiguous, in which order a product with few rows reads them.
-            dequantised(&constant(at)?, &constant(scale)?, &constant(scale + 1)?).ok()
-        };
-        if node.row.name != "DynamicQuantizeLSTM" || node.inputs.len() < 12 {
+        if node.row.name != "DynamicQuantizeLSTM" || node.inputs.len() != 12 {
             continue;
         }
-        let (Some(w), Some(r)) = (weights(1, 8), weights(2, 10)) else { continue };
+        let (w_scale, r_scale) = (node.inputs[8], node.inputs[10]);
+        let constant = |input: usize| links.constant_input(node, input)?.tensor(state.device).ok();
+        let weights = |at: usize, zero: usize| by_rows(&centred_weights(&constant(at)?, &constant(zero)?).ok()?).ok();
+        let (Some(w), Some(r)) = (weights(1, 9), weights(2, 11)) else { continue };
         let (w, r) = (add_constant(graph, w.into()), add_constant(graph, r.into()));
         let node = &mut graph.nodes[at];
-        node.row = &DEQUANTISED;
+        node.row = &CENTRED_LSTM;
         node.inputs.truncate(8);
+        node.inputs.extend([w_scale, r_scale]);
         (node.inputs[1], node.inputs[2]) = (Some(w), Some(r));
     }
 }

@@ -54,6 +54,8 @@ def case(name, op, inputs, outputs=1, domain=MS, constants=(), allowed=2e-5, ver
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # Several threads round the parts of a batch apart.
+    options.intra_op_num_threads = 1
     values = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, given)
     del graph.output[:]
     for n, v in zip([n for n in results if n], values):
@@ -263,6 +265,18 @@ for sign, weights in (("mixed", values), ("positive", [0.1, 0.4, 0.3, 0.2, 0.35]
 for count, base in ((1, [0.5]), (1, []), (2, [])):
     case(f"tree_regressor_{count}_{len(base)}", "TreeEnsembleRegressor", [rows], domain=ML, **tree,
          **named("target", ids=[i % count for i in range(5)], weights=values), n_targets=count, **({"base_values": base} if base else {}))
+
+# Weights of 7 bits, of which no processor saturates sums.
+for directions, each, kind, zero in ((1, False, np.int8, 0), (2, False, np.uint8, 70), (2, True, np.int8, 0)):
+    size, hidden = 20, 6
+    gates = (directions, 4 * hidden) if each else (directions,)
+    weights = [rng.integers(0 if zero else -64, 128 if zero else 64, (directions, n, 4 * hidden)).astype(kind) for n in (size, hidden)]
+    scales = [f32(0.01) * (1 + rng.random(gates).astype(np.float32)) for _ in range(2)]
+    zeros = [np.full(gates, zero, kind) for _ in range(2)]
+    case(f"quantised_lstm_{directions}" + "_each" * each, "DynamicQuantizeLSTM",
+         [normal(5, 2, size), *weights, normal(directions, 8 * hidden), None, normal(directions, 2, hidden),
+          normal(directions, 2, hidden), None, scales[0], zeros[0], scales[1], zeros[1]], 3, constants=(1, 2, 3, 8, 9, 10, 11),
+         hidden_size=hidden, direction="bidirectional" if directions == 2 else "forward")
 
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "contributed.json")
 with open(path, "w") as f:

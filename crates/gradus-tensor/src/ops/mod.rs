@@ -437,6 +437,7 @@ ops! {
     gemm::Gemm,
     linear::Linear,
     matmul::Matmul,
+    matmul::MatmulI32,
     movement::Expand,
     movement::Flip,
     movement::Permute,

@@ -552,8 +552,13 @@ def recurrent():
     case("recurrent/gru_lengths", operands("gru"), lambda *x: lengths("gru", *x))
 
 
+def integers():
+    numbers = [ints(-128, 128, *shape).to(torch.int8) for shape in ((2, 4, 9), (9, 3))]
+    case("matmul_i32", numbers, lambda a, b: a.to(torch.int32) @ b.to(torch.int32), order=0)
+
+
 SECTIONS = [samples, elementwise, reductions, more_reductions, products, more_products, layers, more_layers]
-SECTIONS += [losses, more_losses, movement, indexing, indices, operands, tails, recurrent]
+SECTIONS += [losses, more_losses, movement, indexing, indices, operands, tails, recurrent, integers]
 
 
 def main():

@@ -89,6 +89,8 @@ fn others(device: &Device) -> Result<()> {
     let y = x.copy()?;
     AVERAGE.apply(&[&x], &[&x, &y], &[0.5])?;
     Gemm::new(2, 2, 2).run_(&y, &y, &x)?;
+    let bytes = y.to_dtype(DType::I8)?;
+    let _ = bytes.matmul_i32(&bytes)?;
     device.register_native("nothing", |_| Ok(()))?;
     device.dispatch_compute(ComputeModule::Native("nothing"), &[Bound::Read(&y), Bound::Write(&x)], &[], [1, 1, 1])?;
     let there = x.with_grad()?.to_device(&Device::cpu()?)?;

@@ -23,6 +23,7 @@ pub(crate) const CASES: Cases = &[
     ("argmax", one!(|x| x[0].argmax(1, false))),
     ("argmin", one!(|x| x[0].argmin(1, false))),
     ("matmul", one!(|x| x[0].matmul(&x[1]))),
+    ("matmul_i32", one!(|x| x[0].matmul_i32(&x[1]))),
     ("matmul/transposed", one!(|x| x[0].t()?.matmul(&x[1].t()?))),
     ("linear", one!(|x| x[0].linear(&x[1], x.get(2)))),
     ("reshape", one!(|x| x[0].reshape([4, 6])?.sin())),

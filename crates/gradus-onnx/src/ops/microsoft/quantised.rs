@@ -4,7 +4,7 @@
 use gradus_tensor::{DType, Error, Result, Tensor};
 
 use super::super::cast::values_of;
-use super::super::quantise::{self, centred, stored};
+use super::super::quantise::{self, centred, centred_bytes, every_axis, in_8_bits, stored};
 use crate::graph::{Call, Row, axis, one, row, size};
 use crate::value::OnnxValue;
 
@@ -14,12 +14,13 @@ pub(super) const ROWS: &[Row] = &[
     row("QuantizeLinear", &[1], quantise::quantize),
     row("DequantizeLinear", &[1], quantise::dequantize),
     row("MatMulIntegerToFloat", &[1], |c| {
-        let (a, b) = (centred(c, 0, 4, Some(-2), DType::F32)?, centred(c, 1, 5, Some(-1), DType::F32)?);
+        let (a, b) = (centred_bytes(c, 0, 4, Some(-2))?, centred_bytes(c, 1, 5, Some(-1))?);
         scaled_product(c, &a, &b, &c.tensor(2)?.mul(c.tensor(3)?)?, 6)
     }),
     row("DynamicQuantizeMatMul", &[1], |c| {
-        let (a, scale) = in_8_bits(&c.tensor(0)?)?;
-        let b = centred(c, 1, 3, Some(-1), DType::F32)?;
+        let a = c.tensor(0)?;
+        let (a, scale) = in_8_bits(&a, &every_axis(&a))?;
+        let b = centred_bytes(c, 1, 3, Some(-1))?;
         scaled_product(c, &a, &b, &scale.mul(c.tensor(2)?)?, 4)
     }),
     row("MatMulNBits", &[1], mat_mul_n_bits),
@@ -80,18 +81,9 @@ fn concat(c: &Call<'_>) -> Values {
     Ok(vec![quantised(c, &Tensor::cat(&parts.iter().collect::<Vec<_>>(), at as isize)?, 0)?])
 }
 
-/// What is left of `x` after dynamic quantisation to unsigned 8 bits, without its zero point, and the scale.
-fn in_8_bits(x: &Tensor) -> Result<(Tensor, Tensor)> {
-    let (lo, hi) = (x.min_all()?.minimum(0.0)?, x.max_all()?.maximum(0.0)?);
-    let scale = hi.sub(&lo)?.div(255.0)?;
-    let scale = scale.eq(0.0)?.where_(1.0, &scale)?;
-    let zero = lo.neg()?.div(&scale)?.round()?.clamp(0.0, 255.0)?;
-    Ok((x.div(&scale)?.round()?.add(&zero)?.clamp(0.0, 255.0)?.sub(&zero)?, scale))
-}
-
 /// The product of numbers without their zero points, times the scale, plus an optional bias.
 fn scaled_product(c: &Call<'_>, a: &Tensor, b: &Tensor, scale: &Tensor, bias: usize) -> Values {
-    let y = quantise::integer_product(a, b)?.to_dtype(DType::F32)?.mul(scale)?;
+    let y = a.matmul_i32(b)?.to_dtype(DType::F32)?.mul(scale)?;
     Ok(one(match c.optional(bias)? {
         Some(bias) => y.add(bias)?,
         None => y,
@@ -142,10 +134,12 @@ fn mat_mul_n_bits(c: &Call<'_>) -> Values {
 
 /// `alpha * a @ b + c`, as floats or, with a scale for the result, quantised.
 fn q_gemm(c: &Call<'_>) -> Values {
-    let (a, b) = (centred(c, 0, 2, None, DType::F32)?, centred(c, 3, 5, Some(-1), DType::F32)?);
+    // The zero points of `b` are those of the columns of the matrix that is multiplied.
+    let along = if c.flag("transB", false)? { -2 } else { -1 };
+    let (a, b) = (centred_bytes(c, 0, 2, None)?, centred_bytes(c, 3, 5, Some(along))?);
     let a = if c.flag("transA", false)? { a.t()? } else { a };
     let b = if c.flag("transB", false)? { b.t()? } else { b };
-    let mut y = quantise::integer_product(&a, &b)?;
+    let mut y = a.matmul_i32(&b)?;
     if let Some(bias) = c.optional(6)? {
         y = y.add(bias)?;
     }

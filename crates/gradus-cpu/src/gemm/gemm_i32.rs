@@ -1,0 +1,316 @@
+//! Products of integers of 8 and 16 bits, summed in i32.
+//!
+//! The rows of A and the columns of B are read along `k`, because one instruction multiplies 16 pairs of numbers and adds
+//! neighbouring products. Sums wrap, so their order does not matter. The rows of A are widened to 16 bits first. Columns
+//! of B are read in place if their numbers are adjacent, as those of a transposed weight `[n, k]` are; others are copied.
+
+use gradus_backend::{Backend, DType, Error, Result, Scalar, View, ViewMut};
+
+use super::block::MatMut;
+use super::plan::Plan;
+use crate::access::{Plain, check_dtype, load_strided};
+use crate::check::check_output;
+use crate::isa::{Isa, Level};
+use crate::{CpuBackend, scratch};
+
+const OP: &str = "gemm_i32";
+
+/// The number of products that one instruction computes. Rows of A are filled up to a multiple of it with zeros.
+const STEP: usize = 16;
+
+/// The number of sums that are computed at once: of four rows of A and two columns of B, or of one row and eight columns.
+const SUMS: usize = 8;
+
+/// The number of multiply-adds that a task should perform.
+const TASK: usize = 1 << 18;
+
+/// The largest number of rows of a task.
+const TASK_ROWS: usize = 64;
+
+/// The number of numbers that a task should copy.
+const COPY: usize = 1 << 15;
+
+/// Some rows of A times some columns of B.
+struct Tile<B> {
+    /// Row `i` of A is the `width` numbers from `a[i * width]` on: `k` of A, and then zeros. `width` is `k` rounded up to a
+    /// whole number of steps.
+    a: *const i16,
+    width: usize,
+    rows: usize,
+    /// Column `j` of B is the `k` numbers from `b[j * apart]` on.
+    b: *const B,
+    apart: isize,
+    columns: usize,
+    k: usize,
+    /// Element `(i, j)` of C is `c[i * steps[0] + j * steps[1]]`.
+    c: *mut i32,
+    steps: [isize; 2],
+}
+
+impl<B: Small> Tile<B> {
+    /// # Safety
+    /// The fields describe memory that is readable, and for C writable. The element is one of the tile.
+    #[inline(always)]
+    unsafe fn set(&self, i: usize, j: usize, sum: i32) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { *self.c.offset(self.steps[0] * i as isize + self.steps[1] * j as isize) = sum }
+    }
+
+    /// Computes the tile on any processor.
+    ///
+    /// # Safety
+    /// As for [`Small::multiply`].
+    unsafe fn portable(&self) {
+        for i in 0..self.rows {
+            for j in 0..self.columns {
+                // SAFETY: row `i`, column `j` and their element of C are parts of the tile.
+                unsafe {
+                    let row = std::slice::from_raw_parts(self.a.add(i * self.width), self.k);
+                    let column = std::slice::from_raw_parts(self.b.offset(self.apart * j as isize), self.k);
+                    let products = row.iter().zip(column).map(|(&a, &b)| i32::from(a) * i32::from(b.into()));
+                    self.set(i, j, products.fold(0, i32::wrapping_add));
+                }
+            }
+        }
+    }
+}
+
+/// An integer that fits into 16 bits.
+trait Small: Plain + Into<i16> {
+    /// Computes a tile.
+    ///
+    /// # Safety
+    /// The fields of the tile describe memory that is readable, and for C writable; nothing else accesses C.
+    unsafe fn multiply(isa: Isa, tile: &Tile<Self>);
+}
+
+macro_rules! small {
+    ($($t:ty, $avx2:ident, $from:ident => $load:expr;)*) => {$(
+        impl Small for $t {
+            #[inline]
+            unsafe fn multiply(isa: Isa, tile: &Tile<Self>) {
+                // SAFETY: guaranteed by the caller; an `Isa` of the first two levels exists only if this machine was found
+                // to have AVX2.
+                unsafe {
+                    match isa.level() {
+                        #[cfg(target_arch = "x86_64")]
+                        Level::Avx512 | Level::Avx2 => $avx2(tile),
+                        Level::Portable => tile.portable(),
+                    }
+                }
+            }
+        }
+
+        /// # Safety
+        /// As for [`Small::multiply`].
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2")]
+        unsafe fn $avx2(t: &Tile<$t>) {
+            use std::arch::x86_64::*;
+
+            /// Computes `R` rows, from `i` on, times `C` columns, from `j` on.
+            ///
+            /// # Safety
+            /// As for [`Small::multiply`]; these rows and columns are parts of the tile.
+            #[inline]
+            #[target_feature(enable = "avx2")]
+            unsafe fn block<const R: usize, const C: usize>(t: &Tile<$t>, i: usize, j: usize) {
+                let mut sums = [_mm256_setzero_si256(); SUMS];
+                // Adds the products of a step: rows from position `at` on, columns from these places on.
+                let mut add = |at: usize, columns: [*const $t; C]| {
+                    let mut rows = [_mm256_setzero_si256(); R];
+                    for r in 0..R {
+                        // SAFETY: row `i + r` has a whole step from `at` on.
+                        rows[r] = unsafe { _mm256_loadu_si256(t.a.add((i + r) * t.width + at).cast()) };
+                    }
+                    for c in 0..C {
+                        let $from = columns[c];
+                        // SAFETY: the places have a whole step each.
+                        let column = unsafe { $load };
+                        for r in 0..R {
+                            sums[r * C + c] = _mm256_add_epi32(sums[r * C + c], _mm256_madd_epi16(rows[r], column));
+                        }
+                    }
+                };
+                let mut columns = [t.b; C];
+                for c in 0..C {
+                    columns[c] = t.b.wrapping_offset(t.apart * (j + c) as isize);
+                }
+                let whole = t.k / STEP * STEP;
+                for at in (0..whole).step_by(STEP) {
+                    add(at, columns.map(|column| column.wrapping_add(at)));
+                }
+                if whole < t.k {
+                    // The ends of the columns, filled up with zeros.
+                    let mut ends = [[0; STEP]; C];
+                    for c in 0..C {
+                        // SAFETY: the column has `k` numbers, and there are fewer than `STEP` left.
+                        unsafe { columns[c].add(whole).copy_to_nonoverlapping(ends[c].as_mut_ptr(), t.k - whole) };
+                    }
+                    add(whole, ends.each_ref().map(|end| end.as_ptr()));
+                }
+                // Each vector is added up, four at a time.
+                let mut totals = [0; SUMS];
+                for (totals, sums) in totals.chunks_exact_mut(4).zip(sums.chunks_exact(4)) {
+                    let pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
+                    let total = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
+                    // SAFETY: there are four totals.
+                    unsafe { _mm_storeu_si128(totals.as_mut_ptr().cast(), total) };
+                }
+                for r in 0..R {
+                    for c in 0..C {
+                        // SAFETY: an element of the tile.
+                        unsafe { t.set(i + r, j + c, totals[r * C + c]) };
+                    }
+                }
+            }
+
+            // SAFETY: the rows and columns of each call are parts of the tile.
+            unsafe {
+                let (mut i, mut j) = (0, 0);
+                while i + 4 <= t.rows {
+                    while j + 2 <= t.columns {
+                        block::<4, 2>(t, i, j);
+                        j += 2;
+                    }
+                    if j < t.columns {
+                        block::<4, 1>(t, i, j);
+                    }
+                    (i, j) = (i + 4, 0);
+                }
+                while i < t.rows {
+                    while j + 8 <= t.columns {
+                        block::<1, 8>(t, i, j);
+                        j += 8;
+                    }
+                    while j < t.columns {
+                        block::<1, 1>(t, i, j);
+                        j += 1;
+                    }
+                    (i, j) = (i + 1, 0);
+                }
+            }
+        }
+    )*};
+}
+small! {
+    i8, i8_avx2, from => _mm256_cvtepi8_epi16(_mm_loadu_si128(from.cast()));
+    u8, u8_avx2, from => _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
+    i16, i16_avx2, from => _mm256_loadu_si256(from.cast());
+}
+
+/// See [`Backend::gemm_i32`](gradus_backend::Backend::gemm_i32).
+pub(crate) fn gemm_i32(cpu: &CpuBackend, a: View<'_>, b: View<'_>, c: &mut ViewMut<'_>) -> Result<()> {
+    check_dtype(OP, "c", c.dtype, DType::I32)?;
+    let plan = &mut Plan::new(OP, &a, &b, c)?;
+    check_output(OP, "c", c.layout)?;
+    match a.dtype {
+        DType::I8 => with_a::<i8>(cpu, plan, a, b, c),
+        DType::U8 => with_a::<u8>(cpu, plan, a, b, c),
+        DType::I16 => with_a::<i16>(cpu, plan, a, b, c),
+        other => Err(unsupported(other)),
+    }
+}
+
+fn with_a<A: Small>(cpu: &CpuBackend, plan: &mut Plan, a: View<'_>, b: View<'_>, c: &mut ViewMut<'_>) -> Result<()> {
+    match b.dtype {
+        DType::I8 => product::<A, i8>(cpu, plan, a, b, c),
+        DType::U8 => product::<A, u8>(cpu, plan, a, b, c),
+        DType::I16 => product::<A, i16>(cpu, plan, a, b, c),
+        other => Err(unsupported(other)),
+    }
+}
+
+#[cold]
+fn unsupported(dtype: DType) -> Error {
+    Error::dtype(OP, dtype, "i8, u8 and i16")
+}
+
+fn product<A: Small, B: Small>(
+    cpu: &CpuBackend,
+    plan: &mut Plan,
+    a: View<'_>,
+    b: View<'_>,
+    c: &mut ViewMut<'_>,
+) -> Result<()> {
+    let (a, b) = (cpu.slice::<A>(OP, a)?, cpu.slice::<B>(OP, b)?);
+    if plan.k == 0 {
+        return cpu.fill(c, Scalar::Int(0));
+    }
+    // SAFETY: the data stays borrowed mutably through `c`, and each element belongs to one task.
+    let c = unsafe { MatMut::new(cpu.slice_mut::<i32>(OP, c)?.as_mut_ptr(), 0, 0, 0) };
+    plan.fold_rows();
+    let (m, n, k) = (plan.m, plan.n, plan.k);
+    let (plan, count) = (&*plan, plan.count());
+    if count == 0 || m == 0 || n == 0 {
+        return Ok(());
+    }
+    let [[a_row, a_step], [b_step, b_column], steps] = plan.strides;
+    let adjacent = b_step == 1 || k == 1;
+    // All products may have the same B.
+    let matrices = if plan.batch_strides.iter().all(|s| s[1] == 0) { 1 } else { count };
+    // The number of numbers in a row of A, and how many rows and columns a task copies.
+    let width = k.next_multiple_of(STEP);
+    let (some_rows, some_columns) = (COPY.div_ceil(width), COPY.div_ceil(k));
+    scratch::large(cpu, count * m * width, |rows: &mut [i16]| {
+        cpu.parallel_chunks(rows, some_rows * width, |chunk, rows| {
+            for (r, row) in rows.chunks_exact_mut(width).enumerate() {
+                let r = chunk * some_rows + r;
+                let at = plan.starts(r / m)[0].wrapping_add_signed(a_row * (r % m) as isize);
+                load_strided(a, at, a_step, &mut row[..k], A::into);
+                row[k..].fill(0);
+            }
+        });
+        let columns = if adjacent { 0 } else { matrices * n * k };
+        scratch::large(cpu, columns, |columns: &mut [B]| {
+            cpu.parallel_chunks(columns, some_columns * k, |chunk, columns| {
+                for (j, column) in columns.chunks_exact_mut(k).enumerate() {
+                    let j = chunk * some_columns + j;
+                    let at = plan.starts(j / n)[1].wrapping_add_signed(b_column * (j % n) as isize);
+                    load_strided(b, at, b_step, column, |x| x);
+                }
+            });
+            let whole = |i: usize| {
+                let [_, b_at, c_at] = plan.starts(i);
+                let (b, apart) = if adjacent {
+                    (b.as_ptr().wrapping_add(b_at), b_column)
+                } else {
+                    (columns.as_ptr().wrapping_add(if matrices == 1 { 0 } else { i * n * k }), k as isize)
+                };
+                let a = rows.as_ptr().wrapping_add(i * m * width);
+                Tile { a, width, rows: m, b, apart, columns: n, k, c: c.matrix(c_at, 0, 0).as_ptr(), steps }
+            };
+            // SAFETY: `Plan::new` checked the sizes; `slice` and `slice_mut` that the elements of every view lie inside its
+            // data, which stays borrowed, and that no two elements of C share a place. Copies have whole rows and columns.
+            unsafe { multiply(cpu, count, whole) };
+        });
+    });
+    Ok(())
+}
+
+/// Computes `count` tiles of one size, in tasks of some rows and columns of one of them.
+///
+/// # Safety
+/// As for [`Small::multiply`], for each tile. No two tiles have the same element of C.
+unsafe fn multiply<B: Small>(cpu: &CpuBackend, count: usize, whole: impl Fn(usize) -> Tile<B> + Sync) {
+    let Tile { rows: m, columns: n, width, .. } = whole(0);
+    let rows = m.min(TASK_ROWS);
+    let columns = (TASK / (rows * width)).clamp(1, n).next_multiple_of(SUMS);
+    let (down, across) = (m.div_ceil(rows), n.div_ceil(columns));
+    cpu.parallel_for(count * down * across, TASK / (rows * width * columns), |tasks| {
+        for task in tasks {
+            let whole = whole(task / (down * across));
+            let (i, j) = (task / across % down * rows, task % across * columns);
+            let tile = Tile {
+                a: whole.a.wrapping_add(i * width),
+                rows: rows.min(m - i),
+                b: whole.b.wrapping_offset(whole.apart * j as isize),
+                columns: columns.min(n - j),
+                c: whole.c.wrapping_offset(whole.steps[0] * i as isize + whole.steps[1] * j as isize),
+                ..whole
+            };
+            // SAFETY: a part of the whole, whose elements of C no other task has.
+            unsafe { B::multiply(cpu.isa(), &tile) };
+        }
+    });
+}
