@@ -7,8 +7,8 @@
 
 use crate::shape::resolve_axis;
 use crate::{
-    ArgReduceOp, Axes, DType, Distribution, Error, ErrorKind, Kernel, MapArg, ReduceOp, Result, Scalar, ScanOp,
-    ScatterOp, Shape, View, ViewMut, Window,
+    ArgReduceOp, Axes, Backend, DType, Distribution, Error, ErrorKind, Kernel, MapArg, ReduceOp, Result, Scalar,
+    ScanOp, ScatterOp, Shape, View, ViewMut, Window,
 };
 
 /// Checks the dtype and the shape of an operand.
@@ -189,6 +189,25 @@ pub fn index(op: &str, pos: usize, index: i64, size: usize) -> Result<usize> {
         let m = format!("index {index} at position {pos} is outside an axis of size {size}");
         Error::new(ErrorKind::IndexOutOfBounds { pos, index, size }, op, m)
     })
+}
+
+/// The error of a selection from an axis without elements: it waits for the first index, and names it. An asynchronous backend
+/// uses it because no kernel would write, and so spoil, the output.
+pub fn nothing_to_select<B: Backend + ?Sized>(b: &B, op: &str, indices: View<'_>) -> Error {
+    let (size, mut bytes) = (indices.dtype.size(), [0; 8]);
+    if let Err(e) = b.download(indices.buffer, indices.layout.offset() * size, &mut bytes[..size]) {
+        return e;
+    }
+    let [low @ .., _, _, _, _] = bytes;
+    let first = match indices.dtype {
+        DType::I64 => i64::from_ne_bytes(bytes),
+        DType::I32 => i32::from_ne_bytes(low).into(),
+        _ => u32::from_ne_bytes(low).into(),
+    };
+    match index(op, 0, first, 0) {
+        Err(e) => e,
+        Ok(_) => Error::argument(op, "the axis has no elements"),
+    }
 }
 
 /// Checks [`Backend::sort`](crate::Backend::sort).

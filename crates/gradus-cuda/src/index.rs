@@ -86,11 +86,8 @@ pub(crate) fn gather(b: &CudaBackend, x: View<'_>, axis: usize, index: View<'_>,
     if n == 0 {
         return Ok(());
     }
-    let size = x.layout.dims()[axis];
     if x.layout.numel() == 0 {
-        // No index is inside the axis.
-        check_index(b, OP, index, size, None)?;
-        return crate::map::fill(b, out, Scalar::Int(0));
+        return Err(gradus_backend::check::nothing_to_select(b, OP, index));
     }
     let held = b.queue().hold(OP, || Fault::index(OP))?;
     take(b, &held, OP, x, axis, index, out)
@@ -365,8 +362,11 @@ pub(crate) fn embedding(b: &CudaBackend, weight: View<'_>, index: View<'_>, out:
     const OP: &str = "embedding";
     check_rows(b, OP, ("weight", weight), index, ("out", out.as_view()))?;
     let (v, d, n) = (weight.layout.dims()[0], weight.layout.dims()[1], index.layout.numel());
+    if v == 0 && n * d > 0 {
+        return Err(gradus_backend::check::nothing_to_select(b, OP, index));
+    }
     let held = check_index(b, OP, index, v, None)?;
-    if n * d == 0 || v == 0 {
+    if n * d == 0 {
         return Ok(());
     }
     let shape = Shape::new(&[n, d])?;

@@ -181,6 +181,9 @@ pub(crate) fn gather(b: &WgpuBackend, x: View<'_>, axis: usize, index: View<'_>,
     check_axis(OP, axis, index.layout, out.layout, x.layout)?;
     b.expect(OP, "out", out.as_view(), x.dtype, out.layout.dims())?;
     b.check_dtype(OP, x.dtype)?;
+    if x.layout.dims()[axis] == 0 && out.layout.numel() > 0 {
+        return Err(gradus_backend::check::nothing_to_select(b, OP, index));
+    }
     let held = check_index(b, OP, index, x.layout.dims()[axis], None)?;
     take(b, held.awaited_by(OP), (x, 0), axis, index, out)
 }
@@ -484,8 +487,11 @@ pub(crate) fn embedding(b: &WgpuBackend, weight: View<'_>, index: View<'_>, out:
     const OP: &str = "embedding";
     rows(b, OP, ("weight", weight), index, ("out", out.as_view()))?;
     let (v, d, n) = (weight.layout.dims()[0], weight.layout.dims()[1], index.layout.numel());
+    if v == 0 && n * d > 0 {
+        return Err(gradus_backend::check::nothing_to_select(b, OP, index));
+    }
     let held = check_index(b, OP, index, v, None)?;
-    if n * d == 0 || v == 0 {
+    if n * d == 0 {
         return Ok(());
     }
     let shape = Shape::new(&[n, d])?;

@@ -319,6 +319,12 @@ fn indices(s: &mut Suite<'_>) {
         let (weight, index) = (Tensor::new(b, F32, &[0, 5])?, Tensor::new(b, I64, &[2])?);
         b.embedding(weight.view(), index.view(), &mut Tensor::new(b, F32, &[2, 5])?.out())
     });
+    for d in [I64, DType::I32, DType::U32] {
+        s.refuse(&format!("refusals/gather/no_elements/{d}"), &at(0, 3, 0), |b| {
+            let (x, index) = (Tensor::new(b, F32, &[0, 2])?, Tensor::ints(b, d, &[2, 2], &[3, 0, 1, 2])?);
+            b.gather(x.view(), 0, index.view(), &mut Tensor::new(b, F32, &[2, 2])?.out())
+        });
+    }
     let gather = |b: &dyn Backend, x: View<'_>, out: &mut ViewMut<'_>| {
         b.gather(x, 1, Tensor::new(b, I64, out.layout.dims())?.view(), out)
     };

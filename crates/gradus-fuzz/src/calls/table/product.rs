@@ -118,6 +118,7 @@ fn channels(d: &mut Draw, x: &Tensor) -> Result<Option<Tensor>> {
 
 const PRODUCTS: &[Row] = rows! { SHORT any;
     matmul |x, d| x.matmul(&right(d, &x)?);
+    matmul_i32 |x, d| x.matmul_i32(&right(d, &x)?);
     linear |x, d| {
         let (inner, outer) = (x.size(-1).unwrap_or(1), d.below(5));
         x.linear(&d.sized(&[outer, inner], x.dtype())?, d.maybe(|d| d.sized(&[outer], x.dtype()))?.as_ref())
