@@ -16,8 +16,6 @@ pub(crate) struct Graph {
 
 // SAFETY: the driver's handles may be used from any thread.
 unsafe impl Send for Graph {}
-// SAFETY: as above. Every call that starts the graph is made by `Device::start`, on one stream.
-unsafe impl Sync for Graph {}
 
 /// A stream whose work is listed instead of done.
 pub(crate) struct Capture<'d> {

@@ -29,11 +29,15 @@ impl Uploads {
     pub(crate) fn stage(&mut self, device: &Device, op: &str, bytes: &[u8]) -> Result<Option<&[u8]>> {
         if let Some((block, used)) = self.current.take_if(|(_, used)| *used + bytes.len() > BLOCK) {
             debug_assert!(used <= BLOCK);
-            let marked = device.mark(op, &block);
-            // Without its mark, the block may only be used again after a wait for everything.
-            let marked = marked.or_else(|e| device.wait(op).and(Err(e)));
+            if let Err(e) = device.mark(op, &block) {
+                // Without its mark, the block may only be used again after a wait for everything. If that fails too, copies
+                // may read it for as long as the process lives.
+                if device.wait(op).is_ok() {
+                    self.full.push_back(block);
+                }
+                return Err(e);
+            }
             self.full.push_back(block);
-            marked?;
         }
         if self.current.is_none() {
             let Some(block) = self.block(device, op)? else { return Ok(None) };
