@@ -32,7 +32,7 @@ pub(super) struct State {
     pub(super) master: Option<Master>,
 }
 
-/// An f32 copy, and the version of the parameter's storage at which both had the same values.
+/// An f32 copy, and a version of the parameter's storage at which both had the same values.
 #[derive(Clone)]
 pub(super) struct Master {
     pub(super) values: Tensor,
@@ -444,8 +444,11 @@ impl<R: Rule> Stepper<R> {
                 State { step: Number::default(), slots, master: None }
             }
         };
-        let version = values.storage().version();
-        let current = state.master.as_ref().is_some_and(|m| m.version == version);
+        let (storage, span, size) = (values.storage(), values.layout().span(), values.dtype().size());
+        let version = storage.version();
+        // Other parameters may lie in the same storage: a write to these leaves the copy current.
+        let bytes = span.start * size..span.end * size;
+        let current = state.master.as_ref().is_some_and(|m| storage.overwritten(m.version, &bytes).is_none());
         if values.dtype() != dtype {
             refuse(|| {
                 let name = &member.name;
