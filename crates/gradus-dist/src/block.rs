@@ -1,9 +1,9 @@
 //! [`Block`]: parameters that are divided among the ranks as one vector, and how a model is cut into blocks.
 
-use gradus_nn::{Parameter, StateDict};
+use gradus_nn::{Module, Parameter, StateDict};
 use gradus_tensor::{DType, Error, Result, Tensor};
 
-use crate::data_parallel::{DataParallel, Named, joined, pad};
+use crate::data_parallel::{DataParallel, Named, joined, pad, trained};
 
 /// Parameters of one dtype, joined to a vector that is cut into as many parts as there are ranks. The vector is padded to
 /// a multiple of the number of shards, so that pieces of it are the same for any number of ranks.
@@ -25,7 +25,8 @@ impl Block {
         let vector = vector(parameters.iter().map(|(_, p)| p.values()), parallel.all_shards())?;
         let each = vector.numel() / ranks;
         let part = Parameter::new(vector.narrow(0, rank * each, each)?.copy()?)?;
-        let name = if name.is_empty() { "model" } else { name };
+        // The parameters of the model itself have no name in common. A field has none of their names.
+        let name = parameters.first().map(|(first, _)| first.as_str()).filter(|_| name.is_empty()).unwrap_or(name);
         Ok(Block { name: format!("{name}.{dtype}"), dtype, parameters, padded: vector.numel(), part })
     }
 
@@ -129,6 +130,23 @@ impl Block {
         }
         Ok(())
     }
+}
+
+/// Fails unless the parameters of the model that are trained are those of the blocks.
+pub(crate) fn check_model(blocks: &[Block], model: &(impl Module + ?Sized)) -> Result<()> {
+    let own: Vec<&Named> = blocks.iter().flat_map(|block| &block.parameters).collect();
+    let now = trained(model);
+    let is_own = |p: &Parameter| own.iter().any(|(_, other)| other.is_same(p));
+    if now.len() == own.len() && now.iter().all(|(_, p)| is_own(p)) {
+        return Ok(());
+    }
+    let m = format!(
+        "the model has {} parameters that are trained, and what is divided was made for others: {}",
+        now.len(),
+        own.len()
+    );
+    let e = Error::argument("sharded_optimizer", m);
+    Err(e.help("freeze and unfreeze parameters before the optimiser is made, or before Trainer::fit"))
 }
 
 /// The key of the metadata under which a state has the number of steps of a parameter.

@@ -20,7 +20,7 @@ use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Storage, Tensor,
 
 use crate::block::Block;
 use crate::call::Collective;
-use crate::data_parallel::{DataParallel, Shard, trained};
+use crate::data_parallel::{DataParallel, Named, Shard, trained};
 use crate::group::Line;
 use crate::reduce::Reduce;
 
@@ -75,6 +75,18 @@ impl FullShard {
     /// Gives the memory of the parameters of `blocks` back.
     pub(crate) fn new(parallel: &DataParallel, blocks: Vec<Block>, line: Line) -> Result<FullShard> {
         FullShard::check_ranks(parallel)?;
+        let homes = FullShard::homes(&blocks)?;
+        let versions =
+            |block: &Block| Some(block.parameters.iter().map(|(_, p)| p.values().storage().version()).collect());
+        let there = blocks.iter().map(versions).collect();
+        let round = Mutex::new(Round { line, events: None, there, gradients: vec![] });
+        let this = FullShard { parallel: parallel.clone(), blocks, homes, round };
+        this.give_back()?;
+        Ok(this)
+    }
+
+    /// The block of each storage. Fails if a parameter shares its memory.
+    pub(crate) fn homes(blocks: &[Block]) -> Result<HashMap<usize, usize>> {
         let mut homes = HashMap::new();
         for (i, block) in blocks.iter().enumerate() {
             for (name, parameter) in &block.parameters {
@@ -87,13 +99,7 @@ impl FullShard {
                 }
             }
         }
-        let versions =
-            |block: &Block| Some(block.parameters.iter().map(|(_, p)| p.values().storage().version()).collect());
-        let there = blocks.iter().map(versions).collect();
-        let round = Mutex::new(Round { line, events: None, there, gradients: vec![] });
-        let this = FullShard { parallel: parallel.clone(), blocks, homes, round };
-        this.give_back()?;
-        Ok(this)
+        Ok(homes)
     }
 
     /// Fails unless the number of ranks is a power of two.
@@ -118,15 +124,31 @@ impl FullShard {
         (0..self.blocks.len()).try_for_each(|i| self.give_back_one(i, &mut round))
     }
 
-    /// Gives a block back if it is there. What was written into it becomes this rank's part.
-    fn give_back_one(&self, i: usize, round: &mut Round) -> Result<()> {
-        let Some(versions) = &round.there[i] else { return Ok(()) };
+    /// Takes what was written into the blocks that are there as this rank's parts.
+    pub(crate) fn take_written(&self) -> Result<()> {
+        let mut round = self.lock();
+        (0..self.blocks.len()).try_for_each(|i| self.take_written_one(i, &mut round))
+    }
+
+    fn take_written_one(&self, i: usize, round: &mut Round) -> Result<()> {
+        let Some(versions) = &mut round.there[i] else { return Ok(()) };
         let block = &self.blocks[i];
         let values = || block.parameters.iter().map(|(_, p)| p.values());
-        if values().zip(versions).any(|(t, version)| t.storage().version() != *version) {
+        let now: Vec<u64> = values().map(|t| t.storage().version()).collect();
+        if now != *versions {
             block.part.set(&no_grad(|| block.part_of(values(), &self.parallel))?)?;
+            *versions = now;
         }
-        values().try_for_each(|t| t.storage().give_back())?;
+        Ok(())
+    }
+
+    /// Gives a block back if it is there. What was written into it becomes this rank's part.
+    fn give_back_one(&self, i: usize, round: &mut Round) -> Result<()> {
+        if round.there[i].is_none() {
+            return Ok(());
+        }
+        self.take_written_one(i, round)?;
+        self.blocks[i].parameters.iter().try_for_each(|(_, p)| p.values().storage().give_back())?;
         round.there[i] = None;
         Ok(())
     }
@@ -321,14 +343,20 @@ impl FullShard {
         if !mine {
             return Ok(());
         }
-        let mut versions = vec![];
-        for piece in block.cut(&whole) {
-            let ((_, parameter), piece) = piece?;
+        let pieces = block.cut(&whole).map(|piece| piece?.1.copy()).collect::<Result<Vec<_>>>()?;
+        let fill = |((_, parameter), piece): (&Named, Tensor)| {
             let storage = parameter.values().storage();
-            storage.fill(piece.copy()?)?;
-            versions.push(storage.version());
+            storage.fill(piece)?;
+            Ok(storage.version())
+        };
+        match block.parameters.iter().zip(pieces).map(fill).collect::<Result<Vec<_>>>() {
+            Ok(versions) => round.there[i] = Some(versions),
+            Err(e) => {
+                // A block is there as a whole, or not at all.
+                block.parameters.iter().try_for_each(|(_, p)| p.values().storage().give_back())?;
+                return Err(e);
+            }
         }
-        round.there[i] = Some(versions);
         Ok(())
     }
 

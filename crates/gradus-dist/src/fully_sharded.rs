@@ -1,25 +1,27 @@
 //! [`FullyShardedDataParallel`]: divided parameters (ZeRO 3) for a [`Trainer`](gradus_train::Trainer).
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use gradus_nn::{Module, Optimizer, Parameter, StateDict};
+use gradus_nn::{Module, Optimizer, Parameter, StateDict, grad_norm_of};
 use gradus_tensor::{DType, Error, ErrorKind, Gradients, Here, Result, Tensor, all_or_nothing, no_grad};
 use gradus_train::{Pass, Ranks};
 
-use crate::block::{Block, blocks_of};
+use crate::block::{Block, blocks_of, check_model, steps_of};
 use crate::call::Collective;
 use crate::data_parallel::{DataParallel, Named, Order};
 use crate::full_shard::FullShard;
-use crate::sharded_optimizer::check_elementwise;
+use crate::sharded_optimizer::check_divisible;
 
 /// [`DataParallel`] for a [`Trainer`](gradus_train::Trainer), during whose training each rank holds a part of the
 /// parameters, of their gradients and of the optimiser's state: ZeRO 3, as
 /// [`ShardedOptimizer::fully_sharded`](crate::ShardedOptimizer::fully_sharded) describes it.
 ///
 /// The bits are those of `DataParallel`. Model and optimiser are whole when a training begins and when it ends; for a
-/// checkpoint, rank 0 gathers them. An error leaves them divided. Steps are not captured.
+/// checkpoint, rank 0 gathers them, and keeps the last one on its device from the start. An error leaves model and
+/// optimiser divided: make them anew. Parameters are frozen and unfrozen before a training. Steps are not captured.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -55,8 +57,6 @@ struct Divided {
     full: Arc<FullShard>,
     /// The pieces of each block that this rank holds, for the optimiser.
     pieces: Arc<Vec<Vec<Piece>>>,
-    /// The whole gradients of the block that was gathered last.
-    gathered: Arc<Mutex<Option<(usize, Tensor)>>>,
 }
 
 /// The elements of a parameter that lie in the part of this rank; there may be none.
@@ -92,6 +92,21 @@ fn pieces_of(block: &Block, rank: usize) -> Result<Vec<Piece>> {
         Ok(Piece { name: name.clone(), whole: whole.clone(), part, range })
     };
     block.parameters.iter().zip(block.offsets()).map(piece).collect()
+}
+
+/// Fails if an optimiser with this state and these parameters has a name for another parameter than the model.
+#[track_caller]
+fn check_names(model: &[Named], state: &StateDict, own: &[Parameter]) -> Result<()> {
+    let is_own = |parameter: &Parameter| own.iter().any(|p| p.is_same(parameter));
+    let is_named = |name: &str| state.metadata(&steps_of(name)).is_some();
+    let Some((name, _)) = model.iter().find(|(name, parameter)| is_named(name) && !is_own(parameter)) else {
+        return Ok(());
+    };
+    let mut m = format!("the optimiser has the name {name} for another parameter than the model");
+    if let Some((other, _)) = model.iter().find(|(other, parameter)| is_own(parameter) && !is_named(other)) {
+        m += &format!(", which has {other} too");
+    }
+    Err(Error::argument("fully_sharded", m).help("make the optimiser from the names that the whole model gives"))
 }
 
 impl FullyShardedDataParallel {
@@ -149,6 +164,34 @@ impl FullyShardedDataParallel {
         Ok(if keep { whole } else { StateDict::new() })
     }
 
+    /// The gradient of the whole parameter of which the optimiser has `parameter`. `gathered` keeps those of a block for
+    /// the next call with the same gradients.
+    fn whole_gradient(
+        &self,
+        divided: &Divided,
+        (gradients, parameter): (&Gradients, &Parameter),
+        gathered: &mut Option<(usize, Tensor)>,
+        line: &'static Location<'static>,
+    ) -> Result<Option<Tensor>> {
+        let at = |pieces: &Vec<Piece>| pieces.iter().position(|piece| piece.part.is_same(parameter));
+        let place = divided.pieces.iter().enumerate().find_map(|(i, pieces)| Some((i, at(pieces)?)));
+        let (Some((i, j)), true) = (place, gradients.get(parameter.tensor()).is_some()) else {
+            return Ok(gradients.get(parameter.tensor()).cloned());
+        };
+        let (block, pieces) = (&divided.full.blocks[i], &divided.pieces[i]);
+        let all = match gathered.take().filter(|(other, _)| *other == i) {
+            Some((_, all)) => all,
+            None => {
+                let own = |i: usize| Ok(gradients.get(pieces[i].part.tensor()).cloned());
+                self.gather_pieces(block, pieces, block.dtype, own, line)?
+            }
+        };
+        let at = block.offsets().nth(j).unwrap_or(0);
+        let whole = all.narrow(0, at, pieces[j].whole.numel())?.reshape(pieces[j].whole.shape())?;
+        *gathered = Some((i, all));
+        Ok(Some(whole))
+    }
+
     /// Gathers a vector of a block of the pieces that each rank has; missing ones are zero.
     fn gather_pieces(
         &self,
@@ -188,7 +231,7 @@ impl Ranks for FullyShardedDataParallel {
     fn backward(&self, model: &dyn Module, samples: usize, pass: &mut Pass<'_>) -> Result<(Tensor, Gradients)> {
         let line = Location::caller();
         let divided = self.divided()?;
-        *divided.gathered.lock().unwrap_or_else(|e| e.into_inner()) = None;
+        check_model(&divided.full.blocks, model).here()?;
         // After an evaluation or a checkpoint, ranks may hold different blocks.
         divided.full.give_back()?;
         let step = || {
@@ -196,6 +239,8 @@ impl Ranks for FullyShardedDataParallel {
                 divided.full.shard(model, samples, line, (!rows.is_empty()).then_some(|| pass(share)))
             };
             let mut sums = self.parallel.sums(model, samples, Order::Rounds(line), &mut of_shard)?;
+            // What a forward pass wrote is part of the values that are stepped.
+            divided.full.give_back()?;
             let (loss, there) = sums.take_heads(&**self.parallel.communicator(), line)?;
             let mut gradients = Gradients::default();
             for ((_, sum), (block, pieces)) in
@@ -231,11 +276,12 @@ impl Ranks for FullyShardedDataParallel {
 
     #[track_caller]
     fn divide(&self, parameters: Vec<(String, Parameter)>, optimizer: &mut dyn Optimizer) -> Result<()> {
-        let state = optimizer.state_dict()?;
-        check_elementwise(&state)?;
+        let state = check_divisible(optimizer)?;
+        check_names(&parameters, &state, &optimizer.parameters())?;
         let (trained, mut parts): (Vec<Named>, Vec<Named>) = parameters.into_iter().partition(|(_, p)| !p.is_frozen());
         let blocks = blocks_of(&trained).into_iter().map(|(name, own)| Block::of(&name, &own, &self.parallel));
         let blocks: Vec<Block> = blocks.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+        FullShard::homes(&blocks)?;
         let pieces = blocks.iter().map(|block| pieces_of(block, self.rank())).collect::<Result<Vec<_>>>()?;
         let mut own = StateDict::new();
         state.iter_metadata().for_each(|(key, text)| own.set_metadata(key, text));
@@ -247,7 +293,7 @@ impl Ranks for FullyShardedDataParallel {
         parts.extend(pieces.iter().flatten().map(|piece| (piece.name.clone(), piece.part.clone())));
         optimizer.rebind_with(parts, &own)?;
         let full = Arc::new(FullShard::new(&self.parallel, blocks, Location::caller())?);
-        *self.lock() = Some(Divided { full, pieces: Arc::new(pieces), gathered: Arc::default() });
+        *self.lock() = Some(Divided { full, pieces: Arc::new(pieces) });
         Ok(())
     }
 
@@ -274,37 +320,26 @@ impl Ranks for FullyShardedDataParallel {
 
     #[track_caller]
     fn supplied(&self, f: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        self.divided()?.full.supplied(Location::caller(), f)
+        // Before and after a training, the parameters are whole.
+        let divided = self.lock().clone();
+        match divided {
+            Some(divided) => divided.full.supplied(Location::caller(), f),
+            None => f(),
+        }
     }
 
     #[track_caller]
-    fn whole_gradient(&self, gradients: &Gradients, parameter: &Parameter) -> Result<Option<Tensor>> {
+    fn grad_norm(&self, gradients: &Gradients, parameters: &[Parameter]) -> Result<f64> {
         let line = Location::caller();
         let divided = self.divided()?;
-        let at = |pieces: &Vec<Piece>| pieces.iter().position(|piece| piece.part.is_same(parameter));
-        let place = divided.pieces.iter().enumerate().find_map(|(i, pieces)| Some((i, at(pieces)?)));
-        let (Some((i, j)), true) = (place, gradients.get(parameter.tensor()).is_some()) else {
-            return Ok(gradients.get(parameter.tensor()).cloned());
-        };
-        let (block, pieces) = (&divided.full.blocks[i], &divided.pieces[i]);
-        let mut gathered = divided.gathered.lock().unwrap_or_else(|e| e.into_inner());
-        let all = match gathered.take().filter(|(other, _)| *other == i) {
-            Some((_, all)) => all,
-            None => {
-                let own = |i: usize| Ok(gradients.get(pieces[i].part.tensor()).cloned());
-                self.gather_pieces(block, pieces, block.dtype, own, line)?
-            }
-        };
-        let at = block.offsets().nth(j).unwrap_or(0);
-        let whole = all.narrow(0, at, pieces[j].whole.numel())?.reshape(pieces[j].whole.shape())?;
-        *gathered = Some((i, all));
-        Ok(Some(whole))
+        let gathered = RefCell::new(None);
+        grad_norm_of(parameters.len(), |i| {
+            self.whole_gradient(&divided, (gradients, &parameters[i]), &mut gathered.borrow_mut(), line)
+        })
     }
 
     #[track_caller]
     fn stepped(&self) -> Result<()> {
-        let full = self.divided()?.full;
-        full.give_back()?;
-        full.note_step(Location::caller())
+        self.divided()?.full.note_step(Location::caller())
     }
 }

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_nn::{Module, Optimizer, Parameter, StateDict, Strict};
+use gradus_nn::{Module, NonFinite, Optimizer, Parameter, StateDict, Strict};
 use gradus_tensor::{DType, Error, Gradients, Here, Result, Tensor, all_or_nothing, no_grad};
 
-use crate::block::{Block, blocks_of, steps_of};
+use crate::block::{Block, blocks_of, check_model, steps_of};
 use crate::call::Collective;
 use crate::data_parallel::{DataParallel, Order, Shard, pass, trained};
 use crate::full_shard::FullShard;
@@ -53,6 +53,8 @@ pub struct ShardedOptimizer<O> {
     parallel: DataParallel,
     divided: Divided,
     optimizer: O,
+    /// The names of the parameters of the model that are frozen.
+    frozen: Vec<String>,
     max_norm: Option<f64>,
     norm: Option<f64>,
 }
@@ -72,7 +74,8 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     ///
     /// # Errors
     /// Those of `make`, and [`ErrorKind::Unsupported`](gradus_tensor::ErrorKind::Unsupported) for an optimiser that does
-    /// not treat each element by itself, such as `Lamb`, `Muon` and `Lbfgs`.
+    /// not treat each element by itself, such as `Lamb`, `Muon` and `Lbfgs`, and for one that checks gradients
+    /// ([`NonFinite`]), of which a rank has only a part.
     #[track_caller]
     pub fn new(
         parallel: &DataParallel,
@@ -80,9 +83,9 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O>,
     ) -> Result<Self> {
         let blocks = Block::of("part", &trained(model), parallel).here()?;
-        let optimizer = elementwise(make(parts(&blocks))?)?;
-        let (parallel, divided) = (parallel.clone(), Divided::Gradients(blocks));
-        Ok(ShardedOptimizer { parallel, divided, optimizer, max_norm: None, norm: None })
+        let optimizer = divisible(make(parts(&blocks))?)?;
+        let (parallel, divided, frozen) = (parallel.clone(), Divided::Gradients(blocks), frozen(model));
+        Ok(ShardedOptimizer { parallel, divided, optimizer, frozen, max_norm: None, norm: None })
     }
 
     /// ZeRO 3: the parameters are divided too. The model stays as it is, but its parameters that are not frozen give
@@ -112,10 +115,10 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         let line = Location::caller();
         let blocks = blocks_of(&trained(model)).into_iter().map(|(name, own)| Block::of(&name, &own, parallel));
         let blocks: Vec<Block> = blocks.collect::<Result<Vec<_>>>().here()?.into_iter().flatten().collect();
-        let optimizer = elementwise(make(parts(&blocks))?)?;
+        let optimizer = divisible(make(parts(&blocks))?)?;
         let full = FullShard::new(parallel, blocks, line).here()?;
-        let (parallel, divided) = (parallel.clone(), Divided::Parameters(Arc::new(full)));
-        Ok(ShardedOptimizer { parallel, divided, optimizer, max_norm: None, norm: None })
+        let (parallel, divided, frozen) = (parallel.clone(), Divided::Parameters(Arc::new(full)), frozen(model));
+        Ok(ShardedOptimizer { parallel, divided, optimizer, frozen, max_norm: None, norm: None })
     }
 
     fn blocks(&self) -> &[Block] {
@@ -233,32 +236,23 @@ impl<O: Optimizer> ShardedOptimizer<O> {
             }
             Ok((value, gradients, norm))
         };
-        self.check_model(model)?;
+        check_model(self.blocks(), model).here()?;
         if let Divided::Parameters(full) = &self.divided {
             full.give_back().here()?;
         }
         let (value, gradients, norm) = all_or_nothing(gradients).here()?;
         self.norm = norm;
+        if let Divided::Parameters(full) = &self.divided {
+            // What a forward pass wrote is part of the values that are stepped.
+            full.give_back().here()?;
+        }
         self.optimizer.step(&gradients).here()?;
         drop(gradients);
         match &self.divided {
             Divided::Gradients(blocks) => no_grad(|| self.give(blocks, line)).here()?,
-            Divided::Parameters(full) => full.give_back().and_then(|()| full.note_step(line)).here()?,
+            Divided::Parameters(full) => full.note_step(line).here()?,
         }
         Ok(value)
-    }
-
-    /// Fails unless the parameters of the model that are trained are those of the blocks.
-    fn check_model(&self, model: &(impl Module + ?Sized)) -> Result<()> {
-        let own: Vec<&(String, Parameter)> = self.blocks().iter().flat_map(|block| &block.parameters).collect();
-        let now = trained(model);
-        let is_own = |p: &Parameter| own.iter().any(|(_, other)| other.is_same(p));
-        if now.len() == own.len() && now.iter().all(|(_, p)| is_own(p)) {
-            return Ok(());
-        }
-        let m =
-            format!("the model has {} parameters that are trained, and the optimiser was made for others", now.len());
-        Err(Error::argument("sharded_optimizer", m).help("freeze parameters before the optimiser is made"))
     }
 
     /// Clips this rank's gradients by the norm of those of all ranks, which it returns. Each vector is cut into as many
@@ -311,11 +305,12 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         let common = state.iter_metadata().filter(|(key, _)| !of_parts.contains(*key));
         common.for_each(|(key, text)| whole.set_metadata(key, text));
         self.blocks().iter().try_for_each(|block| block.give_state(&state, &mut whole, gather)).here()?;
+        self.frozen.iter().for_each(|name| whole.set_metadata(steps_of(name), "0"));
         Ok(whole)
     }
 
     /// Loads a state that [`state_dict`](ShardedOptimizer::state_dict) gave on any number of ranks, or that of an optimiser
-    /// of the whole model.
+    /// of the whole model. The state of parameters that are frozen is passed over.
     ///
     /// # Errors
     /// Those of [`Optimizer::load_state_dict`] with [`Strict::Yes`], and
@@ -323,16 +318,28 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     /// equally many steps.
     #[track_caller]
     pub fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
+        if let Divided::Parameters(full) = &self.divided {
+            // The state belongs to values that may have been loaded into the model just before.
+            full.take_written().here()?;
+        }
         let (mut rest, mut mine) = (state.clone(), StateDict::new());
         self.blocks().iter().try_for_each(|block| block.take_state(&mut rest, &mut mine, &self.parallel)).here()?;
-        let names = self.blocks().iter().flat_map(|block| &block.parameters).map(|(name, _)| steps_of(name));
-        let of_parameters: HashSet<String> = names.collect();
+        let names = self.blocks().iter().flat_map(|block| &block.parameters).map(|(name, _)| name);
+        let of_parameters: HashSet<String> = names.chain(&self.frozen).map(|name| steps_of(name)).collect();
         let common = state.iter_metadata().filter(|(key, _)| !of_parameters.contains(*key));
         common.for_each(|(key, text)| mine.set_metadata(key, text));
         // What is left belongs to no parameter of the model, and is reported.
-        rest.iter().for_each(|(name, tensor)| mine.insert(name, tensor.clone()));
+        let is_frozen =
+            |key: &str| key.rsplit_once('.').is_some_and(|(of, _)| self.frozen.iter().any(|name| name == of));
+        let rest = rest.iter().filter(|(key, _)| !is_frozen(key));
+        rest.for_each(|(name, tensor)| mine.insert(name, tensor.clone()));
         self.optimizer.load_state_dict(&mine, Strict::Yes).map(drop)
     }
+}
+
+/// The names of the parameters that are not trained.
+fn frozen(model: &(impl Module + ?Sized)) -> Vec<String> {
+    model.named_parameters().into_iter().filter(|(_, p)| p.is_frozen()).map(|(name, _)| name).collect()
 }
 
 /// The parameters of the optimiser: the parts of this rank.
@@ -340,20 +347,28 @@ fn parts(blocks: &[Block]) -> Vec<(String, Parameter)> {
     blocks.iter().map(|block| (block.name.clone(), block.part.clone())).collect()
 }
 
-/// The optimiser, unless it does not treat each element by itself.
+/// The optimiser, unless its state cannot be divided.
 #[track_caller]
-fn elementwise<O: Optimizer>(optimizer: O) -> Result<O> {
-    check_elementwise(&optimizer.state_dict()?).map(|()| optimizer)
+fn divisible<O: Optimizer>(optimizer: O) -> Result<O> {
+    check_divisible(&optimizer).map(|_| optimizer)
 }
 
-/// Fails unless the optimiser that has this state treats each element by itself.
+/// The state of an optimiser. Fails unless it treats each element by itself, and does not look for gradients that are not
+/// finite, which each rank would do for its part alone.
 #[track_caller]
-pub(crate) fn check_elementwise(state: &StateDict) -> Result<()> {
+pub(crate) fn check_divisible(optimizer: &dyn Optimizer) -> Result<StateDict> {
+    let refuse = |m: String| Error::new(gradus_tensor::ErrorKind::Unsupported, "sharded_optimizer", m);
+    let state = optimizer.state_dict()?;
     let kind = state.metadata("optimizer").unwrap_or("unknown");
-    if ELEMENTWISE.contains(&kind) {
-        return Ok(());
+    if !ELEMENTWISE.contains(&kind) {
+        let e = refuse(format!("{kind} does not treat each element by itself, so its state cannot be divided"));
+        return Err(e.help("take SGD or one of the Adam family, or a whole optimiser on each rank"));
     }
-    let m = format!("{kind} does not treat each element by itself, so its state cannot be divided");
-    let e = Error::new(gradus_tensor::ErrorKind::Unsupported, "sharded_optimizer", m);
-    Err(e.help("take SGD or one of the Adam family, or a whole optimiser on each rank"))
+    match optimizer.non_finite_policy() {
+        NonFinite::Unchecked => Ok(state),
+        policy => {
+            let m = format!("NonFinite::{policy:?} looks at the gradients of one rank, which has only a part of them");
+            Err(refuse(m).help("take Trainer::on_non_finite, or clip_norm of ShardedOptimizer, an error on all ranks"))
+        }
+    }
 }

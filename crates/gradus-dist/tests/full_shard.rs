@@ -12,7 +12,7 @@ use gradus_nn::{
     AdamConfig, AdamW, BatchNorm1d, BatchNormConfig, Dropout, Forward, Init, Linear, Module, Optimizer, Parameter,
     Relu, Sequential, Sgd, SgdConfig, StateDict, Strict,
 };
-use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Reduction, Result, Tensor, checkpoint};
+use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Reduction, Result, Tensor, checkpoint, no_grad};
 
 const BATCH: usize = 40;
 
@@ -320,6 +320,69 @@ fn a_run_goes_on_with_another_number_of_ranks_and_another_stage() {
         ShardedOptimizer::fully_sharded(&DataParallel::new(comm.clone())?, &model, adam)?.load_state_dict(&uneven.1)
     });
     assert!(e.unwrap_err().message().contains("equally often"));
+}
+
+#[test]
+fn what_a_forward_pass_writes_is_stepped() {
+    let run = |shards: bool, comm: &Arc<dyn Communicator>| {
+        let device = device()?;
+        // One block, which is there until the end of the pass.
+        let (model, x) = (linears(&device, &[5, 1])?, inputs(&device, 5)?);
+        let (weight, mut loss) = (model.parameters().remove(0), squares(&model, &x));
+        let clamped = |rows: Range<usize>| {
+            no_grad(|| weight.set(&weight.values().clamp(-0.1, 0.1)?))?;
+            loss(rows)
+        };
+        if shards { divided(comm, &model, BATCH, clamped) } else { whole(comm, &model, BATCH, clamped) }
+    };
+    let one = on_ranks(1, |comm| run(false, comm));
+    let all = on_ranks(2, |comm| run(true, comm));
+    assert!(all == one);
+}
+
+#[test]
+fn the_state_with_frozen_parameters_is_that_of_a_whole_optimiser() {
+    for stage in [2, 3] {
+        on_ranks(2, |comm| {
+            let device = device()?;
+            let (model, x) = (linears(&device, &[5, 4, 1])?, inputs(&device, 5)?);
+            model.parameters()[0].freeze();
+            let parallel = DataParallel::new(comm.clone())?;
+            let mut other = adam(model.named_parameters())?;
+            let mut optimizer = match stage {
+                2 => ShardedOptimizer::new(&parallel, &model, adam)?,
+                _ => ShardedOptimizer::fully_sharded(&parallel, &model, adam)?,
+            };
+            optimizer.load_state_dict(&other.state_dict()?)?;
+            let _ = optimizer.step(&model, BATCH, squares(&model, &x))?;
+            let state = optimizer.state_dict()?;
+            assert_eq!((state.metadata("steps.0.weight"), state.metadata("steps.0.bias")), (Some("0"), Some("1")));
+            optimizer.gather()?;
+            other.load_state_dict(&state, Strict::Yes)?;
+            Ok(vec![])
+        });
+    }
+}
+
+#[test]
+fn blocks_have_names_of_their_own() {
+    #[derive(Module)]
+    struct Own {
+        scale: Parameter,
+        model: Linear,
+    }
+    on_ranks(2, |comm| {
+        let device = device()?;
+        let linear = Linear::new(5, 4, &mut Init::new(DType::F32, &device, &mut Generator::new(1)))?;
+        let own = Own { scale: Parameter::new(Tensor::zeros([3], DType::F32, &device)?)?, model: linear };
+        let mut names = vec![];
+        ShardedOptimizer::fully_sharded(&DataParallel::new(comm.clone())?, &own, |parts| {
+            names = parts.iter().map(|(name, _)| name.clone()).collect();
+            adam(parts)
+        })?;
+        assert_eq!(names, ["scale.f32", "model.f32"]);
+        Ok(vec![])
+    });
 }
 
 #[test]

@@ -10,10 +10,11 @@ use gradus_cpu::CpuBackend;
 use gradus_data::{DataLoader, Dataset, TensorDataset};
 use gradus_dist::{Communicator, DataParallel, FullyShardedDataParallel, Options, threads};
 use gradus_nn::{
-    AdamConfig, AdamW, BatchNorm1d, BatchNormConfig, Dropout, Flatten, Init, Linear, Module, Relu, Schedule, Sequential,
+    AdamConfig, AdamW, BatchNorm1d, BatchNormConfig, Dropout, Flatten, Init, Linear, Module, NonFinite, Optimizer,
+    Parameter, Relu, Schedule, Sequential, Sgd, SgdConfig,
 };
 use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Result, Tensor};
-use gradus_train::{Classification, Event, Logger, LrRange, OnNonFinite, Ranks, Run, Trainer};
+use gradus_train::{Classification, Event, Logger, LrRange, OnNonFinite, Ranks, Run, Trainer, Validation};
 
 const CLASSES: usize = 3;
 
@@ -136,6 +137,107 @@ fn divided_parameters_give_the_same_bits_and_numbers() {
         assert!(other.0 == state, "{ranks} ranks");
         assert_eq!(other.1, run);
     }
+}
+
+/// Trains one layer on two ranks, and evaluates it after that. Returns its weights and the mean loss.
+fn layer(dtype: DType, shards: bool, trainer: impl Fn() -> Result<Trainer> + Sync) -> (Vec<u8>, f64) {
+    let mut all = threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let mut rng = Generator::new(3);
+        let x = Tensor::randn([64, 6], dtype, &device, &mut rng)?;
+        let y = x.narrow(1, 0, CLASSES)?.argmax(1, false)?.to_dtype(DType::I64)?;
+        let loader = DataLoader::new(TensorDataset::new(x, y)?, &device).batch_size(32).build()?;
+        let mut model = Linear::new(6, CLASSES, &mut Init::new(dtype, &device, &mut rng))?;
+        let config = SgdConfig { lr: 0.02, ..SgdConfig::default() };
+        let mut optimizer = Sgd::new(model.named_parameters(), config)?;
+        let (ranks, task) = (ranks(comm, shards)?, Classification::default());
+        let trainer = trainer()?.ranks(ranks.clone());
+        trainer.fit(&mut model, &mut optimizer, &loader, None, &task, &mut [])?;
+        let after = loader.evaluate(&mut model, &task, None, Some(&*ranks))?;
+        Ok(([model.weight.to_bytes()?, model.bias.as_ref().unwrap().to_bytes()?].concat(), after.loss))
+    })
+    .unwrap();
+    all.swap_remove(0)
+}
+
+#[test]
+fn divided_parameters_in_half_precision_keep_small_updates() {
+    let trainer = || Trainer::new(4);
+    assert!(layer(DType::BF16, true, trainer) == layer(DType::BF16, false, trainer));
+}
+
+#[test]
+fn gradients_whose_values_are_clamped_are_clipped_by_their_norm_after_that() {
+    let trainer = || Trainer::new(2)?.clip_value(0.02)?.clip_norm(0.03);
+    assert!(layer(DType::F32, true, trainer) == layer(DType::F32, false, trainer));
+    assert!(layer(DType::F32, true, trainer) != layer(DType::F32, true, || Trainer::new(2)?.clip_norm(0.03)));
+}
+
+/// Unfreezes a parameter after the first step.
+struct Unfreezing(Parameter);
+
+impl Logger for Unfreezing {
+    fn log(&mut self, event: Event<'_>) -> Result<()> {
+        if let Event::Step(_) = event {
+            self.0.unfreeze();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn parameters_unfrozen_while_the_others_are_divided_are_an_error() {
+    let outcomes = threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let loader = DataLoader::new(points(&device)?, &device).batch_size(32).build()?;
+        let mut model = network(&device, 1)?;
+        let first = model.parameters().remove(0);
+        first.freeze();
+        let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig::default())?;
+        let trainer = Trainer::new(1)?.ranks(ranks(comm, true)?);
+        let (task, mut logger) = (Classification::default(), Unfreezing(first));
+        Ok(trainer.fit(&mut model, &mut optimizer, &loader, None, &task, &mut [&mut logger]).unwrap_err())
+    });
+    for e in outcomes.unwrap() {
+        assert!(e.message().contains("6 parameters that are trained"), "{e}");
+        assert!(e.to_string().contains("before Trainer::fit"), "{e}");
+    }
+}
+
+#[test]
+fn optimisers_that_cannot_be_divided_are_refused_and_nothing_changes() {
+    #[derive(Module)]
+    struct Outer {
+        weight: Parameter,
+        inner: Linear,
+    }
+    #[derive(Module)]
+    struct Halves(Vec<Parameter>);
+    threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let ranks = ranks(comm, true)?;
+        let inner = Linear::without_bias(3, 3, &mut Init::new(DType::F32, &device, &mut Generator::new(1)))?;
+        let model = Outer { weight: Parameter::new(Tensor::zeros([3, 3], DType::F32, &device)?)?, inner };
+        // Its only parameter has the name that another one has in the model.
+        let mut optimizer = AdamW::new(model.inner.named_parameters(), AdamConfig::default())?;
+        let e = ranks.divide(model.named_parameters(), &mut optimizer).unwrap_err();
+        assert!(e.message().contains("the name weight for another parameter"), "{e}");
+        assert!(e.message().contains("inner.weight") && optimizer.parameters()[0].is_same(&model.inner.weight), "{e}");
+        // Each rank would look at its part of the gradients alone.
+        for policy in [NonFinite::Skip, NonFinite::Error] {
+            let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig::default())?.non_finite(policy);
+            let e = ranks.divide(model.named_parameters(), &mut optimizer).unwrap_err();
+            assert!(*e.kind() == ErrorKind::Unsupported && e.message().contains("NonFinite::"), "{e}");
+        }
+        let both = Tensor::zeros([2, 3], DType::F32, &device)?;
+        let model = Halves(vec![Parameter::new(both.narrow(0, 0, 1)?)?, Parameter::new(both.narrow(0, 1, 1)?)?]);
+        let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig::default())?;
+        let e = ranks.divide(model.named_parameters(), &mut optimizer).unwrap_err();
+        assert!(e.message().contains("shares its memory"), "{e}");
+        assert!(optimizer.parameters()[0].is_same(&model.0[0]));
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use gradus_nn::{Buffer, Module, Optimizer, Parameter, RandomState, StateDict};
+use gradus_nn::{Buffer, Module, Optimizer, Parameter, RandomState, StateDict, grad_norm};
 use gradus_tensor::{Gradients, Result, Tensor};
 
 /// The processes that train one model together, each a *rank*, as [`Trainer::ranks`](crate::Trainer::ranks) needs them.
@@ -58,9 +58,9 @@ pub trait Ranks: Send + Sync {
         f()
     }
 
-    /// The gradient of the whole parameter of which the optimiser has `parameter`.
-    fn whole_gradient(&self, gradients: &Gradients, parameter: &Parameter) -> Result<Option<Tensor>> {
-        Ok(gradients.get(parameter.tensor()).cloned())
+    /// The norm of the gradients of `parameters`, which the optimiser has; the parts of all ranks count.
+    fn grad_norm(&self, gradients: &Gradients, parameters: &[Parameter]) -> Result<f64> {
+        grad_norm(gradients, parameters, 2.0)
     }
 
     /// Called after each step of the optimiser.

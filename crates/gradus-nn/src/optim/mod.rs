@@ -96,6 +96,11 @@ pub trait Optimizer: Send {
     /// Number of steps skipped because a gradient was not finite; see [`NonFinite::Skip`].
     fn skipped_steps(&self) -> u64;
 
+    /// What a step does if a gradient is not finite.
+    fn non_finite_policy(&self) -> NonFinite {
+        NonFinite::Unchecked
+    }
+
     /// A copy of the state. Tensors are named `{parameter}.{what}`, such as `fc1.weight.exp_avg`. The metadata holds
     /// the step count of each parameter, and the learning rate and weight decay of each group.
     #[track_caller]
@@ -248,6 +253,9 @@ macro_rules! optimizer {
             }
             fn skipped_steps(&self) -> u64 {
                 self.0.skipped
+            }
+            fn non_finite_policy(&self) -> crate::NonFinite {
+                self.0.non_finite
             }
             fn rebind(&mut self, parameters: Vec<(String, crate::Parameter)>) -> gradus_tensor::Result<()> {
                 self.0.rebind(parameters)

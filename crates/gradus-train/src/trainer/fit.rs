@@ -32,7 +32,9 @@ impl Trainer {
     ///
     /// A step that fails changes nothing: parameters, running statistics, the random numbers of layers and the
     /// optimiser keep the state of the previous step ([`all_or_nothing`](gradus_tensor::all_or_nothing)). The exception
-    /// is a device failure in the middle of [`Optimizer::step`]; the error then says so.
+    /// is a device failure in the middle of [`Optimizer::step`]; the error then says so. With ranks that divide the
+    /// parameters ([`Ranks::divides`](crate::Ranks::divides)), these stay divided after an error: model and optimiser are to
+    /// be made anew.
     #[track_caller]
     pub fn fit<M, D, T>(
         &self,

@@ -1,14 +1,13 @@
 //! One step: forward and backward passes, clipping, and the update of the parameters.
 
 use gradus_data::Parts;
-use gradus_nn::{Module, Optimizer, clip_grad_value, clip_to_norm, grad_norm, grad_norm_of};
+use gradus_nn::{Module, Optimizer, clip_grad_value, clip_to_norm, grad_norm};
 use gradus_tensor::{Error, Gradients, Here, Result, all_or_nothing, autograd::NonFiniteReport, find_nonfinite};
 
 use super::failure::{Failure, NonFinite};
 use super::options::{OnNonFinite, Trainer};
 use super::passes::{Passes, Place};
 use crate::Task;
-use crate::ranks::dividing;
 use crate::task::Tally;
 
 /// The result of a step.
@@ -94,8 +93,8 @@ impl Trainer {
         let wants_norm = self.log_grad_norm || self.clip_norm.is_some() || self.on_non_finite != OnNonFinite::Error;
         let parameters = optimizer.parameters();
         // Measured before values are clamped, which makes infinities finite.
-        let norm_of = |gradients: &Gradients| match dividing(&self.ranks) {
-            Some(ranks) => grad_norm_of(parameters.len(), |i| ranks.whole_gradient(gradients, &parameters[i])),
+        let norm_of = |gradients: &Gradients| match &self.ranks {
+            Some(ranks) => ranks.grad_norm(gradients, &parameters),
             None => grad_norm(gradients, &parameters, 2.0),
         };
         let mut norm = if wants_norm { Some(norm_of(gradients)?) } else { None };
