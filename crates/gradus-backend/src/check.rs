@@ -7,7 +7,7 @@
 
 use crate::shape::resolve_axis;
 use crate::{
-    ArgReduceOp, Axes, Backend, DType, Distribution, Error, ErrorKind, Kernel, MapArg, ReduceOp, Result, Scalar,
+    ArgReduceOp, Axes, DType, Distribution, Error, ErrorKind, Kernel, MapArg, ReduceOp, Result, Scalar,
     ScanOp, ScatterOp, Shape, View, ViewMut, Window,
 };
 
@@ -193,7 +193,7 @@ pub fn index(op: &str, pos: usize, index: i64, size: usize) -> Result<usize> {
 
 /// The error of a selection from an axis without elements: it waits for the first index, and names it. An asynchronous backend
 /// uses it because no kernel would write, and so spoil, the output.
-pub fn nothing_to_select<B: Backend + ?Sized>(b: &B, op: &str, indices: View<'_>) -> Error {
+pub fn nothing_to_select<B: crate::Backend + ?Sized>(b: &B, op: &str, indices: View<'_>) -> Error {
     let (size, mut bytes) = (indices.dtype.size(), [0; 8]);
     if let Err(e) = b.download(indices.buffer, indices.layout.offset() * size, &mut bytes[..size]) {
         return e;
