@@ -7,8 +7,8 @@
 
 use crate::shape::resolve_axis;
 use crate::{
-    ArgReduceOp, Axes, DType, Distribution, Error, ErrorKind, Kernel, MapArg, ReduceOp, Result, Scalar,
-    ScanOp, ScatterOp, Shape, View, ViewMut, Window,
+    ArgReduceOp, Axes, DType, Distribution, Error, ErrorKind, Kernel, MapArg, ReduceOp, Result, Scalar, ScanOp,
+    ScatterOp, Shape, View, ViewMut, Window,
 };
 
 /// Checks the dtype and the shape of an operand.
