@@ -194,7 +194,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()>;
 
     /// Runs an elementwise kernel, as [`map`](Backend::map) does, for each of several lists of operands. No output of a list
-    /// shares memory with an operand of another one, so the order does not matter. The default makes a call for each list.
+    /// shares memory with an operand of another list, so their order does not matter. The default calls `map` for each.
     fn map_each(&self, kernel: &Kernel, calls: &mut [MapOperands<'_, '_>]) -> Result<()> {
         calls.iter_mut().try_for_each(|call| self.map(kernel, call.args, call.outs))
     }

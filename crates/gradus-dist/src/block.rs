@@ -6,7 +6,7 @@ use gradus_tensor::{DType, Error, Result, Tensor};
 use crate::data_parallel::{DataParallel, Named, joined, pad, trained};
 
 /// Parameters of one dtype, joined to a vector that is cut into as many parts as there are ranks. The vector is padded to
-/// a multiple of the number of shards, so that pieces of it are the same for any number of ranks.
+/// a multiple of the number of shards, so that it has the same length for any number of ranks.
 #[derive(Debug)]
 pub(crate) struct Block {
     /// The name of the part, as the optimiser knows it.

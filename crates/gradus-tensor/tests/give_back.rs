@@ -201,3 +201,11 @@ fn gradients_are_taken_as_soon_as_they_are_complete() {
     let e = take_gradients(&[&y], Rc::new(failing), || ()).unwrap_err();
     assert!(*e.kind() == ErrorKind::Autograd && e.message().contains("tensor 0 is no leaf"), "{e}");
 }
+
+#[test]
+fn what_has_no_elements_is_filled_as_well() {
+    let x = f64s(&[], &[0]);
+    x.storage().give_back().unwrap();
+    x.storage().fill(f64s(&[], &[0])).unwrap();
+    assert_eq!(values(&x), [0.0; 0]);
+}

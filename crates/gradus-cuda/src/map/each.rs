@@ -77,8 +77,8 @@ fn kinds(args: &[MapArg<'_>]) -> (Vec<From>, Vec<Scalar>) {
     (from.collect(), scalars)
 }
 
-/// Whether the elements of every operand follow each other, from an address on that is a multiple of 16, and are few
-/// enough for 32 bits.
+/// Whether every operand is contiguous, starts at a multiple of 16 bytes, and has so few elements that 32 bits count
+/// them.
 fn is_dense(call: &MapOperands<'_, '_>) -> bool {
     let inputs = call.args.iter().filter_map(|arg| match arg {
         MapArg::View(v) => Some((v.layout, v.dtype)),

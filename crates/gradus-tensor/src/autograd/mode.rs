@@ -93,8 +93,8 @@ pub(crate) fn supplying(on: bool) -> GradModeGuard {
     set(SUPPLY, on)
 }
 
-/// Marks, until the guard is dropped, that a user function runs while locks of tensors are held. Memory may be given back
-/// only where nothing is locked, so there is no supply meanwhile.
+/// Until the guard is dropped, a user function runs while tensors are locked. There is no supply meanwhile, because it
+/// may give back memory only where nothing is locked.
 pub(crate) fn holding() -> GradModeGuard {
     set_switches(HOLDS | SUPPLY, HOLDS)
 }

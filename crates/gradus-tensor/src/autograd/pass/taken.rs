@@ -119,7 +119,7 @@ impl Taker {
     }
 }
 
-/// Collects the complete gradients that the caller of the pass requested, but for those that `taker` takes.
+/// Collects the complete gradients that the caller of the pass requested, except those that `taker` takes.
 #[track_caller]
 pub(in crate::autograd) fn collect(
     found: &mut Vec<Found>,
