@@ -1,15 +1,21 @@
-//! [`capture`] and [`Step`]: a function that is traced and then replayed.
+//! [`capture`], [`capture_typed`] and [`Step`]: a function that is traced and then replayed.
 
-use gradus_tensor::{Result, Tensor};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::marker::PhantomData;
+
+use gradus_tensor::{Error, Result, Tensor};
 
 use crate::captured::Captured;
 use crate::graph::Graph;
 use crate::passes::MemoryLimit;
+use crate::tensors::Tensors;
 
-/// A function of tensors whose operations are traced and then replayed; see [`capture`].
-pub struct Step<F> {
+/// A function of tensors whose operations are traced and then replayed; see [`capture`] and [`capture_typed`].
+pub struct Step<F, A: ?Sized = [Tensor]> {
     f: F,
-    captured: Captured,
+    /// The host values are the form of the results.
+    captured: Captured<Vec<usize>>,
+    argument: PhantomData<fn(&A)>,
 }
 
 /// Wraps `f` so that its later calls are replayed.
@@ -26,17 +32,26 @@ pub struct Step<F> {
 /// from call to call, or to keep a tensor from one call for the next. A replay does update the parameters and buffers
 /// of layers, the step counts and learning rates of optimisers, and the random states of layers, exactly as the
 /// function would.
-pub fn capture<F>(f: F) -> Step<F>
+pub fn capture<R, F>(f: F) -> Step<F>
 where
-    F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
+    F: FnMut(&[Tensor]) -> Result<R>,
+    R: Tensors,
 {
-    Step { f, captured: Captured::strict() }
+    Step { f, captured: Captured::strict(), argument: PhantomData }
 }
 
-impl<F> Step<F>
+/// [`capture`] for a function of one value that consists of tensors: a tensor, a tuple, a list, or a struct that derives
+/// [`Tensors`]. Arguments of another form, such as a list of another length, are traced separately.
+pub fn capture_typed<A, R, F>(f: F) -> Step<F, A>
 where
-    F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
+    F: FnMut(&A) -> Result<R>,
+    A: Tensors,
+    R: Tensors,
 {
+    Step { f, captured: Captured::strict(), argument: PhantomData }
+}
+
+impl<F> Step<F> {
     /// Runs the step on these arguments.
     ///
     /// # Errors
@@ -45,11 +60,50 @@ where
     /// runs instead and returns its own error, with the layer. If a call cannot be replayed, the function may have run in
     /// part or to its end, and what it changed stays changed.
     #[track_caller]
-    pub fn call(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+    pub fn call<R>(&mut self, inputs: &[&Tensor]) -> Result<R>
+    where
+        F: FnMut(&[Tensor]) -> Result<R>,
+        R: Tensors,
+    {
         let f = &mut self.f;
-        self.captured.call(0, inputs, |inputs| Ok((f(inputs)?, ()))).map(|(results, ())| results)
+        joined(self.captured.call(0, inputs, |inputs| Ok(parted(&f(inputs)?)))?)
     }
+}
 
+impl<F, A: Tensors> Step<F, A> {
+    /// Runs the step on this argument.
+    ///
+    /// # Errors
+    /// As those of a step on a list of tensors: see [`Step::call`](Step::call).
+    #[track_caller]
+    pub fn call<R>(&mut self, argument: &A) -> Result<R>
+    where
+        F: FnMut(&A) -> Result<R>,
+        R: Tensors,
+    {
+        let (mut inputs, mut form) = (vec![], vec![]);
+        argument.flatten(&mut inputs, &mut form);
+        let mut hasher = DefaultHasher::new();
+        form.hash(&mut hasher);
+        let f = &mut self.f;
+        joined(self.captured.call(hasher.finish(), &inputs, |_| Ok(parted(&f(argument)?)))?)
+    }
+}
+
+/// The tensors of a result and its form.
+fn parted(result: &impl Tensors) -> (Vec<Tensor>, Vec<usize>) {
+    let (mut tensors, mut form) = (vec![], vec![]);
+    result.flatten(&mut tensors, &mut form);
+    (tensors.into_iter().cloned().collect(), form)
+}
+
+#[track_caller]
+fn joined<R: Tensors>((tensors, form): (Vec<Tensor>, Vec<usize>)) -> Result<R> {
+    R::unflatten(&mut tensors.into_iter(), &mut form.into_iter())
+        .ok_or_else(|| Error::argument("capture", "`Tensors::unflatten` does not make what `flatten` took apart"))
+}
+
+impl<F, A: ?Sized> Step<F, A> {
     /// Verifies the next `calls` replays: the function runs as well, and if a single bit of the results, of the tensors
     /// written in place, of the buffers of layers or of the states of sources differs, the call fails with an error that
     /// lists the operations. On devices other than CPUs, whose compilers may fuse instructions, a difference of 1e-4

@@ -1,4 +1,4 @@
-//! The derive macros of `gradus_nn::Module` and `gradus_data::Sample`, which the traits document.
+//! The derive macros of `gradus_nn::Module`, `gradus_data::Sample` and `gradus_graph::Tensors`, which the traits document.
 //!
 //! This crate is part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable
 //! between releases.
@@ -8,6 +8,7 @@ mod attributes;
 mod crate_path;
 mod expand;
 mod sample;
+mod tensors;
 
 use proc_macro::TokenStream;
 
@@ -54,4 +55,13 @@ pub fn derive_module(input: TokenStream) -> TokenStream {
 pub fn derive_sample(input: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);
     sample::sample(&input).unwrap_or_else(|e| e.to_compile_error()).into()
+}
+
+/// Implements `Tensors` for a struct, so that a captured step can take or return it. The type of every field must
+/// implement `Tensors`. Generic types and enums are refused. The path of `gradus_graph` is found as that of `gradus_nn` is
+/// for `Module`.
+#[proc_macro_derive(Tensors)]
+pub fn derive_tensors(input: TokenStream) -> TokenStream {
+    let input = syn::parse_macro_input!(input as syn::DeriveInput);
+    tensors::tensors(&input).unwrap_or_else(|e| e.to_compile_error()).into()
 }

@@ -2,7 +2,7 @@
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
-use syn::{Data, DeriveInput, Error, Fields, Index, Member, Result};
+use syn::{Data, DeriveInput, Error, Fields, Member, Result};
 
 use crate::crate_path;
 
@@ -21,12 +21,7 @@ pub(crate) fn sample(input: &DeriveInput) -> Result<TokenStream> {
     let (ident, visibility) = (&input.ident, &input.vis);
     let batch = format_ident!("{ident}Batch");
     let types: Vec<_> = data.fields.iter().map(|f| &f.ty).collect();
-    let members: Vec<Member> = data
-        .fields
-        .iter()
-        .enumerate()
-        .map(|(i, f)| f.ident.clone().map_or(Member::Unnamed(Index::from(i)), Member::Named))
-        .collect();
+    let members: Vec<Member> = data.fields.members().collect();
     let lists: Vec<_> = (0..types.len()).map(|i| format_ident!("list_{i}")).collect();
     let parts: Vec<_> = (0..types.len()).map(|i| format_ident!("part_{i}")).collect();
     let notes = members.iter().map(|member| match member {

@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gradus-nn", &["gradus-file", "gradus-tensor", "gradus-backend", "gradus-nn-derive"]),
     ("gradus-data", &["gradus-file", "gradus-image", "gradus-tensor", "gradus-backend", "gradus-nn-derive"]),
     ("gradus-image", &["gradus-file", "gradus-tensor", "gradus-backend"]),
-    ("gradus-graph", &["gradus-tensor", "gradus-backend"]),
+    ("gradus-graph", &["gradus-nn-derive", "gradus-tensor", "gradus-backend"]),
     ("gradus-onnx", &["gradus-file", "gradus-graph", "gradus-nn", "gradus-tensor"]),
     ("gradus-train", &["gradus-file", "gradus-graph", "gradus-nn", "gradus-data", "gradus-tensor", "gradus-backend"]),
     ("gradus-models", &["gradus-nn", "gradus-tensor"]),
