@@ -9,8 +9,9 @@ use gradus_tensor::{Error, ErrorKind, Here, Result, Tensor};
 
 use crate::blocks::Blocks;
 use crate::compare::{Sameness, agree, differs};
-use crate::graph::Graph;
+use crate::graph::{Graph, Origin};
 use crate::key::Key;
+use crate::panels::Panels;
 use crate::passes::{self, MemoryLimit};
 use crate::plan::Plan;
 use crate::record::{First, Recorded, Trace, record};
@@ -196,7 +197,7 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
         });
         let Some(before) = known else { return Ok(None) };
         match agree(before, trace, Sameness::OtherSizes) {
-            Ok(graph) => planned(graph, self.limit, before, trace, inputs).map(Some),
+            Ok(graph) => self.planned(graph, before, trace, inputs).map(Some),
             Err(_) => Ok(None),
         }
     }
@@ -290,7 +291,7 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
         let graph = if *known == data { agree(before, &trace, Sameness::Exact) } else { Err(other_data(known, &data)) };
         let progress = match graph {
             Ok(graph) => {
-                let plan = planned(graph, self.limit, before, &trace, inputs)?;
+                let plan = self.planned(graph, before, &trace, inputs)?;
                 Progress::Ready(Box::new(plan), Box::new(trace), data.clone())
             }
             Err(_) if count + 1 < TRACES => Progress::Traced(Box::new(trace), data.clone(), count + 1),
@@ -425,25 +426,39 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
         self.plan().map(|plan| &plan.graph)
     }
 
-    fn plan(&self) -> Option<&Plan> {
-        self.forms.iter().rev().find_map(|(_, p)| match p {
+    /// The plans, that of the most recent call first.
+    fn plans(&self) -> impl Iterator<Item = &Plan> {
+        self.forms.iter().rev().filter_map(|(_, p)| match p {
             Progress::Ready(plan, ..) | Progress::Recheck(plan, ..) => Some(&**plan),
             Progress::Traced(..) | Progress::Eager => None,
         })
     }
-}
 
-/// Creates a plan for the graph on which two traces agree.
-#[track_caller]
-fn planned(mut graph: Graph, limit: MemoryLimit, first: &Trace, second: &Trace, inputs: &[&Tensor]) -> Result<Plan> {
-    passes::run_all(&mut graph, limit)?;
-    let pinned = inputs.iter().map(|t| {
-        let input = |trace: &Trace, m: usize| matches!(trace.memories[m].first, First::Input(_));
-        let seen = |trace: &Trace| trace.memory_of(t).filter(|&m| input(trace, m)).map(|m| trace.memories[m].base);
-        let same = seen(first).is_some() && seen(first) == seen(second);
-        same.then(|| (Arc::downgrade(t.storage()), t.layout().offset()))
-    });
-    Ok(Plan::new(graph, pinned.collect(), second.switches.clone(), second.idle.clone()))
+    fn plan(&self) -> Option<&Plan> {
+        self.plans().next()
+    }
+
+    /// Creates a plan for the graph on which two traces agree.
+    #[track_caller]
+    fn planned(&self, mut graph: Graph, first: &Trace, second: &Trace, inputs: &[&Tensor]) -> Result<Plan> {
+        passes::run_all(&mut graph, self.limit)?;
+        let origins = self.plans().flat_map(|plan| &plan.graph.memories).map(|m| &m.origin);
+        let known: Vec<&Arc<Panels>> =
+            origins.filter_map(|o| if let Origin::Panels(panels) = o { Some(panels) } else { None }).collect();
+        for memory in &mut graph.memories {
+            let Origin::Panels(panels) = &memory.origin else { continue };
+            if let Some(&same) = known.iter().find(|other| other.is_same(panels)) {
+                memory.origin = Origin::Panels(same.clone());
+            }
+        }
+        let pinned = inputs.iter().map(|t| {
+            let input = |trace: &Trace, m: usize| matches!(trace.memories[m].first, First::Input(_));
+            let seen = |trace: &Trace| trace.memory_of(t).filter(|&m| input(trace, m)).map(|m| trace.memories[m].base);
+            let same = seen(first).is_some() && seen(first) == seen(second);
+            same.then(|| (Arc::downgrade(t.storage()), t.layout().offset()))
+        });
+        Ok(Plan::new(graph, pinned.collect(), second.switches.clone(), second.idle.clone()))
+    }
 }
 
 /// The error for host values that differ between two calls.

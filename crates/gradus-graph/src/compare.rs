@@ -63,7 +63,8 @@ pub(crate) fn agree(first: &Trace, second: &Trace, sameness: Sameness) -> Result
     let mut memories = Vec::with_capacity(second.memories.len()); // at most one for each storage that was seen
     for (i, seen) in second.memories.iter().enumerate() {
         let origin = origin((first, second), first.memories.get(i), seen, i, sameness)?;
-        memories.push(Memory { origin, bytes: seen.bytes });
+        let is_steady = first.memories.get(i).is_some_and(|before| before.stamp == seen.stamp);
+        memories.push(Memory { origin, bytes: seen.bytes, is_steady });
     }
     let replaced = states.iter().filter_map(|used| Some((used.state.clone(), used.assigned?)));
     let mut graph = Graph {

@@ -7,6 +7,8 @@ use std::sync::{Arc, Weak};
 use gradus_tensor::ops::{Op, Source};
 use gradus_tensor::{DType, Device, Layout, Storage, Tensor, WeakState};
 
+use crate::panels::Panels;
+
 /// The operations of a step, in the order in which they ran.
 ///
 /// A value is a part of a memory at one version, and each write raises the version of the memory. So a tensor and its
@@ -32,6 +34,8 @@ pub struct Memory {
     pub origin: Origin,
     /// Its size.
     pub bytes: usize,
+    /// Whether only the step itself wrote it between the two calls that were traced.
+    pub is_steady: bool,
 }
 
 /// Where the contents of a memory come from.
@@ -47,6 +51,8 @@ pub enum Origin {
     State(WeakState<Tensor>),
     /// A tensor that the step creates from host numbers, which were the same in both traces.
     Constant(Tensor),
+    /// A matrix that outlives a call, copied into the panels that the device reads in place.
+    Panels(Arc<Panels>),
     /// The step computes it.
     Computed,
 }
@@ -103,6 +109,7 @@ impl fmt::Debug for Origin {
             Origin::Held(_) => f.write_str("held"),
             Origin::State(_) => f.write_str("state"),
             Origin::Constant(_) => f.write_str("constant"),
+            Origin::Panels(_) => f.write_str("panels"),
             Origin::Computed => f.write_str("computed"),
         }
     }

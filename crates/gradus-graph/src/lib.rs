@@ -32,6 +32,7 @@ mod check;
 mod compare;
 mod graph;
 mod key;
+mod panels;
 pub mod passes;
 mod plan;
 mod print;
@@ -42,8 +43,9 @@ mod verify;
 
 pub use capture::{Step, capture, capture_typed};
 pub use captured::Captured;
-pub use graph::{Graph, Memory, Node, Origin, Place};
 pub use gradus_nn_derive::Tensors;
+pub use graph::{Graph, Memory, Node, Origin, Place};
+pub use panels::Panels;
 pub use passes::MemoryLimit;
 pub use tensors::Tensors;
 pub use text::{Line, Text, Value};

@@ -298,6 +298,7 @@ impl Plan {
         match &self.graph.memories[memory].origin {
             Origin::Input(i) => Ok(inputs[*i].clone()),
             Origin::Constant(t) => Ok(t.clone()),
+            Origin::Panels(panels) => panels.now(),
             Origin::State(state) => state.upgrade().map(|state| state.get()).ok_or_else(gone),
             Origin::Held(storage) => match storage.upgrade() {
                 Some(storage) => bytes_of(&storage),

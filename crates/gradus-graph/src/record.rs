@@ -49,6 +49,8 @@ pub(crate) struct Seen {
     pub(crate) storage: Weak<Storage>,
     pub(crate) bytes: usize,
     pub(crate) first: First,
+    /// The version of the storage when it was first seen.
+    pub(crate) stamp: u64,
     /// The number of writes in place.
     pub(crate) version: u32,
     /// The smallest offset of the arguments in this storage, to which places are relative.
@@ -167,8 +169,9 @@ impl Recorder {
             if !self.devices.contains(storage.device()) {
                 self.devices.push(storage.device().clone());
             }
-            let (storage, bytes) = (Arc::downgrade(storage), storage.bytes());
-            self.memories.push(Seen { storage, bytes, first, version: 0, base: 0, handles: vec![] });
+            let (bytes, stamp) = (storage.bytes(), storage.version());
+            let storage = Arc::downgrade(storage);
+            self.memories.push(Seen { storage, bytes, first, stamp, version: 0, base: 0, handles: vec![] });
             self.memories.len() - 1
         })
     }

@@ -63,6 +63,15 @@ impl Tensors for Tensor {
     }
 }
 
+/// What a step returns that only changes its arguments or the parameters of a model.
+impl Tensors for () {
+    fn flatten<'t>(&'t self, _: &mut Vec<&'t Tensor>, _: &mut Vec<usize>) {}
+
+    fn unflatten(_: &mut impl Iterator<Item = Tensor>, _: &mut impl Iterator<Item = usize>) -> Option<Self> {
+        Some(())
+    }
+}
+
 /// The number of elements is part of the form.
 impl<T: Tensors> Tensors for Vec<T> {
     fn flatten<'t>(&'t self, tensors: &mut Vec<&'t Tensor>, form: &mut Vec<usize>) {

@@ -133,7 +133,7 @@ impl Plan {
                 Origin::Input(i) => found.push(bytes_of(inputs[*i].storage())?),
                 Origin::Held(storage) => found.extend(storage.upgrade().map(|s| bytes_of(&s)).transpose()?),
                 Origin::State(state) => found.extend(state.upgrade().map(|s| bytes_of(s.get().storage())).transpose()?),
-                Origin::Constant(_) | Origin::Computed => {}
+                Origin::Constant(_) | Origin::Panels(_) | Origin::Computed => {}
             }
         }
         Ok(found)

@@ -187,7 +187,7 @@ fn a_graph_notices_the_writes_of_a_replay() {
     let held = w.detach();
     let mut step = capture(move |x| {
         held.add_(&x[0])?;
-        Ok(vec![])
+        Ok(())
     });
     for i in 0..3 {
         let loss = w.square().unwrap().sum_all().unwrap();

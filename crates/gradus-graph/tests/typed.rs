@@ -52,9 +52,8 @@ fn a_value_is_made_again_from_its_parts() {
     value.flatten(&mut tensors, &mut form);
     assert_eq!((tensors.len(), &form[..]), (6, &[3, 1, 0, 1, 0, 1, 1, 2][..]));
     let tensors: Vec<Tensor> = tensors.into_iter().cloned().collect();
-    let again = |n: usize, form: Vec<usize>| {
-        Nested::unflatten(&mut tensors[..n].iter().cloned(), &mut form.into_iter())
-    };
+    let again =
+        |n: usize, form: Vec<usize>| Nested::unflatten(&mut tensors[..n].iter().cloned(), &mut form.into_iter());
     assert_eq!(all(&again(6, form.clone()).unwrap()), all(&value));
     assert!(again(5, form.clone()).is_none() && again(6, form[..7].to_vec()).is_none());
 }

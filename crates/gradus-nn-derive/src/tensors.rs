@@ -11,7 +11,8 @@ pub(crate) fn tensors(input: &DeriveInput) -> Result<TokenStream> {
         return Err(Error::new_spanned(&input.ident, "only a struct can derive Tensors: implement it by hand"));
     };
     if !input.generics.params.is_empty() {
-        let m = "a generic type cannot derive Tensors: implement it by hand, or derive it for a type without parameters";
+        let m =
+            "a generic type cannot derive Tensors: implement it by hand, or derive it for a type without parameters";
         return Err(Error::new_spanned(&input.generics, m));
     }
     let root = crate_path::root("graph");

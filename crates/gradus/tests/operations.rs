@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use gradus::ops::{InputSpec, Op, Spec, Traced};
+use gradus::ops::{InputSpec, LinearPanels, Op, Spec, Traced};
 use gradus::prelude::*;
 use gradus::{BackwardOptions, Gemm, UpdateFn, checkpoint_with, grad, hvp, no_grad};
 use traced::Noted;
@@ -42,14 +42,14 @@ fn calls_of<'a>(ran: &Traced<'a>) -> Vec<&'a str> {
     vec![match ran.op {
         Op::Map(op) => op.kernel.name(),
         Op::Update(op) => op.kernel.name(),
-        Op::Linear(_) if ran.inputs.len() == 3 => return vec!["copy_strided", "gemm"],
+        Op::Linear(_) | Op::LinearPanels(_) if ran.inputs.len() == 3 => return vec!["copy_strided", "gemm"],
         Op::Scatter(_) => return vec!["copy_strided", "scatter"],
         Op::ScatterAdd(_) => return vec!["fill", "scatter"],
         // One call for each input that is not empty.
         Op::Cat(_) => return ran.inputs.iter().filter(|t| t.numel() > 0).map(|_| "copy_strided").collect(),
         Op::SliceBackward(_) if ran.inputs[0].numel() > 0 => return vec!["fill", "copy_strided"],
         Op::SliceBackward(_) => "fill",
-        Op::Linear(_) | Op::Matmul(_) | Op::Gemm(_) => "gemm",
+        Op::Linear(_) | Op::LinearPanels(_) | Op::Matmul(_) | Op::Gemm(_) => "gemm",
         Op::MatmulI32(_) => "gemm_i32",
         Op::Contiguous(_) => "copy_strided",
         Op::Fill(_) => "fill",
@@ -233,6 +233,9 @@ fn writes_draws_and_what_has_no_gradient_are_operations() {
         Gemm::new(4, 4, 4).run_(&y, &y, &x)?;
         let bytes = y.to_dtype(DType::I8)?;
         let _ = bytes.matmul_i32(&bytes)?;
+        let panels = y.reshape([4, 2, 2])?.transpose(0, 1)?;
+        let _ = LinearPanels::apply(&x, &panels, None)?;
+        let _ = LinearPanels::apply(&x, &panels, Some(&x.select(0, 0)?))?;
         for (values, indices) in
             [x.sort(0, true)?, x.topk(2, 1, true, true)?, x.cummax(0)?, x.max_with_indices(1, true)?]
         {
@@ -252,6 +255,7 @@ fn writes_draws_and_what_has_no_gradient_are_operations() {
             "full",
             "average",
             "gemm",
+            "linear_panels",
             "matmul_i32",
             "sort",
             "cummax",

@@ -4,6 +4,7 @@ mod common;
 mod constants;
 mod dead;
 mod join;
+mod pack;
 mod recompute;
 mod reuse;
 
@@ -11,6 +12,7 @@ pub use common::common_subexpressions;
 pub use constants::fold_constants;
 pub use dead::dead_code;
 pub use join::join_elementwise;
+pub use pack::pack_weights;
 pub use recompute::{MemoryLimit, recompute};
 pub use reuse::reuse_inputs;
 
@@ -33,7 +35,13 @@ pub fn run_all(graph: &mut Graph, limit: MemoryLimit) -> Result<()> {
     }
     fold_constants(graph)?;
     checked(graph)?;
-    for pass in [&join_elementwise as &dyn Fn(&mut Graph), &recompute, &reuse_inputs] {
+    // A copy of a weight is memory that a limit does not count.
+    let pack_weights = |graph: &mut Graph| {
+        if limit == MemoryLimit::Cheap {
+            pack_weights(graph)
+        }
+    };
+    for pass in [&join_elementwise as &dyn Fn(&mut Graph), &recompute, &pack_weights, &reuse_inputs] {
         pass(graph);
         checked(graph)?;
     }

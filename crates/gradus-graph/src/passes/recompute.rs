@@ -136,7 +136,8 @@ impl Candidate {
     fn apply(&self, graph: &mut Graph) {
         let mut again = graph.nodes[self.writer].clone();
         for p in &mut again.outputs {
-            graph.memories.push(Memory { origin: Origin::Computed, bytes: graph.memories[p.memory].bytes });
+            let bytes = graph.memories[p.memory].bytes;
+            graph.memories.push(Memory { origin: Origin::Computed, bytes, is_steady: false });
             let memory = graph.memories.len() - 1;
             if p.memory == self.memory {
                 let later = graph.nodes[self.next..].iter_mut().flat_map(|n| &mut n.inputs);

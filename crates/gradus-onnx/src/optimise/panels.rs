@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use gradus_tensor::{DType, Error, Gemm, Result, Tensor};
+use gradus_tensor::ops::LinearPanels;
+use gradus_tensor::{DType, Error, Result, Tensor};
 
 use super::bias::PRODUCT;
 use super::links::{Links, add_constant};
@@ -71,27 +72,21 @@ fn in_panels(matrix: &Tensor, columns: usize) -> Option<Tensor> {
 }
 
 fn product(x: &Tensor, panels: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    let &[count, k, columns] = panels.shape() else {
+    let [count, k, columns] = panels.shape() else {
         return Err(Error::shape("onnx", format!("panels of shape {:?}", panels.shape())));
     };
     let n = count * columns;
     let lead = match x.shape() {
-        [lead @ .., last] if *last == k && x.dtype() == DType::F32 => lead,
+        [lead @ .., last] if last == k && x.dtype() == DType::F32 => lead,
         // What only an invalid model asks for gets what the product with the matrix gives, most often an error.
         _ => {
-            let y = x.matmul(&panels.transpose(0, 1)?.reshape([k, n])?)?;
+            let y = x.matmul(&panels.transpose(0, 1)?.reshape([*k, n])?)?;
             return if let Some(bias) = bias { y.add(bias) } else { Ok(y) };
         }
     };
-    let rows: usize = lead.iter().product();
+    let x = x.reshape([lead.iter().product(), *k])?;
     let along = bias.filter(|b| b.shape() == [n]);
-    let y = match along {
-        Some(bias) => bias.expand([rows, n])?.copy()?,
-        None => Tensor::zeros([rows, n], DType::F32, x.device())?,
-    };
-    let batch = Gemm::new(rows, columns, k).ldc(n).strided_batched(count, 0, k * columns, columns);
-    batch.beta(if along.is_some() { 1 } else { 0 }).run_(&x.contiguous()?, panels, &y)?;
-    let y = y.reshape([lead, &[n]].concat())?;
+    let y = LinearPanels::apply(&x, panels, along)?.reshape([lead, &[n]].concat())?;
     match bias {
         Some(bias) if along.is_none() => y.add(bias),
         _ => Ok(y),

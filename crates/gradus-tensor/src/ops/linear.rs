@@ -12,6 +12,14 @@ use crate::Tensor;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Linear;
 
+/// Writes a bias `[n]` to each row of `out [m, n]`, and returns the factor of `out` for the product that is added.
+pub(super) fn begin(backend: &dyn Backend, bias: Option<&View<'_>>, out: &mut ViewMut<'_>) -> Result<Scalar> {
+    let Some(bias) = bias else { return Ok(Scalar::Int(0)) };
+    let rows = bias.layout.expand(*out.layout.shape())?;
+    backend.copy_strided(bias.with(&rows), out)?;
+    Ok(Scalar::Int(1))
+}
+
 impl Operation for Linear {
     fn name(&self) -> &str {
         "linear"
@@ -27,13 +35,8 @@ impl Operation for Linear {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         let w = inputs[1].layout.transpose(0, 1)?;
-        let mut beta = 0;
-        if let Some(b) = inputs.get(2) {
-            let rows = b.layout.expand(*outputs[0].layout.shape())?;
-            backend.copy_strided(b.with(&rows), &mut outputs[0])?;
-            beta = 1;
-        }
-        backend.gemm(Scalar::Int(1), inputs[0], inputs[1].with(&w), Scalar::Int(beta), &mut outputs[0])
+        let beta = begin(backend, inputs.get(2), &mut outputs[0])?;
+        backend.gemm(Scalar::Int(1), inputs[0], inputs[1].with(&w), beta, &mut outputs[0])
     }
 
     fn flow(&self) -> Flow {

@@ -45,6 +45,7 @@ mod operand;
 mod operand_rules;
 mod operators;
 mod pad;
+mod panels;
 mod pointwise;
 mod pool;
 mod random;
@@ -104,6 +105,7 @@ pub use movement::INFER;
 pub use normalize::Norm;
 pub use operand::{AsOperand, Operand};
 pub use pad::PadMode;
+pub use panels::in_panels;
 pub use recurrent::{RecurrentCell, RecurrentOptions};
 pub use replay::{
     Block, Operand as ReplayOperand, ReplayCall, ReplayState, can_replay, over_storage, prepares, replay,
@@ -446,6 +448,7 @@ ops! {
     normalize::NormalizeAffineBackward,
     normalize::NormalizeBackward,
     pad::PadConstant,
+    panels::LinearPanels,
     pool::AvgPool,
     pool::AvgPoolBackward,
     pool::MaxPool,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::rc::Rc;
 
-use gradus::ops::{Effect, Flow, Op, Traced};
+use gradus::ops::{Effect, Flow, LinearPanels, Op, Traced};
 use gradus::prelude::*;
 use gradus::{Bound, ComputeModule, Gemm, UpdateFn};
 
@@ -91,6 +91,7 @@ fn others(device: &Device) -> Result<()> {
     Gemm::new(2, 2, 2).run_(&y, &y, &x)?;
     let bytes = y.to_dtype(DType::I8)?;
     let _ = bytes.matmul_i32(&bytes)?;
+    let _ = LinearPanels::apply(&y.reshape([2, 2])?, &y.reshape([2, 2, 1])?, Some(&y.narrow(0, 0, 2)?))?;
     device.register_native("nothing", |_| Ok(()))?;
     device.dispatch_compute(ComputeModule::Native("nothing"), &[Bound::Read(&y), Bound::Write(&x)], &[], [1, 1, 1])?;
     let there = x.with_grad()?.to_device(&Device::cpu()?)?;

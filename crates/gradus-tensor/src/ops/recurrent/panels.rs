@@ -2,6 +2,8 @@
 
 use gradus_backend::{Backend, Buffer, DType, Error, Layout, Result, Scalar, Shape, View, ViewMut};
 
+use crate::ops::panels::{in_panels, product};
+
 /// A contiguous tensor with its own buffer.
 pub(super) struct Temp {
     buffer: Buffer,
@@ -56,7 +58,8 @@ impl<'a> Panels<'a> {
         let (k, n) = (matrix.layout.dims()[0], matrix.layout.dims()[1]);
         let width = PANEL / matrix.dtype.size();
         let width = if rows > FEW_ROWS && n.is_multiple_of(width) { width } else { n };
-        let split = split(matrix.layout, width)?;
+        let split = in_panels(matrix.layout, width)
+            .ok_or_else(|| Error::argument("recurrent", "a matrix does not split into panels"))?;
         if width == n && matrix.layout.is_contiguous() {
             return Ok(Panels::Given(matrix, split));
         }
@@ -71,16 +74,6 @@ impl<'a> Panels<'a> {
             Panels::Copied(copy) => copy.view(),
             Panels::Given(matrix, layout) => matrix.with(layout),
         };
-        let dims = panels.layout.dims();
-        let (rows, split) = (a.layout.dims()[0], split(c.layout, dims[2])?);
-        let every = a.layout.expand(Shape::new(&[dims[0], rows, dims[1]])?)?;
-        backend.gemm(Scalar::Int(1), a.with(&every), panels, beta, &mut c.with(&split))
+        product(backend, a, panels, beta, c)
     }
-}
-
-/// A matrix `[rows, n]` as `[n / width, rows, width]`.
-fn split(matrix: &Layout, width: usize) -> Result<Layout> {
-    let (rows, n) = (matrix.dims()[0], matrix.dims()[1]);
-    let split = matrix.reshape(Shape::new(&[rows, n / width, width])?);
-    split.ok_or_else(|| Error::argument("recurrent", "a matrix does not split into panels"))?.transpose(0, 1)
 }

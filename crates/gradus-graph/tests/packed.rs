@@ -1,0 +1,127 @@
+//! The weights of products are copied into panels once, and again after they have changed.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{bits, device, random};
+use gradus_graph::{Graph, MemoryLimit, Origin, Panels, Step, capture};
+use gradus_tensor::{Device, Result, Tensor, no_grad};
+
+fn names(graph: &Graph) -> Vec<&str> {
+    graph.nodes.iter().map(|n| n.op.name()).collect()
+}
+
+fn panels(graph: &Graph) -> Vec<Arc<Panels>> {
+    let of = |o: &Origin| if let Origin::Panels(panels) = o { Some(panels.clone()) } else { None };
+    graph.memories.iter().filter_map(|m| of(&m.origin)).collect()
+}
+
+/// Columns that fill three panels.
+fn columns(device: &Device) -> usize {
+    3 * device.info().f32_panel.unwrap()
+}
+
+/// Calls a step on inputs `[rows, 40]`, and compares each result with that of the function.
+fn calls<F>(step: &mut Step<F>, eager: impl Fn(&Tensor) -> Result<Tensor>, rows: usize, count: u64, device: &Device)
+where
+    F: FnMut(&[Tensor]) -> Result<Tensor>,
+{
+    for seed in 0..count {
+        let x = random(&[rows, 40], seed, device);
+        assert_eq!(bits(&step.call(&[&x]).unwrap()), bits(&eager(&x).unwrap()), "{rows} rows, call {seed}");
+    }
+}
+
+#[test]
+fn weights_are_copied_once_for_all_sizes_and_again_when_they_have_changed() {
+    let device = device();
+    let n = columns(&device);
+    let (w, b, v) = (random(&[n, 40], 1, &device), random(&[n], 2, &device), random(&[n, n], 3, &device));
+    // The weight is read twice, once as it lies; the inputs of the second product have three axes.
+    let f = |x: &Tensor| {
+        let y = x.linear(&w, Some(&b))?.tanh()?.unsqueeze(0)?.matmul(&v)?;
+        y.add(&x.linear(&w, None)?)
+    };
+    let mut step = capture(|x| f(&x[0]));
+    calls(&mut step, f, 5, 4, &device);
+    let graph = step.graph().unwrap();
+    assert_eq!(names(graph).iter().filter(|name| **name == "linear_panels").count(), 3, "{graph}");
+    let first = panels(graph);
+    assert_eq!(first.len(), 2);
+    for rows in [1, 2, 13, 200] {
+        calls(&mut step, f, rows, 3, &device);
+        let again = panels(step.graph().unwrap());
+        assert!(again.len() == 2 && again.iter().zip(&first).all(|(a, b)| Arc::ptr_eq(a, b)), "{rows} rows");
+    }
+    for seed in 0..3 {
+        no_grad(|| w.narrow(0, 3, 9)?.copy_(&random(&[9, 40], seed, &device))).unwrap();
+        calls(&mut step, f, 5, 2, &device);
+    }
+    // One row is another form, which is traced twice; the other sizes are traced once.
+    assert_eq!(step.replays(), 2 + 1 + 2 + 2 + 2 + 6);
+}
+
+#[test]
+fn a_part_of_a_weight_is_another_matrix() {
+    let device = device();
+    let n = columns(&device);
+    let w = random(&[2 * n + 1, 80], 1, &device);
+    let f = |x: &Tensor| {
+        let halves = [w.narrow(0, 0, n)?.narrow(1, 0, 40)?, w.narrow(0, n + 1, n)?.narrow(1, 40, 40)?];
+        x.linear(&halves[0], None)?.mul(&x.matmul(&halves[1].t()?)?)
+    };
+    let mut step = capture(|x| f(&x[0]));
+    calls(&mut step, f, 7, 5, &device);
+    assert_eq!(panels(step.graph().unwrap()).len(), 2);
+}
+
+#[test]
+fn weights_stay_where_copies_would_not_help() {
+    let device = device();
+    let n = columns(&device);
+    let (w, odd) = (random(&[n, 40], 1, &device), random(&[n - 1, 40], 2, &device));
+    // The columns do not fill panels; there are many rows; memory is limited.
+    for (weight, rows, limit) in
+        [(&odd, 5, MemoryLimit::Cheap), (&w, 300, MemoryLimit::Cheap), (&w, 5, MemoryLimit::Bytes(usize::MAX))]
+    {
+        let f = |x: &Tensor| x.linear(weight, None);
+        let mut step = capture(|x| f(&x[0]));
+        step.limit_memory(limit);
+        calls(&mut step, f, rows, 4, &device);
+        assert_eq!(names(step.graph().unwrap()), ["linear"]);
+    }
+    // The step changes the weight itself.
+    let kept = w.copy().unwrap();
+    let descend = |w: &Tensor, x: &Tensor| {
+        let y = x.linear(w, None)?;
+        w.mul_(0.5)?;
+        Ok(y)
+    };
+    let mut step = capture(|x| descend(&w, &x[0]));
+    calls(&mut step, |x| descend(&kept, x), 5, 5, &device);
+    assert_eq!(names(step.graph().unwrap())[0], "linear");
+    // Something else changes it between two calls, as an optimiser does.
+    let f = |x: &Tensor| x.linear(&w, None);
+    let mut step = capture(|x| f(&x[0]));
+    for i in 0..5 {
+        calls(&mut step, f, 5, 1, &device);
+        no_grad(|| w.add_(f64::from(i))).unwrap();
+    }
+    assert_eq!((step.replays(), names(step.graph().unwrap())), (3, vec!["linear"]));
+}
+
+#[test]
+fn a_dropped_weight_makes_the_plan_out_of_date() {
+    let device = device();
+    let n = columns(&device);
+    let w = std::cell::RefCell::new(random(&[n, 40], 1, &device));
+    let f = |x: &Tensor| x.linear(&w.borrow(), None);
+    let mut step = capture(|x| f(&x[0]));
+    for seed in 0..3 {
+        calls(&mut step, f, 5, 5, &device);
+        *w.borrow_mut() = random(&[n, 40], 10 + seed, &device);
+    }
+    assert_eq!(step.replays(), 9);
+}
