@@ -2,34 +2,37 @@
 
 use std::sync::{Mutex, PoisonError, Weak};
 
-use gradus_tensor::ops::over_storage;
-use gradus_tensor::{DType, Error, Layout, Result, Storage, Tensor, no_grad};
+use gradus_tensor::ops::{LinearPanels, over_storage};
+use gradus_tensor::{DType, Error, Layout, Result, Shape, Storage, Tensor, no_grad};
 
-/// A matrix of f32 that outlives the calls of a step, and its copy in panels `[n / columns, k, columns]`. Plans for
-/// arguments of other sizes share it.
+/// A matrix `[k, n]` of f32 that outlives the calls of a step, and its copy in [panels](LinearPanels). Plans for arguments
+/// of other sizes share it.
 #[derive(Debug)]
 pub struct Panels {
     storage: Weak<Storage>,
-    /// The panels in the storage.
-    layout: Layout,
+    /// The matrix in the storage.
+    matrix: Layout,
+    /// The number of columns of a panel.
+    width: usize,
     /// The version of the storage that was copied, and the copy.
     copied: Mutex<Option<(u64, Tensor)>>,
 }
 
 impl Panels {
-    /// The matrix whose panels lie so in `storage`. It is copied when it is first read.
-    pub(crate) fn new(storage: Weak<Storage>, layout: Layout) -> Panels {
-        Panels { storage, layout, copied: Mutex::new(None) }
+    /// The matrix that lies so in `storage`. It is copied when it is first read.
+    pub(crate) fn new(storage: Weak<Storage>, matrix: Layout, width: usize) -> Panels {
+        Panels { storage, matrix, width, copied: Mutex::new(None) }
     }
 
     /// Whether `other` is the same matrix.
     pub(crate) fn is_same(&self, other: &Panels) -> bool {
-        self.storage.ptr_eq(&other.storage) && self.layout == other.layout
+        self.storage.ptr_eq(&other.storage) && (self.matrix, self.width) == (other.matrix, other.width)
     }
 
-    /// The bytes of the copy.
-    pub(crate) fn bytes(&self) -> usize {
-        self.layout.numel() * DType::F32.size()
+    /// The shape of the copy.
+    pub(crate) fn shape(&self) -> Result<Shape> {
+        let n = self.matrix.dims()[1];
+        Shape::new(&[n.div_ceil(self.width), self.matrix.dims()[0], self.width])
     }
 
     /// The panels of the matrix as it is now.
@@ -45,7 +48,7 @@ impl Panels {
         }
         // The old copy is freed first.
         *copied = None;
-        let panels = no_grad(|| over_storage(storage, self.layout, DType::F32)?.copy())?;
+        let panels = no_grad(|| LinearPanels::pack(&over_storage(storage, self.matrix, DType::F32)?, self.width))?;
         *copied = Some((version, panels.clone()));
         Ok(panels)
     }

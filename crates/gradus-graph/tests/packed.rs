@@ -64,6 +64,21 @@ fn weights_are_copied_once_for_all_sizes_and_again_when_they_have_changed() {
 }
 
 #[test]
+fn columns_need_not_fill_many_panels() {
+    let device = device();
+    for more in [1, 5, columns(&device) / 3 - 1] {
+        let n = 2 * columns(&device) + more;
+        let (w, b) = (random(&[n, 40], 1, &device), random(&[n], 2, &device));
+        let f = |x: &Tensor| x.linear(&w, Some(&b))?.add(&x.linear(&w, None)?);
+        let mut step = capture(|x| f(&x[0]));
+        for rows in [5, 1, 30] {
+            calls(&mut step, f, rows, 4, &device);
+            assert_eq!(names(step.graph().unwrap())[..2], ["linear_panels"; 2]);
+        }
+    }
+}
+
+#[test]
 fn a_part_of_a_weight_is_another_matrix() {
     let device = device();
     let n = columns(&device);
@@ -82,7 +97,7 @@ fn weights_stay_where_copies_would_not_help() {
     let device = device();
     let n = columns(&device);
     let (w, odd) = (random(&[n, 40], 1, &device), random(&[n - 1, 40], 2, &device));
-    // The columns do not fill panels; there are many rows; memory is limited.
+    // The columns do not fill a few panels; there are many rows; memory is limited.
     for (weight, rows, limit) in
         [(&odd, 5, MemoryLimit::Cheap), (&w, 300, MemoryLimit::Cheap), (&w, 5, MemoryLimit::Bytes(usize::MAX))]
     {

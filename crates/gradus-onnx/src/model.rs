@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gradus_nn::{Module, Parameter, Visitor, VisitorMut};
 use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Result, Tensor, limit_results};
@@ -223,6 +223,13 @@ impl OnnxModel {
     #[track_caller]
     pub fn run_values(&self, inputs: &[(&str, OnnxValue)]) -> Result<Vec<(String, OnnxValue)>> {
         self.evaluate(inputs, None).here()
+    }
+
+    /// How many runs so far were replays: for inputs of the same sizes, the first runs are traced, and later ones repeat
+    /// their operations without the graph of the model, if what runs does not depend on numbers that operations compute.
+    /// `GRADUS_LOG=graph` says why runs are not replayed.
+    pub fn replays(&self) -> u64 {
+        self.replays.lock().unwrap_or_else(PoisonError::into_inner).count()
     }
 
     /// Runs the model, and returns the time that each node took, in the order in which they ran. The device is waited

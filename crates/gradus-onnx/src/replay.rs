@@ -43,6 +43,14 @@ impl Replays {
         Replays { stage: Stage::New }
     }
 
+    /// The number of runs that were replays.
+    pub(crate) fn count(&self) -> u64 {
+        match &self.stage {
+            Stage::Sizes(captured) | Stage::Values(captured, _) => captured.replays(),
+            Stage::New | Stage::Off => 0,
+        }
+    }
+
     /// Runs `f`, the model, on its inputs, or replays it.
     pub(crate) fn run(
         &mut self,

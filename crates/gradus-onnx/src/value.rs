@@ -52,7 +52,8 @@ struct Inner {
     /// The elements on the host, for an integer type or bool. At least one of `ints` and `tensor` is set.
     ints: OnceLock<Arc<[i64]>>,
     tensor: OnceLock<Tensor>,
-    number: OnceLock<f64>,
+    /// The elements on the host as f64.
+    floats: OnceLock<Arc<[f64]>>,
 }
 
 impl Array {
@@ -65,13 +66,13 @@ impl Array {
     /// Wraps a tensor whose dtype is the one that stores `elem`.
     pub(crate) fn stored(elem: Elem, tensor: Tensor) -> Array {
         let shape = tensor.shape().to_vec();
-        Array(Arc::new(Inner { elem, shape, ints: OnceLock::new(), tensor: tensor.into(), number: OnceLock::new() }))
+        Array(Arc::new(Inner { elem, shape, ints: OnceLock::new(), tensor: tensor.into(), floats: OnceLock::new() }))
     }
 
     /// Wraps integers or booleans on the host. Their number must be that of the shape.
     pub(crate) fn host(elem: Elem, shape: Vec<usize>, ints: Vec<i64>) -> Array {
         let ints = OnceLock::from(Arc::from(ints));
-        Array(Arc::new(Inner { elem, shape, ints, tensor: OnceLock::new(), number: OnceLock::new() }))
+        Array(Arc::new(Inner { elem, shape, ints, tensor: OnceLock::new(), floats: OnceLock::new() }))
     }
 
     /// The element type.
@@ -142,23 +143,34 @@ impl Array {
         Ok(self.0.ints.get_or_init(|| ints).clone())
     }
 
-    /// The single number in this array, downloaded at most once unless it can be trained.
-    pub(crate) fn number(&self) -> Result<f64> {
-        if let Some(number) = self.0.number.get() {
-            return Ok(*number);
+    /// The numbers of a native dtype as f64, downloaded at most once unless they can be trained. For few numbers.
+    pub(crate) fn floats(&self) -> Result<Arc<[f64]>> {
+        if let Some(floats) = self.0.floats.get() {
+            return Ok(floats.clone());
         }
-        let number = match (self.on_host(), self.0.tensor.get()) {
-            (Some(&[number]), _) => number as f64,
-            (None, Some(tensor)) if tensor.numel() == 1 && self.0.elem.is_native() => {
-                let number = tensor.item()?;
+        let floats: Arc<[f64]> = match (self.on_host(), self.0.tensor.get()) {
+            (Some(ints), _) => ints.iter().map(|&v| v as f64).collect(),
+            (None, Some(tensor)) => {
+                let floats = host_floats(tensor)?.into();
                 if tensor.requires_grad() {
-                    return Ok(number);
+                    return Ok(floats);
                 }
-                number
+                floats
             }
-            _ => return Err(Error::shape("onnx", format!("one number belongs here, not shape {:?}", self.shape()))),
+            (None, None) => Arc::from([]),
         };
-        Ok(*self.0.number.get_or_init(|| number))
+        Ok(self.0.floats.get_or_init(|| floats).clone())
+    }
+
+    /// The single number in this array.
+    pub(crate) fn number(&self) -> Result<f64> {
+        if self.numel() == 1
+            && self.0.elem.is_native()
+            && let &[number] = &*self.floats()?
+        {
+            return Ok(number);
+        }
+        Err(Error::shape("onnx", format!("one number belongs here, not shape {:?}", self.shape())))
     }
 }
 

@@ -42,6 +42,10 @@ fn calls_of<'a>(ran: &Traced<'a>) -> Vec<&'a str> {
     vec![match ran.op {
         Op::Map(op) => op.kernel.name(),
         Op::Update(op) => op.kernel.name(),
+        // The last panel is not full.
+        Op::LinearPanels(op) if !op.n.is_multiple_of(ran.inputs[1].shape()[2]) => {
+            return vec!["copy_strided", "gemm", "gemm"];
+        }
         Op::Linear(_) | Op::LinearPanels(_) if ran.inputs.len() == 3 => return vec!["copy_strided", "gemm"],
         Op::Scatter(_) => return vec!["copy_strided", "scatter"],
         Op::ScatterAdd(_) => return vec!["fill", "scatter"],
@@ -234,8 +238,8 @@ fn writes_draws_and_what_has_no_gradient_are_operations() {
         let bytes = y.to_dtype(DType::I8)?;
         let _ = bytes.matmul_i32(&bytes)?;
         let panels = y.reshape([4, 2, 2])?.transpose(0, 1)?;
-        let _ = LinearPanels::apply(&x, &panels, None)?;
-        let _ = LinearPanels::apply(&x, &panels, Some(&x.select(0, 0)?))?;
+        let _ = LinearPanels { n: 4 }.apply(&x, &panels, None)?;
+        let _ = LinearPanels { n: 3 }.apply(&x, &panels, Some(&x.select(0, 0)?.narrow(0, 0, 3)?))?;
         for (values, indices) in
             [x.sort(0, true)?, x.topk(2, 1, true, true)?, x.cummax(0)?, x.max_with_indices(1, true)?]
         {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gradus_tensor::ops::{LinearPanels, Op, in_panels};
+use gradus_tensor::ops::{LinearPanels, Op};
 use gradus_tensor::{DType, Layout, Shape};
 
 use crate::graph::{Graph, Memory, Node, Origin, Place};
@@ -11,47 +11,49 @@ use crate::panels::Panels;
 /// The largest number of rows of the left operand. With more, packing is a small part of a product.
 const ROWS: usize = 256;
 
+/// The least number of panels of a matrix whose columns do not fill them.
+const MANY: usize = 4;
+
 /// The least number of elements of a weight.
 const SMALLEST: usize = 1 << 10;
 
 /// Lets products with few rows read their weight in panels. This is done for weights of f32 that the step does not write,
 /// and that did not change between the calls that were traced: a training step changes its weights, an evaluation does not.
 pub fn pack_weights(graph: &mut Graph) {
-    let Some(columns) = graph.device.info().f32_panel else { return };
+    let Some(width) = graph.device.info().f32_panel else { return };
     let mut steady: Vec<bool> = graph.memories.iter().map(|m| m.is_steady).collect();
     graph.nodes.iter().filter(|n| n.in_place).flat_map(|n| &n.outputs).for_each(|p| steady[p.memory] = false);
     for i in 0..graph.nodes.len() {
-        let Some(product) = Product::new(&graph.nodes[i], columns).filter(|p| steady[p.weight]) else { continue };
+        let Some(product) = Product::new(&graph.nodes[i], width).filter(|p| steady[p.weight]) else { continue };
         let Origin::Held(storage) = &graph.memories[product.weight].origin else { continue };
-        let panels = Panels::new(storage.clone(), product.panels);
-        let layout = Layout::contiguous(*product.panels.shape());
+        let panels = Panels::new(storage.clone(), product.matrix, width);
+        let Ok(shape) = panels.shape() else { continue };
         let known = graph.memories.iter().position(|m| matches!(&m.origin, Origin::Panels(p) if p.is_same(&panels)));
         let memory = known.unwrap_or_else(|| {
-            let bytes = panels.bytes();
+            let bytes = shape.numel() * DType::F32.size();
             graph.memories.push(Memory { origin: Origin::Panels(Arc::new(panels)), bytes, is_steady: true });
             graph.memories.len() - 1
         });
         let node = &mut graph.nodes[i];
-        node.op = LinearPanels.into();
+        node.op = LinearPanels { n: product.matrix.dims()[1] }.into();
         node.inputs[0].layout = product.input;
-        node.inputs[1] = Place { memory, version: 0, layout, dtype: DType::F32 };
+        node.inputs[1] = Place { memory, version: 0, layout: Layout::contiguous(shape), dtype: DType::F32 };
         node.outputs[0].layout = product.output;
     }
 }
 
 /// A product whose right operand can be read in panels.
 struct Product {
-    /// The memory of the right operand.
+    /// The memory of the right operand, and the matrix there.
     weight: usize,
-    /// The right operand in panels, where it lies.
-    panels: Layout,
+    matrix: Layout,
     /// The left operand and the result as matrices.
     input: Layout,
     output: Layout,
 }
 
 impl Product {
-    fn new(node: &Node, columns: usize) -> Option<Product> {
+    fn new(node: &Node, width: usize) -> Option<Product> {
         let ([input, weight, ..], [output]) = (&node.inputs[..], &node.outputs[..]) else { return None };
         let matrix = match node.op {
             Op::Linear(_) => weight.layout.transpose(0, 1).ok()?,
@@ -60,11 +62,12 @@ impl Product {
         };
         let &[_, n] = matrix.dims() else { return None };
         let rows = output.layout.numel().checked_div(n)?;
-        if node.in_place || weight.dtype != DType::F32 || matrix.numel() < SMALLEST || rows == 0 || rows > ROWS {
+        let fits = n.is_multiple_of(width) || n >= MANY * width;
+        let is_worth_it = fits && matrix.numel() >= SMALLEST && (1..=ROWS).contains(&rows);
+        if node.in_place || weight.dtype != DType::F32 || !is_worth_it {
             return None;
         }
         let flat = |layout: &Layout| layout.reshape(Shape::new(&[rows, *layout.dims().last()?]).ok()?);
-        let (input, output) = (flat(&input.layout)?, flat(&output.layout)?);
-        Some(Product { weight: weight.memory, panels: in_panels(&matrix, columns)?, input, output })
+        Some(Product { weight: weight.memory, matrix, input: flat(&input.layout)?, output: flat(&output.layout)? })
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gradus_tensor::{Error, Result, Tensor};
 
+use super::host;
 use crate::elem::Elem;
 use crate::graph::{Call, Row, axis, one, row, size, sizes, unsupported};
 use crate::run::run;
@@ -17,7 +18,7 @@ pub(super) const ROWS: &[Row] = &[
     row("Scan", &[8, 9, 11, 16, 19, 21, 23, 24, 25], scan),
     row("SequenceMap", &[17], sequence_map),
     row("Constant", &[1, 9, 11, 12, 13, 19, 21, 23, 24, 25], constant),
-    row("ConstantOfShape", &[9, 20, 21, 23, 24, 25], constant_of_shape),
+    row("ConstantOfShape", &[9, 20, 21, 23, 24, 25], constant_of_shape).host(host::constant_of_shape),
     row("Identity", &[1, 13, 14, 16, 19, 21, 23, 24, 25], |c| Ok(vec![c.input(0)?.clone()])),
 ];
 

@@ -8,6 +8,9 @@ use crate::value::{Array, OnnxValue};
 /// The largest number of elements of a result on the host.
 const MOST: usize = 4096;
 
+/// The largest number of equal integers that are made on the host. More of them are hardly a shape.
+const FILLED: usize = 64;
+
 /// The integers of an input, if they are on the host.
 fn ints<'c>(c: &'c Call<'_>, input: usize) -> Option<(Elem, &'c [usize], &'c [i64])> {
     let Some(OnnxValue::Tensor(array)) = c.given(input) else { return None };
@@ -188,6 +191,16 @@ pub(super) fn reduce_prod(c: &Call<'_>) -> Option<Array> {
     let product = values.iter().try_fold(1i64, |n, &v| n.checked_mul(v))?;
     let shape = if c.flag("keepdims", true).ok()? { vec![1] } else { vec![] };
     host(elem, shape, vec![product])
+}
+
+/// Of integers or booleans.
+pub(super) fn constant_of_shape(c: &Call<'_>) -> Option<Array> {
+    let (_, _, sizes) = ints(c, 0)?;
+    let Ok(Some(OnnxValue::Tensor(value))) = c.value("value") else { return None };
+    let (elem @ (Elem::I64 | Elem::I32 | Elem::Bool), &[value]) = (value.elem(), value.on_host()?) else { return None };
+    let shape = sizes.iter().map(|&n| usize::try_from(n).ok()).collect::<Option<Vec<_>>>()?;
+    let n = shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size)).filter(|&n| n <= FILLED)?;
+    host(elem, shape, vec![value; n])
 }
 
 pub(super) fn range(c: &Call<'_>) -> Option<Array> {

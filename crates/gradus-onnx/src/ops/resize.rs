@@ -5,7 +5,7 @@ use gradus_tensor::{DType, Error, Result, Tensor};
 
 use super::movement::moved;
 use crate::graph::{Call, Row, axis, row, sizes, unsupported};
-use crate::value::{OnnxValue, device_floats, host_floats};
+use crate::value::{OnnxValue, device_floats};
 
 type Values = Result<Vec<OnnxValue>>;
 
@@ -184,8 +184,8 @@ fn run(c: &Call<'_>, how: &How<'_>, axes: &[Axis]) -> Values {
 
 /// The floats of an input; an empty one counts as missing.
 fn floats(c: &Call<'_>, input: usize) -> Result<Option<Vec<f64>>> {
-    match c.optional(input)? {
-        Some(values) if values.numel() > 0 => Ok(Some(host_floats(&values)?)),
+    match c.optional_array(input)? {
+        Some(values) if values.numel() > 0 => Ok(Some(values.floats()?.to_vec())),
         _ => Ok(None),
     }
 }

@@ -13,6 +13,9 @@ use crate::value::{OnnxValue, bytes_of};
 /// stand for tensors of any size, which would be kept for as long as the model.
 const FOLDED: usize = 1 << 20;
 
+/// The most integers of a result that are kept on the host too.
+const FEW: usize = 16;
+
 /// Whether a node always gives the same results for the same inputs, and has no sub-graphs.
 fn is_pure(node: &Node) -> bool {
     let random = ["RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"];
@@ -40,6 +43,13 @@ pub(super) fn fold_constants(graph: &mut Graph, state: &State<'_>) {
             Ok(results) if results.iter().map(bytes_of).sum::<usize>() <= most => {
                 for (slot, value) in node.outputs.iter().zip(results) {
                     let Some(slot) = *slot else { continue };
+                    // Sizes and positions are needed on the host.
+                    if let OnnxValue::Tensor(array) = &value
+                        && array.numel() <= FEW
+                        && array.elem().dtype().is_some_and(|d| !d.is_float())
+                    {
+                        let _ = array.ints();
+                    }
                     values[slot] = Some(value.clone());
                     graph.constants.push((String::new(), slot, value));
                 }

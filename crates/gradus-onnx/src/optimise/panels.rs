@@ -10,11 +10,15 @@ use super::links::{Links, add_constant};
 use crate::graph::{Attribute, Call, Graph, Node, Row, Slot, State, one, row};
 use crate::value::OnnxValue;
 
-/// A product with a matrix in panels `[n / columns, k, columns]`, and an optional summand.
+/// A product with a matrix in [panels](LinearPanels), and an optional summand.
 static PANELS: Row = row("MatMul+panels", &[1], |c: &Call<'_>| -> Result<Vec<OnnxValue>> {
     let (x, panels, bias) = (c.tensor(0)?, c.tensor(1)?, c.optional(2)?);
-    Ok(one(product(&x, &panels, bias.as_ref())?))
+    let n = c.int("n", 0)?.unsigned_abs() as usize;
+    Ok(one(product(&x, &panels, n, bias.as_ref())?))
 });
+
+/// The least number of panels of a matrix whose columns do not fill them.
+const MANY: usize = 4;
 
 /// The least number of elements of a matrix for which panels save a noticeable part of a product's time.
 const SMALLEST: usize = 1 << 10;
@@ -31,6 +35,7 @@ pub(super) fn into_panels(graph: &mut Graph, state: &State<'_>) {
             continue;
         }
         let Some(matrix) = links.constant_input(node, 1).and_then(|a| a.tensor(state.device).ok()) else { continue };
+        let n = matrix.shape().last().copied().unwrap_or(0);
         let same = |from: &Tensor| Arc::ptr_eq(from.storage(), matrix.storage()) && from.layout() == matrix.layout();
         let panels = match known.iter().find(|(from, _)| same(from)) {
             Some(&(_, panels)) => panels,
@@ -44,7 +49,7 @@ pub(super) fn into_panels(graph: &mut Graph, state: &State<'_>) {
         let node = &mut graph.nodes[at];
         node.row = &PANELS;
         node.inputs[1] = Some(panels);
-        node.attributes.clear();
+        node.attributes = vec![("n".to_owned(), Attribute::Int(n as i64))];
     }
 }
 
@@ -62,31 +67,32 @@ fn is_plain(node: &Node) -> bool {
     }
 }
 
-/// A matrix `[k, n]` as `[n / columns, k, columns]`.
+/// A matrix `[k, n]` in panels, if that is worth it.
 fn in_panels(matrix: &Tensor, columns: usize) -> Option<Tensor> {
     let &[k, n] = matrix.shape() else { return None };
-    if matrix.dtype() != DType::F32 || k * n < SMALLEST || !n.is_multiple_of(columns) {
+    let fits = n.is_multiple_of(columns) || n >= MANY * columns;
+    if matrix.dtype() != DType::F32 || k * n < SMALLEST || !fits {
         return None;
     }
-    matrix.reshape([k, n / columns, columns]).ok()?.transpose(0, 1).ok()?.contiguous().ok()
+    LinearPanels::pack(matrix, columns).ok()
 }
 
-fn product(x: &Tensor, panels: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    let [count, k, columns] = panels.shape() else {
+fn product(x: &Tensor, panels: &Tensor, n: usize, bias: Option<&Tensor>) -> Result<Tensor> {
+    let &[count, k, columns] = panels.shape() else {
         return Err(Error::shape("onnx", format!("panels of shape {:?}", panels.shape())));
     };
-    let n = count * columns;
     let lead = match x.shape() {
-        [lead @ .., last] if last == k && x.dtype() == DType::F32 => lead,
+        [lead @ .., last] if *last == k && x.dtype() == DType::F32 => lead,
         // What only an invalid model asks for gets what the product with the matrix gives, most often an error.
         _ => {
-            let y = x.matmul(&panels.transpose(0, 1)?.reshape([*k, n])?)?;
+            let matrix = panels.transpose(0, 1)?.reshape([k, count * columns])?.narrow(1, 0, n)?;
+            let y = x.matmul(&matrix)?;
             return if let Some(bias) = bias { y.add(bias) } else { Ok(y) };
         }
     };
-    let x = x.reshape([lead.iter().product(), *k])?;
+    let x = x.reshape([lead.iter().product(), k])?;
     let along = bias.filter(|b| b.shape() == [n]);
-    let y = LinearPanels::apply(&x, panels, along)?.reshape([lead, &[n]].concat())?;
+    let y = LinearPanels { n }.apply(&x, panels, along)?.reshape([lead, &[n]].concat())?;
     match bias {
         Some(bias) if along.is_none() => y.add(bias),
         _ => Ok(y),

@@ -191,6 +191,21 @@ case("products_with_a_larger_matrix",
      [(name, F) for name in ("p", "sum", "g", "h", "scaled", "r")],
      {"w": random(32, 64), "b": random(64), "one": random(1)})
 
+case("product_with_a_column_too_many", [node("Gemm", ["x", "w", "b"], ["y"], transB=1)], {"x": random(3, 40)}, [("y", F)],
+     {"w": random(129, 40), "b": random(129)})
+case("expanded_to_computed_sizes",
+     [node("Shape", ["x"], ["s"]), node("ConstantOfShape", ["three"], ["ones"], value=numpy_helper.from_array(np.array([1]))),
+      node("Mul", ["ones", "minus"], ["all"]), node("Equal", ["to", "all"], ["is"]), node("Where", ["is", "s", "to"], ["sizes"]),
+      node("Expand", ["row", "sizes"], ["e"]), node("Add", ["x", "e"], ["y"])],
+     {"x": x}, [("y", F)], {"three": np.array([3]), "minus": np.array(-1), "to": np.array([-1, 3, -1]), "row": random(1, 1, 4)})
+case("resized_by_factors", [node("Resize", ["x", "", "scales"], ["y"], mode="linear")], {"x": random(1, 2, 3, 4)}, [("y", F)],
+     {"scales": np.array([1, 1, 2, 1.5], np.float32)})
+case("sizes_from_folded_floats",
+     [node("Pow", ["nine", "half"], ["p"]), node("Cast", ["p"], ["c"], to=I), node("Unsqueeze", ["c", "zero"], ["n"]),
+      node("Concat", ["rest", "n"], ["to"], axis=0), node("Reshape", ["x", "to"], ["y"])],
+     {"x": x}, [("y", F)],
+     {"nine": np.float32(9), "half": np.float32(0.5), "zero": np.array([0]), "rest": np.array([-1])})
+
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models.json")
 with open(path, "w") as f:
     json.dump(out, f, indent=0)

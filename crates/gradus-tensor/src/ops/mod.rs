@@ -105,7 +105,6 @@ pub use movement::INFER;
 pub use normalize::Norm;
 pub use operand::{AsOperand, Operand};
 pub use pad::PadMode;
-pub use panels::in_panels;
 pub use recurrent::{RecurrentCell, RecurrentOptions};
 pub use replay::{
     Block, Operand as ReplayOperand, ReplayCall, ReplayState, can_replay, over_storage, prepares, replay,
