@@ -13,8 +13,9 @@ use crate::value::OnnxValue;
 static LSTM: Row = row("LSTM", &[1], |c| layers(c, RecurrentCell::Lstm));
 static GRU: Row = row("GRU", &[1], |c| layers(c, RecurrentCell::Gru));
 
-/// The number of inputs of a prepared node before its weights: the input, the initial hidden and the initial cell state.
-const BEFORE: usize = 3;
+/// The number of inputs of a prepared node before its weights: the input, the initial hidden and the initial cell state,
+/// and the lengths of the sequences, which only a GRU may have.
+const BEFORE: usize = 4;
 
 /// Takes the zero points from the weights of quantised layers, which then need no more than 8 or 16 bits.
 pub(super) fn centre_weights(graph: &mut Graph, state: &State<'_>) {
@@ -44,7 +45,7 @@ pub(super) fn prepare_weights(graph: &mut Graph, state: &State<'_>) {
         let Some((row, weights)) = prepared(&links, &graph.nodes[at], state) else { continue };
         let node = &graph.nodes[at];
         let given = |input: usize| node.inputs.get(input).copied().flatten();
-        let mut inputs = vec![given(0), given(5), given(6)];
+        let mut inputs = vec![given(0), given(5), given(6), given(4)];
         for weight in weights {
             inputs.push(Some(add_constant(graph, weight.into())));
         }
@@ -76,7 +77,7 @@ fn prepared(links: &Links, node: &Node, state: &State<'_>) -> Option<(&'static R
         }
     }
     let given = |input: usize| node.inputs.get(input).copied().flatten().is_some();
-    if given(4) || given(7) {
+    if given(4) && node.row.name == "LSTM" || given(7) {
         return None;
     }
     let constant = |input: usize| links.constant_input(node, input)?.tensor(state.device).ok();
@@ -110,6 +111,44 @@ fn prepared(links: &Links, node: &Node, state: &State<'_>) -> Option<(&'static R
     Some((row, weights))
 }
 
+/// The lengths of the sequences of a batch. They stay on the device.
+struct Lengths {
+    /// `[1, batch]`, from 0 to the number of steps.
+    lengths: Tensor,
+    /// The numbers of the steps, `[steps, 1]`.
+    steps: Tensor,
+    /// Whether each sequence has each step, `[steps, batch, 1]`.
+    alive: Tensor,
+}
+
+impl Lengths {
+    fn new(lengths: &Tensor, steps: usize) -> Result<Lengths> {
+        let lengths = lengths.to_dtype(DType::I64)?.clamp(0, steps as i64)?.unsqueeze(0)?;
+        let steps = Tensor::arange(0, steps as i64, 1, DType::I64, lengths.device())?.unsqueeze(1)?;
+        let alive = steps.lt(&lengths)?.unsqueeze(-1)?;
+        Ok(Lengths { lengths, steps, alive })
+    }
+
+    /// `x [steps, batch, features]` with the steps of each sequence in the opposite order.
+    fn reversed(&self, x: &Tensor) -> Result<Tensor> {
+        let place = self.lengths.sub(&self.steps)?.sub(1)?.unsqueeze(-1)?;
+        let place = self.alive.where_(&place, self.steps.unsqueeze(-1)?)?;
+        x.gather(0, &place.expand(x.shape())?)
+    }
+
+    /// `y [steps, batch, features]` with zeros after the ends of the sequences.
+    fn cut(&self, y: &Tensor) -> Result<Tensor> {
+        self.alive.where_(y, 0.0)
+    }
+
+    /// The states `[batch, features]` after the last steps of the sequences: that of an empty one is the `first`.
+    fn last(&self, y: &Tensor, first: &Tensor) -> Result<Tensor> {
+        let place = self.lengths.sub(1)?.maximum(0)?.unsqueeze(-1)?;
+        let last = y.gather(0, &place.expand([&[1], first.shape()].concat())?)?.squeeze(0)?;
+        self.lengths.gt(0)?.squeeze(0)?.unsqueeze(-1)?.where_(&last, first)
+    }
+}
+
 fn layers(c: &Call<'_>, cell: RecurrentCell) -> Result<Vec<OnnxValue>> {
     let batch_first = c.flag("layout", false)?;
     let x = if batch_first { c.tensor(0)?.transpose(0, 1)? } else { c.tensor(0)? };
@@ -129,6 +168,7 @@ fn layers(c: &Call<'_>, cell: RecurrentCell) -> Result<Vec<OnnxValue>> {
     };
     let (h, s) = (start(1)?, start(2)?);
     let states: &[&Tensor] = if cell == RecurrentCell::Lstm { &[&h, &s] } else { &[&h] };
+    let lengths = c.optional(3)?.map(|lengths| Lengths::new(&lengths, steps)).transpose()?;
     let mut results = vec![Vec::new(); 1 + states.len()];
     for (i, &reverse) in directions.iter().enumerate() {
         let first = states.iter().map(|s| s.select(0, i as isize)).collect::<Result<Vec<_>>>()?;
@@ -136,9 +176,17 @@ fn layers(c: &Call<'_>, cell: RecurrentCell) -> Result<Vec<OnnxValue>> {
         let found = if steps == 0 {
             [&[Tensor::zeros([0, batch, hidden], x.dtype(), c.device)?], &first[..]].concat()
         } else {
-            let options = RecurrentOptions::new(cell).reverse(reverse);
-            let biases = [&weight(2)?, &weight(3)?];
-            x.recurrent(options, &first.iter().collect::<Vec<_>>(), [&weight(0)?, &weight(1)?], Some(biases))?
+            let options = RecurrentOptions::new(cell).reverse(reverse && lengths.is_none());
+            let (weights, biases) = ([&weight(0)?, &weight(1)?], [&weight(2)?, &weight(3)?]);
+            let states: Vec<&Tensor> = first.iter().collect();
+            match &lengths {
+                None => x.recurrent(options, &states, weights, Some(biases))?,
+                Some(lengths) => {
+                    let turned = |t: &Tensor| if reverse { lengths.reversed(t) } else { Ok(t.clone()) };
+                    let hidden = turned(&x)?.recurrent(options, &states, weights, Some(biases))?.swap_remove(0);
+                    vec![lengths.cut(&turned(&hidden)?)?, lengths.last(&hidden, &first[0])?]
+                }
+            }
         };
         results.iter_mut().zip(found).for_each(|(all, one)| all.push(one));
     }
