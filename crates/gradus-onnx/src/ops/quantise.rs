@@ -138,6 +138,13 @@ pub(super) fn in_8_bits(x: &Tensor, axes: &[isize]) -> Result<(Tensor, Tensor)> 
     Ok((rounded(x, &scale, &zero)?.to_dtype(DType::I16)?, scale))
 }
 
+/// What `DynamicQuantizeLinear` makes of `x` that is not empty, its scale, and its zero point in i32.
+pub(super) fn in_bytes(x: &Tensor, axes: &[isize]) -> Result<(Tensor, Tensor, Tensor)> {
+    let (scale, zero) = dynamic_range(x, axes)?;
+    let rounded = fused!(|x, scale, zero| ((x / scale).round() + zero).max(0.0).min(255.0));
+    Ok((rounded(x, &scale, &zero)?.to_dtype(DType::U8)?, scale, zero.to_dtype(DType::I32)?))
+}
+
 /// An input minus its zero point, computed exactly in `dtype`. There is one zero point, or one for each index along
 /// `along`.
 pub(super) fn centred(c: &Call<'_>, input: usize, zero: usize, along: Option<isize>, dtype: DType) -> Result<Tensor> {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use gradus_tensor::{DType, Error, Result, Tensor, fused};
 
-use super::quantise::in_8_bits;
+use super::quantise::{in_8_bits, in_bytes};
 use crate::graph::{Call, Row, row, size};
 use crate::value::OnnxValue;
 
@@ -23,11 +23,18 @@ pub(super) const MICROSOFT: &[Row] = &[row("DynamicQuantizeLSTM", &[1], |c| {
     recurrent_with(c, Cell::Lstm, weights(1, 8)?, weights(2, 10)?)
 })];
 
-/// The same with weights that [`centred_weights`] gives, and without zero points.
+/// The same with weights that [`centred_weights`] gives. In the place of their zero points are [`sums_of_weights`].
 pub(crate) static CENTRED_LSTM: Row = row("DynamicQuantizeLSTM", &[1], |c| {
-    let weights = |at: usize, scale: usize| Weights::of(c.tensor(at)?, c, scale);
-    recurrent_with(c, Cell::Lstm, weights(1, 8)?, weights(2, 9)?)
+    let weights = |at: usize, scale: usize| -> Result<Weights> {
+        Ok(Weights { sums: Some(c.tensor(scale + 1)?), ..Weights::of(c.tensor(at)?, c, scale)? })
+    };
+    recurrent_with(c, Cell::Lstm, weights(1, 8)?, weights(2, 10)?)
 });
+
+/// The sums `[directions, 1, outputs]` of weights `[directions, outputs, in]`, in i32.
+pub(crate) fn sums_of_weights(w: &Tensor) -> Result<Tensor> {
+    w.to_dtype(DType::I64)?.sum(&[-1], false)?.unsqueeze(1)?.to_dtype(DType::I32)
+}
 
 /// The integers `[directions, gates * hidden, in]` of weights that are stored the other way around, without their zero
 /// points: one for each direction, or for each of its outputs.
@@ -50,6 +57,8 @@ pub(crate) fn centred_weights(w: &Tensor, zero: &Tensor) -> Result<Tensor> {
 struct Weights {
     values: Tensor,
     scale: Option<Tensor>,
+    /// [`sums_of_weights`], which spare a subtraction of the zero point of `x`, so that its numbers are bytes.
+    sums: Option<Tensor>,
 }
 
 impl Weights {
@@ -63,20 +72,19 @@ impl Weights {
                 return Err(Error::shape("onnx", m).help("a direction, or an output of it, has one scale"));
             }
         };
-        Ok(Weights { values, scale: Some(scale.to_dtype(DType::F32)?.unsqueeze(1)?) })
+        Ok(Weights { values, scale: Some(scale.to_dtype(DType::F32)?.unsqueeze(1)?), sums: None })
     }
 
     fn of_directions(&self, part: &Range<usize>) -> Result<Weights> {
         let narrow = |t: &Tensor| t.narrow(0, part.start, part.len());
-        Ok(Weights { values: narrow(&self.values)?, scale: self.scale.as_ref().map(narrow).transpose()? })
+        let optional = |t: &Option<Tensor>| t.as_ref().map(narrow).transpose();
+        Ok(Weights { values: narrow(&self.values)?, scale: optional(&self.scale)?, sums: optional(&self.sums)? })
     }
 
     fn of_outputs(&self, part: &Range<usize>) -> Result<Weights> {
-        let scale = match &self.scale {
-            Some(scale) if scale.shape()[2] > 1 => Some(scale.narrow(2, part.start, part.len())?),
-            same => same.clone(),
-        };
-        Ok(Weights { values: self.values.narrow(1, part.start, part.len())?, scale })
+        // Only an LSTM, which has no need of this, has integers.
+        let values = self.values.narrow(1, part.start, part.len())?;
+        Ok(Weights { values, scale: None, sums: None })
     }
 
     /// `x @ w^T + bias` for `x [directions, rows, in]`, or one `x` for all directions, and `bias [directions, 1, outputs]`.
@@ -87,6 +95,13 @@ impl Weights {
             let x = x.expand([bias.shape()[0], x.shape()[1], x.shape()[2]])?;
             return bias.baddbmm(&x, &w, 1, 1);
         };
+        if let Some(weights) = self.sums.as_ref().filter(|_| x.numel() > 0) {
+            let (x, x_scale, zero) = in_bytes(x, &[-2, -1])?;
+            let scaled = fused!(|sums, zero, weights, x_scale, scale, bias| {
+                (sums - zero * weights) * (x_scale * scale) + bias
+            });
+            return scaled(&x.matmul_i32(&w)?, &zero, weights, &x_scale, scale, bias);
+        }
         let (x, x_scale) = in_8_bits(x, &[-2, -1])?;
         let scaled = fused!(|sums, x_scale, scale, bias| sums * (x_scale * scale) + bias);
         scaled(&x.matmul_i32(&w)?, &x_scale, scale, bias)
@@ -257,7 +272,7 @@ fn activations(c: &Call<'_>, cell: Cell, directions: usize) -> Result<Vec<Vec<Ac
 }
 
 fn recurrent(c: &Call<'_>, cell: Cell) -> Values {
-    let weights = |at: usize| Ok(Weights { values: c.tensor(at)?, scale: None });
+    let weights = |at: usize| Ok(Weights { values: c.tensor(at)?, scale: None, sums: None });
     recurrent_with(c, cell, weights(1)?, weights(2)?)
 }
 

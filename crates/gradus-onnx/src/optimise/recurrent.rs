@@ -7,7 +7,7 @@ use gradus_tensor::{DType, Error, Result, Tensor};
 use super::integer::by_rows;
 use super::links::{Links, add_constant};
 use crate::graph::{Attribute, Call, Graph, Node, Row, State, row};
-use crate::ops::{CENTRED_LSTM, centred_weights};
+use crate::ops::{CENTRED_LSTM, centred_weights, sums_of_weights};
 use crate::value::OnnxValue;
 
 static LSTM: Row = row("LSTM", &[1], |c| layers(c, RecurrentCell::Lstm));
@@ -17,7 +17,8 @@ static GRU: Row = row("GRU", &[1], |c| layers(c, RecurrentCell::Gru));
 /// and the lengths of the sequences, which only a GRU may have.
 const BEFORE: usize = 4;
 
-/// Takes the zero points from the weights of quantised layers, which then need no more than 8 or 16 bits.
+/// Takes the zero points from the weights of quantised layers, which then need no more than 8 or 16 bits, and adds up the
+/// weights of each output.
 pub(super) fn centre_weights(graph: &mut Graph, state: &State<'_>) {
     let links = Links::of(graph);
     for at in 0..graph.nodes.len() {
@@ -29,12 +30,13 @@ pub(super) fn centre_weights(graph: &mut Graph, state: &State<'_>) {
         let constant = |input: usize| links.constant_input(node, input)?.tensor(state.device).ok();
         let weights = |at: usize, zero: usize| by_rows(&centred_weights(&constant(at)?, &constant(zero)?).ok()?).ok();
         let (Some(w), Some(r)) = (weights(1, 9), weights(2, 11)) else { continue };
-        let (w, r) = (add_constant(graph, w.into()), add_constant(graph, r.into()));
+        let (Ok(w_sums), Ok(r_sums)) = (sums_of_weights(&w), sums_of_weights(&r)) else { continue };
+        let [w, r, w_sums, r_sums] = [w, r, w_sums, r_sums].map(|t| Some(add_constant(graph, t.into())));
         let node = &mut graph.nodes[at];
         node.row = &CENTRED_LSTM;
         node.inputs.truncate(8);
-        node.inputs.extend([w_scale, r_scale]);
-        (node.inputs[1], node.inputs[2]) = (Some(w), Some(r));
+        node.inputs.extend([w_scale, w_sums, r_scale, r_sums]);
+        (node.inputs[1], node.inputs[2]) = (w, r);
     }
 }
 
