@@ -239,23 +239,23 @@ unsafe fn bytes_vnni(t: &Tile<u8, i8>) {
             let left = t.k - at;
             let mask = if left < BYTES { (1 << left) - 1 } else { u64::MAX };
             let mut columns = [_mm512_setzero_si512(); C];
-            for c in 0..C {
-                let column = t.b.wrapping_offset(t.apart * (j + c) as isize).wrapping_add(at);
+            for (c, column) in columns.iter_mut().enumerate() {
+                let from = t.b.wrapping_offset(t.apart * (j + c) as isize).wrapping_add(at);
                 // SAFETY: the column has the numbers that the mask selects; others are not read.
-                columns[c] = unsafe { _mm512_maskz_loadu_epi8(mask, column) };
+                *column = unsafe { _mm512_maskz_loadu_epi8(mask, from) };
             }
-            for r in 0..R {
+            for (r, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: row `i + r` has a whole step from `at` on.
                 let row = unsafe { _mm512_loadu_si512(t.a.add((i + r) * t.width + at).cast()) };
-                for c in 0..C {
-                    sums[r][c] = _mm512_dpbusd_epi32(sums[r][c], row, columns[c]);
+                for (sum, &column) in sums.iter_mut().zip(&columns) {
+                    *sum = _mm512_dpbusd_epi32(*sum, row, column);
                 }
             }
         }
-        for r in 0..R {
-            for c in 0..C {
+        for (r, sums) in sums.iter().enumerate() {
+            for (c, &sum) in sums.iter().enumerate() {
                 // SAFETY: an element of the tile.
-                unsafe { t.set(i + r, j + c, _mm512_reduce_add_epi32(sums[r][c])) };
+                unsafe { t.set(i + r, j + c, _mm512_reduce_add_epi32(sum)) };
             }
         }
     }
