@@ -159,6 +159,14 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// Returns the memory that the pool keeps for reuse to the system.
     fn trim(&self) -> Result<()>;
 
+    /// Notes that nobody needs what `buffer` holds: until a call writes it, its contents are unspecified, as those of a
+    /// buffer that was just allocated. A backend that finds failures late forgets one that spoiled the buffer. The default
+    /// does nothing.
+    fn renew(&self, buffer: &mut Buffer) -> Result<()> {
+        let _ = buffer;
+        Ok(())
+    }
+
     // ---- lists of calls ---------------------------------------------------------------------------------------------
 
     /// Whether [`run_prepared`](Backend::run_prepared) does more than to make the calls if the list runs in the same memory
@@ -174,7 +182,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
     ///
     /// The default makes the calls. A backend whose calls cost time on the host may record them, keep the recording in
     /// `prepared`, and start it instead of making the calls if `is_same`. The results must be those of the calls. An
-    /// error must be the one that `calls` returns, or one of the device.
+    /// error must be the one that `calls` returns, or one of the device before anything of the list was done.
     fn run_prepared(
         &self,
         prepared: &mut Prepared,

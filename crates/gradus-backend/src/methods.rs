@@ -44,6 +44,7 @@ macro_rules! backend_methods {
         synchronize() -> $crate::Result<()>;
         set_memory_budget(bytes: Option<usize>) -> $crate::Result<()>;
         trim() -> $crate::Result<()>;
+        renew(buffer: &mut $crate::Buffer) -> $crate::Result<()>;
     } };
     (primitives $method:ident) => { $method! {
         fill(y: &mut $crate::ViewMut<'_>, value: $crate::Scalar) -> $crate::Result<()>;

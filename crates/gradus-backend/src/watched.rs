@@ -279,6 +279,9 @@ impl Backend for Watched {
     fn trim(&self) -> Result<()> {
         self.inner.trim()
     }
+    fn renew(&self, buffer: &mut Buffer) -> Result<()> {
+        self.inner.renew(buffer)
+    }
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
         let mut asked = Asked::default();
         outs.iter().for_each(|y| y.note(&mut asked));

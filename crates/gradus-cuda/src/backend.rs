@@ -81,6 +81,10 @@ impl Backend for CudaBackend {
         Ok(())
     }
 
+    fn renew(&self, buffer: &mut Buffer) -> Result<()> {
+        self.memory().renew(buffer)
+    }
+
     fn prepares(&self) -> bool {
         true
     }

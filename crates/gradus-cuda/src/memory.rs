@@ -7,10 +7,11 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::{env, fmt};
 
-use gradus_backend::late::Contents;
+use gradus_backend::late::{Access, Contents};
 use gradus_backend::{Buffer, BufferOwner, Error, ErrorKind, MemoryStats, Result};
 
 use crate::driver::Device;
@@ -30,6 +31,8 @@ pub(crate) struct Block {
     capacity: usize,
     pub(crate) contents: Arc<Contents>,
     pub(crate) place: Arc<Place>,
+    /// Whether nobody needs what the block holds, so that the next write replaces it, even if it writes only a part.
+    is_renewed: AtomicBool,
 }
 
 /// What is known of a block without a borrow of it: the contents of the buffer that has it, or had it last. `None` after
@@ -52,6 +55,21 @@ impl Block {
     fn renew(&mut self) {
         self.contents = Arc::default();
         self.place.set(Some(self.contents.clone()));
+    }
+
+    /// What work that is being queued does to the contents, given how it uses the buffer.
+    pub(crate) fn accessed(&self, access: Access) -> Access {
+        match access {
+            Access::Write if self.is_renewed.load(Relaxed) => Access::Replace,
+            access => access,
+        }
+    }
+
+    /// Notes that work was queued which uses the buffer in this way.
+    pub(crate) fn queued(&self, access: Access) {
+        if access != Access::Read {
+            self.is_renewed.store(false, Relaxed);
+        }
     }
 }
 
@@ -173,7 +191,8 @@ impl Pool {
             self.out_of_memory(bytes, &why).help("use smaller batches, accumulate gradients, or free tensors")
         })?;
         state.stats.system_allocations += 1;
-        let mut block = Box::new(Block { ptr, capacity, contents: Arc::default(), place: Arc::default() });
+        let (contents, place) = (Arc::default(), Arc::default());
+        let mut block = Box::new(Block { ptr, capacity, contents, place, is_renewed: AtomicBool::new(false) });
         block.renew();
         Ok(block)
     }
@@ -191,6 +210,15 @@ impl Pool {
         // SAFETY: this pool made the buffer with a leaked `Block` behind its pointer. The block lives until the buffer
         // is dropped, and only shared references to it are given out.
         Ok(unsafe { buffer.as_ptr().cast::<Block>().as_ref() })
+    }
+
+    /// See [`Backend::renew`](gradus_backend::Backend::renew). The contents stay the same object, because graphs and notes
+    /// that were made before know them as those of this buffer.
+    pub(crate) fn renew(&self, buffer: &mut Buffer) -> Result<()> {
+        if buffer.bytes() > 0 {
+            self.block("renew", buffer)?.is_renewed.store(true, Relaxed);
+        }
+        Ok(())
     }
 
     pub(crate) fn stats(&self) -> MemoryStats {

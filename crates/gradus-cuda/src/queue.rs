@@ -21,12 +21,22 @@ pub(crate) struct Call<'a> {
     pub(crate) op: &'a str,
     /// The slot that spoils the outputs of the launch if it is filled.
     slot: Option<u32>,
+    /// How many lists of operands the launch serves, of which none depends on another. Each has as many of the launch's uses,
+    /// in order.
+    lists: usize,
+}
+
+impl<'a> Call<'a> {
+    /// A call that cannot fail on the device, for so many lists of operands.
+    pub(crate) fn of_lists(op: &'a str, lists: usize) -> Self {
+        Call { op, slot: None, lists }
+    }
 }
 
 /// A call that cannot fail on the device.
 impl<'a> From<&'a str> for Call<'a> {
     fn from(op: &'a str) -> Self {
-        Call { op, slot: None }
+        Call::of_lists(op, 1)
     }
 }
 
@@ -64,7 +74,7 @@ pub(crate) struct Held<'q> {
 impl Held<'_> {
     /// The call of a launch that may fill the slot, or whose operands another such launch checks.
     pub(crate) fn call<'a>(&self, op: &'a str) -> Call<'a> {
-        Call { op, slot: Some(self.slot) }
+        Call { op, slot: Some(self.slot), lists: 1 }
     }
 
     /// The address of the slot, as an argument of a kernel: `unsigned long long *fault`.
@@ -176,16 +186,22 @@ impl Queue {
         let mut guard = self.ready(call.op)?;
         let State { slots, log } = &mut *guard;
         call.slot.iter().for_each(|&slot| slots.arm(slot));
-        log.note(call.slot, uses.iter().map(|u| (&u.block.contents, u.access)));
+        // At most as many lists as there are uses, so a part is not empty unless all are.
+        let part = (uses.len() / call.lists.max(1)).max(1);
+        for uses in uses.chunks(part) {
+            log.note(call.slot, uses.iter().map(|u| (&u.block.contents, u.block.accessed(u.access))));
+        }
         // SAFETY: the arguments are what the kernel's text declares, and the operands were checked to lie in buffers
         // that their owners keep until after this call; memory is freed and reused in the order of the stream.
         unsafe { self.device.launch(call.op, function, grid, block, shared, &mut pointers) }?;
         log.submitted(slots, None);
-        recording::queued(&self.device, call.slot, uses.iter().map(|u| (u.block, u.access)), || What::Launch {
+        let noted = uses.iter().map(|u| (u.block, u.block.accessed(u.access)));
+        recording::queued(&self.device, (call.slot, part), noted, || What::Launch {
             kernel: function.kernel,
             shape: (grid, block, shared),
             arguments: arguments.clone(),
         });
+        uses.iter().for_each(|u| u.block.queued(u.access));
         Ok(())
     }
 
@@ -212,23 +228,26 @@ impl Queue {
         let held = recorded.faults.iter().map(|fault| self.hold(op, || fault.clone())).collect::<Result<Vec<_>>>()?;
         let mut guard = self.ready(op)?;
         let Some(contents) = recorded.contents() else { return Ok(false) };
+        // SAFETY: the recording owns its temporary memory, and the operands are where they were when it was made: see
+        // `capture`.
+        unsafe { self.device.start(op, &recorded.graph) }?;
         let State { slots, log } = &mut *guard;
         held.iter().for_each(|held| slots.arm(held.slot));
         let mut uses = recorded.uses.iter().map(|&(at, access)| (&contents[at], access));
-        for &(fault, count) in &recorded.works {
+        for &(fault, count) in &recorded.notes {
             log.note(fault.map(|fault| held[fault].slot), uses.by_ref().take(count));
         }
-        // SAFETY: the recording owns its temporary memory, and the operands are where they were when it was made: see
-        // `capture`. The slots of the graph and of the fault buffer are allocated.
-        unsafe {
-            self.device.start(op, &recorded.graph)?;
-            // Slots that follow each other are copied together.
-            let mut first = 0;
-            for together in held.chunk_by(|a, b| a.slot + 1 == b.slot) {
-                let from = recorded.slots + (first * SLOT) as u64;
-                self.device.copy(op, together[0].address(), from, together.len() * SLOT)?;
-                first += together.len();
+        // Slots that follow each other are copied together.
+        let mut first = 0;
+        for together in held.chunk_by(|a, b| a.slot + 1 == b.slot) {
+            let from = recorded.slots + (first * SLOT) as u64;
+            // SAFETY: the slots of the graph and those of the fault buffer are allocated.
+            let copied = unsafe { self.device.copy(op, together[0].address(), from, together.len() * SLOT) };
+            if let Err(why) = copied {
+                // The work is queued, so this is no longer an error of the run.
+                log.unknown(slots, &together.iter().map(|held| held.slot).collect::<Vec<_>>(), &why);
             }
+            first += together.len();
         }
         log.submitted(slots, None);
         Ok(true)
@@ -251,8 +270,9 @@ impl Queue {
         // Nobody else uses the block, so the order of its notes is still that of the stream.
         let mut guard = self.ready(OP)?;
         let State { slots, log } = &mut *guard;
-        log.note(None, [(&block.contents, access)].into_iter());
+        log.note(None, [(&block.contents, block.accessed(access))].into_iter());
         log.submitted(slots, None);
+        block.queued(access);
         Ok(())
     }
 
@@ -270,14 +290,16 @@ impl Queue {
         unsafe {
             self.device.copy("copy_buffer", to.ptr + to_offset as u64, from.ptr + from_offset as u64, bytes)?;
         }
-        let access = if whole { Access::Replace } else { Access::Write };
+        let access = to.accessed(if whole { Access::Replace } else { Access::Write });
         log.note(None, [(&from.contents, Access::Read), (&to.contents, access)].into_iter());
         log.submitted(slots, None);
-        recording::queued(&self.device, None, [(from, Access::Read), (to, access)].into_iter(), || What::Copy {
+        let uses = [(from, Access::Read), (to, access)];
+        recording::queued(&self.device, (None, uses.len()), uses.into_iter(), || What::Copy {
             to: to.ptr + to_offset as u64,
             from: from.ptr + from_offset as u64,
             bytes,
         });
+        to.queued(access);
         Ok(())
     }
 

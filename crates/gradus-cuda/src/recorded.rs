@@ -18,8 +18,8 @@ const MOST_FAULTS: usize = 128;
 /// A list of calls as a graph, with everything that it uses besides the operands of the list.
 pub(crate) struct Recorded {
     pub(crate) graph: Graph,
-    /// For each launch and copy, the number of its fault, and how many of `uses` are its own.
-    pub(crate) works: Vec<(Option<usize>, usize)>,
+    /// For each note about a launch or a copy, the number of its fault, and how many of `uses` are its own.
+    pub(crate) notes: Vec<(Option<usize>, usize)>,
     /// The buffers that are used, in order: a number of `places`, or beyond them, a temporary buffer.
     pub(crate) uses: Vec<(usize, Access)>,
     places: Vec<Arc<Place>>,
@@ -69,7 +69,7 @@ impl Recorded {
                 None => None,
                 Some(slot) => Some(faults[..work.faults].iter().rposition(|(held, _)| *held == slot)?),
             };
-            noted.push((fault, work.uses.len()));
+            noted.extend(work.uses.chunks(work.part).map(|part| (fault, part.len())));
             for (place, contents, access) in &work.uses {
                 let number = life(contents).map(|life| places.len() + life);
                 uses.push((number.or_else(|| numbers.get(&Arc::as_ptr(place)).copied())?, *access));
@@ -84,7 +84,7 @@ impl Recorded {
         let graph = capture(&listed, slots, bytes).ok()?;
         let faults = faults.into_iter().map(|(_, fault)| fault).collect();
         let temporary = temporary.len();
-        Some(Recorded { graph, works: noted, uses, places, temporary, faults, slots, _memory: memory })
+        Some(Recorded { graph, notes: noted, uses, places, temporary, faults, slots, _memory: memory })
     }
 
     /// The contents of the buffers that are used, in the order of their numbers; `None` if the memory of one was given

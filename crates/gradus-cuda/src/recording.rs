@@ -21,6 +21,8 @@ pub(crate) struct Work {
     pub(crate) faults: usize,
     /// What it uses.
     pub(crate) uses: Vec<(Arc<Place>, Arc<Contents>, Access)>,
+    /// How many successive uses belong together. The others do not depend on them.
+    pub(crate) part: usize,
 }
 
 /// What the device is to do.
@@ -87,16 +89,16 @@ pub(crate) fn held(device: &Device, slot: u32, fault: impl Fn() -> Fault) {
     note(device, |recording| recording.faults.push((slot, fault())));
 }
 
-/// Work was queued.
+/// Work was queued that depends on `slot`. Every `part` of its uses is a list of its own.
 pub(crate) fn queued<'a>(
     device: &Device,
-    slot: Option<u32>,
+    (slot, part): (Option<u32>, usize),
     uses: impl Iterator<Item = (&'a Block, Access)>,
     what: impl FnOnce() -> What,
 ) {
     note(device, |recording| {
         let uses = uses.map(|(block, access)| (block.place.clone(), block.contents.clone(), access)).collect();
         let faults = recording.faults.len();
-        recording.works.push(Work { what: what(), slot, faults, uses });
+        recording.works.push(Work { what: what(), slot, faults, uses, part });
     });
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use gradus_tensor::ops::{Block, Op, ReplayCall, ReplayOperand, ReplayState, Source, over_storage, prepares, replay};
+use gradus_tensor::ops::{Block, Op, Progress, ReplayCall, ReplayOperand, ReplayState, Source, over_storage, prepares, replay};
 use gradus_tensor::{Attempt, Error, Layout, Result, Storage, Tensor, WeakState};
 use smallvec::SmallVec;
 
@@ -89,11 +89,16 @@ impl Plan {
             }
         }
         let operand = |p: &Place| ReplayOperand { memory: numbers[p.memory], layout: p.layout, dtype: p.dtype };
-        let call = |node: &Node| ReplayCall {
-            op: node.op.clone(),
-            inputs: node.inputs.iter().map(operand).collect(),
-            outputs: node.outputs.iter().map(operand).collect(),
-            location: node.location,
+        let mut seen = vec![false; graph.memories.len()];
+        let call = |node: &Node| {
+            let mut begins = |p: &&Place| !external(&p.memory) && !std::mem::replace(&mut seen[p.memory], true);
+            ReplayCall {
+                op: node.op.clone(),
+                inputs: node.inputs.iter().map(operand).collect(),
+                begins: node.outputs.iter().filter(&mut begins).map(|p| numbers[p.memory]).collect(),
+                outputs: node.outputs.iter().map(operand).collect(),
+                location: node.location,
+            }
         };
         let calls = graph.nodes.iter().map(call).collect();
         let renew = |(i, node): (usize, &Node)| {
@@ -199,12 +204,12 @@ impl Plan {
         node.outputs.iter().any(|p| !matches!(self.graph.memories[p.memory].origin, Origin::Computed))
     }
 
-    /// Tells the sources that a replay failed, of which `begun` calls were begun.
-    fn fail(&self, begun: usize) {
+    /// Tells the sources that a replay failed.
+    fn fail(&self, progress: Progress) {
         for (&saved, source) in self.saved.iter().zip(&self.sources) {
             let serves = |node: &&Node| node.source.as_ref().is_some_and(|s| s.id() == source.id());
             let among = |n: usize| self.graph.nodes.iter().take(n).filter(serves).count();
-            source.fail(saved, among(begun), among(begun.saturating_sub(1)), among(usize::MAX));
+            source.fail(saved, among(progress.begun), among(progress.done), among(usize::MAX));
         }
     }
 
@@ -220,12 +225,12 @@ impl Plan {
         self.follow(inputs)?;
         self.save();
         let versions: Few<_> = self.graph.replaced.iter().map(|(state, _)| version_of(state)).collect();
-        let mut begun = 0;
-        let done = self.compute(blocks, inputs, &mut begun);
+        let mut progress = Progress::default();
+        let done = self.compute(blocks, inputs, &mut progress);
         if done.is_err() {
             // A call that fails leaves the states of layers unchanged, and those of optimisers that have not stepped.
-            self.fail(if self.is_trial { 0 } else { begun });
-            self.has_written = self.graph.nodes.iter().take(begun).any(|node| self.writes(node));
+            self.fail(if self.is_trial { Progress::default() } else { progress });
+            self.has_written = self.graph.nodes.iter().take(progress.begun).any(|node| self.writes(node));
         }
         let (tensors, fresh) = done?;
         let storages: SmallVec<[_; 4]> = fresh.into_iter().map(|b| b.into_storage(&self.graph.device)).collect();
@@ -248,7 +253,7 @@ impl Plan {
                 state.set(new);
             } else if !state.replace(new, seen) {
                 drop(attempt);
-                self.fail(begun);
+                self.fail(progress);
                 return Err(Error::argument("replay", "another thread changed a buffer of the step in the meantime"));
             }
         }
@@ -261,7 +266,7 @@ impl Plan {
         &mut self,
         blocks: &mut Blocks,
         inputs: &[&Tensor],
-        begun: &mut usize,
+        progress: &mut Progress,
     ) -> Result<(Few<Tensor>, Few<Block>)> {
         for (op, source) in &mut self.idle {
             source.renew(op)?;
@@ -280,13 +285,13 @@ impl Plan {
         let kept = blocks.of(&self.graph.device, &self.sizes)?;
         let device = &self.graph.device;
         if !prepares(device) {
-            replay(device, &self.calls, &tensors, fresh.iter_mut().chain(kept), begun, &mut self.state)?;
+            replay(device, &self.calls, &tensors, fresh.iter_mut().chain(kept), progress, &mut self.state)?;
             return Ok((tensors, fresh));
         }
         if self.home.is_empty() {
             self.home = fresh.iter().map(|block| block.like(device)).collect::<Result<_>>()?;
         }
-        replay(device, &self.calls, &tensors, self.home.iter_mut().chain(kept), begun, &mut self.state)?;
+        replay(device, &self.calls, &tensors, self.home.iter_mut().chain(kept), progress, &mut self.state)?;
         fresh.iter_mut().zip(&self.home).try_for_each(|(block, home)| block.copy_from(device, home))?;
         Ok((tensors, fresh))
     }

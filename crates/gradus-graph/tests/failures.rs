@@ -68,6 +68,52 @@ fn a_step_of_an_optimiser_that_fails_in_a_replay_is_unfinished() {
     assert!(seen.iter().all(|&times| times > 0), "{seen:?}");
 }
 
+/// Updates of several optimisers by the same numbers are made together.
+#[test]
+fn an_optimiser_whose_update_failed_with_those_of_others_has_not_stepped() {
+    let mut seen = 0;
+    for n in 1.. {
+        let (backend, device) = Failing::device();
+        let mut rng = Generator::new(8);
+        let layer = Linear::new(3, 2, &mut Init::new(DType::F32, &device, &mut rng)).unwrap();
+        let adam = |(name, parameter)| Adam::new([(name, parameter)], AdamConfig { lr: 0.1, ..Default::default() });
+        let mut optimizers: Vec<Adam> = layer.named_parameters().into_iter().map(|p| adam(p).unwrap()).collect();
+        let x = Tensor::randn([4, 3], DType::F32, &device, &mut rng).unwrap();
+        let values = || [&layer.weight, layer.bias.as_ref().unwrap()].map(|p| p.values().to_bytes().unwrap());
+        let mut captured = Captured::strict();
+        let mut call = |optimizers: &mut [Adam]| {
+            let step = |x: &[Tensor]| {
+                let gradients = layer.forward(&x[0])?.square()?.mean_all()?.backward()?;
+                optimizers.iter_mut().try_for_each(|optimizer| optimizer.step(&gradients))?;
+                Ok((vec![], ()))
+            };
+            captured.call(0, &[&x], step).map(drop)
+        };
+        (0..4).for_each(|_| call(&mut optimizers).unwrap());
+        let before = values();
+        let (failed, name) = backend.at(n, || call(&mut optimizers));
+        if name.is_none() {
+            failed.unwrap();
+            break;
+        }
+        if failed.is_ok() {
+            continue; // The function ran instead.
+        }
+        for ((optimizer, now), before) in optimizers.iter().zip(values()).zip(before) {
+            let counted = match optimizer.state_dict() {
+                Ok(state) => format!("{:?}", state.iter_metadata().collect::<Vec<_>>()).contains("\"5\""),
+                Err(e) => {
+                    assert!(e.to_string().contains("in the middle of a captured step"), "failure {n}: {e}");
+                    continue;
+                }
+            };
+            assert_eq!(counted, now != before, "failure {n} of {name:?}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 0);
+}
+
 #[test]
 fn the_error_of_a_replay_names_the_layer() {
     let (_, device) = Failing::device();

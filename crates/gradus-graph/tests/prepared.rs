@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use common::{bits, random};
 use gradus_cpu::CpuBackend;
 use gradus_graph::capture;
-use gradus_nn::{Dropout, Forward, Init, Linear, Module, Optimizer, Sgd, SgdConfig};
+use gradus_nn::{BatchNorm1d, BatchNormConfig, Dropout, Forward, Init, Linear, Module, Optimizer, Sgd, SgdConfig};
 use gradus_tensor::backend::{Backend, BackendInfo, Kernel, MapOperands, MemoryStats, Prepared, backend_methods};
 use gradus_tensor::{DType, Device, Generator, Result, Tensor, UpdateFn};
 
@@ -19,6 +19,8 @@ use gradus_tensor::{DType, Device, Generator, Result, Tensor, UpdateFn};
 struct Listening {
     cpu: CpuBackend,
     heard: Arc<Mutex<Vec<(usize, bool)>>>,
+    /// Whether it says that it prepares lists.
+    prepares: bool,
     /// For each call of `map_each`, how many lists it has.
     lists: Arc<Mutex<Vec<usize>>>,
 }
@@ -49,6 +51,10 @@ impl Backend for Listening {
         self.cpu.memory_stats()
     }
 
+    fn prepares(&self) -> bool {
+        self.prepares
+    }
+
     fn run_prepared(
         &self,
         prepared: &mut Prepared,
@@ -71,15 +77,16 @@ impl Backend for Listening {
     backend_methods!(composites pass_on);
 }
 
-fn listening() -> (Device, impl Fn() -> Vec<(usize, bool)>) {
+fn listening(prepares: bool) -> (Device, impl Fn() -> Vec<(usize, bool)>) {
     let heard = Arc::new(Mutex::new(vec![]));
-    let backend = Listening { cpu: CpuBackend::new().unwrap(), heard: heard.clone(), lists: Arc::default() };
+    let cpu = CpuBackend::new().unwrap();
+    let backend = Listening { cpu, heard: heard.clone(), prepares, lists: Arc::default() };
     (Device::from_backend(Arc::new(backend)), move || std::mem::take(&mut *heard.lock().unwrap()))
 }
 
 #[test]
 fn a_backend_is_told_whether_all_is_where_it_was() {
-    let (device, heard) = listening();
+    let (device, heard) = listening(false);
     let mut step = capture(|x| Ok(vec![x[0].exp()?.matmul(&x[0])?.remainder(&x[1])?]));
     let (x, y) = (random(&[4, 4], 1, &device), random(&[4, 4], 2, &device));
     let three = Tensor::full([4, 4], 3.0, DType::F32, &device).unwrap();
@@ -111,7 +118,7 @@ fn a_backend_is_told_whether_all_is_where_it_was() {
 
 #[test]
 fn calls_whose_parameters_are_new_each_time_are_kept_apart() {
-    let (device, heard) = listening();
+    let (device, heard) = listening(false);
     let dropout = Dropout::new(0.5, &mut Generator::new(3)).unwrap();
     let mut step = capture(|x| Ok(vec![dropout.forward(&x[0].exp()?.matmul(&x[0])?)?]));
     let x = random(&[8, 8], 1, &device);
@@ -130,7 +137,7 @@ fn calls_whose_parameters_are_new_each_time_are_kept_apart() {
 
 #[test]
 fn numbers_of_an_optimizer_that_stay_are_part_of_the_list() {
-    let (device, heard) = listening();
+    let (device, heard) = listening(false);
     let layer = Linear::new(4, 4, &mut Init::new(DType::F32, &device, &mut Generator::new(1))).unwrap();
     let sgd = Sgd::new(layer.named_parameters(), SgdConfig { lr: 0.25, ..Default::default() }).unwrap();
     let optimizer = RefCell::new(sgd);
@@ -157,7 +164,7 @@ fn numbers_of_an_optimizer_that_stay_are_part_of_the_list() {
 
 #[test]
 fn a_run_that_failed_is_no_run_to_be_repeated() {
-    let (device, heard) = listening();
+    let (device, heard) = listening(false);
     let mut step = capture(|x| Ok(vec![x[0].remainder(&x[1])?]));
     let numbers = |n: i64| Tensor::from_vec(vec![n; 4], [4], &device).unwrap();
     let (nine, divisor) = (numbers(9), numbers(4));
@@ -178,7 +185,7 @@ static MIX: UpdateFn = UpdateFn::new("mix", |x| vec![x[0] * 0.5 + x[1]]);
 #[test]
 fn updates_of_other_tensors_by_the_same_numbers_are_one_call() {
     let lists = Arc::<Mutex<Vec<usize>>>::default();
-    let backend = Listening { cpu: CpuBackend::new().unwrap(), heard: Arc::default(), lists: lists.clone() };
+    let backend = Listening { cpu: CpuBackend::new().unwrap(), heard: Arc::default(), prepares: false, lists: lists.clone() };
     let device = Device::from_backend(Arc::new(backend));
     let [a, b, c, d] = [1, 2, 3, 4].map(|seed| random(&[5], seed, &device));
     let mut step = capture(|x| {
@@ -208,4 +215,32 @@ fn updates_of_other_tensors_by_the_same_numbers_are_one_call() {
             assert_eq!(bits(found), bits(expected), "call {i}");
         }
     }
+}
+
+#[test]
+fn results_and_states_have_memory_of_their_own_where_lists_are_prepared() {
+    let (device, heard) = listening(true);
+    let made = || BatchNorm1d::new(4, BatchNormConfig::default(), &mut Init::new(DType::F32, &device, &mut Generator::new(1))).unwrap();
+    let (captured, plain) = (made(), made());
+    let states = |layer: &BatchNorm1d| layer.named_buffers().into_iter().map(|(_, b)| b.tensor()).collect::<Vec<_>>();
+    let mut step = capture(|x| Ok(vec![captured.forward(&x[0])?.exp()?.detach(), x[0].sum_all()?]));
+    let x = Tensor::zeros([3, 4], DType::F32, &device).unwrap();
+    let (mut kept, mut expected) = (vec![], vec![]);
+    for i in 0..9 {
+        x.copy_(&random(&[3, 4], i, &device)).unwrap();
+        kept.push(step.call(&[&x]).unwrap().into_iter().chain(states(&captured)).collect::<Vec<_>>());
+        let now = [plain.forward(&x).unwrap().exp().unwrap(), x.sum_all().unwrap()];
+        expected.push(now.iter().chain(&states(&plain)).map(bits).collect::<Vec<_>>());
+    }
+    for (i, (kept, expected)) in kept.iter().zip(&expected).enumerate() {
+        assert_eq!(&kept.iter().map(bits).collect::<Vec<_>>(), expected, "call {i}");
+    }
+    assert!(step.replays() > 5);
+    // The results of a step without states are computed where they were.
+    let mut step = capture(|x| Ok(vec![x[0].exp()?, x[0].sum_all()?]));
+    let mut kept: Vec<_> = (0..5).map(|_| step.call(&[&x]).unwrap()).collect();
+    heard();
+    kept.extend((0..3).map(|_| step.call(&[&x]).unwrap()));
+    assert!(heard().iter().all(|&(_, is_same)| is_same), "though all results are kept");
+    assert!(kept.iter().all(|results| bits(&results[0]) == bits(&x.exp().unwrap())));
 }

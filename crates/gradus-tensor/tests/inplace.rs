@@ -297,6 +297,7 @@ fn one_line_runs_kernels() {
         "compute_limits",
         "prepares",
         "run_prepared",
+        "renew",
     ];
     for file in sources() {
         let text = std::fs::read_to_string(&file).unwrap();

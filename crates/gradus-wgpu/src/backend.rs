@@ -85,6 +85,10 @@ impl Backend for WgpuBackend {
         Ok(())
     }
 
+    fn renew(&self, buffer: &mut Buffer) -> Result<()> {
+        self.pool().renew(buffer)
+    }
+
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
         map::map(self, kernel, args, outs)
     }

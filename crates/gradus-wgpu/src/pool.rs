@@ -134,11 +134,7 @@ impl Pool {
             let block = match state.free.get_mut(&capacity).and_then(Vec::pop) {
                 Some(mut block) => {
                     state.stats.cached -= capacity as usize;
-                    // Records of earlier work may still refer to the old contents.
-                    match Arc::get_mut(&mut block.contents) {
-                        Some(contents) => *contents = Contents::default(),
-                        None => block.contents = Arc::default(),
-                    }
+                    block.renew();
                     block
                 }
                 None => self.create(&mut state, bytes, capacity, reclaim)?,
@@ -189,6 +185,17 @@ impl Pool {
         Ok(unsafe { buffer.as_ptr().cast::<Block>().as_ref() })
     }
 
+    /// See [`Backend::renew`](gradus_backend::Backend::renew).
+    pub(crate) fn renew(&self, buffer: &mut Buffer) -> Result<()> {
+        if buffer.bytes() > 0 {
+            self.block("renew", buffer)?;
+            // SAFETY: the buffer is of this pool and not empty, so its pointer is a leaked `Block`, which the caller has
+            // borrowed alone.
+            unsafe { buffer.as_ptr().cast::<Block>().as_mut() }.renew();
+        }
+        Ok(())
+    }
+
     pub(crate) fn stats(&self) -> MemoryStats {
         self.state().stats
     }
@@ -236,6 +243,14 @@ unsafe impl BufferOwner for Pool {
 }
 
 impl Block {
+    /// Makes this the block of new contents. Records of earlier work may still refer to the old ones.
+    fn renew(&mut self) {
+        match Arc::get_mut(&mut self.contents) {
+            Some(contents) => *contents = Contents::default(),
+            None => self.contents = Arc::default(),
+        }
+    }
+
     /// Records that commands of submission `epoch` use this buffer.
     pub(crate) fn touch(&self, epoch: u64) {
         self.touched.store(epoch, Relaxed);

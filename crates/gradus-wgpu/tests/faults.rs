@@ -169,3 +169,32 @@ fn a_bad_label_spoils_the_step_and_not_the_data() {
     }
     assert_eq!(x.to_vec::<f32>().expect("the data"), [1.0; 8]);
 }
+
+#[test]
+fn a_late_error_of_a_captured_step_is_that_of_one_call_and_of_what_depends_on_it() {
+    let Some(device) = device() else { return };
+    let x = Tensor::from_vec((0..100u8).map(f32::from).collect::<Vec<_>>(), [100], &device).expect("numbers");
+    let index = ints(&[3, 99, 0, 7, 7], &device);
+    // The second result needs less temporary memory than the first, and has it after the first.
+    let function = |x: &[Tensor]| {
+        let first = x[0].index_select(0, &x[1])?.cumsum(0)?.sum_all()?;
+        Ok(vec![first, x[0].narrow(0, 0, 3)?.cumsum(0)?.sum_all()?])
+    };
+    let mut step = capture(function);
+    let numbers = |results: &[Tensor]| results.iter().map(|t| t.item().expect("a number")).collect::<Vec<_>>();
+    let expected = numbers(&function(&[x.clone(), index.clone()]).expect("a call"));
+    for i in 0..12 {
+        let is_bad = i > 3 && i % 4 == 0;
+        index.copy_(&ints(&[3, if is_bad { 100 } else { 99 }, 0, 7, 7], &device)).expect("a copy");
+        let results = step.call(&[&x, &index]).expect("the error is found later");
+        assert_eq!(results[1].item().expect("not affected"), expected[1], "call {i}");
+        match results[0].item() {
+            Ok(found) => assert!(!is_bad && found == expected[0], "call {i}: {found}"),
+            Err(e) => {
+                let of = ErrorKind::IndexOutOfBounds { pos: 1, index: 100, size: 100 };
+                assert!(is_bad && e.kind() == &of, "call {i}: {e}");
+            }
+        }
+    }
+    assert!(step.replays() > 8);
+}

@@ -133,6 +133,12 @@ impl Log {
         self.ended = check.number;
     }
 
+    /// Notes that what work writes to these slots will never be read, and why. Whether its operands are valid stays unknown,
+    /// so everything that it writes is spoiled.
+    pub fn unknown(&mut self, slots: &mut Slots, of: &[u32], why: &crate::Error) {
+        slots.fetched(of, Err(why)).into_iter().for_each(|found| self.keep(found));
+    }
+
     fn keep(&mut self, found: Arc<Found>) {
         self.any = true;
         self.untold.retain(|f| !f.is_told());

@@ -11,7 +11,7 @@ use crate::CudaBackend;
 use crate::arguments::Arguments;
 use crate::code::{self, THREADS, Text, element};
 use crate::operand::Operand;
-use crate::queue::{Launch, Use};
+use crate::queue::{Call, Launch, Use};
 
 /// The bytes of the table: most of the 4 KiB that parameters may take.
 const TABLE: usize = 3456;
@@ -141,7 +141,7 @@ fn launch(b: &CudaBackend, plan: &Plan<'_>, scalars: &[Scalar], lists: &[Listed<
     let uses: Vec<Use<'_>> = lists.iter().flat_map(|list| &list.operands).map(|o| o.used).collect();
     let entry = format!("{}_each", code::name_in_c(op));
     b.queue().launch(&Launch {
-        call: op.into(),
+        call: Call::of_lists(op, lists.len()),
         key: key(("map_each", &entry, plan)),
         entry: &entry,
         source: &|| source(plan, &entry),

@@ -1,10 +1,12 @@
 //! Captured steps as graphs of the driver.
 
+use std::sync::Barrier;
+
 use gradus_graph::capture;
 use gradus_nn::{
-    AdamConfig, AdamW, Embedding, Forward, Init, Linear, Module, Optimizer, Sequential, Sgd, SgdConfig, Tanh,
+    AdamConfig, AdamW, BatchNorm1d, BatchNormConfig, Embedding, Forward, Init, Linear, Module, Optimizer, Sequential, Sgd, SgdConfig, Tanh,
 };
-use gradus_tensor::{DType, Device, ErrorKind, Generator, Result, Tensor};
+use gradus_tensor::{DType, Device, ErrorKind, Generator, Result, Tensor, UpdateFn};
 
 use crate::stand_in::{computes, counted, fail, numbers, opened, with_variables};
 
@@ -88,13 +90,21 @@ fn steps_of_two_threads_do_not_mix() {
     with_variables("graphs::steps_of_two_threads_do_not_mix", &[POOLED, ("GRADUS_PTX_LATE", "1")], || {
         let Some(device) = opened() else { return };
         let target = indices(&device, [0, 1, 2, 1, 0]);
+        // Both begin each step together.
+        let begin = Barrier::new(2);
         let train = |is_adam: bool, words: [i64; 5], is_captured: bool| {
             let (mut training, x) = (Training::new(&device, is_adam), [indices(&device, words), target.clone()]);
             if !is_captured {
                 return (0..30).map(|_| bits(&training.step(&x).expect("a step"))).collect::<Vec<_>>();
             }
             let mut step = capture(|x| training.step(x));
-            (0..30).map(|_| bits(&step.call(&[&x[0], &x[1]]).expect("a step"))).collect()
+            let mut call = || {
+                begin.wait();
+                step.call(&[&x[0], &x[1]])
+            };
+            // A thread that fails must not leave the other waiting.
+            let losses: Vec<_> = (0..30).map(|_| call()).collect();
+            losses.into_iter().map(|loss| bits(&loss.expect("a step"))).collect()
         };
         let (a, b) = ([1, 2, 3, 9, 0], [4, 4, 3, 3, 0]);
         let expected = [train(false, a, false), train(true, b, false)];
@@ -108,36 +118,31 @@ fn steps_of_two_threads_do_not_mix() {
     });
 }
 
+/// Asserts that a training step is one start of a graph, and so many launches beside it.
+#[track_caller]
+fn a_step_is_a_graph_and(launches: u64, is_adam: bool) {
+    let Some(device) = opened() else { return };
+    let mut training = Training::new(&device, is_adam);
+    let mut step = capture(|x| training.step(x));
+    let (words, target) = (indices(&device, [1, 2, 3, 9, 0]), indices(&device, [0, 1, 2, 1, 0]));
+    for _ in 0..8 {
+        step.call(&[&words, &target]).expect("a step");
+    }
+    let calls = ["graph_launches", "cuLaunchKernel"].map(counted);
+    step.call(&[&words, &target]).expect("a step");
+    assert_eq!(["graph_launches", "cuLaunchKernel"].map(counted), [calls[0] + 1, calls[1] + launches]);
+}
+
 #[test]
 fn a_step_whose_numbers_stay_is_one_launch() {
-    with_variables("graphs::a_step_whose_numbers_stay_is_one_launch", &[POOLED], || {
-        let Some(device) = opened() else { return };
-        let mut training = Training::new(&device, false);
-        let mut step = capture(|x| training.step(x));
-        let (words, target) = (indices(&device, [1, 2, 3, 9, 0]), indices(&device, [0, 1, 2, 1, 0]));
-        for _ in 0..8 {
-            step.call(&[&words, &target]).expect("a step");
-        }
-        let calls = ["graph_launches", "cuLaunchKernel"].map(counted);
-        step.call(&[&words, &target]).expect("a step");
-        assert_eq!(["graph_launches", "cuLaunchKernel"].map(counted), [calls[0] + 1, calls[1]]);
-    });
+    let body = || a_step_is_a_graph_and(0, false);
+    with_variables("graphs::a_step_whose_numbers_stay_is_one_launch", &[POOLED], body);
 }
 
 #[test]
 fn the_updates_of_an_optimizer_are_one_launch() {
-    with_variables("graphs::the_updates_of_an_optimizer_are_one_launch", &[POOLED], || {
-        let Some(device) = opened() else { return };
-        let mut training = Training::new(&device, true);
-        let mut step = capture(|x| training.step(x));
-        let (words, target) = (indices(&device, [1, 2, 3, 9, 0]), indices(&device, [0, 1, 2, 1, 0]));
-        for _ in 0..8 {
-            step.call(&[&words, &target]).expect("a step");
-        }
-        let calls = ["graph_launches", "cuLaunchKernel"].map(counted);
-        step.call(&[&words, &target]).expect("a step");
-        assert_eq!(["graph_launches", "cuLaunchKernel"].map(counted), [calls[0] + 1, calls[1] + 1]);
-    });
+    let body = || a_step_is_a_graph_and(1, true);
+    with_variables("graphs::the_updates_of_an_optimizer_are_one_launch", &[POOLED], body);
 }
 
 /// A function with temporary memory, of which a graph is made in the fourth call.
@@ -179,6 +184,81 @@ fn a_late_error_of_a_graph_is_that_of_its_run() {
         device.synchronize().expect("every error was told");
     };
     with_variables("graphs::a_late_error_of_a_graph_is_that_of_its_run", &[POOLED, ("GRADUS_PTX_LATE", "1")], body);
+}
+
+/// Memory of a step that a bad index has spoiled is renewed, though what is computed there next fills only a part of it.
+#[test]
+fn a_late_error_of_a_step_is_that_of_one_call_and_of_what_depends_on_it() {
+    let test = "graphs::a_late_error_of_a_step_is_that_of_one_call_and_of_what_depends_on_it";
+    with_variables(test, &[POOLED], || {
+        let Some(device) = opened() else { return };
+        let x = numbers(&device).expect("numbers");
+        // The second result needs less temporary memory than the first, and has it after the first.
+        let function = |x: &[Tensor]| {
+            let first = x[0].index_select(0, &x[1])?.cumsum(0)?.sum_all()?;
+            Ok(vec![first, x[0].narrow(0, 0, 3)?.cumsum(0)?.sum_all()?])
+        };
+        let mut step = capture(function);
+        let index = |values: &[i64]| Tensor::from_vec(values.to_vec(), [values.len()], &device).expect("indices");
+        // The memory of a larger call serves the smaller ones too.
+        let (large, small) = (index(&[1; 50]), index(&[3, 99, 0, 7, 7]));
+        let expected = bits(&function(&[x.clone(), small.clone()]).expect("a call"));
+        for index in [&large, &small] {
+            (0..6).for_each(|_| drop(bits(&step.call(&[&x, index]).expect("a call"))));
+        }
+        let before = counted("graph_launches");
+        for round in 0..3 {
+            small.copy_(&index(&[3, 100, 0, 7, 7])).expect("a copy");
+            let failed = step.call(&[&x, &small]).expect("the error is found later");
+            assert_eq!(failed[1].to_bytes().expect("not affected"), expected[1], "round {round}");
+            let e = failed[0].to_bytes().expect_err("an index out of range");
+            assert!(matches!(e.kind(), ErrorKind::IndexOutOfBounds { pos: 1, index: 100, size: 100 }), "{e}");
+            drop(failed);
+            small.copy_(&index(&[3, 99, 0, 7, 7])).expect("a copy");
+            for _ in 0..2 {
+                assert_eq!(bits(&step.call(&[&x, &small]).expect("a call")), expected, "round {round}");
+            }
+        }
+        assert!(counted("graph_launches") > before);
+    });
+}
+
+static MIX: UpdateFn = UpdateFn::new("mix", |x| vec![x[0] * 0.5 + x[1]]);
+
+#[test]
+fn a_late_error_spoils_only_those_of_many_updates_that_depend_on_it() {
+    let test = "graphs::a_late_error_spoils_only_those_of_many_updates_that_depend_on_it";
+    with_variables(test, &[POOLED], || {
+        let Some(device) = opened() else { return };
+        let x = numbers(&device).expect("numbers");
+        let index = indices(&device, [3, 99, 0, 7, 7]);
+        let all = || (0..4).map(|i| Tensor::full([5], f64::from(i), DType::F32, &device).expect("a tensor"));
+        let (updated, plain): (Vec<Tensor>, Vec<Tensor>) = (all().collect(), all().collect());
+        let mut step = capture(|x| {
+            let (gathered, part) = (x[0].index_select(0, &x[1])?, x[0].narrow(0, 0, 5)?.cumsum(0)?);
+            for (i, t) in updated.iter().enumerate() {
+                MIX.apply(&[t], &[t, if i == 2 { &gathered } else { &part }], &[])?;
+            }
+            Ok(vec![])
+        });
+        let part = x.narrow(0, 0, 5).and_then(|x| x.cumsum(0)).expect("numbers");
+        for i in 0..9 {
+            if i == 8 {
+                index.copy_(&indices(&device, [3, 99, 0, 100, 7])).expect("a copy");
+            }
+            let before = ["graph_launches", "cuLaunchKernel"].map(counted);
+            step.call(&[&x, &index]).expect("a call");
+            let now = ["graph_launches", "cuLaunchKernel"].map(counted);
+            assert!(i < 7 || now == [before[0] + 1, before[1]], "call {i} starts a graph");
+            plain.iter().for_each(|t| MIX.apply(&[t], &[t, &part], &[]).expect("an update"));
+        }
+        for (i, (found, expected)) in updated.iter().zip(&plain).enumerate() {
+            match found.to_bytes() {
+                Ok(bytes) => assert!(i != 2 && bytes == expected.to_bytes().expect("numbers"), "{i}"),
+                Err(e) => assert!(i == 2 && e.to_string().contains("index 100"), "{i}: {e}"),
+            }
+        }
+    });
 }
 
 #[test]
@@ -292,6 +372,98 @@ fn a_start_that_fails_is_an_error_and_the_next_is_made_of_calls() {
         for _ in 0..3 {
             let text = step.call(&[&x, &index]).expect_err("the device stays lost").to_string();
             assert!(text.contains("is lost") && text.contains("start the program again"), "{text}");
+        }
+    });
+}
+
+/// Once a graph is started, what fails after it is an error of what cannot be known any more, and of nothing else.
+#[test]
+fn a_copy_that_fails_after_a_start_does_not_undo_the_step() {
+    let test = "graphs::a_copy_that_fails_after_a_start_does_not_undo_the_step";
+    with_variables(test, &[POOLED], || {
+        let Some(device) = opened() else { return };
+        let (x, index) = (numbers(&device).expect("numbers"), indices(&device, [3, 99, 0, 7, 7]));
+        let total = Tensor::zeros([], DType::F32, &device).expect("a tensor");
+        let function = |x: &[Tensor]| {
+            let sum = x[0].cumsum(0)?.sum_all()?;
+            MIX.apply(&[&total], &[&total, &sum], &[])?;
+            Ok(vec![x[0].index_select(0, &x[1])?.softmax(0)?, sum])
+        };
+        let expected = bits(&function(&[x.clone(), index.clone()]).expect("a call"));
+        let mut sum = total.item().expect("a number") as f32;
+        let once = x.cumsum(0).and_then(|x| x.sum_all()?.item()).expect("a number") as f32;
+        let mut step = capture(function);
+        // A failure of the copy of slots, of each result, and none.
+        let mut seen = [0; 3];
+        for i in 0..20 {
+            let copies = (i > 7).then_some(i % 4 + 1);
+            if let Some(n) = copies {
+                fail(&format!("cuMemcpyDtoDAsync_v2:{n}=1"));
+            }
+            let before = counted("graph_launches");
+            let called = step.call(&[&x, &index]);
+            fail("");
+            assert!(i < 8 || counted("graph_launches") > before, "call {i}");
+            match called {
+                Ok(results) => match results[0].to_bytes() {
+                    Ok(_) => {
+                        assert_eq!(bits(&results), expected, "call {i}");
+                        seen[2] += 1;
+                    }
+                    Err(e) => {
+                        let text = e.to_string();
+                        assert!(text.contains("is not known") && text.contains("CUDA_ERROR_INVALID_VALUE"), "{text}");
+                        assert_eq!(results[1].to_bytes().expect("not affected"), expected[1], "call {i}");
+                        seen[0] += 1;
+                    }
+                },
+                Err(e) => {
+                    assert!(e.to_string().contains("CUDA_ERROR_INVALID_VALUE"), "{e}");
+                    seen[1] += 1;
+                }
+            }
+            sum = sum * 0.5 + once;
+            assert_eq!(total.item().expect("a number") as f32, sum, "the step ran once: call {i}");
+        }
+        assert!(seen[0] >= 3 && seen[1] >= 6 && seen[2] >= 11, "{seen:?}");
+    });
+}
+
+#[test]
+fn results_that_are_kept_and_states_that_are_replaced_stay_those_of_their_calls() {
+    let test = "graphs::results_that_are_kept_and_states_that_are_replaced_stay_those_of_their_calls";
+    with_variables(test, &[POOLED], || {
+        let Some(device) = opened() else { return };
+        let made = || {
+            let mut generator = Generator::new(0);
+            let mut init = Init::new(DType::F32, &device, &mut generator);
+            BatchNorm1d::new(40, BatchNormConfig::default(), &mut init).expect("a layer")
+        };
+        let (captured, plain) = (made(), made());
+        let states = |layer: &BatchNorm1d| {
+            bits(&layer.named_buffers().into_iter().map(|(_, buffer)| buffer.tensor()).collect::<Vec<_>>())
+        };
+        let values = |i| Tensor::randn([3, 40], DType::F32, &device, &mut Generator::new(i)).expect("numbers");
+        let expected = (0..24).map(|i| {
+            let result = plain.forward(&values(i)).and_then(|x| x.cumsum(0)).expect("a call");
+            (bits(&[result]), states(&plain))
+        });
+        let expected: Vec<_> = expected.collect();
+        let mut step = capture(|x| Ok(vec![captured.forward(&x[0])?.cumsum(0)?.detach()]));
+        let (x, mut kept) = (values(0), vec![]);
+        for (i, (_, expected)) in expected.iter().enumerate() {
+            x.copy_(&values(i as u64)).expect("a copy");
+            let before = counted("graph_launches");
+            let results = step.call(&[&x]).expect("a call");
+            assert_eq!(&states(&captured), expected, "call {i}");
+            if i >= 16 {
+                // The old and the new states have memory that takes turns. Results have other sizes.
+                assert!(counted("graph_launches") > before, "call {i}");
+                kept.push(results);
+            }
+        }
+        for (kept, (expected, _)) in kept.iter().zip(&expected[16..]) {
+            assert_eq!(&bits(kept), expected);
         }
     });
 }

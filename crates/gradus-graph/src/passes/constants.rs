@@ -1,7 +1,8 @@
 //! Constants: operations that read nothing but constants run once, when the plan is made.
 
-use gradus_tensor::ops::{Block, Effect, Op, ReplayCall, ReplayOperand, ReplayState, replay};
+use gradus_tensor::ops::{Block, Effect, Op, Progress, ReplayCall, ReplayOperand, ReplayState, replay};
 use gradus_tensor::{Result, Tensor};
+use smallvec::SmallVec;
 
 use crate::compare::bytes_of;
 use crate::graph::{Graph, Node, Origin, Place};
@@ -65,6 +66,7 @@ fn computed(graph: &Graph, keep: &[bool]) -> Result<Vec<(usize, Tensor)>> {
         op: node.op.clone(),
         inputs: node.inputs.iter().map(operand).collect(),
         outputs: node.outputs.iter().map(operand).collect(),
+        begins: SmallVec::new(), // The blocks are new.
         location: node.location,
     };
     let calls: Vec<ReplayCall> = nodes.iter().map(call).collect();
@@ -73,7 +75,7 @@ fn computed(graph: &Graph, keep: &[bool]) -> Result<Vec<(usize, Tensor)>> {
     let tensors: Vec<Tensor> = tensors.iter().filter_map(constant).collect();
     let mut blocks =
         made.iter().map(|&m| Block::new(&graph.device, graph.memories[m].bytes)).collect::<Result<Vec<_>>>()?;
-    replay(&graph.device, &calls, &tensors, blocks.iter_mut(), &mut 0, &mut ReplayState::default())?;
+    replay(&graph.device, &calls, &tensors, blocks.iter_mut(), &mut Progress::default(), &mut ReplayState::default())?;
     let value = |(m, block): (usize, Block)| Ok((m, bytes_of(&block.into_storage(&graph.device))?));
     made.into_iter().zip(blocks).map(value).collect()
 }

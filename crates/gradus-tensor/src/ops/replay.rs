@@ -41,6 +41,8 @@ pub struct ReplayCall {
     pub inputs: SmallVec<[Operand; 3]>,
     /// The operands that it writes.
     pub outputs: SmallVec<[Operand; 1]>,
+    /// The numbers of the blocks among its outputs that hold nothing which a call needs, until this one writes them.
+    pub begins: SmallVec<[usize; 1]>,
     /// The line that its errors report.
     pub location: &'static Location<'static>,
 }
@@ -82,6 +84,16 @@ pub fn over_storage(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Resu
         return Err(Error::argument(OP, m));
     }
     Ok(Tensor::from_parts(storage, layout, dtype))
+}
+
+/// How far a replay has come: the numbers of its first calls that have ended, and that have begun. Those that have begun and
+/// not ended ran in part, if at all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The number of calls that have ended.
+    pub done: usize,
+    /// The number of calls that have begun.
+    pub begun: usize,
 }
 
 /// What a list of calls keeps between its replays.
@@ -203,10 +215,10 @@ enum Held<'a> {
 }
 
 /// Runs `calls` in order. Memory number `i` is the storage of `tensors[i]` or, after these, a block. Writes to the
-/// storages of tensors raise their versions and are logged, as those of eager operations are. `begun` is raised before
-/// each call, so that after an error it is the number of calls that ran in full or in part. Updates by the same formula and
-/// numbers that follow each other are made together. `state` belongs to the list
-/// of calls; the backend may keep there what it needs to run them faster the next time.
+/// storages of tensors raise their versions and are logged, as those of eager operations are. `progress` starts at its
+/// default, and says after an error which calls ran. Updates by the same formula and numbers that follow each other are
+/// made together. `state` belongs to the list of calls; the backend may keep there what it needs to run them faster the
+/// next time.
 ///
 /// # Errors
 /// Fails before anything runs if two tensors share a storage, if a write would change a value that a graph protects, or
@@ -218,7 +230,7 @@ pub fn replay<'b>(
     calls: &[ReplayCall],
     tensors: &[Tensor],
     blocks: impl Iterator<Item = &'b mut Block>,
-    begun: &mut usize,
+    progress: &mut Progress,
     state: &mut ReplayState,
 ) -> Result<()> {
     if !can_replay() {
@@ -258,8 +270,9 @@ pub fn replay<'b>(
             let mut left = &calls[part.calls.clone()];
             while !left.is_empty() {
                 let (now, later) = left.split_at(together(left, memory.len()));
-                *begun += now.len();
+                progress.begun += now.len();
                 run(device, now, &mut memory)?;
+                progress.done = progress.begun;
                 left = later;
             }
             Ok(())
@@ -272,7 +285,7 @@ pub fn replay<'b>(
             None => all()?,
         }
         if !made {
-            *begun = end;
+            *progress = Progress { done: end, begun: end };
         }
         part.has_run = true;
     }
@@ -340,6 +353,9 @@ fn run(device: &Device, calls: &[ReplayCall], memory: &mut [Memory<'_>]) -> Resu
             let Some(buffer) = buffer.take() else {
                 return Err(broken(call, "two outputs lie in the same memory"));
             };
+            if call.begins.contains(&out.memory) {
+                device.backend().renew(buffer)?;
+            }
             taken.push(buffer);
         }
     }
