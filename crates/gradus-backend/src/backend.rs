@@ -1,14 +1,14 @@
 //! The [`Backend`] trait: everything that Gradus requires of hardware.
 
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::call::Tell;
 use crate::composite;
 use crate::{
     ArgReduceOp, AttentionParams, Axes, Binding, Buffer, Claim, ComputeLimits, ComputeModule, CrossEntropyParams,
-    DType, Distribution, Error, ErrorKind, Kernel, MapArg, MapOperands, ModuleHash, NativeFunction, Prepared, ReduceOp,
-    Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    DType, Distribution, Error, ErrorKind, Kernel, MapArg, MapOperands, ModuleHash, NativeFunction, Prepared, Reclaim,
+    ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 /// The kind of hardware behind a backend.
@@ -191,6 +191,11 @@ pub trait Backend: Send + Sync + Debug + 'static {
     ) -> Result<()> {
         let _ = (prepared, is_same);
         calls()
+    }
+
+    /// Tells the backend of buffers of its own that it may have back when memory is short. The default does nothing.
+    fn offer(&self, memory: Weak<dyn Reclaim>) {
+        let _ = memory;
     }
 
     // ---- required primitives ----------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ pub use kernel::{Expr, Kernel, KernelBuilder, ScalarOp};
 pub use layout::Layout;
 pub use merged::MergedAxes;
 pub use params::*;
-pub use prepared::Prepared;
+pub use prepared::{Prepared, Reclaim};
 pub use scalar::Scalar;
 pub use shape::{Axes, MAX_RANK, Shape};
 pub use watched::{Postponed, Watched, postpone};

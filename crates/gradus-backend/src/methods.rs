@@ -6,8 +6,8 @@
 ///
 /// A backend that wraps another one writes a single forwarding macro and so cannot miss a method. It writes by hand
 /// only the methods that describe the backend itself: `info`, `name`, `supports` and `memory_stats`, and, where the
-/// default does not fit, `unsupported`, `host_claim`, `prepares`, `run_prepared`, `map_each`, `compute_limits`, `check_compute`,
-/// `register_native` and `allow_modules`.
+/// default does not fit, `unsupported`, `host_claim`, `prepares`, `run_prepared`, `offer`, `map_each`, `compute_limits`,
+/// `check_compute`, `register_native` and `allow_modules`.
 ///
 /// ```
 /// use gradus_backend::{Backend, BackendInfo, DType, MemoryStats};
@@ -133,6 +133,7 @@ mod tests {
             "host_claim",
             "prepares",
             "run_prepared",
+            "offer",
             "map_each",
         ];
         let modules = ["compute_limits", "check_compute", "register_native", "allow_modules"];

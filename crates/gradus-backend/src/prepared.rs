@@ -1,5 +1,7 @@
 //! [`Prepared`]: what a backend keeps of a list of calls that runs many times.
 
+//! [`Reclaim`]: memory that a backend may have back.
+
 use std::any::Any;
 use std::fmt;
 
@@ -36,4 +38,14 @@ impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Prepared").field("is_kept", &self.kept.is_some()).finish()
     }
+}
+
+/// Memory that its holder can do without between two uses of it, such as a place for results that are copied from there. A
+/// backend may take it back when it has no more; see [`Backend::offer`](crate::Backend::offer).
+pub trait Reclaim: Send + Sync {
+    /// How many bytes [`clear`](Reclaim::clear) would free now. Does not wait.
+    fn bytes(&self) -> usize;
+
+    /// Frees the memory, unless it is in use now. Returns whether it did. Does not wait.
+    fn clear(&self) -> bool;
 }

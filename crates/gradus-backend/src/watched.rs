@@ -3,16 +3,16 @@
 mod telling;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::backend::WatchedParts;
 use crate::call::{Call, CallOperand, Operands, Tell};
 use crate::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, Claim, ComputeLimits, ComputeModule,
-    CrossEntropyParams, DType, Distribution, Error, Kernel, MapArg, MemoryStats, ModuleHash, NativeFunction, ReduceOp,
-    Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    CrossEntropyParams, DType, Distribution, Error, Kernel, MapArg, MemoryStats, ModuleHash, NativeFunction, Reclaim,
+    ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 pub use telling::{Postponed, postpone};
@@ -278,6 +278,9 @@ impl Backend for Watched {
     }
     fn trim(&self) -> Result<()> {
         self.inner.trim()
+    }
+    fn offer(&self, memory: Weak<dyn Reclaim>) {
+        self.inner.offer(memory);
     }
     fn renew(&self, buffer: &mut Buffer) -> Result<()> {
         self.inner.renew(buffer)

@@ -1,9 +1,11 @@
 //! The `Backend` implementation. Each operation calls the module that implements it.
 
+use std::sync::Weak;
+
 use gradus_backend::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Binding, Buffer, ComputeLimits,
     ComputeModule, CrossEntropyParams, DType, Distribution, Kernel, MapArg, MapOperands, MemoryStats, ModuleHash,
-    Prepared, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    Prepared, Reclaim, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 use crate::driver::shown;
@@ -96,6 +98,10 @@ impl Backend for CudaBackend {
         calls: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
         graph::run_prepared(self.queue(), self.memory(), prepared, is_same, calls)
+    }
+
+    fn offer(&self, memory: Weak<dyn Reclaim>) {
+        self.memory().register(memory);
     }
 
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {

@@ -4,14 +4,14 @@
 //! starts all that the recording lists. The log of late errors gets the notes that the calls would have made. Kernels of
 //! the graph write faults to slots of its own; after each start, they are copied to slots that belong to this run.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use gradus_backend::{Prepared, Result};
+use gradus_backend::{Prepared, Reclaim, Result};
 
-use crate::memory::{Keeping, Pool, Reclaim};
+use crate::memory::{Keeping, Pool};
 use crate::queue::Queue;
 use crate::recorded::Recorded;
-use crate::recording::Session;
+use crate::recording::{Session, What};
 
 const OP: &str = "replay";
 
@@ -19,9 +19,12 @@ const OP: &str = "replay";
 struct Shared(Mutex<Option<Recorded>>);
 
 impl Reclaim for Shared {
+    fn bytes(&self) -> usize {
+        self.0.try_lock().ok().and_then(|recorded| recorded.as_ref().map(Recorded::bytes)).unwrap_or(0)
+    }
+
     fn clear(&self) -> bool {
-        let recorded = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        recorded.is_some()
+        self.0.try_lock().ok().and_then(|mut recorded| recorded.take()).is_some()
     }
 }
 
@@ -29,9 +32,14 @@ impl Reclaim for Shared {
 enum Kept {
     /// A graph.
     Graph(Arc<Shared>),
-    /// The list cannot be a graph, or there is not enough memory for it.
+    /// The list cannot be a graph.
     Refused,
+    /// Memory was short. As many more runs make calls before another graph is made.
+    Short(u32),
 }
+
+/// For how many runs a list makes calls after memory was short.
+const REST: u32 = 64;
 
 /// See [`Backend::run_prepared`](gradus_backend::Backend::run_prepared).
 pub(crate) fn run_prepared(
@@ -45,45 +53,48 @@ pub(crate) fn run_prepared(
         prepared.forget();
         return calls();
     }
-    match prepared.get::<Kept>() {
+    match prepared.get_mut::<Kept>() {
         Some(Kept::Refused) => return calls(),
+        Some(Kept::Short(runs)) if *runs > 0 => {
+            *runs -= 1;
+            return calls();
+        }
         Some(Kept::Graph(shared)) => {
             let shared = shared.clone();
             let guard = shared.0.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(recorded) = &*guard else {
-                // Memory was short.
-                prepared.keep(Kept::Refused);
+                prepared.keep(Kept::Short(REST));
                 return calls();
             };
             if queue.replay(OP, recorded)? {
                 return Ok(());
             }
         }
-        None => {}
+        _ => {}
     }
     prepared.forget();
     let (Some(session), Some(keeping)) = (Session::begin(&queue.device), Keeping::begin(pool)) else { return calls() };
     calls()?;
-    let made = match (session.end(), keeping.end()) {
-        (Some(recording), Some(temporary)) => Recorded::new(
-            recording,
-            temporary,
-            |bytes| {
+    prepared.keep(match (session.end(), keeping.end()) {
+        (Some(recording), Some(temporary)) => {
+            let allocate = |bytes| {
                 let buffer = pool.alloc(bytes)?;
                 let address = pool.block(OP, &buffer)?.ptr;
                 Ok((buffer, address))
-            },
-            |works, slots, bytes| queue.capture(OP, works, slots, bytes),
-        ),
-        _ => None,
-    };
-    prepared.keep(match made {
-        Some(recorded) => {
-            let shared = Arc::new(Shared(Mutex::new(Some(recorded))));
-            pool.register(shared.clone());
-            Kept::Graph(shared)
+            };
+            let capture = |works: &[What], slots, bytes| queue.capture(OP, works, slots, bytes);
+            match Recorded::new(recording, temporary, allocate, capture) {
+                Some(recorded) => {
+                    let shared = Arc::new(Shared(Mutex::new(Some(recorded))));
+                    let weak: Weak<Shared> = Arc::downgrade(&shared);
+                    pool.register(weak);
+                    Kept::Graph(shared)
+                }
+                None => Kept::Refused,
+            }
         }
-        None => Kept::Refused,
+        (Some(_), None) => Kept::Short(REST),
+        (None, _) => Kept::Refused,
     });
     Ok(())
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::{env, fmt};
 
 use gradus_backend::late::{Access, Contents};
-use gradus_backend::{Buffer, BufferOwner, Error, ErrorKind, MemoryStats, Result};
+use gradus_backend::{Buffer, BufferOwner, Error, ErrorKind, MemoryStats, Reclaim, Result};
 
 use crate::driver::Device;
 
@@ -78,7 +78,7 @@ pub(crate) struct Pool {
     this: Weak<Pool>,
     pub(crate) device: Arc<Device>,
     exact: bool,
-    /// What can be dropped when memory is short.
+    /// What may be had back when memory is short.
     reclaimed: Mutex<Vec<Weak<dyn Reclaim>>>,
     state: Mutex<State>,
 }
@@ -121,32 +121,44 @@ impl Pool {
         Error::new(ErrorKind::OutOfMemory { requested: bytes }, "alloc", m)
     }
 
-    /// A buffer of `bytes` bytes. Its contents are unspecified. If the device has no memory left, what the pool and
-    /// graphs keep is given back first.
+    /// A buffer of `bytes` bytes. Its contents are unspecified. If the device has no memory left, what the pool keeps is given
+    /// back first, and then what graphs and plans keep, if there may be enough with that.
     pub(crate) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
         self.device.check_lost("alloc")?;
         if let Some(buffer) = self.reused(bytes) {
             return Ok(buffer);
         }
         let made = match self.allocated(bytes) {
-            Err(e) if matches!(e.kind(), ErrorKind::OutOfMemory { .. }) && self.reclaim() => self.allocated(bytes),
+            Err(e) if matches!(e.kind(), ErrorKind::OutOfMemory { .. }) && self.reclaim(bytes) => self.allocated(bytes),
             made => made,
         };
         made.inspect(|buffer| self.note(buffer))
     }
 
-    /// Registers something that is dropped when memory is short.
-    pub(crate) fn register(&self, one: Arc<dyn Reclaim>) {
+    /// Registers memory that may be had back when there is no more.
+    pub(crate) fn register(&self, one: Weak<dyn Reclaim>) {
         let mut all = self.reclaimed.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|one| one.strong_count() > 0);
-        all.push(Arc::downgrade(&one));
+        all.push(one);
     }
 
-    /// Drops what can be dropped, and what this thread keeps. Returns whether there was anything.
-    fn reclaim(&self) -> bool {
-        let all = std::mem::take(&mut *self.reclaimed.lock().unwrap_or_else(PoisonError::into_inner));
-        let dropped = all.iter().filter_map(Weak::upgrade).filter(|one| one.clear()).count();
-        drop_kept() || dropped > 0
+    /// Has back what was registered, and what this thread keeps, unless `bytes` bytes are too many even then. Returns whether
+    /// there was anything.
+    fn reclaim(&self, bytes: usize) -> bool {
+        let all: Vec<_> = {
+            let all = self.reclaimed.lock().unwrap_or_else(PoisonError::into_inner);
+            all.iter().filter_map(Weak::upgrade).collect()
+        };
+        let kept = |temporary: &mut Temporary| temporary.kept.iter().map(Buffer::bytes).sum();
+        let most = all.iter().map(|one| one.bytes()).sum::<usize>() + self.with_kept(kept).unwrap_or(0);
+        let state = self.state();
+        let limit = state.budget.unwrap_or(usize::MAX).min(self.device.summary.memory as usize);
+        let is_enough = state.stats.in_use.saturating_sub(most).saturating_add(bytes) <= limit;
+        drop(state);
+        is_enough && {
+            let cleared = all.iter().filter(|one| one.clear()).count();
+            drop_kept() || cleared > 0
+        }
     }
 
     fn allocated(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
@@ -244,12 +256,6 @@ impl Pool {
         // SAFETY: the block was allocated by this device, and its owner is dropping it.
         unsafe { self.device.free(block.ptr) }
     }
-}
-
-/// What holds memory that can be had again.
-pub(crate) trait Reclaim: Send + Sync {
-    /// Drops the memory. Returns whether there was any.
-    fn clear(&self) -> bool;
 }
 
 /// What calls have allocated on a thread.

@@ -28,7 +28,7 @@ pub(crate) struct Recorded {
     /// The address of the graph's slots for faults.
     pub(crate) slots: u64,
     /// The memory of temporary buffers and of the slots.
-    _memory: Vec<Buffer>,
+    memory: Vec<Buffer>,
 }
 
 impl Recorded {
@@ -84,7 +84,12 @@ impl Recorded {
         let graph = capture(&listed, slots, bytes).ok()?;
         let faults = faults.into_iter().map(|(_, fault)| fault).collect();
         let temporary = temporary.len();
-        Some(Recorded { graph, notes: noted, uses, places, temporary, faults, slots, _memory: memory })
+        Some(Recorded { graph, notes: noted, uses, places, temporary, faults, slots, memory })
+    }
+
+    /// The bytes of its own memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory.iter().map(Buffer::bytes).sum()
     }
 
     /// The contents of the buffers that are used, in the order of their numbers; `None` if the memory of one was given

@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use gradus_tensor::ops::{Block, Op, Progress, ReplayCall, ReplayOperand, ReplayState, Source, over_storage, prepares, replay};
-use gradus_tensor::{Attempt, Error, Layout, Result, Storage, Tensor, WeakState};
+use gradus_tensor::ops::{
+    Block, Home, Op, Progress, ReplayCall, ReplayOperand, ReplayState, Source, over_storage, prepares, replay,
+};
+use gradus_tensor::{Attempt, Device, Error, ErrorKind, Layout, Result, Storage, Tensor, WeakState};
 use smallvec::SmallVec;
 
 use crate::assign::assigned;
@@ -15,6 +17,9 @@ use crate::record::{base, is, moved};
 
 /// A list that is on the stack if it is short.
 type Few<T> = SmallVec<[T; 8]>;
+
+/// For how many replays a plan does without a place for its results after memory was short.
+const AWAY: u32 = 64;
 
 /// A graph that is ready to run.
 pub(crate) struct Plan {
@@ -35,7 +40,10 @@ pub(crate) struct Plan {
     /// The memories that the step returns or assigns to states. Each replay allocates them anew.
     leaving: Vec<usize>,
     /// On devices that [prepare](prepares) replays, blocks where these are computed. They are copied from there.
-    home: Vec<Block>,
+    home: Arc<Home>,
+    /// After the device had too little memory for `home`, or took it back: for how many replays results are computed in the
+    /// memory that they have afterwards.
+    away: u32,
     /// The sizes of the blocks for temporary values, the largest first.
     sizes: Vec<usize>,
     /// The sources of the operations, each once.
@@ -123,6 +131,7 @@ impl Plan {
             _ => None,
         };
         let layouts = graph.memories.iter().map(layout).collect();
+        let home = Home::new(&graph.device);
         Plan {
             graph,
             is_new: true,
@@ -135,7 +144,8 @@ impl Plan {
             numbers,
             tensors,
             leaving,
-            home: vec![],
+            home,
+            away: 0,
             sizes,
             saved: vec![[0; 2]; sources.len()],
             is_trial: false,
@@ -282,17 +292,16 @@ impl Plan {
         let tensors = self.tensors.iter().map(|&m| self.tensor(m, inputs)).collect::<Result<Few<_>>>()?;
         let block = |&m: &usize| Block::new(&self.graph.device, self.graph.memories[m].bytes);
         let mut fresh = self.leaving.iter().map(block).collect::<Result<Few<_>>>()?;
-        let kept = blocks.of(&self.graph.device, &self.sizes)?;
+        let kept = blocks.of(&self.graph.device, &self.sizes)?.map(|block| -> &mut Block { block });
         let device = &self.graph.device;
-        if !prepares(device) {
+        let mut home = self.home.lock();
+        if !prepares(device) || !is_at_home(&mut home, &mut self.away, &fresh, device)? {
             replay(device, &self.calls, &tensors, fresh.iter_mut().chain(kept), progress, &mut self.state)?;
             return Ok((tensors, fresh));
         }
-        if self.home.is_empty() {
-            self.home = fresh.iter().map(|block| block.like(device)).collect::<Result<_>>()?;
-        }
-        replay(device, &self.calls, &tensors, self.home.iter_mut().chain(kept), progress, &mut self.state)?;
-        fresh.iter_mut().zip(&self.home).try_for_each(|(block, home)| block.copy_from(device, home))?;
+        replay(device, &self.calls, &tensors, home.iter_mut().chain(kept), progress, &mut self.state)?;
+        fresh.iter_mut().zip(&*home).try_for_each(|(block, home)| block.copy_from(device, home))?;
+        drop(home);
         Ok((tensors, fresh))
     }
 
@@ -338,6 +347,25 @@ impl Plan {
         self.state.changed();
         Ok(())
     }
+}
+
+/// Whether results are computed in `home`, whose blocks are those of the results; makes it if there is memory.
+#[track_caller]
+fn is_at_home(home: &mut Vec<Block>, away: &mut u32, results: &[Block], device: &Device) -> Result<bool> {
+    if home.len() == results.len() {
+        return Ok(true);
+    }
+    if *away > 0 {
+        *away -= 1;
+        return Ok(false);
+    }
+    *away = AWAY;
+    match results.iter().map(|block| block.like(device)).collect() {
+        Ok(blocks) => *home = blocks,
+        Err(e) if matches!(e.kind(), ErrorKind::OutOfMemory { .. }) => return Ok(false),
+        Err(e) => return Err(e),
+    }
+    Ok(true)
 }
 
 /// How often a state was changed so far.

@@ -4,13 +4,15 @@
 mod common;
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use common::{bits, random};
 use gradus_cpu::CpuBackend;
 use gradus_graph::capture;
 use gradus_nn::{BatchNorm1d, BatchNormConfig, Dropout, Forward, Init, Linear, Module, Optimizer, Sgd, SgdConfig};
-use gradus_tensor::backend::{Backend, BackendInfo, Kernel, MapOperands, MemoryStats, Prepared, backend_methods};
+use gradus_tensor::backend::{
+    Backend, BackendInfo, Kernel, MapOperands, MemoryStats, Prepared, Reclaim, backend_methods,
+};
 use gradus_tensor::{DType, Device, Generator, Result, Tensor, UpdateFn};
 
 /// The CPU, with a list of what it was told: for each run of a list of calls, how often the list had run before, and
@@ -21,6 +23,8 @@ struct Listening {
     heard: Arc<Mutex<Vec<(usize, bool)>>>,
     /// Whether it says that it prepares lists.
     prepares: bool,
+    /// What it may have back.
+    offered: Arc<Mutex<Vec<Weak<dyn Reclaim>>>>,
     /// For each call of `map_each`, how many lists it has.
     lists: Arc<Mutex<Vec<usize>>>,
 }
@@ -55,6 +59,10 @@ impl Backend for Listening {
         self.prepares
     }
 
+    fn offer(&self, memory: Weak<dyn Reclaim>) {
+        self.offered.lock().unwrap().push(memory);
+    }
+
     fn run_prepared(
         &self,
         prepared: &mut Prepared,
@@ -80,7 +88,7 @@ impl Backend for Listening {
 fn listening(prepares: bool) -> (Device, impl Fn() -> Vec<(usize, bool)>) {
     let heard = Arc::new(Mutex::new(vec![]));
     let cpu = CpuBackend::new().unwrap();
-    let backend = Listening { cpu, heard: heard.clone(), prepares, lists: Arc::default() };
+    let backend = Listening { cpu, heard: heard.clone(), prepares, offered: Arc::default(), lists: Arc::default() };
     (Device::from_backend(Arc::new(backend)), move || std::mem::take(&mut *heard.lock().unwrap()))
 }
 
@@ -185,7 +193,13 @@ static MIX: UpdateFn = UpdateFn::new("mix", |x| vec![x[0] * 0.5 + x[1]]);
 #[test]
 fn updates_of_other_tensors_by_the_same_numbers_are_one_call() {
     let lists = Arc::<Mutex<Vec<usize>>>::default();
-    let backend = Listening { cpu: CpuBackend::new().unwrap(), heard: Arc::default(), prepares: false, lists: lists.clone() };
+    let backend = Listening {
+        cpu: CpuBackend::new().unwrap(),
+        heard: Arc::default(),
+        prepares: false,
+        offered: Arc::default(),
+        lists: lists.clone(),
+    };
     let device = Device::from_backend(Arc::new(backend));
     let [a, b, c, d] = [1, 2, 3, 4].map(|seed| random(&[5], seed, &device));
     let mut step = capture(|x| {
@@ -220,7 +234,10 @@ fn updates_of_other_tensors_by_the_same_numbers_are_one_call() {
 #[test]
 fn results_and_states_have_memory_of_their_own_where_lists_are_prepared() {
     let (device, heard) = listening(true);
-    let made = || BatchNorm1d::new(4, BatchNormConfig::default(), &mut Init::new(DType::F32, &device, &mut Generator::new(1))).unwrap();
+    let made = || {
+        BatchNorm1d::new(4, BatchNormConfig::default(), &mut Init::new(DType::F32, &device, &mut Generator::new(1)))
+            .unwrap()
+    };
     let (captured, plain) = (made(), made());
     let states = |layer: &BatchNorm1d| layer.named_buffers().into_iter().map(|(_, b)| b.tensor()).collect::<Vec<_>>();
     let mut step = capture(|x| Ok(vec![captured.forward(&x[0])?.exp()?.detach(), x[0].sum_all()?]));
@@ -243,4 +260,41 @@ fn results_and_states_have_memory_of_their_own_where_lists_are_prepared() {
     kept.extend((0..3).map(|_| step.call(&[&x]).unwrap()));
     assert!(heard().iter().all(|&(_, is_same)| is_same), "though all results are kept");
     assert!(kept.iter().all(|results| bits(&results[0]) == bits(&x.exp().unwrap())));
+}
+
+#[test]
+fn a_place_for_results_that_was_taken_back_is_made_again_after_a_while() {
+    let offered = Arc::<Mutex<Vec<Weak<dyn Reclaim>>>>::default();
+    let heard = Arc::<Mutex<Vec<(usize, bool)>>>::default();
+    let backend = Listening {
+        cpu: CpuBackend::new().unwrap(),
+        heard: heard.clone(),
+        prepares: true,
+        offered: offered.clone(),
+        lists: Arc::default(),
+    };
+    let device = Device::from_backend(Arc::new(backend));
+    let mut step = capture(|x| Ok(vec![x[0].exp()?]));
+    let x = random(&[100], 1, &device);
+    let want = bits(&x.exp().unwrap());
+    let mut call = || {
+        let results = step.call(&[&x]).unwrap();
+        assert_eq!(bits(&results[0]), want);
+        results
+    };
+    (0..6).for_each(|_| drop(call()));
+    let places: Vec<_> = offered.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
+    let bytes = || places.iter().map(|place| place.bytes()).sum::<usize>();
+    assert_eq!(bytes(), 400);
+    let before = device.memory_stats().in_use;
+    assert_eq!(places.iter().filter(|place| place.clear()).count(), 1);
+    assert_eq!((bytes(), device.memory_stats().in_use), (0, before - 400));
+    assert!(!places.iter().any(|place| place.clear()), "there is nothing more");
+    drop(call());
+    assert_eq!(bytes(), 0);
+    (0..100).for_each(|_| drop(call()));
+    assert_eq!(bytes(), 400);
+    heard.lock().unwrap().clear();
+    drop([call(), call()]);
+    assert!(heard.lock().unwrap().iter().all(|&(_, is_same)| is_same), "though both results live");
 }

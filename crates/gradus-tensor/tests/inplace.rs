@@ -298,6 +298,7 @@ fn one_line_runs_kernels() {
         "prepares",
         "run_prepared",
         "renew",
+        "offer",
     ];
     for file in sources() {
         let text = std::fs::read_to_string(&file).unwrap();

@@ -1,10 +1,13 @@
 //! Captured steps as graphs of the driver.
 
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 
+use gradus_backend::Backend;
+use gradus_cuda::CudaBackend;
 use gradus_graph::capture;
 use gradus_nn::{
-    AdamConfig, AdamW, BatchNorm1d, BatchNormConfig, Embedding, Forward, Init, Linear, Module, Optimizer, Sequential, Sgd, SgdConfig, Tanh,
+    AdamConfig, AdamW, BatchNorm1d, BatchNormConfig, Embedding, Forward, Init, Linear, Module, Optimizer, Sequential,
+    Sgd, SgdConfig, Tanh,
 };
 use gradus_tensor::{DType, Device, ErrorKind, Generator, Result, Tensor, UpdateFn};
 
@@ -199,7 +202,7 @@ fn a_late_error_of_a_step_is_that_of_one_call_and_of_what_depends_on_it() {
             Ok(vec![first, x[0].narrow(0, 0, 3)?.cumsum(0)?.sum_all()?])
         };
         let mut step = capture(function);
-        let index = |values: &[i64]| Tensor::from_vec(values.to_vec(), [values.len()], &device).expect("indices");
+        let index = |values: &[i64]| Tensor::from_vec(values, [values.len()], &device).expect("indices");
         // The memory of a larger call serves the smaller ones too.
         let (large, small) = (index(&[1; 50]), index(&[3, 99, 0, 7, 7]));
         let expected = bits(&function(&[x.clone(), small.clone()]).expect("a call"));
@@ -239,7 +242,7 @@ fn a_late_error_spoils_only_those_of_many_updates_that_depend_on_it() {
             for (i, t) in updated.iter().enumerate() {
                 MIX.apply(&[t], &[t, if i == 2 { &gathered } else { &part }], &[])?;
             }
-            Ok(vec![])
+            Ok(())
         });
         let part = x.narrow(0, 0, 5).and_then(|x| x.cumsum(0)).expect("numbers");
         for i in 0..9 {
@@ -327,6 +330,74 @@ fn a_graph_gives_its_memory_back_when_there_is_no_more() {
         drop(all);
         assert_eq!(bits(&step.call(&[&x]).expect("a call")), expected);
         computes(&device);
+    });
+}
+
+/// Whether a call of the step starts a graph.
+fn is_started(step: &mut impl FnMut() -> Vec<Tensor>) -> bool {
+    let before = counted("graph_launches");
+    step();
+    counted("graph_launches") > before
+}
+
+#[test]
+fn an_allocation_that_cannot_succeed_takes_nothing_and_a_graph_comes_back_after_one_that_could() {
+    let test = "graphs::an_allocation_that_cannot_succeed_takes_nothing_and_a_graph_comes_back_after_one_that_could";
+    with_variables(test, &[POOLED, ("GRADUS_PTX_MEMORY", "1000000")], || {
+        if opened().is_none() {
+            return;
+        }
+        let backend = Arc::new(CudaBackend::open(0).expect("a device"));
+        let device = Device::from_backend(backend.clone());
+        let x = Tensor::randn([128, 128], DType::F32, &device, &mut Generator::new(1)).expect("numbers");
+        let mut captured = capture(|x| Ok(vec![x[0].sort(0, true)?.0.sum_all()?]));
+        let mut step = || captured.call(&[&x]).expect("a call");
+        let expected = bits(&step());
+        (0..6).for_each(|_| drop(step()));
+        assert!(is_started(&mut step));
+        let is_refused = |elements: usize| match Tensor::zeros([elements], DType::F32, &device) {
+            Ok(_) => false,
+            Err(e) => matches!(e.kind(), ErrorKind::OutOfMemory { .. }),
+        };
+        // More than the device has; more than it has beside a tensor that lives; more than the budget allows.
+        assert!(is_refused(300_000) && is_started(&mut step));
+        assert!(is_refused(240_000) && is_started(&mut step));
+        backend.set_memory_budget(Some(device.memory_stats().in_use + 4096)).expect("a budget");
+        assert!(is_refused(200_000) && is_started(&mut step));
+        backend.set_memory_budget(None).expect("no budget");
+        let destroyed = counted("cuGraphExecDestroy");
+        let mut all = vec![];
+        while counted("cuGraphExecDestroy") == destroyed {
+            all.push(Tensor::zeros([4096], DType::F32, &device).expect("the graph's memory"));
+        }
+        drop(all);
+        assert!(!is_started(&mut step));
+        assert!((0..100).any(|_| is_started(&mut step)), "the step has a graph again");
+        assert_eq!(bits(&step()), expected);
+    });
+}
+
+#[test]
+fn the_place_of_a_result_is_given_back_when_there_is_no_more_memory() {
+    let test = "graphs::the_place_of_a_result_is_given_back_when_there_is_no_more_memory";
+    with_variables(test, &[POOLED, ("GRADUS_PTX_MEMORY", "1000000")], || {
+        let Some(device) = opened() else { return };
+        let x = Tensor::randn([200, 200], DType::F32, &device, &mut Generator::new(1)).expect("numbers");
+        let mut captured = capture(|x| Ok(vec![x[0].exp()?]));
+        let mut step = || captured.call(&[&x]).expect("a call");
+        let expected = bits(&step());
+        (0..6).for_each(|_| drop(step()));
+        let fill = || {
+            let made = (0..100).map_while(|_| Tensor::zeros([4096], DType::F32, &device).ok());
+            made.collect::<Vec<_>>()
+        };
+        // The device has room for 61. `x` takes 10 of it, the buffer of faults 2, and a place for results 10 more.
+        let all = fill();
+        assert!(all.len() > 43, "{} tensors of 16 KiB", all.len());
+        drop(all);
+        for _ in 0..80 {
+            assert_eq!(bits(&step()), expected);
+        }
     });
 }
 

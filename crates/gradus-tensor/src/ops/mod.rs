@@ -107,7 +107,8 @@ pub use operand::{AsOperand, Operand};
 pub use pad::PadMode;
 pub use recurrent::{RecurrentCell, RecurrentOptions};
 pub use replay::{
-    Block, Operand as ReplayOperand, Progress, ReplayCall, ReplayState, can_replay, over_storage, prepares, replay,
+    Block, Home, Operand as ReplayOperand, Progress, ReplayCall, ReplayState, can_replay, over_storage, prepares,
+    replay,
 };
 pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;

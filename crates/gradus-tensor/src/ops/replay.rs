@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::Location;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use gradus_backend::{
-    Buffer, DType, Error, ErrorKind, Here, Layout, Prepared, Result, View, ViewMut, postpone, with_line_of_call,
+    Buffer, DType, Error, ErrorKind, Here, Layout, Prepared, Reclaim, Result, View, ViewMut, postpone,
+    with_line_of_call,
 };
 use smallvec::SmallVec;
 
@@ -73,6 +74,37 @@ impl Block {
     /// A storage that owns this memory.
     pub fn into_storage(self, device: &Device) -> Arc<Storage> {
         Arc::new(Storage::new(device.clone(), self.0))
+    }
+}
+
+/// Blocks for the results of a replay, which are copied from there. The device may take them back between replays, when it
+/// has no more memory.
+#[derive(Debug, Default)]
+pub struct Home(Mutex<Vec<Block>>);
+
+impl Home {
+    /// A list without blocks, of which the device knows.
+    pub fn new(device: &Device) -> Arc<Home> {
+        let home = Arc::<Home>::default();
+        let weak: Weak<Home> = Arc::downgrade(&home);
+        device.backend().offer(weak);
+        home
+    }
+
+    /// The blocks; none if they were taken back. They are not while the guard lives.
+    pub fn lock(&self) -> MutexGuard<'_, Vec<Block>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reclaim for Home {
+    fn bytes(&self) -> usize {
+        self.0.try_lock().map_or(0, |blocks| blocks.iter().map(|block| block.0.bytes()).sum())
+    }
+
+    fn clear(&self) -> bool {
+        let blocks = self.0.try_lock().map_or(vec![], |mut blocks| std::mem::take(&mut *blocks));
+        !blocks.is_empty()
     }
 }
 
