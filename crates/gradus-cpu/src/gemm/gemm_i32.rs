@@ -95,6 +95,22 @@ trait Small: Plain + Into<i16> {
     unsafe fn multiply(isa: Isa, tile: &Tile<i16, Self>);
 }
 
+/// The totals of the elements of each vector.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+fn totals(sums: &[std::arch::x86_64::__m256i; SUMS]) -> [i32; SUMS] {
+    use std::arch::x86_64::*;
+    let mut totals = [0; SUMS];
+    for (totals, sums) in totals.chunks_exact_mut(4).zip(sums.chunks_exact(4)) {
+        let pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
+        let total = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
+        // SAFETY: there are four totals.
+        unsafe { _mm_storeu_si128(totals.as_mut_ptr().cast(), total) };
+    }
+    totals
+}
+
 /// Calls `block::<ROWS, COLUMNS>(t, i, j)`, an unsafe function, for all parts of the tile `t`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! in_blocks {
@@ -192,14 +208,7 @@ macro_rules! small {
                     }
                     add(whole, ends.each_ref().map(|end| end.as_ptr()));
                 }
-                // Each vector is added up, four at a time.
-                let mut totals = [0; SUMS];
-                for (totals, sums) in totals.chunks_exact_mut(4).zip(sums.chunks_exact(4)) {
-                    let pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
-                    let total = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
-                    // SAFETY: there are four totals.
-                    unsafe { _mm_storeu_si128(totals.as_mut_ptr().cast(), total) };
-                }
+                let totals = totals(&sums);
                 for r in 0..R {
                     for c in 0..C {
                         // SAFETY: an element of the tile.
@@ -234,7 +243,7 @@ unsafe fn bytes_vnni(t: &Tile<u8, i8>) {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     unsafe fn block<const R: usize, const C: usize>(t: &Tile<u8, i8>, i: usize, j: usize) {
-        let mut sums = [[_mm512_setzero_si512(); C]; R];
+        let mut sums = [_mm512_setzero_si512(); SUMS];
         for at in (0..t.k).step_by(BYTES) {
             let left = t.k - at;
             let mask = if left < BYTES { (1 << left) - 1 } else { u64::MAX };
@@ -244,7 +253,7 @@ unsafe fn bytes_vnni(t: &Tile<u8, i8>) {
                 // SAFETY: the column has the numbers that the mask selects; others are not read.
                 *column = unsafe { _mm512_maskz_loadu_epi8(mask, from) };
             }
-            for (r, sums) in sums.iter_mut().enumerate() {
+            for (r, sums) in sums.chunks_exact_mut(C).take(R).enumerate() {
                 // SAFETY: row `i + r` has a whole step from `at` on.
                 let row = unsafe { _mm512_loadu_si512(t.a.add((i + r) * t.width + at).cast()) };
                 for (sum, &column) in sums.iter_mut().zip(&columns) {
@@ -252,11 +261,13 @@ unsafe fn bytes_vnni(t: &Tile<u8, i8>) {
                 }
             }
         }
-        for (r, sums) in sums.iter().enumerate() {
-            for (c, &sum) in sums.iter().enumerate() {
-                // SAFETY: an element of the tile.
-                unsafe { t.set(i + r, j + c, _mm512_reduce_add_epi32(sum)) };
-            }
+        let mut halves = [_mm256_setzero_si256(); SUMS];
+        for (half, &sum) in halves.iter_mut().zip(&sums).take(R * C) {
+            *half = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64::<1>(sum));
+        }
+        for (at, &total) in totals(&halves).iter().take(R * C).enumerate() {
+            // SAFETY: an element of the tile.
+            unsafe { t.set(i + at / C, j + at % C, total) };
         }
     }
 
