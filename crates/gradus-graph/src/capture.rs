@@ -1,5 +1,6 @@
 //! [`capture`], [`capture_typed`] and [`Step`]: a function that is traced and then replayed.
 
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::marker::PhantomData;
 
@@ -14,8 +15,18 @@ use crate::tensors::Tensors;
 pub struct Step<F, A: ?Sized = [Tensor]> {
     f: F,
     /// The host values are the form of the results.
-    captured: Captured<Vec<usize>>,
+    captured: Captured<Form>,
     argument: PhantomData<fn(&A)>,
+}
+
+/// What [`Tensors::flatten`] tells of a result besides its tensors.
+#[derive(Clone, PartialEq)]
+struct Form(Vec<usize>);
+
+impl fmt::Debug for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a value whose lists and options have the lengths {:?}", self.0)
+    }
 }
 
 /// Wraps `f` so that its later calls are replayed.
@@ -74,7 +85,7 @@ impl<F, A: Tensors> Step<F, A> {
     /// Runs the step on this argument.
     ///
     /// # Errors
-    /// As those of a step on a list of tensors: see [`Step::call`](Step::call).
+    /// Those of a step on a list of tensors: the errors of the function, and those that [`capture`] lists.
     #[track_caller]
     pub fn call<R>(&mut self, argument: &A) -> Result<R>
     where
@@ -91,14 +102,14 @@ impl<F, A: Tensors> Step<F, A> {
 }
 
 /// The tensors of a result and its form.
-fn parted(result: &impl Tensors) -> (Vec<Tensor>, Vec<usize>) {
+fn parted(result: &impl Tensors) -> (Vec<Tensor>, Form) {
     let (mut tensors, mut form) = (vec![], vec![]);
     result.flatten(&mut tensors, &mut form);
-    (tensors.into_iter().cloned().collect(), form)
+    (tensors.into_iter().cloned().collect(), Form(form))
 }
 
 #[track_caller]
-fn joined<R: Tensors>((tensors, form): (Vec<Tensor>, Vec<usize>)) -> Result<R> {
+fn joined<R: Tensors>((tensors, Form(form)): (Vec<Tensor>, Form)) -> Result<R> {
     R::unflatten(&mut tensors.into_iter(), &mut form.into_iter())
         .ok_or_else(|| Error::argument("capture", "`Tensors::unflatten` does not make what `flatten` took apart"))
 }

@@ -11,7 +11,6 @@ use crate::blocks::Blocks;
 use crate::compare::{Sameness, agree, differs};
 use crate::graph::{Graph, Origin};
 use crate::key::Key;
-use crate::panels::Panels;
 use crate::passes::{self, MemoryLimit};
 use crate::plan::Plan;
 use crate::record::{First, Recorded, Trace, record};
@@ -441,16 +440,9 @@ impl<D: Clone + PartialEq + fmt::Debug> Captured<D> {
     /// Creates a plan for the graph on which two traces agree.
     #[track_caller]
     fn planned(&self, mut graph: Graph, first: &Trace, second: &Trace, inputs: &[&Tensor]) -> Result<Plan> {
-        passes::run_all(&mut graph, self.limit)?;
         let origins = self.plans().flat_map(|plan| &plan.graph.memories).map(|m| &m.origin);
-        let known: Vec<&Arc<Panels>> =
-            origins.filter_map(|o| if let Origin::Panels(panels) = o { Some(panels) } else { None }).collect();
-        for memory in &mut graph.memories {
-            let Origin::Panels(panels) = &memory.origin else { continue };
-            if let Some(&same) = known.iter().find(|other| other.is_same(panels)) {
-                memory.origin = Origin::Panels(same.clone());
-            }
-        }
+        let panels = origins.filter_map(|o| if let Origin::Panels(panels) = o { Some(panels.clone()) } else { None });
+        passes::run_all(&mut graph, self.limit, &panels.collect::<Vec<_>>())?;
         let pinned = inputs.iter().map(|t| {
             let input = |trace: &Trace, m: usize| matches!(trace.memories[m].first, First::Input(_));
             let seen = |trace: &Trace| trace.memory_of(t).filter(|&m| input(trace, m)).map(|m| trace.memories[m].base);

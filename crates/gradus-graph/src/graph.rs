@@ -34,7 +34,7 @@ pub struct Memory {
     pub origin: Origin,
     /// Its size.
     pub bytes: usize,
-    /// Whether only the step itself wrote it between the two calls that were traced.
+    /// Whether nothing wrote it between its first use in one of the traced calls and that in the other.
     pub is_steady: bool,
 }
 

@@ -53,3 +53,29 @@ impl Panels {
         Ok(panels)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gradus_cpu::CpuBackend;
+    use gradus_tensor::{DType, Device, Result, Tensor};
+
+    use super::Panels;
+
+    #[test]
+    fn a_matrix_is_copied_once_and_again_after_a_write() -> Result<()> {
+        let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+        let w = Tensor::arange(0, 12, 1, DType::F32, &device)?.reshape([2, 6])?;
+        let panels = Panels::new(Arc::downgrade(w.storage()), *w.layout(), 4);
+        let (first, second) = (panels.now()?, panels.now()?);
+        assert!(Arc::ptr_eq(first.storage(), second.storage()));
+        let want = |by: f32| [0, 1, 2, 3, 6, 7, 8, 9, 4, 5, -1, -1, 10, 11, -1, -1].map(|v| (v as f32 * by).max(0.0));
+        assert_eq!((first.shape(), first.to_vec::<f32>()?), (&[2, 2, 4][..], want(1.0).to_vec()));
+        w.mul_(2.0)?;
+        assert_eq!(panels.now()?.to_vec::<f32>()?, want(2.0));
+        drop(w);
+        assert!(panels.now().is_err());
+        Ok(())
+    }
+}

@@ -38,8 +38,17 @@ use gradus_tensor::Tensor;
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// Numbers and other values are not `Tensors`: a replay could not follow them. Pass a number that changes as a tensor, and
-/// one that does not change by the closure.
+/// Numbers and other values are not `Tensors`, since a replay could not follow them. Pass a number that changes as a tensor,
+/// and let the closure capture one that does not.
+///
+/// ```compile_fail,E0277
+/// # use gradus_tensor::Tensor;
+/// #[derive(gradus_graph::Tensors)]
+/// struct Batch {
+///     image: Tensor,
+///     weight: f64,
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not consist of tensors, so a captured step cannot take or return it",
     note = "derive `Tensors` for a struct of tensors; pass a number that changes from call to call as a tensor"
@@ -63,7 +72,7 @@ impl Tensors for Tensor {
     }
 }
 
-/// What a step returns that only changes its arguments or the parameters of a model.
+/// The result of a step that only changes its arguments or the parameters of a model.
 impl Tensors for () {
     fn flatten<'t>(&'t self, _: &mut Vec<&'t Tensor>, _: &mut Vec<usize>) {}
 

@@ -128,6 +128,55 @@ fn weights_stay_where_copies_would_not_help() {
 }
 
 #[test]
+fn without_memory_for_a_copy_the_weight_is_read_as_it_is() {
+    let device = device();
+    let n = 16 * columns(&device);
+    let w = random(&[n, 200], 1, &device);
+    let f = |x: &Tensor| x.narrow(1, 0, 2)?.matmul(&w.narrow(0, 0, 2)?)?.linear(&w, None);
+    let x = random(&[3, 40], 2, &device);
+    let want = f(&x).unwrap();
+    // Room for the values of the step, but not for a copy of the weight.
+    device.backend().trim().unwrap();
+    let most = device.memory_stats().in_use + n * 200 * 2;
+    device.backend().set_memory_budget(Some(most)).unwrap();
+    let mut step = capture(|x| f(&x[0]));
+    for _ in 0..5 {
+        assert_eq!(bits(&step.call(&[&x]).unwrap()), bits(&want));
+    }
+    assert!(names(step.graph().unwrap()).contains(&"linear"));
+    assert_eq!(step.replays(), 3);
+}
+
+#[test]
+fn a_weight_may_be_an_argument_of_its_step() {
+    let device = device();
+    let n = columns(&device);
+    let w = random(&[n, 40], 1, &device);
+    let f = |x: &Tensor| x.linear(&w, None);
+    let mut step = capture(|x| f(&x[0]));
+    calls(&mut step, f, n, 4, &device);
+    // The function runs, since the graph cannot tell the argument from the weight.
+    assert_eq!(bits(&step.call(&[&w]).unwrap()), bits(&f(&w).unwrap()));
+    let x = random(&[n, 40], 9, &device);
+    assert_eq!(bits(&step.call(&[&x]).unwrap()), bits(&f(&x).unwrap()));
+}
+
+#[test]
+fn long_rows_and_the_largest_number_of_rows_are_packed() {
+    let device = device();
+    let n = columns(&device) * 2 + 3;
+    let w = random(&[n, 900], 1, &device);
+    for (rows, name) in [(256, "linear_panels"), (257, "linear")] {
+        let mut step = capture(|x| x[0].linear(&w, None));
+        for seed in 0..4 {
+            let x = random(&[rows, 900], seed, &device);
+            assert_eq!(bits(&step.call(&[&x]).unwrap()), bits(&x.linear(&w, None).unwrap()));
+        }
+        assert_eq!(names(step.graph().unwrap()), [name]);
+    }
+}
+
+#[test]
 fn a_dropped_weight_makes_the_plan_out_of_date() {
     let device = device();
     let n = columns(&device);

@@ -225,9 +225,9 @@ impl OnnxModel {
         self.evaluate(inputs, None).here()
     }
 
-    /// How many runs so far were replays: for inputs of the same sizes, the first runs are traced, and later ones repeat
-    /// their operations without the graph of the model, if what runs does not depend on numbers that operations compute.
-    /// `GRADUS_LOG=graph` says why runs are not replayed.
+    /// How many runs were replays since the model was loaded, or since an option was set. The first run is an ordinary one.
+    /// For inputs of the same sizes, the next two are traced, and later ones repeat their operations without the graph of the
+    /// model, unless what runs depends on numbers that operations compute. `GRADUS_LOG=graph` says why runs are not replayed.
     pub fn replays(&self) -> u64 {
         self.replays.lock().unwrap_or_else(PoisonError::into_inner).count()
     }

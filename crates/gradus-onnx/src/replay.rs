@@ -36,19 +36,28 @@ enum Stage {
 /// The replays of a model.
 pub(crate) struct Replays {
     stage: Stage,
+    /// The replays of earlier stages.
+    before: u64,
 }
 
 impl Replays {
     pub(crate) fn new() -> Replays {
-        Replays { stage: Stage::New }
+        Replays { stage: Stage::New, before: 0 }
     }
 
     /// The number of runs that were replays.
     pub(crate) fn count(&self) -> u64 {
-        match &self.stage {
+        let now = match &self.stage {
             Stage::Sizes(captured) | Stage::Values(captured, _) => captured.replays(),
             Stage::New | Stage::Off => 0,
-        }
+        };
+        self.before + now
+    }
+
+    /// Goes on in another way.
+    fn go_on(&mut self, stage: Stage) {
+        self.before = self.count();
+        self.stage = stage;
     }
 
     /// Runs `f`, the model, on its inputs, or replays it.
@@ -67,12 +76,12 @@ impl Replays {
         if let Stage::Sizes(captured) = &self.stage
             && captured.refusal().is_some()
         {
-            self.stage = Stage::Values(Captured::or_eager(), Vec::new());
+            self.go_on(Stage::Values(Captured::or_eager(), Vec::new()));
         }
         if let Stage::Values(captured, _) = &self.stage
             && captured.refusal().is_some()
         {
-            self.stage = Stage::Off;
+            self.go_on(Stage::Off);
         }
         let (captured, form, fixed) = match &mut self.stage {
             Stage::Off => return f(inputs.to_vec()),
@@ -129,7 +138,7 @@ impl Replays {
         };
         let (tensors, outputs) = captured.call(form as u64, &tensors.iter().collect::<Vec<_>>(), step)?;
         if let Some(results) = other {
-            self.stage = Stage::Off;
+            self.go_on(Stage::Off);
             return Ok(results);
         }
         let mut tensors = tensors.into_iter();

@@ -54,6 +54,8 @@ struct Inner {
     tensor: OnceLock<Tensor>,
     /// The elements on the host as f64.
     floats: OnceLock<Arc<[f64]>>,
+    /// The version of the memory of `tensor` when this was made from it. What is on the host is that of this version.
+    version: Option<u64>,
 }
 
 impl Array {
@@ -66,13 +68,16 @@ impl Array {
     /// Wraps a tensor whose dtype is the one that stores `elem`.
     pub(crate) fn stored(elem: Elem, tensor: Tensor) -> Array {
         let shape = tensor.shape().to_vec();
-        Array(Arc::new(Inner { elem, shape, ints: OnceLock::new(), tensor: tensor.into(), floats: OnceLock::new() }))
+        let version = Some(tensor.storage().version());
+        let (ints, floats) = (OnceLock::new(), OnceLock::new());
+        Array(Arc::new(Inner { elem, shape, ints, tensor: tensor.into(), floats, version }))
     }
 
     /// Wraps integers or booleans on the host. Their number must be that of the shape.
     pub(crate) fn host(elem: Elem, shape: Vec<usize>, ints: Vec<i64>) -> Array {
         let ints = OnceLock::from(Arc::from(ints));
-        Array(Arc::new(Inner { elem, shape, ints, tensor: OnceLock::new(), floats: OnceLock::new() }))
+        let (tensor, floats) = (OnceLock::new(), OnceLock::new());
+        Array(Arc::new(Inner { elem, shape, ints, tensor, floats, version: None }))
     }
 
     /// The element type.
@@ -92,7 +97,12 @@ impl Array {
 
     /// The elements, if they are already on the host.
     pub(crate) fn on_host(&self) -> Option<&[i64]> {
-        self.0.ints.get().map(|ints| &**ints)
+        self.0.ints.get().filter(|_| self.is_unchanged()).map(|ints| &**ints)
+    }
+
+    /// Whether nobody has written to the tensor since this was made from it.
+    fn is_unchanged(&self) -> bool {
+        self.0.version.is_none_or(|was| self.storage().is_none_or(|storage| storage.version() == was))
     }
 
     /// Whether this is a tensor that requires a gradient.
@@ -135,37 +145,38 @@ impl Array {
 
     /// The integers or booleans, downloaded at most once.
     pub(crate) fn ints(&self) -> Result<Arc<[i64]>> {
-        if let Some(ints) = self.0.ints.get() {
+        let is_unchanged = self.is_unchanged();
+        if let Some(ints) = self.0.ints.get().filter(|_| is_unchanged) {
             return Ok(ints.clone());
         }
         let Some(tensor) = self.0.tensor.get() else { return Ok(Arc::from([])) };
         let ints: Arc<[i64]> = download(tensor)?.into();
-        Ok(self.0.ints.get_or_init(|| ints).clone())
+        Ok(if is_unchanged { self.0.ints.get_or_init(|| ints).clone() } else { ints })
     }
 
-    /// The numbers of a native dtype as f64, downloaded at most once unless they can be trained. For few numbers.
+    /// The numbers of a native dtype as f64, downloaded at most once unless they change. For few numbers.
     pub(crate) fn floats(&self) -> Result<Arc<[f64]>> {
-        if let Some(floats) = self.0.floats.get() {
+        let is_unchanged = self.is_unchanged();
+        if let Some(floats) = self.0.floats.get().filter(|_| is_unchanged) {
             return Ok(floats.clone());
         }
+        if !self.0.elem.is_native() {
+            let m = format!("numbers of {} where floats belong", self.0.elem.name());
+            return Err(Error::new(ErrorKind::UnsupportedDType, "onnx", m).help("convert them with Cast"));
+        }
         let floats: Arc<[f64]> = match (self.on_host(), self.0.tensor.get()) {
+            (Some(ints), _) if self.0.elem == Elem::U64 => ints.iter().map(|&v| v as u64 as f64).collect(),
             (Some(ints), _) => ints.iter().map(|&v| v as f64).collect(),
-            (None, Some(tensor)) => {
-                let floats = host_floats(tensor)?.into();
-                if tensor.requires_grad() {
-                    return Ok(floats);
-                }
-                floats
-            }
+            (None, Some(tensor)) => host_floats(tensor)?.into(),
             (None, None) => Arc::from([]),
         };
-        Ok(self.0.floats.get_or_init(|| floats).clone())
+        let is_fixed = is_unchanged && !self.requires_grad();
+        Ok(if is_fixed { self.0.floats.get_or_init(|| floats).clone() } else { floats })
     }
 
     /// The single number in this array.
     pub(crate) fn number(&self) -> Result<f64> {
         if self.numel() == 1
-            && self.0.elem.is_native()
             && let &[number] = &*self.floats()?
         {
             return Ok(number);

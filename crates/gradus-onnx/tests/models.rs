@@ -124,7 +124,7 @@ fn what_sizes_ask_for_is_bounded() -> Result<()> {
 fn models_give_what_onnx_runtime_gives() -> Result<()> {
     let (device, folder) = (device()?, tempfile::tempdir().unwrap());
     let cases = cases();
-    assert_eq!(cases.as_object().unwrap().len(), 45);
+    assert_eq!(cases.as_object().unwrap().len(), 46);
     for (name, case) in cases.as_object().unwrap() {
         let model = OnnxModel::from_bytes(&bytes(&case["model"]), &device).unwrap_or_else(|e| panic!("{name}: {e}"));
         let ports = model.inputs().to_vec();

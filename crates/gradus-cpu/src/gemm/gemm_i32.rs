@@ -284,7 +284,7 @@ pub(crate) fn gemm_i32(cpu: &CpuBackend, a: View<'_>, b: View<'_>, c: &mut ViewM
         && cpu.isa().level() == Level::Avx512
         && is_x86_feature_detected!("avx512vnni")
     {
-        // SAFETY: the machine has AVX-512 VNNI, and `product` fills up the rows.
+        // SAFETY: the machine has AVX-512 VNNI, `product` fills up the rows, and whoever calls a `Multiply` vouches for the tile.
         let multiply: Multiply<u8, i8> = |_, tile| unsafe { bytes_vnni(tile) };
         return product::<u8, u8, i8>(cpu, plan, a, b, c, BYTES, multiply);
     }

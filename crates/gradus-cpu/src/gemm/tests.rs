@@ -246,7 +246,7 @@ fn panels_of_a_matrix_give_the_bits_of_the_matrix() {
 fn integers_of_8_and_16_bits_are_summed_exactly_and_wrap() {
     let dtypes = [DType::I8, DType::U8, DType::I16];
     // Large sizes make several tasks; the last products leave i32.
-    let large = [[1, 70, 300, 1030], [1, 1, 1030, 270], [2, 3, 9, 33_030]];
+    let large = [[1, 70, 300, 1030], [1, 1, 1030, 270], [2, 3, 9, 33_030], [1, 5, 11, 150]];
     for cpu in &backends() {
         for (t, size) in SIZES.into_iter().chain(large).enumerate() {
             let [s, m, n, k] = size;
@@ -271,9 +271,13 @@ fn integers_of_8_and_16_bits_are_summed_exactly_and_wrap() {
                     }
                 }
             };
-            let a = Tensor::new(cpu, da, &[s, m, k], Lie::ALL[t % 4], fill(1, da));
-            for (l, lie) in Lie::ALL.into_iter().enumerate() {
-                let db = dtypes[(t + l) % 3];
+            // Large products have all pairs of dtypes.
+            let all = t >= SIZES.len();
+            let pairs =
+                (0..if all { 9 } else { 1 }).flat_map(|p| Lie::ALL.into_iter().enumerate().map(move |l| (p, l)));
+            for (p, (l, lie)) in pairs {
+                let (da, db) = if all { (dtypes[p % 3], dtypes[p / 3]) } else { (da, dtypes[(t + l) % 3]) };
+                let a = Tensor::new(cpu, da, &[s, m, k], Lie::ALL[t % 4], fill(1, da));
                 let b = Tensor::new(cpu, db, &[s, k, n], lie, fill(2, db));
                 let mut c = Tensor::canary(cpu, DType::I32, &[s, m, n], Lie::ALL[t / 4 % 4]);
                 cpu.gemm_i32(a.view(), b.view(), &mut c.view_mut()).unwrap();

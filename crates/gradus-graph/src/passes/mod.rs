@@ -16,16 +16,19 @@ pub use pack::pack_weights;
 pub use recompute::{MemoryLimit, recompute};
 pub use reuse::reuse_inputs;
 
+use std::sync::Arc;
+
 use gradus_tensor::Result;
 
 use crate::Graph;
+use crate::panels::Panels;
 
-/// Runs all passes. Debug builds [check](Graph::check) the graph before and after each.
+/// Runs all passes. `known` are the panels of graphs for arguments of other sizes. Debug builds [check](Graph::check) the graph before and after each.
 ///
 /// # Errors
 /// Fails if a pass has broken the graph, or if the device cannot compute a constant.
 #[track_caller]
-pub fn run_all(graph: &mut Graph, limit: MemoryLimit) -> Result<()> {
+pub fn run_all(graph: &mut Graph, limit: MemoryLimit, known: &[Arc<Panels>]) -> Result<()> {
     let checked = |graph: &Graph| if cfg!(debug_assertions) { graph.check() } else { Ok(()) };
     checked(graph)?;
     let recompute = |graph: &mut Graph| recompute(graph, limit);
@@ -38,7 +41,7 @@ pub fn run_all(graph: &mut Graph, limit: MemoryLimit) -> Result<()> {
     // A copy of a weight is memory that a limit does not count.
     let pack_weights = |graph: &mut Graph| {
         if limit == MemoryLimit::Cheap {
-            pack_weights(graph)
+            pack_weights(graph, known)
         }
     };
     for pass in [&join_elementwise as &dyn Fn(&mut Graph), &recompute, &pack_weights, &reuse_inputs] {

@@ -11,16 +11,12 @@ use crate::panels::Panels;
 /// The largest number of rows of the left operand. With more, packing is a small part of a product.
 const ROWS: usize = 256;
 
-/// The least number of panels of a matrix whose columns do not fill them.
-const MANY: usize = 4;
-
-/// The least number of elements of a weight.
-const SMALLEST: usize = 1 << 10;
-
-/// Lets products with few rows read their weight in panels. This is done for weights of f32 that the step does not write,
-/// and that did not change between the calls that were traced: a training step changes its weights, an evaluation does not.
-pub fn pack_weights(graph: &mut Graph) {
+/// Lets products with few rows read their weight in panels, and copies it there, if there is memory for that. This is done
+/// for weights of f32 that the step does not write, and that nothing changed between the calls that were traced: a training
+/// step changes its weights, an evaluation does not. `known` are the panels of other graphs, which are shared.
+pub fn pack_weights(graph: &mut Graph, known: &[Arc<Panels>]) {
     let Some(width) = graph.device.info().f32_panel else { return };
+    // Panels are read before the step runs, so it must not write their matrix.
     let mut steady: Vec<bool> = graph.memories.iter().map(|m| m.is_steady).collect();
     graph.nodes.iter().filter(|n| n.in_place).flat_map(|n| &n.outputs).for_each(|p| steady[p.memory] = false);
     for i in 0..graph.nodes.len() {
@@ -28,12 +24,19 @@ pub fn pack_weights(graph: &mut Graph) {
         let Origin::Held(storage) = &graph.memories[product.weight].origin else { continue };
         let panels = Panels::new(storage.clone(), product.matrix, width);
         let Ok(shape) = panels.shape() else { continue };
-        let known = graph.memories.iter().position(|m| matches!(&m.origin, Origin::Panels(p) if p.is_same(&panels)));
-        let memory = known.unwrap_or_else(|| {
-            let bytes = shape.numel() * DType::F32.size();
-            graph.memories.push(Memory { origin: Origin::Panels(Arc::new(panels)), bytes, is_steady: true });
-            graph.memories.len() - 1
-        });
+        let here = graph.memories.iter().position(|m| matches!(&m.origin, Origin::Panels(p) if p.is_same(&panels)));
+        let memory = match here {
+            Some(memory) => memory,
+            None => {
+                let panels = known.iter().find(|p| p.is_same(&panels)).cloned().unwrap_or_else(|| Arc::new(panels));
+                if panels.now().is_err() {
+                    continue;
+                }
+                let bytes = shape.numel() * DType::F32.size();
+                graph.memories.push(Memory { origin: Origin::Panels(panels), bytes, is_steady: true });
+                graph.memories.len() - 1
+            }
+        };
         let node = &mut graph.nodes[i];
         node.op = LinearPanels { n: product.matrix.dims()[1] }.into();
         node.inputs[0].layout = product.input;
@@ -62,8 +65,7 @@ impl Product {
         };
         let &[_, n] = matrix.dims() else { return None };
         let rows = output.layout.numel().checked_div(n)?;
-        let fits = n.is_multiple_of(width) || n >= MANY * width;
-        let is_worth_it = fits && matrix.numel() >= SMALLEST && (1..=ROWS).contains(&rows);
+        let is_worth_it = LinearPanels::is_worth_it(matrix.dims()[0], n, width) && (1..=ROWS).contains(&rows);
         if node.in_place || weight.dtype != DType::F32 || !is_worth_it {
             return None;
         }

@@ -193,7 +193,7 @@ pub(super) fn reduce_prod(c: &Call<'_>) -> Option<Array> {
     host(elem, shape, vec![product])
 }
 
-/// Of integers or booleans.
+/// Applies only to integers and booleans.
 pub(super) fn constant_of_shape(c: &Call<'_>) -> Option<Array> {
     let (_, _, sizes) = ints(c, 0)?;
     let Ok(Some(OnnxValue::Tensor(value))) = c.value("value") else { return None };

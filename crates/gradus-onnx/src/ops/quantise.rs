@@ -138,7 +138,7 @@ pub(super) fn in_8_bits(x: &Tensor, axes: &[isize]) -> Result<(Tensor, Tensor)> 
     Ok((rounded(x, &scale, &zero)?.to_dtype(DType::I16)?, scale))
 }
 
-/// What `DynamicQuantizeLinear` makes of `x` that is not empty, its scale, and its zero point in i32.
+/// What `DynamicQuantizeLinear` makes of a non-empty `x`, its scale, and its zero point in i32.
 pub(super) fn in_bytes(x: &Tensor, axes: &[isize]) -> Result<(Tensor, Tensor, Tensor)> {
     let (scale, zero) = dynamic_range(x, axes)?;
     let rounded = fused!(|x, scale, zero| ((x / scale).round() + zero).max(0.0).min(255.0));

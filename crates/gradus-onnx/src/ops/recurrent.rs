@@ -95,15 +95,13 @@ impl Weights {
             let x = x.expand([bias.shape()[0], x.shape()[1], x.shape()[2]])?;
             return bias.baddbmm(&x, &w, 1, 1);
         };
+        let scaled = fused!(|sums, x_scale, scale, bias| sums * (x_scale * scale) + bias);
         if let Some(weights) = self.sums.as_ref().filter(|_| x.numel() > 0) {
             let (x, x_scale, zero) = in_bytes(x, &[-2, -1])?;
-            let scaled = fused!(|sums, zero, weights, x_scale, scale, bias| {
-                (sums - zero * weights) * (x_scale * scale) + bias
-            });
-            return scaled(&x.matmul_i32(&w)?, &zero, weights, &x_scale, scale, bias);
+            let sums = x.matmul_i32(&w)?.sub(zero.mul(weights)?)?;
+            return scaled(&sums, &x_scale, scale, bias);
         }
         let (x, x_scale) = in_8_bits(x, &[-2, -1])?;
-        let scaled = fused!(|sums, x_scale, scale, bias| sums * (x_scale * scale) + bias);
         scaled(&x.matmul_i32(&w)?, &x_scale, scale, bias)
     }
 }

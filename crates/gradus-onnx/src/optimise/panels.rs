@@ -17,12 +17,6 @@ static PANELS: Row = row("MatMul+panels", &[1], |c: &Call<'_>| -> Result<Vec<Onn
     Ok(one(product(&x, &panels, n, bias.as_ref())?))
 });
 
-/// The least number of panels of a matrix whose columns do not fill them.
-const MANY: usize = 4;
-
-/// The least number of elements of a matrix for which panels save a noticeable part of a product's time.
-const SMALLEST: usize = 1 << 10;
-
 /// Lays out the matrices of `MatMul`, with or without a bias, and of `Gemm`.
 pub(super) fn into_panels(graph: &mut Graph, state: &State<'_>) {
     let Some(columns) = state.device.info().f32_panel else { return };
@@ -70,8 +64,7 @@ fn is_plain(node: &Node) -> bool {
 /// A matrix `[k, n]` in panels, if that is worth it.
 fn in_panels(matrix: &Tensor, columns: usize) -> Option<Tensor> {
     let &[k, n] = matrix.shape() else { return None };
-    let fits = n.is_multiple_of(columns) || n >= MANY * columns;
-    if matrix.dtype() != DType::F32 || k * n < SMALLEST || !fits {
+    if matrix.dtype() != DType::F32 || !LinearPanels::is_worth_it(k, n, columns) {
         return None;
     }
     LinearPanels::pack(matrix, columns).ok()

@@ -191,13 +191,15 @@ case("products_with_a_larger_matrix",
      [(name, F) for name in ("p", "sum", "g", "h", "scaled", "r")],
      {"w": random(32, 64), "b": random(64), "one": random(1)})
 
-lengths = np.array([5, 2, 1], np.int32)
+lengths = np.array([5, 1, 3], np.int32)
 for direction in ("forward", "reverse", "bidirectional"):
     d = 2 if direction == "bidirectional" else 1
     case(f"gru_of_lengths_{direction}", [node("GRU", ["x", "w", "r", "b", "n", "h"], ["y", "yh"], hidden_size=4,
                                               linear_before_reset=1, direction=direction)],
-         {"x": random(5, 3, 3), "n": lengths, "h": random(d, 3, 4)}, [("y", F), ("yh", F)],
-         {"w": random(d, 12, 3), "r": random(d, 12, 4), "b": random(d, 24)})
+         {"x": random(5, 3, 2), "n": lengths, "h": random(d, 3, 4)}, [("y", F), ("yh", F)],
+         {"w": random(d, 12, 2), "r": random(d, 12, 4), "b": random(d, 24)})
+case("gru_of_lengths_from_zero", [node("GRU", ["x", "w", "r", "", "n"], ["y", "yh"], hidden_size=4, linear_before_reset=1)],
+     {"x": random(5, 3, 2), "n": lengths}, [("y", F), ("yh", F)], {"w": random(1, 12, 2), "r": random(1, 12, 4)})
 case("product_with_a_column_too_many", [node("Gemm", ["x", "w", "b"], ["y"], transB=1)], {"x": random(3, 40)}, [("y", F)],
      {"w": random(129, 40), "b": random(129)})
 case("expanded_to_computed_sizes",

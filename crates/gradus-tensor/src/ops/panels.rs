@@ -17,16 +17,30 @@ pub struct LinearPanels {
     pub n: usize,
 }
 
+/// The least number of elements of a matrix whose copy saves a noticeable part of a product's time.
+const SMALLEST: usize = 1 << 10;
+
+/// A matrix whose columns leave the last panel partly empty has at least this many whole ones.
+const MANY: usize = 4;
+
 impl LinearPanels {
+    /// Whether products with a matrix `[k, n]` gain by panels of this `width`.
+    pub fn is_worth_it(k: usize, n: usize, width: usize) -> bool {
+        (n.is_multiple_of(width) || n / width >= MANY) && k.saturating_mul(n) >= SMALLEST
+    }
+
     /// Copies a matrix `[k, n]` into panels with columns of the given `width`.
     ///
     /// # Errors
     /// Fails for another rank, or a width of 0.
     #[track_caller]
     pub fn pack(matrix: &Tensor, width: usize) -> Result<Tensor> {
-        let (&[k, n], 1..) = (matrix.shape(), width) else {
-            return Err(Error::shape("linear_panels", "a matrix has two axes, and a panel has columns"));
+        let &[k, n] = matrix.shape() else {
+            return Err(Error::shape("linear_panels", format!("a matrix has two axes, not {}", matrix.rank())));
         };
+        if width == 0 {
+            return Err(Error::argument("linear_panels", "a panel has at least one column"));
+        }
         let (whole, rest) = (n / width, n % width);
         let split = |m: &Tensor| m.reshape([k, whole, width])?.transpose(0, 1);
         if rest == 0 {
@@ -102,7 +116,13 @@ impl Operation for LinearPanels {
         };
         let fits = width > 0 && count == self.n.div_ceil(width) && k == rows;
         if !fits || inputs.get(2).is_some_and(|b| b.shape[..] != [self.n]) {
-            return Err(Error::shape("linear_panels", "the operands do not fit together"));
+            let m = format!(
+                "an input [{m}, {k}] and panels [{count}, {rows}, {width}] of a matrix with {} columns",
+                self.n
+            );
+            return Err(
+                Error::shape("linear_panels", m).help("a bias, if there is one, has as many elements as columns")
+            );
         }
         match inputs.iter().find(|x| x.dtype != inputs[0].dtype || !x.dtype.is_float()) {
             Some(x) => Err(Error::dtype("linear_panels", x.dtype, "floats of one dtype")),

@@ -91,6 +91,7 @@ fn others(device: &Device) -> Result<()> {
     Gemm::new(2, 2, 2).run_(&y, &y, &x)?;
     let bytes = y.to_dtype(DType::I8)?;
     let _ = bytes.matmul_i32(&bytes)?;
+    let _ = LinearPanels { n: 2 }.apply(&y.reshape([2, 2])?, &y.reshape([2, 2, 1])?, None)?;
     let _ = LinearPanels { n: 2 }.apply(&y.reshape([2, 2])?, &y.reshape([2, 2, 1])?, Some(&y.narrow(0, 0, 2)?))?;
     device.register_native("nothing", |_| Ok(()))?;
     device.dispatch_compute(ComputeModule::Native("nothing"), &[Bound::Read(&y), Bound::Write(&x)], &[], [1, 1, 1])?;
