@@ -102,6 +102,7 @@ fi
 
 # Speeds: ours, PyTorch's, and the ratio, row by row.
 lines=20 step speed "$out/gpu_rows" cuda "$size"
+GRADUS_CUDA_TF32=1 step tf32 "$out/gpu_rows" cuda "$size" matmul_f32
 grep '^{' "$out/speed.log" >"$out/gradus.jsonl" || true
 if [ "$size" = full ] && "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
   lines=20 step torch "$python" scripts/gpu_torch.py

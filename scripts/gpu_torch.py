@@ -84,6 +84,8 @@ def products():
     a, b = randn(n, n), randn(n, n)
     with torch.no_grad():
         row("matmul_bf16", 2 * n**3 / 1e12, "TFLOP/s", lambda: measure(lambda: a @ b))
+        a, b = a.float(), b.float()
+        row("matmul_f32", 2 * n**3 / 1e12, "TFLOP/s", lambda: measure(lambda: a @ b))
     for d in (64, 128):
         batch, heads, length = 16, 16, 4096
         flops = 2 * 2 * batch * heads * length * length * d / 2 / 1e12

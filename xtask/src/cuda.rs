@@ -21,7 +21,7 @@ use scope::Scope;
 const FEATURES: &str = "gradus/cuda,gradus-cli/cuda";
 const WORKSPACE: [&str; 3] = ["--workspace", "--features", FEATURES];
 /// The tests, besides those of `golden`: mistakes that the interpreter finds, what goes wrong, and Gradus beside the CPU.
-const TESTS: [&str; 5] = ["planted", "injected", "modules", "gemm_parts", "cuda"];
+const TESTS: [&str; 6] = ["planted", "injected", "modules", "gemm_parts", "tf32", "cuda"];
 
 /// How many random cases of each operation run with `--all`.
 const CASES: u64 = 1000;

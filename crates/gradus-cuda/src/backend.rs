@@ -15,11 +15,12 @@ impl Backend for CudaBackend {
     fn info(&self) -> BackendInfo {
         let summary = &self.device().summary;
         let (major, minor) = summary.driver;
-        let features = vec![
+        let mut features = vec![
             format!("capability={}", shown(self.device().capability())),
             format!("driver=CUDA {major}.{minor}"),
             format!("multiprocessors={}", self.device().multiprocessors),
         ];
+        features.extend(self.options().tf32.then(|| "tf32".to_owned()));
         BackendInfo {
             name: self.label().to_owned(),
             kind: BackendKind::Cuda,

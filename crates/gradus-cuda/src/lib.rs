@@ -30,6 +30,7 @@ mod map;
 mod memory;
 mod module;
 mod operand;
+mod options;
 mod pool;
 mod product;
 mod program;
@@ -52,6 +53,7 @@ use gradus_backend::compute::Modules;
 use gradus_backend::{DType, Kernel, Result};
 
 pub use driver::{DeviceSummary, devices};
+pub use options::CudaOptions;
 
 use driver::Device;
 use memory::Pool;
@@ -64,6 +66,7 @@ pub struct CudaBackend {
     memory: Arc<Pool>,
     queue: Queue,
     device: Arc<Device>,
+    options: CudaOptions,
 }
 
 impl CudaBackend {
@@ -72,6 +75,18 @@ impl CudaBackend {
     /// Fails if there is no such GPU, if it is older than compute capability 8.0, or if a library is missing: the
     /// driver's, or NVRTC. The error names it and says how to get it.
     pub fn open(index: usize) -> Result<Self> {
+        Self::open_with(index, CudaOptions::default())
+    }
+
+    /// As [`open`](CudaBackend::open), with these options.
+    ///
+    /// ```no_run
+    /// use gradus_cuda::{CudaBackend, CudaOptions};
+    ///
+    /// let backend = CudaBackend::open_with(0, CudaOptions { tf32: true })?;
+    /// # Ok::<(), gradus_backend::Error>(())
+    /// ```
+    pub fn open_with(index: usize, options: CudaOptions) -> Result<Self> {
         let device = Arc::new(Device::open(index)?);
         let memory = Pool::new(device.clone());
         Ok(CudaBackend {
@@ -80,6 +95,7 @@ impl CudaBackend {
             memory,
             queue: Queue::new(device.clone())?,
             device,
+            options,
         })
     }
 
@@ -103,6 +119,10 @@ impl CudaBackend {
 
     pub(crate) fn device(&self) -> &Device {
         &self.device
+    }
+
+    pub(crate) fn options(&self) -> CudaOptions {
+        self.options
     }
 
     pub(crate) fn modules(&self) -> &Modules<module::Program> {

@@ -94,10 +94,12 @@ fn memory(rows: &mut Rows) {
 
 fn products(rows: &mut Rows) {
     let n = rows.size(8192, 64);
-    rows.row("matmul_bf16", (2.0 * (n as f64).powi(3) / 1e12, "TFLOP/s"), |rows| {
-        let (a, b) = (rows.randn(&[n, n], DType::BF16)?, rows.randn(&[n, n], DType::BF16)?);
-        rows.time(|| a.matmul(&b).map(drop))
-    });
+    for dtype in [DType::BF16, DType::F32] {
+        rows.row(&format!("matmul_{dtype}"), (2.0 * (n as f64).powi(3) / 1e12, "TFLOP/s"), |rows| {
+            let (a, b) = (rows.randn(&[n, n], dtype)?, rows.randn(&[n, n], dtype)?);
+            rows.time(|| a.matmul(&b).map(drop))
+        });
+    }
     for d in [64, 128] {
         let (batch, heads, length) = (rows.size(16, 1), rows.size(16, 1), rows.size(4096, 64));
         // Two products, of which the mask leaves a half.

@@ -33,7 +33,8 @@ pub trait DeviceExt: Sized {
     /// The NVIDIA GPU with this number, counting from 0 in the driver's order. Every call returns the same device.
     ///
     /// Returns an error if this build lacks the feature `cuda`, if the machine has no such GPU, or if a library is missing:
-    /// the driver's, or NVRTC. The error names it and says how to get it.
+    /// the driver's, or NVRTC. The error names it and says how to get it. If the environment variable `GRADUS_CUDA_TF32` is 1,
+    /// products of matrices of f32 round their factors to tf32, for speed; see `docs/cuda.md`.
     #[track_caller]
     fn cuda(index: usize) -> Result<Self>;
 
@@ -191,7 +192,7 @@ mod cuda {
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex, PoisonError};
 
-    use gradus_cuda::CudaBackend;
+    use gradus_cuda::{CudaBackend, CudaOptions};
     use gradus_tensor::{Device, Result};
 
     #[track_caller]
@@ -201,7 +202,7 @@ mod cuda {
         if let Some(device) = opened.get(&index) {
             return Ok(device.clone());
         }
-        let device = Device::from_backend(Arc::new(CudaBackend::open(index)?));
+        let device = Device::from_backend(Arc::new(CudaBackend::open_with(index, CudaOptions::chosen()?)?));
         opened.insert(index, device.clone());
         Ok(device)
     }

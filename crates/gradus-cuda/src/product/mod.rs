@@ -1,7 +1,7 @@
 //! `gemm`: batched products of strided matrices.
 //!
-//! There are three kernels: tiles in registers (`tile.cu`), tiles on tensor cores for half precision (`mma.cu`), and
-//! sums without tiles if a matrix has few rows or columns (`thin.cu`). Where a product has too few tiles to fill a GPU,
+//! There are four kernels: tiles in registers (`tile.cu`), tiles on tensor cores for half precision (`mma.cu`) and, where
+//! that was asked for, for f32 (`tf32.cu`), and sums without tiles if a matrix has few rows or columns (`thin.cu`). Where a product has too few tiles to fill a GPU,
 //! or an inner axis too long for one sum, the inner axis is cut into parts, whose results are added in their order
 //! (`sum.cu`). All choices depend on the operands only, so a product has the same bits on every run.
 
@@ -54,7 +54,7 @@ pub(crate) fn gemm(
     let zero = beta.to_f64() == 0.0;
     let r = if zero { b.output(OP, "c", out)? } else { b.updated(OP, "c", out)? };
     let batch = MergedAxes::merged(&[p.layout, q.layout, r.layout], 0..lead);
-    let mut form = Form::of(&p, &q, &r, &batch);
+    let mut form = Form::of([&p, &q, &r], &batch, b.options().tf32);
     if form.parts == 1 {
         return launch(b, [alpha, beta], [p, q, r], &batch, &form);
     }

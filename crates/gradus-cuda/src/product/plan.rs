@@ -24,6 +24,8 @@ pub(super) enum Kind {
     Tile(usize),
     /// Tiles on tensor cores; each side of a tile has this many warps.
     Mma([usize; 2]),
+    /// The same for f32, whose factors are rounded to tf32.
+    Tf32([usize; 2]),
     /// Sums without tiles. The long factor is the left one if `by_rows` is set.
     Thin { by_rows: bool, along_k: bool },
 }
@@ -59,7 +61,8 @@ pub(super) struct Form {
 }
 
 impl Form {
-    pub(super) fn of(p: &Operand<'_>, q: &Operand<'_>, r: &Operand<'_>, batch: &MergedAxes) -> Form {
+    /// The form of a product. With `tf32`, factors of f32 may be rounded.
+    pub(super) fn of([p, q, r]: [&Operand<'_>; 3], batch: &MergedAxes, tf32: bool) -> Form {
         let lead = r.layout.rank() - 2;
         let [m, n] = [r.layout.dims()[lead], r.layout.dims()[lead + 1]];
         let k = p.layout.dims()[lead + 1];
@@ -74,12 +77,13 @@ impl Form {
             let (long, few) = (if along_k { 8 } else { 32 }, m.min(n).next_power_of_two());
             let (rows, cols) = if by_rows { (long, few) } else { (few, long) };
             (Kind::Thin { by_rows, along_k }, rows, cols)
-        } else if matches!(dtype, DType::F16 | DType::BF16) {
-            match () {
-                () if m.max(n) > 64 && tiles(128, 128) >= BUSY / 2 => (Kind::Mma([2, 4]), 128, 128),
-                () if m.max(n) > 32 => (Kind::Mma([2, 2]), 64, 64),
-                () => (Kind::Mma([1, 1]), 32, 32),
-            }
+        } else if matches!(dtype, DType::F16 | DType::BF16) || (dtype == DType::F32 && tf32) {
+            let (warps, side) = match () {
+                () if m.max(n) > 64 && tiles(128, 128) >= BUSY / 2 => ([2, 4], 128),
+                () if m.max(n) > 32 => ([2, 2], 64),
+                () => ([1, 1], 32),
+            };
+            (if dtype == DType::F32 { Kind::Tf32(warps) } else { Kind::Mma(warps) }, side, side)
         } else {
             match () {
                 () if dtype == DType::F32 && tiles(128, 128) >= BUSY / 2 => (Kind::Tile(8), 128, 128),
@@ -138,17 +142,22 @@ impl Plan {
     pub(super) fn threads(&self) -> u32 {
         match self.kind {
             Kind::Tile(own) => (self.rows / own * (self.cols / own)) as u32,
-            Kind::Mma([m, n]) => (m * n * 32) as u32,
+            Kind::Mma([m, n]) | Kind::Tf32([m, n]) => (m * n * 32) as u32,
             Kind::Thin { .. } => 256,
         }
     }
 
     /// The bytes of shared memory of a block, besides what the text declares.
     pub(super) fn shared(&self) -> u32 {
-        let Kind::Mma(_) = self.kind else { return 0 };
-        let side = |fast_k: bool, lanes: usize| if fast_k { lanes * (MMA_K + 8) } else { MMA_K * (lanes + 8) };
+        // The elements along k of a tile, and how much longer the rows of shared memory are.
+        let (k, end_of_k, end) = match self.kind {
+            Kind::Mma(_) => (MMA_K, 8, 8),
+            Kind::Tf32(_) => (TF32_K, 4, 8),
+            Kind::Tile(_) | Kind::Thin { .. } => return 0,
+        };
+        let side = |fast_k: bool, lanes: usize| if fast_k { lanes * (k + end_of_k) } else { k * (lanes + end) };
         let elements = side(self.a_along_k, self.rows) + side(self.b_along_k, self.cols);
-        (STAGES * elements * 2) as u32
+        (STAGES * elements * self.dtype.size()) as u32
     }
 
     pub(super) fn source(&self) -> String {
@@ -169,17 +178,22 @@ impl Plan {
                 ]);
                 include_str!("tile.cu").to_owned()
             }
-            Kind::Mma([m, n]) => {
-                constants.extend([("BK", MMA_K), ("WM", m), ("WN", n), ("STAGES", STAGES)]);
+            Kind::Mma([m, n]) | Kind::Tf32([m, n]) => {
+                constants.extend([("WM", m), ("WN", n), ("STAGES", STAGES)]);
                 constants.extend([
-                    ("BF16", flag(self.dtype == DType::BF16)),
                     ("A_ROWS", flag(!self.a_along_k)),
                     ("B_COLS", flag(!self.b_along_k)),
                     ("A_GROUPS", flag(self.a_groups)),
                     ("B_GROUPS", flag(self.b_groups)),
-                    ("PAIRS", flag(self.pairs)),
                 ]);
-                [include_str!("../mma.cu"), include_str!("mma.cu")].concat()
+                if let Kind::Tf32(_) = self.kind {
+                    constants.push(("BK", TF32_K));
+                    include_str!("tf32.cu").to_owned()
+                } else {
+                    let is_bf16 = flag(self.dtype == DType::BF16);
+                    constants.extend([("BK", MMA_K), ("BF16", is_bf16), ("PAIRS", flag(self.pairs))]);
+                    [include_str!("../mma.cu"), include_str!("mma.cu")].concat()
+                }
             }
             Kind::Thin { by_rows, along_k } => {
                 constants.extend([("BY_ROWS", flag(by_rows)), ("ALONG_K", flag(along_k))]);
@@ -193,6 +207,7 @@ impl Plan {
 /// The number of elements along k of a tile in registers, and of one on tensor cores.
 const TILE_K: usize = 16;
 const MMA_K: usize = 32;
+const TF32_K: usize = 16;
 /// The number of tiles on tensor cores that are in flight.
 const STAGES: usize = 3;
 
@@ -235,6 +250,11 @@ mod tests {
                 "gemm",
                 &Plan { a_groups: groups, b_along_k: !along, is_part: groups, pairs: !groups, ..tensor }.source(),
             );
+        }
+        for (warps, side, along) in [([2, 4], 128, true), ([2, 2], 64, false), ([1, 1], 32, true)] {
+            let tensor = Plan { kind: Kind::Tf32(warps), rows: side, cols: side, a_along_k: along, ..plan };
+            check_text("gemm", &tensor.source());
+            check_text("gemm", &Plan { a_groups: false, b_groups: false, b_along_k: along, ..tensor }.source());
         }
         for (by_rows, along_k) in [(false, false), (true, true)] {
             let (rows, cols) = if by_rows { (8, 4) } else { (4, 32) };

@@ -1,5 +1,6 @@
 //! Devices that fail while they work.
 
+use gradus_cuda::CudaOptions;
 use gradus_tensor::{ErrorKind, Tensor};
 
 use crate::stand_in::{computes, fail, numbers, opened, with_variables};
@@ -105,4 +106,21 @@ fn a_fork_has_no_device() {
         assert_eq!(status, 0, "the child met no error, or another one");
         computes(&device);
     });
+}
+
+#[test]
+fn the_environment_chooses_tf32_or_the_error_says_what_it_may_be() {
+    for value in ["1", "0", "", "yes"] {
+        let test = "device::the_environment_chooses_tf32_or_the_error_says_what_it_may_be";
+        with_variables(test, &[("GRADUS_CUDA_TF32", value)], || {
+            match (CudaOptions::chosen(), std::env::var("GRADUS_CUDA_TF32").expect("a variable").as_str()) {
+                (Ok(options), value) => assert!(options == CudaOptions { tf32: value == "1" } && value != "yes"),
+                (Err(e), value) => {
+                    let text = e.to_string();
+                    assert!(value == "yes" && text.contains("GRADUS_CUDA_TF32 is \"yes\""), "{value}: {text}");
+                }
+            }
+        });
+    }
+    assert_eq!(CudaOptions::default(), CudaOptions { tf32: false });
 }

@@ -1,0 +1,34 @@
+//! [`CudaOptions`]: how a GPU computes, where there is a choice.
+
+use gradus_backend::{Error, Result};
+
+const TF32: &str = "GRADUS_CUDA_TF32";
+
+/// How a GPU computes, where there is a choice. By default, arithmetic is that of each tensor's dtype.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// Whether products of matrices of f32 run on tensor cores, with both factors rounded to tf32: the nearest number of 11
+    /// significant bits, with the exponents of f32. Products of two such numbers are exact, and sums are those of f32. So a
+    /// result differs from the exact one by at most 2⁻¹⁰ of the sum of the magnitudes of its products, besides what f32
+    /// rounds. Products with at most 8 rows or columns, convolutions and attention are not concerned.
+    pub tf32: bool,
+}
+
+impl CudaOptions {
+    /// The options that the environment chooses: [`tf32`](CudaOptions::tf32) if `GRADUS_CUDA_TF32` is 1. `Device::cuda` and
+    /// `Device::open` of the crate `gradus` use these.
+    pub fn chosen() -> Result<CudaOptions> {
+        let tf32 = match std::env::var_os(TF32) {
+            None => false,
+            Some(value) => match value.to_str().map(str::trim) {
+                Some("1") => true,
+                Some("" | "0") => false,
+                _ => {
+                    let m = format!("{TF32} is {value:?}");
+                    return Err(Error::argument("cuda", m).help("1 rounds factors of f32 to tf32; 0 does not"));
+                }
+            },
+        };
+        Ok(CudaOptions { tf32 })
+    }
+}
