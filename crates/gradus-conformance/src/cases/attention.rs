@@ -6,7 +6,7 @@ use super::{FLOATS, fresh, sizes};
 use crate::suite::{Array, Bound, Case, Rng, Suite};
 
 /// The sizes b, h, hk, lq, lk, d and dv of each case.
-const SIZES: [[usize; 7]; 8] = [
+const SIZES: [[usize; 7]; 9] = [
     [1, 1, 1, 3, 3, 4, 4],
     [2, 4, 2, 3, 5, 4, 3],
     [1, 3, 1, 5, 2, 1, 2],
@@ -15,6 +15,8 @@ const SIZES: [[usize; 7]; 8] = [
     [1, 2, 1, 0, 3, 2, 2],
     [0, 2, 2, 2, 3, 4, 4],
     [1, 2, 2, 3, 3, 4, 0],
+    // A query that sees one key has no gradient, to the last bit: the two terms of a score's gradient are equal.
+    [1, 2, 1, 9, 1, 24, 20],
 ];
 
 /// Sizes that exceed the blocks of a tiled algorithm.

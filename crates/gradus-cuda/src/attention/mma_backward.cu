@@ -1,6 +1,7 @@
 // The gradient of attention of half precision on tensor cores. A block has 4 warps, each with 16 rows (queries for dq,
 // keys for dk and dv), and goes through the columns (keys, or queries) in tiles of INNER, two of which are in flight.
-// Weights and gradients of scores stay in registers; as factors they are sums of TERMS numbers of half precision.
+// Weights and gradients of scores stay in registers. As factors they are sums of two bf16, whatever T is: f16 does not
+// reach as far down as gradients of scores. The other factor then is bf16 too, or the sum of two such numbers for an f16.
 //
 // D, DV: sizes of a key and of a value, rounded up to a multiple of 16, at most 128. Q_GROUPS, K_GROUPS, V_GROUPS,
 // G_GROUPS: elements of a head are contiguous in aligned groups of 16 bytes.
@@ -39,34 +40,51 @@ template <int SIZE> INLINE void products(A (&s)[INNER / 8][4], const u16* rows, 
     }
 }
 
-// Two f32 as halves in one word, and what is left of them.
-INLINE u32 halves(A& x, A& y) {
-    const T a = narrow<T>(x), b = narrow<T>(y);
+// Two f32 as bf16 in one word, and what is left of them.
+INLINE u32 bf16_of(A& x, A& y) {
+    const bf16 a = narrow<bf16>(x), b = narrow<bf16>(y);
     x -= widen(a);
     y -= widen(b);
     return (u32)a.bits | (u32)b.bits << 16;
+}
+
+// Two elements in one word as bf16, and for f16 the word of what is left of them, which is bf16 too.
+INLINE u32 bf16_of(u32 elements, u32& rest) {
+#if BF16
+    return elements;
+#else
+    A x = wide(f16{(u16)elements}), y = wide(f16{(u16)(elements >> 16)});
+    const u32 first = bf16_of(x, y);
+    rest = bf16_of(x, y);
+    return first;
+#endif
 }
 
 // Adds the product of a tile of factors, which are used up, and a tile in shared memory with SIZE elements in a row.
 template <int SIZE> INLINE void add_product(A (&sum)[SIZE / 8][4], A (&s)[INNER / 8][4], const u16* tile, const Lanes& l) {
 #pragma unroll
     for (int j = 0; j < INNER / 16; j++) {
-        u32 f[TERMS][4];
+        u32 f[2][4];
 #pragma unroll
-        for (int term = 0; term < TERMS; term++) {
-            f[term][0] = halves(s[2 * j][0], s[2 * j][1]);
-            f[term][1] = halves(s[2 * j][2], s[2 * j][3]);
-            f[term][2] = halves(s[2 * j + 1][0], s[2 * j + 1][1]);
-            f[term][3] = halves(s[2 * j + 1][2], s[2 * j + 1][3]);
+        for (int term = 0; term < 2; term++) {
+            f[term][0] = bf16_of(s[2 * j][0], s[2 * j][1]);
+            f[term][1] = bf16_of(s[2 * j][2], s[2 * j][3]);
+            f[term][2] = bf16_of(s[2 * j + 1][0], s[2 * j + 1][1]);
+            f[term][3] = bf16_of(s[2 * j + 1][2], s[2 * j + 1][3]);
         }
 #pragma unroll
         for (int e = 0; e < SIZE / 8; e += 2) {
-            u32 g[4];
+            u32 g[4], rest[4];
             load_matrices_transposed(g, tile + (j * 16 + l.low) * ROW(SIZE) + e * 8 + l.high);
 #pragma unroll
-            for (int term = 0; term < TERMS; term++) {
-                multiply_matrices<BF16>(sum[e], f[term], g);
-                multiply_matrices<BF16>(sum[e + 1], f[term], g + 2);
+            for (int i = 0; i < 4; i++) g[i] = bf16_of(g[i], rest[i]);
+#pragma unroll
+            for (int part = 0; part < 2; part++) {
+                A* to = sum[e + part];
+                multiply_matrices<true>(to, f[0], g + 2 * part);
+                multiply_matrices<true>(to, f[1], g + 2 * part);
+                // The product of what is left of both is below the last place of the result.
+                if constexpr (!BF16) multiply_matrices<true>(to, f[0], rest + 2 * part);
             }
         }
     }
@@ -89,54 +107,96 @@ template <int SIZE> INLINE void store_rows(T* to, const i64* step, const A (&sum
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_q(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ g, const A* __restrict__ lse, const A* __restrict__ delta, T* __restrict__ dq, const __grid_constant__ Attention p) {
-    extern __shared__ __align__(16) u16 shared[];
+// Goes through the keys that 64 queries from `q0` see. For each tile, `each` gets this thread's weights and their gradients, and
+// the tile of keys.
+template <typename Each> INLINE void through_keys(u16* shared, const Attention& p, const Head& at, const T* g, const A* lse, int q0, const Lanes& l, Each each) {
     u16* const qs = shared;
     u16* const gs = qs + OUTER * ROW(D);
     u16* const ks = gs + OUTER * ROW(DV);
     u16* const vs = ks + 2 * INNER * ROW(D);
+    const int keys = keys_of(p, q0 + OUTER);
+    load_tile<128, OUTER, D, Q_GROUPS>(qs, at.q, q0, p.lq, 0, p.d, p.q[2], p.q[3]);
+    load_tile<128, OUTER, DV, G_GROUPS>(gs, g + at.g, q0, p.lq, 0, p.dv, p.g[2], p.g[3]);
+    auto load = [&](int k0, int stage) {
+        load_tile<128, INNER, D, K_GROUPS>(ks + stage * INNER * ROW(D), at.k, k0, p.lk, 0, p.d, p.k[2], p.k[3]);
+        load_tile<128, INNER, DV, V_GROUPS>(vs + stage * INNER * ROW(DV), at.v, k0, p.lk, 0, p.dv, p.v[2], p.v[3]);
+    };
+    if (keys > 0) load(0, 0);
+    commit_copies();
+    A shift[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int query = q0 + l.warp * 16 + half * 8 + l.lane / 4;
+        shift[half] = query < p.lq ? lse[at.lse + query * p.lse[2]] : -infinity();
+    }
+    int stage = 0;
+    for (int k0 = 0; k0 < keys; k0 += INNER, stage ^= 1) {
+        if (k0 + INNER < keys) load(k0 + INNER, stage ^ 1);
+        commit_copies();
+        wait_for_copies<1>();
+        __syncthreads();
+        A w[INNER / 8][4], dw[INNER / 8][4];
+        products<D>(w, qs, ks + stage * INNER * ROW(D), l);
+        products<DV>(dw, gs, vs + stage * INNER * ROW(DV), l);
+#pragma unroll
+        for (int j = 0; j < INNER / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int query = q0 + l.warp * 16 + i / 2 * 8 + l.lane / 4, key = k0 + j * 8 + l.lane % 4 * 2 + i % 2;
+                w[j][i] = weight_of(masked(p, at, query, key, w[j][i]), shift[i / 2]);
+            }
+        each(w, dw, ks + stage * INNER * ROW(D));
+        __syncthreads();
+    }
+    wait_for_copies<0>();
+    __syncthreads();
+}
+
+// delta [b, h, lq]: the sum of weights times the gradients of weights for each query. It is not computed from the
+// result, whose rounding error would be too large where gradients of scores nearly cancel, and its factors have the bits
+// that they have where it is subtracted, so that a query that sees one key has no gradient.
+extern "C" __global__ void __launch_bounds__(128, 1) attention_delta(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ g, const A* __restrict__ lse, A* __restrict__ delta, const __grid_constant__ Attention p) {
+    extern __shared__ __align__(16) u16 shared[];
     const Lanes l = lanes();
     for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
         const Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
         const int q0 = (int)(task % p.q_tiles) * OUTER;
-        const int keys = keys_of(p, q0 + OUTER);
-        load_tile<128, OUTER, D, Q_GROUPS>(qs, at.q, q0, p.lq, 0, p.d, p.q[2], p.q[3]);
-        load_tile<128, OUTER, DV, G_GROUPS>(gs, g + at.g, q0, p.lq, 0, p.dv, p.g[2], p.g[3]);
-        auto load = [&](int k0, int stage) {
-            load_tile<128, INNER, D, K_GROUPS>(ks + stage * INNER * ROW(D), at.k, k0, p.lk, 0, p.d, p.k[2], p.k[3]);
-            load_tile<128, INNER, DV, V_GROUPS>(vs + stage * INNER * ROW(DV), at.v, k0, p.lk, 0, p.dv, p.v[2], p.v[3]);
-        };
-        if (keys > 0) load(0, 0);
-        commit_copies();
-        A shift[2], minus[2], sum[D / 8][4] = {};
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int query = q0 + l.warp * 16 + half * 8 + l.lane / 4;
-            shift[half] = query < p.lq ? lse[at.lse + query * p.lse[2]] : -infinity();
-            minus[half] = query < p.lq ? delta[at.row + query] : (A)0;
-        }
-        int stage = 0;
-        for (int k0 = 0; k0 < keys; k0 += INNER, stage ^= 1) {
-            if (k0 + INNER < keys) load(k0 + INNER, stage ^ 1);
-            commit_copies();
-            wait_for_copies<1>();
-            __syncthreads();
-            A s[INNER / 8][4], ds[INNER / 8][4];
-            products<D>(s, qs, ks + stage * INNER * ROW(D), l);
-            products<DV>(ds, gs, vs + stage * INNER * ROW(DV), l);
+        A sum[2] = {};
+        through_keys(shared, p, at, g, lse, q0, l, [&](A (&w)[INNER / 8][4], A (&dw)[INNER / 8][4], const u16*) {
 #pragma unroll
             for (int j = 0; j < INNER / 8; j++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const int query = q0 + l.warp * 16 + i / 2 * 8 + l.lane / 4, key = k0 + j * 8 + l.lane % 4 * 2 + i % 2;
-                    const A w = weight_of(masked(p, at, query, key, s[j][i]), shift[i / 2]);
-                    ds[j][i] = w * (ds[j][i] - minus[i / 2]);
-                }
-            add_product<D>(sum, ds, ks + stage * INNER * ROW(D), l);
-            __syncthreads();
+                for (int i = 0; i < 4; i++) sum[i / 2] += w[j][i] * dw[j][i];
+        });
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            sum[half] += __shfl_xor_sync(EVERY, sum[half], 1);
+            sum[half] += __shfl_xor_sync(EVERY, sum[half], 2);
+            const int query = q0 + l.warp * 16 + half * 8 + l.lane / 4;
+            if (l.lane % 4 == 0 && query < p.lq) delta[at.row + query] = sum[half];
         }
-        wait_for_copies<0>();
-        __syncthreads();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_q(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ g, const A* __restrict__ lse, const A* __restrict__ delta, T* __restrict__ dq, const __grid_constant__ Attention p) {
+    extern __shared__ __align__(16) u16 shared[];
+    const Lanes l = lanes();
+    for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
+        const Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
+        const int q0 = (int)(task % p.q_tiles) * OUTER;
+        A minus[2], sum[D / 8][4] = {};
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int query = q0 + l.warp * 16 + half * 8 + l.lane / 4;
+            minus[half] = query < p.lq ? delta[at.row + query] : (A)0;
+        }
+        through_keys(shared, p, at, g, lse, q0, l, [&](A (&w)[INNER / 8][4], A (&dw)[INNER / 8][4], const u16* keys) {
+#pragma unroll
+            for (int j = 0; j < INNER / 8; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) dw[j][i] = w[j][i] * (dw[j][i] - minus[i / 2]);
+            add_product<D>(sum, dw, keys, l);
+        });
         store_rows<D>(dq + at.dq, p.dq, sum, p.scale, q0, p.lq, p.d, l);
     }
 }

@@ -53,9 +53,7 @@ impl Plan {
         let functions = float_functions(self.dtype.compute());
         if let Some([q, k, v, g]) = self.mma {
             let bf16 = self.dtype == DType::BF16;
-            // The gradient of scores has an error of this size already, from the result that was rounded.
-            let terms = if bf16 && pass == "FORWARD" { 3 } else { 2 };
-            constants.extend([("BF16", flag(bf16)), ("TERMS", terms), ("INNER", self.inner())]);
+            constants.extend([("BF16", flag(bf16)), ("TERMS", if bf16 { 3 } else { 2 }), ("INNER", self.inner())]);
             constants.extend([
                 ("Q_GROUPS", flag(q)),
                 ("K_GROUPS", flag(k)),
@@ -251,20 +249,16 @@ pub(crate) fn backward(
     let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, lse], mask, gradients)?;
     let mut plan = in_registers(q.dtype, params, &s, mask);
     let row = plan.d + plan.dv + 2;
-    let of_rows = plan;
     let mut shared = plan.bytes(row, row, 2 * plan.queries * (plan.keys + 1) + 2 * plan.queries);
-    let shared_of_rows = shared;
-    // Numbers of f16 do not reach as far down as the gradients of scores.
-    if q.dtype == DType::BF16 && s.d.max(s.dv) <= LARGEST / 2 && s.d.min(s.dv) > 0 && lse.layout.numel() > 0 && s.lk > 0
-    {
+    let empty = s.b * s.h * s.lq * s.lk * s.d * s.dv == 0;
+    if matches!(q.dtype, DType::F16 | DType::BF16) && s.d.max(s.dv) <= LARGEST / 2 && !empty {
         let of = |v: View<'_>| b.input(OP, "an operand", v).map(|o| grouped(&o));
         (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
         (plan.queries, plan.keys) = (64, 64);
         plan.mma = Some([of(q)?, of(k)?, of(v)?, of(g)?]);
         shared = (plan.queries + 2 * plan.inner()) * (plan.d + plan.dv + 16) * q.dtype.size();
     }
-    let empty = s.b * s.h * s.lq * s.lk * s.d * s.dv == 0;
-    if empty || !fits(&s) || shared.max(shared_of_rows) > b.device().most_shared as usize {
+    if empty || !fits(&s) || shared > b.device().most_shared as usize {
         return composite::attention::backward(b, params, q, k, v, mask, out, lse, g, dq, dk, dv);
     }
     let mut delta = Temp::new(b, q.dtype.compute(), Shape::new(&[s.b, s.h, s.lq])?)?;
@@ -273,15 +267,13 @@ pub(crate) fn backward(
     let to = b.output(OP, "delta", &written)?;
     let (lse, g) = (b.input(OP, "lse", lse)?, b.input(OP, "g", g)?);
     let others = Others { lse: Some(lse), g: Some(g), ..Others::default() };
-    let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(of_rows.queries) as u64;
+    let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(plan.queries) as u64;
     let pointers = [call.q, call.k, call.v, call.mask_or(call.q), g, lse, to];
-    let blocks = (tasks, tasks, 128, shared_of_rows);
-    call.launch(b, &of_rows, ("BACKWARD", "attention_delta"), &pointers, &others, blocks)?;
+    call.launch(b, &plan, ("BACKWARD", "attention_delta"), &pointers, &others, (tasks, tasks, 128, shared))?;
     let delta = Operand { used: crate::queue::Use { access: gradus_backend::late::Access::Read, ..to.used }, ..to };
     let [dq, dk, dv] = [b.output(OP, "dq", dq)?, b.output(OP, "dk", dk)?, b.output(OP, "dv", dv)?];
     let others = Others { out: None, lse: Some(lse), g: Some(g), dq: Some(dq), dk: Some(dk), dv: Some(dv) };
     let inputs = [call.q, call.k, call.v, call.mask_or(call.q), g, lse, delta];
-    let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(plan.queries) as u64;
     let pointers = [&inputs[..], &[dq]].concat();
     call.launch(b, &plan, ("BACKWARD", "attention_backward_q"), &pointers, &others, (tasks, tasks, 128, shared))?;
     let tasks = (s.b * s.hk) as u64 * s.lk.div_ceil(plan.keys) as u64;
