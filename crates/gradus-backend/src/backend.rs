@@ -7,8 +7,8 @@ use crate::call::Tell;
 use crate::composite;
 use crate::{
     ArgReduceOp, AttentionParams, Axes, Binding, Buffer, Claim, ComputeLimits, ComputeModule, CrossEntropyParams,
-    DType, Distribution, Error, ErrorKind, Kernel, MapArg, MapOperands, ModuleHash, NativeFunction, Prepared, Reclaim,
-    ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    DType, Distribution, Error, ErrorKind, Kernel, MapArg, MapOperands, ModuleHash, NativeFunction, Prepared, Reader,
+    Reclaim, ReduceOp, Result, Scalar, ScanOp, ScatterOp, Shape, View, ViewMut, Window,
 };
 
 /// The kind of hardware behind a backend.
@@ -198,6 +198,13 @@ pub trait Backend: Send + Sync + Debug + 'static {
         let _ = memory;
     }
 
+    /// Whether [`map_into`](Backend::map_into) with this reader of elements of a shape and dtype is faster than the two calls
+    /// that it stands for. Then the results must have the bits of these.
+    fn joins_load(&self, reader: Reader, shape: &Shape, dtype: DType) -> bool {
+        let _ = (reader, shape, dtype);
+        false
+    }
+
     // ---- required primitives ----------------------------------------------------------------------------------------
 
     /// Runs an elementwise kernel. `args` and `outs` correspond to the kernel's arguments and outputs. All views have
@@ -269,6 +276,21 @@ pub trait Backend: Send + Sync + Debug + 'static {
     fn copy_strided(&self, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
 
     // ---- composites -------------------------------------------------------------------------------------------------
+
+    /// Runs an elementwise kernel with one output, as [`map`](Backend::map) does, and then `reader` on that output, which
+    /// has this shape, is rounded to its dtype, and is not kept. `out` is the output of the reader. No argument is
+    /// [`MapArg::Output`]. The default stores the whole output. A backend that computes it piece by piece, where the
+    /// reader loads it, says so in [`joins_load`](Backend::joins_load).
+    fn map_into(
+        &self,
+        kernel: &Kernel,
+        args: &[MapArg<'_>],
+        shape: Shape,
+        reader: Reader,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        composite::mapped::map_into(self, kernel, args, shape, reader, out)
+    }
 
     /// Writes `start + i * step`, wrapping in 64 bits, to element `i` in row-major order. The dtype of `out` must be
     /// able to represent all these values.

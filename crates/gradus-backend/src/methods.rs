@@ -6,8 +6,8 @@
 ///
 /// A backend that wraps another one writes a single forwarding macro and so cannot miss a method. It writes by hand
 /// only the methods that describe the backend itself: `info`, `name`, `supports` and `memory_stats`, and, where the
-/// default does not fit, `unsupported`, `host_claim`, `prepares`, `run_prepared`, `offer`, `map_each`, `compute_limits`,
-/// `check_compute`, `register_native` and `allow_modules`.
+/// default does not fit, `unsupported`, `host_claim`, `prepares`, `run_prepared`, `offer`, `map_each`, `joins_load`,
+/// `compute_limits`, `check_compute`, `register_native` and `allow_modules`.
 ///
 /// ```
 /// use gradus_backend::{Backend, BackendInfo, DType, MemoryStats};
@@ -65,6 +65,8 @@ macro_rules! backend_methods {
         random(dist: $crate::Distribution, seed: u64, offset: u64, y: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
     } };
     (composites $method:ident) => { $method! {
+        map_into(kernel: &$crate::Kernel, args: &[$crate::MapArg<'_>], shape: $crate::Shape, reader: $crate::Reader,
+            y: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         arange(start: i64, step: i64, y: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         gemm_i32(a: $crate::View<'_>, b: $crate::View<'_>, c: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         conv(window: &$crate::Window, groups: usize, x: $crate::View<'_>, w: $crate::View<'_>,
@@ -135,6 +137,7 @@ mod tests {
             "run_prepared",
             "offer",
             "map_each",
+            "joins_load",
         ];
         let modules = ["compute_limits", "check_compute", "register_native", "allow_modules"];
         let others: BTreeSet<&str> = own.into_iter().chain(modules).collect();

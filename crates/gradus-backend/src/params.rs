@@ -1,6 +1,6 @@
 //! Parameters of the operations: plain data, checked when an operation is called.
 
-use crate::{Error, Here, Result};
+use crate::{Axes, Error, Here, Result};
 
 /// How [`Backend::reduce`](crate::Backend::reduce) combines elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,6 +18,31 @@ pub enum ReduceOp {
     Any,
     /// Whether all elements are non-zero; the output is bool.
     All,
+}
+
+/// What reads the output of a kernel in [`Backend::map_into`](crate::Backend::map_into).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reader {
+    /// [`Backend::reduce`](crate::Backend::reduce).
+    Reduce(ReduceOp, Axes),
+    /// [`Backend::softmax`](crate::Backend::softmax) along an axis, or its logarithm.
+    Softmax {
+        /// Whether to compute the logarithm.
+        log: bool,
+        /// The axis.
+        axis: usize,
+    },
+}
+
+impl Reader {
+    /// The operation's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reader::Reduce(op, _) => op.name(),
+            Reader::Softmax { log: false, .. } => "softmax",
+            Reader::Softmax { log: true, .. } => "log_softmax",
+        }
+    }
 }
 
 impl ReduceOp {

@@ -11,8 +11,8 @@ use crate::backend::WatchedParts;
 use crate::call::{Call, CallOperand, Operands, Tell};
 use crate::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, Claim, ComputeLimits, ComputeModule,
-    CrossEntropyParams, DType, Distribution, Error, Kernel, MapArg, MemoryStats, ModuleHash, NativeFunction, Reclaim,
-    ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    CrossEntropyParams, DType, Distribution, Error, Kernel, MapArg, MemoryStats, ModuleHash, NativeFunction, Reader,
+    Reclaim, ReduceOp, Result, Scalar, ScanOp, ScatterOp, Shape, View, ViewMut, Window,
 };
 
 pub use telling::{Postponed, postpone};
@@ -177,6 +177,24 @@ impl Watched {
     }
 }
 
+/// The operands of a kernel.
+fn asked_of_map(args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Asked {
+    let mut asked = Asked::default();
+    outs.iter().for_each(|y| y.note(&mut asked));
+    let inputs = args.iter().filter_map(|a| match a {
+        MapArg::View(x) => Some(CallOperand::new(x.dtype, x.layout)),
+        MapArg::Output(i) => asked.outputs.get(*i).copied(),
+        MapArg::Scalar(_) => None,
+    });
+    asked.inputs = inputs.collect();
+    asked
+}
+
+/// The number of instructions of a kernel that compute.
+fn instructions(kernel: &Kernel) -> u64 {
+    kernel.insts().len().saturating_sub(kernel.args().len()) as u64
+}
+
 /// The number of elements of the first operand.
 fn elements(operands: &[CallOperand]) -> u64 {
     operands.first().map_or(0, CallOperand::numel)
@@ -225,6 +243,7 @@ macro_rules! told {
         $(told! { @ $name($($arg: $type),*) -> $result })*
     };
     (@ map($($rest:tt)*) -> $result:ty) => {};
+    (@ map_into($($rest:tt)*) -> $result:ty) => {};
     (@ embedding($($rest:tt)*) -> $result:ty) => {};
     (@ $name:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
         fn $name(&self, $($arg: $type),*) -> $result {
@@ -286,17 +305,26 @@ impl Backend for Watched {
         self.inner.renew(buffer)
     }
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
-        let mut asked = Asked::default();
-        outs.iter().for_each(|y| y.note(&mut asked));
-        let inputs = args.iter().filter_map(|a| match a {
-            MapArg::View(x) => Some(CallOperand::new(x.dtype, x.layout)),
-            MapArg::Output(i) => asked.outputs.get(*i).copied(),
-            MapArg::Scalar(_) => None,
-        });
-        asked.inputs = inputs.collect();
-        let instructions = kernel.insts().len().saturating_sub(kernel.args().len()) as u64;
-        let operations = instructions * elements(&asked.outputs);
+        let asked = asked_of_map(args, outs);
+        let operations = instructions(kernel) * elements(&asked.outputs);
         self.call(kernel.name(), asked, operations, |b| b.map(kernel, args, outs))
+    }
+    fn map_into(
+        &self,
+        kernel: &Kernel,
+        args: &[MapArg<'_>],
+        shape: Shape,
+        reader: Reader,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        let asked = asked_of_map(args, &[out.with(out.layout)]);
+        let of_reader = u64::from(matches!(reader, Reader::Reduce(..)));
+        let operations = (instructions(kernel) + of_reader) * shape.numel() as u64;
+        let name = format!("{}+{}", kernel.name(), reader.name());
+        self.call(&name, asked, operations, |b| b.map_into(kernel, args, shape, reader, out))
+    }
+    fn joins_load(&self, reader: Reader, shape: &Shape, dtype: DType) -> bool {
+        self.inner.joins_load(reader, shape, dtype)
     }
     fn embedding(&self, weight: View<'_>, index: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
         // Only the rows of the weight that become the output are read.
@@ -330,7 +358,6 @@ impl Backend for Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Shape;
 
     fn operand(dims: &[usize]) -> CallOperand {
         CallOperand { dtype: DType::F32, shape: Shape::new(dims).unwrap(), bytes: 0 }

@@ -2,8 +2,8 @@
 
 use gradus_backend::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, Claim, ComputeLimits, ComputeModule,
-    CrossEntropyParams, DType, Distribution, Kernel, MapArg, MemoryStats, ModuleHash, NativeFunction, ReduceOp, Result,
-    Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    CrossEntropyParams, DType, Distribution, Kernel, MapArg, MemoryStats, ModuleHash, NativeFunction, Reader, ReduceOp,
+    Result, Scalar, ScanOp, ScatterOp, Shape, View, ViewMut, Window,
 };
 
 use crate::{CpuBackend, compute, conv, copy, info, map, reduce};
@@ -72,6 +72,21 @@ impl Backend for CpuBackend {
 
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
         map::map(self, kernel, args, outs)
+    }
+
+    fn map_into(
+        &self,
+        kernel: &Kernel,
+        args: &[MapArg<'_>],
+        shape: Shape,
+        reader: Reader,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        crate::joined::map_into(self, kernel, args, shape, reader, out)
+    }
+
+    fn joins_load(&self, reader: Reader, shape: &Shape, dtype: DType) -> bool {
+        crate::joined::joins_load(reader, shape, dtype)
     }
 
     fn reduce(&self, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()> {

@@ -24,6 +24,7 @@ mod halve;
 mod index;
 mod info;
 mod isa;
+mod joined;
 mod lanes;
 mod map;
 mod math;

@@ -11,6 +11,7 @@ use crate::gemm::Real;
 use crate::halve::Halve;
 use crate::isa::Isa;
 use crate::lanes::{LANES, ROWS, larger};
+use crate::map::{Mapped, Operand};
 use crate::nest::Nest;
 use crate::parallel::Disjoint;
 use crate::rows::{Chunked, Elementary, Rows, divide_chunks, map_chunks};
@@ -374,28 +375,53 @@ pub(crate) fn softmax(cpu: &CpuBackend, log: bool, x: View<'_>, axis: usize, out
     with_float!(op, x.dtype, T => {
         let (x, out) = (cpu.slice::<T>(op, x)?, cpu.slice_mut::<T>(op, out)?);
         if let Some(lanes) = lanes {
-            forward::<T>(cpu, log, &lanes, x, out);
+            forward::<T>(cpu, log, &lanes, Operand::Memory(x), out);
         }
         Ok::<(), Error>(())
     })
 }
 
-fn forward<S: SoftmaxElement>(cpu: &CpuBackend, log: bool, lanes: &Lanes<2>, x: &[S], out: &mut [S]) {
+/// The [`softmax`] of rows that a kernel computes. They are consecutive.
+pub(crate) fn softmax_of(
+    cpu: &CpuBackend,
+    log: bool,
+    x: &Mapped<'_>,
+    axis: usize,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let op = if log { "log_softmax" } else { "softmax" };
+    check_axis(op, axis, x.layout.dims())?;
+    check_dtype(op, "out", out.dtype, x.dtype)?;
+    check_shape(op, "out", out.layout.dims(), x.layout.dims())?;
+    check_output(op, "out", out.layout)?;
+    let lanes = lanes(axis, [&x.layout, out.layout])?;
+    with_float!(op, x.dtype, T => {
+        let out = cpu.slice_mut::<T>(op, out)?;
+        if let Some(lanes) = lanes {
+            forward::<T>(cpu, log, &lanes, Operand::Mapped(x), out);
+        }
+        Ok::<(), Error>(())
+    })
+}
+
+fn forward<S: SoftmaxElement>(cpu: &CpuBackend, log: bool, lanes: &Lanes<2>, x: Operand<'_, S>, out: &mut [S]) {
     let (isa, out, [sx, so]) = (cpu.isa(), Disjoint::new(out), lanes.steps);
-    cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
+    cpu.parallel_for(lanes.starts.numel(), (x.task(TASK) / lanes.len).max(1), |rows| {
         let (len, block) = (lanes.len, lanes.block() * lanes.len);
-        scratch::split(
-            cpu,
-            [block, block, lanes.transposed()],
-            |[x_rows, y_rows, transposed]: [&mut [S::Compute]; 3]| {
-                lanes.for_each_block(rows, |[ax, ao], n| {
-                    let x = S::read(isa, x, ax, sx, &mut x_rows[..n]);
-                    let make = |y: &mut [_]| S::forward(isa, log, len, x, y, transposed.as_chunks_mut().0);
-                    // SAFETY: the rows belong to this task, and no two elements of the output share a position.
-                    unsafe { S::write(isa, &out, ao, so, &mut y_rows[..n], make) };
-                });
-            },
-        );
+        x.with(rows.start * len..rows.end * len, |x, first| {
+            scratch::split(
+                cpu,
+                [block, block, lanes.transposed()],
+                |[x_rows, y_rows, transposed]: [&mut [S::Compute]; 3]| {
+                    lanes.for_each_block(rows, |[ax, ao], n| {
+                        let x = S::read(isa, x, ax - first, sx, &mut x_rows[..n]);
+                        let make = |y: &mut [_]| S::forward(isa, log, len, x, y, transposed.as_chunks_mut().0);
+                        // SAFETY: the rows belong to this task, and no two elements of the output share a position.
+                        unsafe { S::write(isa, &out, ao, so, &mut y_rows[..n], make) };
+                    });
+                },
+            );
+        });
     });
 }
 

@@ -51,6 +51,13 @@ fn main() {
     compare("ten elementwise, 1 K", 5_000, chain, &[random(&[1000]), random(&[1000])]);
     compare("ten elementwise, 1 M", 100, chain, &[random(&[1_000_000]), random(&[1_000_000])]);
     compare("ten elementwise, 16 M", 9, chain, &[random(&[16_000_000]), random(&[16_000_000])]);
+    // What a kernel computes where it is read.
+    let (x, y, mask) = (random(&[8, 8, 256, 256]), random(&[8, 8, 256, 256]), random(&[256, 256]));
+    let softmax = |x: &[Tensor]| Ok(vec![x[0].mul(0.125)?.add(&x[1])?.softmax(-1)?]);
+    compare("masked softmax, 4 M", 40, softmax, &[x.clone(), mask]);
+    let squares = |x: &[Tensor]| Ok(vec![x[0].sub(&x[1])?.square()?.mean_all()?]);
+    compare("mean squared difference, 4 M", 40, squares, &[x.clone(), y.clone()]);
+    compare("row sums of products, 4 M", 40, |x| Ok(vec![x[0].mul(&x[1])?.sum(&[-1], false)?]), &[x, y]);
     let mut rng = Generator::new(2);
     let mut init = Init::new(DType::F32, &device, &mut rng);
     let conv = Conv2d::new(64, 64, [3, 3], Conv2dConfig { padding: [1, 1], ..Default::default() }, &mut init).unwrap();

@@ -2,14 +2,14 @@
 
 use gradus_backend::{DType, ReduceOp, Window};
 
-use super::{FLOATS, attention, cross_entropy, elementwise, indexing, matrix, network, reduction, window};
+use super::{FLOATS, attention, cross_entropy, elementwise, indexing, joined, matrix, network, reduction, window};
 use crate::suite::{Rng, Suite};
 
 /// The operations of a round, and the function that runs one.
 type Kind = (&'static [&'static str], fn(&mut Suite<'_>, &mut Rng));
 
 /// What rounds are of, in turn.
-const KINDS: [Kind; 20] = [
+const KINDS: [Kind; 21] = [
     (&["map"], map),
     (&["sum", "prod", "max", "min", "any", "all"], reduce),
     (&["argmax", "argmin"], arg_reduce),
@@ -30,6 +30,7 @@ const KINDS: [Kind; 20] = [
     (&["attention", "attention_backward"], attention),
     (&["cross_entropy", "cross_entropy_backward"], cross_entropy),
     (&["gemm_i32"], gemm_i32),
+    (&["map_into"], map_into),
 ];
 
 /// A round may have no case, because its window is too large or its dtype has not the numbers. So many in a row are a mistake.
@@ -68,6 +69,11 @@ pub(crate) fn each(s: &mut Suite<'_>, seed: u64, [part, parts]: [u64; 2], cases:
 fn map(s: &mut Suite<'_>, rng: &mut Rng) {
     let dims = sizes(rng, 0, 4, 20);
     elementwise::random(s, rng, &dims);
+}
+
+fn map_into(s: &mut Suite<'_>, rng: &mut Rng) {
+    let (d, dims) = (pick(rng, &FLOATS), sizes(rng, 0, 4, 20));
+    joined::random(s, rng, d, &dims);
 }
 
 fn reduce(s: &mut Suite<'_>, rng: &mut Rng) {

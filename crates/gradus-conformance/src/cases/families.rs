@@ -1,8 +1,8 @@
 //! Selects the cases that run.
 
 use super::{
-    adjoint, attention, cross_entropy, deep, elementwise, indexing, long, matrix, memory, network, reduction, refusals,
-    window,
+    adjoint, attention, cross_entropy, deep, elementwise, indexing, joined, long, matrix, memory, network, reduction,
+    refusals, window,
 };
 use crate::suite::Suite;
 
@@ -10,9 +10,10 @@ use crate::suite::Suite;
 /// operation.
 type Family = (&'static [&'static str], fn(&mut Suite<'_>));
 
-const FAMILIES: [Family; 11] = [
+const FAMILIES: [Family; 12] = [
     (&["memory"], memory::run),
     (&["map"], elementwise::run),
+    (&["map_into"], joined::run),
     (&["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "scan", "sort"], reduction::run),
     (&["gemm", "gemm_i32"], matrix::run),
     (

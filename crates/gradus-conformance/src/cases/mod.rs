@@ -7,6 +7,7 @@ mod deep;
 mod elementwise;
 mod families;
 mod indexing;
+mod joined;
 mod long;
 mod matrix;
 mod memory;

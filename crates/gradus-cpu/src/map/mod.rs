@@ -11,6 +11,7 @@ mod convert;
 mod direct;
 mod float;
 mod int;
+mod mapped;
 mod program;
 mod run;
 mod step;
@@ -18,17 +19,19 @@ mod step;
 use std::cell::Cell;
 
 use gradus_backend::kernel::MAX_ARGS;
-use gradus_backend::{Error, ErrorKind, Kernel, MapArg, Result, ViewMut};
+use gradus_backend::{DType, Error, ErrorKind, Kernel, MapArg, Result, ViewMut};
 use smallvec::SmallVec;
 
 use crate::CpuBackend;
 use crate::access::{check_dtype, check_shape};
-use convert::{load, splat_scalar};
+use crate::isa::Isa;
+use convert::{Splat, load, splat_scalar};
 use float::LANES;
 use program::{ArgMode, OutMode, Program};
 use run::{RawOperand, Walk, is_uniform};
 
 pub(crate) use convert::load_raw;
+pub(crate) use mapped::{Mapped, Operand, PIECE, mapped};
 pub(crate) use run::runs;
 
 /// See [`Backend::map`](gradus_backend::Backend::map).
@@ -58,25 +61,41 @@ fn check(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &[ViewMut
         check_shape(op, "an output", out.layout.dims(), shape)?;
         all_outs &= cpu.check_out(op, out)?;
     }
-    for (k, (arg, &dtype)) in args.iter().zip(kernel.args()).enumerate() {
-        match arg {
-            MapArg::View(v) => {
-                check_dtype(op, "an argument", v.dtype, dtype)?;
-                check_shape(op, "an argument", v.layout.dims(), shape)?;
-                contiguous |= u32::from(cpu.check_view(op, v.buffer, v.dtype, v.layout)?) << k;
-            }
-            MapArg::Output(k) => {
-                let Some(out) = outs.get(*k) else {
-                    return Err(Error::argument(op, format!("an argument is output {k} of {}", outs.len())));
-                };
-                check_dtype(op, "an argument that is an output", out.dtype, dtype)?;
-            }
-            MapArg::Scalar(s) => {
-                s.check(dtype).map_err(|e| e.note(format!("as argument {k} of {op}")))?;
-            }
-        }
+    for (k, arg) in args.iter().enumerate() {
+        contiguous |= u32::from(check_arg(cpu, kernel, k, arg, outs, shape)?) << k;
     }
     Ok((contiguous, all_outs))
+}
+
+/// Checks argument `k`, and returns whether it is contiguous.
+#[inline]
+fn check_arg(
+    cpu: &CpuBackend,
+    kernel: &Kernel,
+    k: usize,
+    arg: &MapArg<'_>,
+    outs: &[ViewMut<'_>],
+    shape: &[usize],
+) -> Result<bool> {
+    let (op, dtype) = (kernel.name(), kernel.args()[k]);
+    match arg {
+        MapArg::View(v) => {
+            check_dtype(op, "an argument", v.dtype, dtype)?;
+            check_shape(op, "an argument", v.layout.dims(), shape)?;
+            cpu.check_view(op, v.buffer, v.dtype, v.layout)
+        }
+        MapArg::Output(k) => {
+            let Some(out) = outs.get(*k) else {
+                return Err(Error::argument(op, format!("an argument is output {k} of {}", outs.len())));
+            };
+            check_dtype(op, "an argument that is an output", out.dtype, dtype)?;
+            Ok(false)
+        }
+        MapArg::Scalar(s) => {
+            s.check(dtype).map_err(|e| e.note(format!("as argument {k} of {op}")))?;
+            Ok(false)
+        }
+    }
 }
 
 #[cold]
@@ -94,6 +113,37 @@ pub fn is_compiled(kernel: &Kernel, numbers: usize) -> bool {
 
 thread_local!(static PROGRAM: Cell<Option<Box<Program>>> = const { Cell::new(None) });
 
+/// An argument as an operand.
+fn raw<'a>(arg: &MapArg<'a>, dtype: DType, outs: &'a [ViewMut<'_>]) -> RawOperand<'a> {
+    match arg {
+        MapArg::View(v) => {
+            let layout = (!is_uniform(v.layout)).then_some(v.layout);
+            RawOperand { base: v.buffer.as_ptr().as_ptr(), dtype, layout }
+        }
+        MapArg::Output(k) => {
+            RawOperand { base: outs[*k].buffer.as_ptr().as_ptr(), dtype, layout: Some(outs[*k].layout) }
+        }
+        MapArg::Scalar(_) => RawOperand { base: std::ptr::null_mut(), dtype, layout: None },
+    }
+}
+
+/// Writes the value of a uniform argument.
+///
+/// # Safety
+/// A view was checked to lie in its buffer, and is not empty.
+unsafe fn fill(isa: Isa, arg: &MapArg<'_>, dtype: DType, splat: &mut Splat) {
+    match arg {
+        MapArg::Scalar(s) => splat_scalar(dtype, *s, splat),
+        MapArg::View(v) => {
+            let x = v.buffer.as_ptr().as_ptr().wrapping_add(v.layout.offset() * v.dtype.size());
+            // SAFETY: all elements of the view share one position in its buffer, and a splat has room for `LANES`
+            // elements of any type.
+            unsafe { load(isa, v.dtype, x, 0, splat.0.as_mut_ptr(), LANES) }
+        }
+        MapArg::Output(_) => {}
+    }
+}
+
 /// Compiles the kernel for these operands and runs it.
 fn general(
     cpu: &CpuBackend,
@@ -108,18 +158,9 @@ fn general(
     let mut operands: SmallVec<[RawOperand<'_>; 8]> = SmallVec::new();
     let mut flat = all_outs;
     for (k, (arg, &dtype)) in args.iter().zip(kernel.args()).enumerate() {
-        operands.push(match arg {
-            MapArg::View(v) => {
-                let uniform = is_uniform(v.layout);
-                flat &= uniform || contiguous >> k & 1 == 1;
-                let layout = (!uniform).then_some(v.layout);
-                RawOperand { base: v.buffer.as_ptr().as_ptr(), dtype, layout }
-            }
-            MapArg::Output(k) => {
-                RawOperand { base: outs[*k].buffer.as_ptr().as_ptr(), dtype, layout: Some(outs[*k].layout) }
-            }
-            MapArg::Scalar(_) => RawOperand { base: std::ptr::null_mut(), dtype, layout: None },
-        });
+        operands.push(raw(arg, dtype, outs));
+        let uniform = matches!(arg, MapArg::View(_)) && operands[k].layout.is_none();
+        flat &= !matches!(arg, MapArg::View(_)) || uniform || contiguous >> k & 1 == 1;
     }
     operands.extend(outs.iter().map(|o| RawOperand {
         base: o.buffer.as_ptr().as_ptr(),
@@ -139,16 +180,8 @@ fn general(
     };
     let mut program = PROGRAM.try_with(Cell::take).ok().flatten().unwrap_or_default();
     let isa = cpu.isa();
-    let fill = |k: usize, splat: &mut convert::Splat| match &args[k] {
-        MapArg::Scalar(s) => splat_scalar(kernel.args()[k], *s, splat),
-        MapArg::View(v) => {
-            let x = operands[k].base.wrapping_add(v.layout.offset() * v.dtype.size());
-            // SAFETY: all elements of the view share one position, which was checked to lie in its buffer, and a splat
-            // has room for `LANES` elements of any type.
-            unsafe { load(isa, v.dtype, x, 0, splat.0.as_mut_ptr(), LANES) }
-        }
-        MapArg::Output(_) => {}
-    };
+    // SAFETY: `check` verified the positions of the views, which are not empty.
+    let fill = |k: usize, splat: &mut Splat| unsafe { fill(isa, &args[k], kernel.args()[k], splat) };
     let result = program.compile(isa, kernel, &arg_modes[..args.len()], &out_modes, alias, fill).and_then(|()| {
         // SAFETY: `check` verified the positions, dtype and shape of every operand, and that no two elements of an
         // output share a position. Outputs are borrowed mutably, so no view shares their memory. Only the arguments

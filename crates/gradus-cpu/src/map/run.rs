@@ -69,6 +69,11 @@ impl Walk {
                 return Walk::Rows { outer, len, strides };
             }
         }
+        Walk::gather(operands)
+    }
+
+    /// The walk along the row-major order.
+    pub(super) fn gather(operands: &[RawOperand<'_>]) -> Walk {
         let nest = |o: &RawOperand<'_>| o.layout.filter(|l| !l.is_contiguous()).map(|l| Nest::new(&[l]));
         Walk::Gather(operands.iter().map(nest).collect())
     }
@@ -96,7 +101,8 @@ impl Walk {
 }
 
 /// A program with its operands.
-struct Task<'a> {
+#[derive(Debug)]
+pub(super) struct Task<'a> {
     cpu: &'a CpuBackend,
     program: &'a Program,
     operands: &'a [RawOperand<'a>],
@@ -125,9 +131,7 @@ pub(super) unsafe fn run(
     walk: &Walk,
     numel: usize,
 ) -> Result<()> {
-    let block = (L1 / (program.width * (program.registers + 3))).clamp(256, 1024) / 64 * 64;
-    let failed = AtomicBool::new(false);
-    let task = Task { cpu, program, operands, walk, block, failed, failure: Mutex::new(None) };
+    let task = Task::new(cpu, program, operands, walk);
     let grain = grain(program.cost);
     match walk {
         Walk::Flat | Walk::Gather(_) => cpu.parallel_for(numel, grain, |range| task.chunk(|t| t.linear(range.clone()))),
@@ -141,14 +145,15 @@ pub(super) unsafe fn run(
             });
         }
     }
-    let failed = task.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
-    cpu.finished(kernel.name(), failed.map_or(Ok(()), |op| Err(failure(kernel, op))))
+    task.finished(kernel)
 }
 
 /// A thread that works on the task, with its pointer table, which includes its registers.
 struct Worker<'a> {
     task: &'a Task<'a>,
     table: &'a mut [*mut u8],
+    /// Where the only output is written instead of to its operand, and the number of the element that is written there.
+    to: Option<(*mut u8, usize)>,
 }
 
 /// Where an operand's part of a block lies.
@@ -157,7 +162,35 @@ enum Part<'a> {
     Nest(&'a Nest<1>, usize),
 }
 
-impl Task<'_> {
+impl<'a> Task<'a> {
+    pub(super) fn new(
+        cpu: &'a CpuBackend,
+        program: &'a Program,
+        operands: &'a [RawOperand<'a>],
+        walk: &'a Walk,
+    ) -> Task<'a> {
+        let block = (L1 / (program.width * (program.registers + 3))).clamp(256, 1024) / 64 * 64;
+        Task { cpu, program, operands, walk, block, failed: AtomicBool::new(false), failure: Mutex::new(None) }
+    }
+
+    /// The result of the whole run.
+    pub(super) fn finished(self, kernel: &Kernel) -> Result<()> {
+        let failed = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.cpu.finished(kernel.name(), failed.map_or(Ok(()), |op| Err(failure(kernel, op))))
+    }
+
+    /// Computes a range of the row-major order in the flat and gather walks, and writes it to `to`.
+    ///
+    /// # Safety
+    /// As for [`run`], except that the program has one output, whose elements are written to `to` instead of its operand.
+    /// `to` has room for the range.
+    pub(super) unsafe fn write(&self, range: Range<usize>, to: *mut u8) {
+        self.chunk(|worker| {
+            worker.to = Some((to, range.start));
+            worker.linear(range);
+        });
+    }
+
     /// Sets up the registers and calls `f`.
     fn chunk(&self, f: impl FnOnce(&mut Worker<'_>)) {
         if self.failed.load(Ordering::Relaxed) {
@@ -189,7 +222,7 @@ impl Task<'_> {
                     unsafe { std::ptr::copy_nonoverlapping(from, to.add(i * LANES * size), LANES * size) };
                 }
             }
-            f(&mut Worker { task: self, table });
+            f(&mut Worker { task: self, table, to: None });
         });
     }
 }
@@ -197,12 +230,17 @@ impl Task<'_> {
 impl Worker<'_> {
     /// Runs the program on a range of the row-major order, in the flat and gather walks.
     fn linear(&mut self, range: Range<usize>) {
-        let t = self.task;
+        let (t, to) = (self.task, self.to);
         for i in range.clone().step_by(t.block) {
             let n = t.block.min(range.end - i);
             let part = |k: usize| {
                 let o = &t.operands[k];
                 match t.walk {
+                    _ if k >= t.program.args
+                        && let Some((to, first)) = to =>
+                    {
+                        Part::Run(to.wrapping_add((i - first) * o.dtype.size()), 1)
+                    }
                     Walk::Gather(nests) if let Some(nest) = &nests[k] => Part::Nest(nest, i),
                     _ => Part::Run(at(o, o.layout.map_or(0, |l| l.offset()) + i), 1),
                 }

@@ -6,14 +6,19 @@
 //! reductions are divided at whole subtrees, so that the results have the same bits on any number of threads.
 
 mod arg;
+mod cascade;
 mod kernels;
 mod sums;
+
+use std::ops::Range;
 
 use gradus_backend::{Axes, DType, Error, HostVec, Layout, ReduceOp, Result, View, ViewMut};
 
 use crate::access::{check_dtype, check_shape};
+use crate::map::{Mapped, PIECE};
 use crate::nest::Nest;
 use crate::{CpuBackend, scratch};
+use cascade::Cascade;
 use kernels::{BLOCK, Kernels, table};
 use sums::LANES;
 
@@ -32,39 +37,56 @@ const WIDTH: usize = 256;
 
 /// See [`Backend::reduce`](gradus_backend::Backend::reduce).
 pub(crate) fn reduce(cpu: &CpuBackend, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()> {
+    let from = Source::Memory(x.buffer.as_ptr().as_ptr());
+    run(cpu, op, (x.dtype, x.layout), from, axes, out, || cpu.check_view(op.name(), x.buffer, x.dtype, x.layout))
+}
+
+/// See [`reduce`]: of elements that a kernel computes. Those that are reduced together are consecutive.
+pub(crate) fn reduce_of(
+    cpu: &CpuBackend,
+    op: ReduceOp,
+    x: &Mapped<'_>,
+    axes: Axes,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    run(cpu, op, (x.dtype, &x.layout), Source::Mapped(x), axes, out, || Ok(true))
+}
+
+/// Reduces elements of a dtype and a layout. `check` checks where they lie.
+fn run(
+    cpu: &CpuBackend,
+    op: ReduceOp,
+    (dtype, layout): (DType, &Layout),
+    from: Source<'_>,
+    axes: Axes,
+    out: &mut ViewMut<'_>,
+    check: impl FnOnce() -> Result<bool>,
+) -> Result<()> {
     let name = op.name();
-    let rank = x.layout.rank();
+    let rank = layout.rank();
     if let Some(axis) = axes.iter().find(|&a| a >= rank) {
-        crate::access::check_axis(name, axis, x.layout.dims())?;
+        crate::access::check_axis(name, axis, layout.dims())?;
     }
-    let dtype = match op {
-        ReduceOp::Sum | ReduceOp::Prod => x.dtype.accumulate(),
-        ReduceOp::Max | ReduceOp::Min => x.dtype,
+    let of_out = match op {
+        ReduceOp::Sum | ReduceOp::Prod => dtype.accumulate(),
+        ReduceOp::Max | ReduceOp::Min => dtype,
         ReduceOp::Any | ReduceOp::All => DType::Bool,
     };
-    check_dtype(name, "the output", out.dtype, dtype)?;
-    check_shape(name, "the output", out.layout.dims(), &x.layout.shape().reduced(axes, true))?;
-    cpu.check_view(name, x.buffer, x.dtype, x.layout)?;
+    check_dtype(name, "the output", out.dtype, of_out)?;
+    check_shape(name, "the output", out.layout.dims(), &layout.shape().reduced(axes, true))?;
+    check()?;
     cpu.check_out(name, out)?;
-    let count: usize = axes.iter().map(|a| x.layout.dims()[a]).product();
+    let count: usize = axes.iter().map(|a| layout.dims()[a]).product();
     if out.layout.numel() == 0 {
         return Ok(());
     }
     if count == 0 && matches!(op, ReduceOp::Max | ReduceOp::Min) {
-        let m = format!("{} has no elements along axes {axes:?}, so it has no {name} there", x.layout.shape());
+        let m = format!("{} has no elements along axes {axes:?}, so it has no {name} there", layout.shape());
         return Err(Error::argument(name, m));
     }
-    let k = table(op, x.dtype);
-    let (kept, reduced) = split(x.layout, out.layout, axes)?;
-    let task = Task {
-        cpu,
-        k,
-        size: x.dtype.size(),
-        x: x.buffer.as_ptr().as_ptr(),
-        out: out.buffer.as_ptr().as_ptr(),
-        reduced,
-        count,
-    };
+    let k = table(op, dtype);
+    let (kept, reduced) = split(layout, out.layout, axes)?;
+    let task = Task { cpu, k, size: dtype.size(), from, out: out.buffer.as_ptr().as_ptr(), reduced, count };
     let inner = kept.dims().len().checked_sub(1).filter(|&i| kept.strides(i)[0] == 1 && kept.dims()[i] >= 8);
     let contiguous = count == 0 || reduced_is_contiguous(&task.reduced);
     let by_columns = inner.is_some() && !contiguous;
@@ -105,80 +127,54 @@ fn reduced_is_contiguous(reduced: &Nest<1>) -> bool {
     }
 }
 
+/// Where the elements come from.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    /// From the memory at this address.
+    Memory(*const u8),
+    /// A kernel computes them, in row-major order.
+    Mapped(&'a Mapped<'a>),
+}
+
 /// A reduction in progress. The positions of `reduced` are relative to those of the kept elements.
+#[derive(Clone)]
 struct Task<'a> {
     cpu: &'a CpuBackend,
     k: Kernels,
     size: usize,
-    x: *const u8,
+    from: Source<'a>,
     out: *mut u8,
     reduced: Nest<1>,
     count: usize,
 }
 
-// SAFETY: `x` is only read, and the result of each kept element is written by one thread.
+// SAFETY: the elements are only read, and the result of each kept element is written by one thread.
 unsafe impl Sync for Task<'_> {}
 
-/// Combines results pairwise as they arrive. As soon as two neighbouring groups of `2^k` results are complete, their
-/// combinations are combined. The groups that are left are combined at the end.
-struct Cascade<'a> {
-    task: &'a Task<'a>,
-    /// The stack of results, each of which has `width` accumulators.
-    stack: *mut u8,
-    width: usize,
-    depth: usize,
-    seen: usize,
-}
-
-impl Cascade<'_> {
-    /// The number of levels that is enough for any number of results.
-    const LEVELS: usize = 64;
-
-    /// Returns the address to which the next result must be written.
-    fn top(&self) -> *mut u8 {
-        self.stack.wrapping_add(self.depth * self.width * self.task.k.acc_size)
-    }
-
-    /// Adds the result that was written to [`top`](Cascade::top).
-    ///
-    /// # Safety
-    /// The stack has room for [`LEVELS`](Cascade::LEVELS) results, and `top` holds one.
-    unsafe fn push(&mut self) {
-        self.depth += 1;
-        self.seen += 1;
-        for _ in 0..self.seen.trailing_zeros() {
-            // SAFETY: guaranteed by the caller. There are at least two results, because `seen` is a multiple of two.
-            unsafe { self.combine() };
-        }
-    }
-
-    /// Combines the two topmost results.
-    ///
-    /// # Safety
-    /// There are at least two results on the stack.
-    unsafe fn combine(&mut self) {
-        self.depth -= 1;
-        let (k, isa) = (&self.task.k, self.task.cpu.isa());
-        let b = self.top();
-        // SAFETY: these are two neighbouring results on the stack.
-        unsafe { (k.merge)(isa, b.wrapping_sub(self.width * k.acc_size), b, self.width) };
-    }
-
-    /// Combines all results into the first place of the stack.
-    ///
-    /// # Safety
-    /// As for [`push`](Cascade::push). There is at least one result.
-    unsafe fn finish(&mut self) {
-        while self.depth > 1 {
-            // SAFETY: there are at least two results.
-            unsafe { self.combine() };
-        }
-    }
-}
-
 impl Task<'_> {
+    /// The address of an element in memory.
     fn element(&self, position: usize) -> *const u8 {
-        self.x.wrapping_add(position.wrapping_mul(self.size))
+        let Source::Memory(x) = self.from else { return std::ptr::null() };
+        x.wrapping_add(position.wrapping_mul(self.size))
+    }
+
+    /// Calls `f` with this reduction of elements in memory, which has at least the `n` elements from `position` on.
+    ///
+    /// # Safety
+    /// These elements exist.
+    unsafe fn with_memory(&self, position: usize, n: usize, f: impl FnOnce(&Self)) {
+        let Source::Mapped(x) = self.from else { return f(self) };
+        scratch::with((n * self.size).div_ceil(8), |memory: &mut [u64]| {
+            let to = memory.as_mut_ptr().cast::<u8>();
+            // SAFETY: guaranteed by the caller. The memory has room for them.
+            unsafe { x.write(position..position + n, to) };
+            f(&Task { from: Source::Memory(to.wrapping_sub(position * self.size)), ..self.clone() });
+        });
+    }
+
+    /// An empty cascade of results with `width` accumulators.
+    fn cascade(&self, stack: *mut u8, width: usize) -> Cascade<'_> {
+        Cascade { k: &self.k, isa: self.cpu.isa(), stack, width, depth: 0, seen: 0 }
     }
 
     fn result(&self, position: usize) -> *mut u8 {
@@ -200,11 +196,12 @@ impl Task<'_> {
         let total = kept.numel();
         let size = self.k.acc_size;
         if units == 1 {
-            let together = (GRAIN / self.count.max(1)).max(1);
+            let grain = if matches!(self.from, Source::Mapped(_)) { PIECE } else { GRAIN };
+            let together = (grain / self.count.max(1)).max(1);
             let follow = contiguous && self.count <= BLOCK && kept.dims().len() == 1;
             let step = Some(kept).filter(|_| follow).map(|kept| kept.strides(0));
             let step = step.filter(|step| step[0] == self.count as isize).map(|step| step[1]);
-            self.cpu.parallel_for(total, together, |range| {
+            let reduce = |task: &Self, range: Range<usize>| {
                 let mut acc = [0u64; TOGETHER];
                 let acc = acc.as_mut_ptr().cast::<u8>();
                 if let Some(step) = step {
@@ -213,7 +210,7 @@ impl Task<'_> {
                         // SAFETY: guaranteed by the caller. The elements of the `n` rows follow each other, and there
                         // are at least `n` accumulators.
                         unsafe {
-                            (self.k.blocks)(self.cpu.isa(), self.k.by, self.element(from), self.count, n, acc);
+                            (self.k.blocks)(self.cpu.isa(), self.k.by, task.element(from), self.count, n, acc);
                             (self.k.finish)(self.k.by, acc, self.result(to), step, n);
                         }
                     }
@@ -222,10 +219,16 @@ impl Task<'_> {
                 kept.for_each(range, |_, [from, to]| {
                     // SAFETY: guaranteed by the caller. There is room for an accumulator, which has at most 8 bytes.
                     unsafe {
-                        self.unit(from, 0, contiguous, acc);
+                        task.unit(from, 0, contiguous, acc);
                         (self.k.finish)(self.k.by, acc, self.result(to), 0, 1);
                     }
                 });
+            };
+            self.cpu.parallel_for(total, together, |range| {
+                // SAFETY: guaranteed by the caller. What a kernel computes are contiguous elements for each kept one.
+                unsafe {
+                    self.with_memory(range.start * self.count, range.len() * self.count, |task| reduce(task, range))
+                };
             });
             return Ok(());
         }
@@ -234,8 +237,13 @@ impl Task<'_> {
         self.cpu.parallel_for(total * units, 1, |range| {
             for i in range {
                 let [from, _] = kept.at(i / units);
+                let start = i % units * UNIT;
                 // SAFETY: guaranteed by the caller. Partial result `i` belongs to this task.
-                unsafe { self.unit(from, i % units * UNIT, contiguous, parts.at(i * size)) };
+                unsafe {
+                    self.with_memory(from + start, UNIT.min(self.count - start), |task| {
+                        task.unit(from, start, contiguous, parts.at(i * size));
+                    });
+                }
             }
         });
         // SAFETY: all partial results were computed above, and only this thread combines them.
@@ -251,7 +259,7 @@ impl Task<'_> {
         let size = self.k.acc_size;
         let mut stack = [0u64; Cascade::LEVELS];
         kept.for_each(0..kept.numel(), |i, [_, to]| {
-            let mut cascade = Cascade { task: self, stack: stack.as_mut_ptr().cast(), width: 1, depth: 0, seen: 0 };
+            let mut cascade = self.cascade(stack.as_mut_ptr().cast(), 1);
             // SAFETY: the partial results of kept element `i`, of which there is at least one, are pushed onto a stack
             // with room for all levels. The result is stored at the position of the element.
             unsafe {
@@ -277,7 +285,7 @@ impl Task<'_> {
             return unsafe { (k.blocks)(isa, k.by, self.element(from + start), n, 1, acc) };
         }
         let mut stack = [0u64; Cascade::LEVELS];
-        let mut cascade = Cascade { task: self, stack: stack.as_mut_ptr().cast(), width: 1, depth: 0, seen: 0 };
+        let mut cascade = self.cascade(stack.as_mut_ptr().cast(), 1);
         for i in (start..start + n).step_by(BLOCK) {
             let m = BLOCK.min(start + n - i);
             // SAFETY: the positions belong to the layout. The stack has room for all levels, each with one accumulator
@@ -366,7 +374,7 @@ impl Task<'_> {
             let [_, to] = outer.at(group / strips);
             let first = group % strips * width;
             let w = width.min(len - first);
-            let mut cascade = Cascade { task: self, stack: stack.as_mut_ptr().cast(), width: w, depth: 0, seen: 0 };
+            let mut cascade = self.cascade(stack.as_mut_ptr().cast(), w);
             for u in 0..units {
                 // SAFETY: the partial results of this strip are pushed onto a stack with room for all levels, and the
                 // final results are stored at their positions.
@@ -396,13 +404,13 @@ impl Task<'_> {
         let (k, isa) = (&self.k, self.cpu.isa());
         let row = w * k.acc_size;
         let n = UNIT.min(self.count - start);
-        let mut cascade = Cascade { task: self, stack, width: w, depth: 0, seen: 0 };
+        let mut cascade = self.cascade(stack, w);
         for first in (start..start + n).step_by(BLOCK) {
             let m = BLOCK.min(start + n - first);
             // Four rows of each lane are combined at a time.
             for group in (first..first + m).step_by(4 * LANES) {
                 let rows = (4 * LANES).min(first + m - group);
-                let mut x = [self.x; 4 * LANES];
+                let mut x = [std::ptr::null(); 4 * LANES];
                 self.reduced.for_each(group..group + rows, |i, [position]| {
                     x[i - group] = self.element(from.wrapping_add(position));
                 });

@@ -18,7 +18,7 @@ pub fn join_elementwise(graph: &mut Graph) {
     let mut keep = vec![true; graph.nodes.len()];
     for (first, keep) in keep.iter_mut().enumerate() {
         let Some(second) = only_reader(graph, first) else { continue };
-        if !unchanged_between(graph, first, second) {
+        if !matches!(graph.nodes[second].op, Op::Map(_)) || !whole(graph, first, second) {
             continue;
         }
         if let Some(joined) = joined(&graph.nodes[first], &graph.nodes[second]) {
@@ -29,9 +29,10 @@ pub fn join_elementwise(graph: &mut Graph) {
     graph.retain(&keep);
 }
 
-/// The node that alone reads the result of node `first`, if the two can be joined: the result is temporary, both nodes
-/// are elementwise and not in place, and the second reads the whole result as it was written.
-fn only_reader(graph: &Graph, first: usize) -> Option<usize> {
+/// The node that alone reads the result of node `first`, if that is elementwise and the two can be joined: the result is
+/// temporary, neither is in place, the second reads the result as it was written, and what the first reads is still
+/// unchanged then.
+pub(super) fn only_reader(graph: &Graph, first: usize) -> Option<usize> {
     let node = &graph.nodes[first];
     let ([out], Op::Map(_), false) = (&node.outputs[..], &node.op, node.in_place) else { return None };
     // An error must name the operation that failed, and come before later writes in place.
@@ -42,10 +43,14 @@ fn only_reader(graph: &Graph, first: usize) -> Option<usize> {
     let later = graph.nodes.iter().enumerate().skip(first + 1);
     let mut users = later.filter(|(_, n)| n.inputs.iter().chain(&n.outputs).any(touches));
     let (second, reader) = users.next()?;
-    let elementwise = matches!(reader.op, Op::Map(_)) && !reader.in_place;
     let same = reader.inputs.iter().filter(|p| touches(p)).all(|p| p == out);
-    let full = reader.outputs.iter().all(|o| o.layout.shape() == out.layout.shape());
-    (users.next().is_none() && elementwise && same && full).then_some(second)
+    (users.next().is_none() && !reader.in_place && same && unchanged_between(graph, first, second)).then_some(second)
+}
+
+/// Whether the results of node `second` have the shape of the result of node `first`.
+fn whole(graph: &Graph, first: usize, second: usize) -> bool {
+    let shape = graph.nodes[first].outputs[0].layout.shape();
+    graph.nodes[second].outputs.iter().all(|o| o.layout.shape() == shape)
 }
 
 /// Whether the inputs of node `first` are still unchanged when node `second` runs.

@@ -4,6 +4,7 @@ mod common;
 mod constants;
 mod dead;
 mod join;
+mod load;
 mod pack;
 mod recompute;
 mod reuse;
@@ -12,6 +13,7 @@ pub use common::common_subexpressions;
 pub use constants::fold_constants;
 pub use dead::dead_code;
 pub use join::join_elementwise;
+pub use load::join_loads;
 pub use pack::pack_weights;
 pub use recompute::{MemoryLimit, recompute};
 pub use reuse::reuse_inputs;
@@ -44,7 +46,7 @@ pub fn run_all(graph: &mut Graph, limit: MemoryLimit, known: &[Arc<Panels>]) -> 
             pack_weights(graph, known)
         }
     };
-    for pass in [&join_elementwise as &dyn Fn(&mut Graph), &recompute, &pack_weights, &reuse_inputs] {
+    for pass in [&join_elementwise as &dyn Fn(&mut Graph), &join_loads, &recompute, &pack_weights, &reuse_inputs] {
         pass(graph);
         checked(graph)?;
     }

@@ -35,6 +35,7 @@ mod interpolate;
 mod linear;
 mod loss;
 mod map;
+mod mapped;
 mod masked;
 mod matmul;
 mod movement;
@@ -438,6 +439,7 @@ ops! {
     gather::Gather,
     gemm::Gemm,
     linear::Linear,
+    mapped::Mapped,
     matmul::Matmul,
     matmul::MatmulI32,
     movement::Expand,

@@ -1,0 +1,29 @@
+//! Joining into loads: an elementwise operation is merged into the reduction or softmax that reads its result.
+
+use gradus_tensor::ops::{Mapped, Op};
+
+use super::join::only_reader;
+use crate::Graph;
+
+/// Joins elementwise operations into the reductions and softmaxes that alone read their results, where the device gains by
+/// computing such a result piece by piece, as it is loaded. It is never stored as a whole. Each piece is rounded to its
+/// dtype, so the results are the same.
+pub fn join_loads(graph: &mut Graph) {
+    let mut keep = vec![true; graph.nodes.len()];
+    for (first, keep) in keep.iter_mut().enumerate() {
+        let Some(second) = only_reader(graph, first) else { continue };
+        let (node, reader) = (&graph.nodes[first], &graph.nodes[second]);
+        let (Op::Map(map), [between]) = (&node.op, &node.outputs[..]) else { continue };
+        if reader.inputs[..] != [*between] {
+            continue;
+        }
+        let Some(mapped) = Mapped::new(map.clone(), &reader.op) else { continue };
+        if graph.device.backend().joins_load(mapped.reader(), between.layout.shape(), between.dtype) {
+            let inputs = node.inputs.clone();
+            let second = &mut graph.nodes[second];
+            (second.op, second.inputs) = (mapped.into(), inputs);
+            *keep = false;
+        }
+    }
+    graph.retain(&keep);
+}
