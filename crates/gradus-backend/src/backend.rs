@@ -193,7 +193,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
         calls()
     }
 
-    /// Tells the backend of buffers of its own that it may have back when memory is short. The default does nothing.
+    /// Tells the backend of buffers that it may free when memory runs short. The default does nothing.
     fn offer(&self, memory: Weak<dyn Reclaim>) {
         let _ = memory;
     }

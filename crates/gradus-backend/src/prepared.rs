@@ -1,6 +1,4 @@
-//! [`Prepared`]: what a backend keeps of a list of calls that runs many times.
-
-//! [`Reclaim`]: memory that a backend may have back.
+//! [`Prepared`]: what a backend keeps of a list of calls that runs many times; and [`Reclaim`]: memory that it may free.
 
 use std::any::Any;
 use std::fmt;

@@ -31,28 +31,36 @@ pub(crate) struct Block {
     capacity: usize,
     pub(crate) contents: Arc<Contents>,
     pub(crate) place: Arc<Place>,
-    /// Whether nobody needs what the block holds, so that the next write replaces it, even if it writes only a part.
-    is_renewed: AtomicBool,
 }
 
 /// What is known of a block without a borrow of it: the contents of the buffer that has it, or had it last. `None` after
 /// its memory was given back to the device.
 #[derive(Debug, Default)]
-pub(crate) struct Place(Mutex<Option<Arc<Contents>>>);
+pub(crate) struct Place {
+    contents: Mutex<Option<Arc<Contents>>>,
+    /// Whether nobody needs what the block holds, so that the next write replaces it, even if it writes only a part.
+    is_renewed: AtomicBool,
+}
 
 impl Place {
     pub(crate) fn contents(&self) -> Option<Arc<Contents>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes that what the block holds is needed from now on.
+    pub(crate) fn written(&self) {
+        self.is_renewed.store(false, Relaxed);
     }
 
     fn set(&self, contents: Option<Arc<Contents>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = contents;
+        *self.contents.lock().unwrap_or_else(PoisonError::into_inner) = contents;
     }
 }
 
 impl Block {
     /// Makes this the block of a new buffer. Records of earlier work may still refer to the contents of the old one.
     fn renew(&mut self) {
+        self.place.written();
         self.contents = Arc::default();
         self.place.set(Some(self.contents.clone()));
     }
@@ -60,7 +68,7 @@ impl Block {
     /// What work that is being queued does to the contents, given how it uses the buffer.
     pub(crate) fn accessed(&self, access: Access) -> Access {
         match access {
-            Access::Write if self.is_renewed.load(Relaxed) => Access::Replace,
+            Access::Write if self.place.is_renewed.load(Relaxed) => Access::Replace,
             access => access,
         }
     }
@@ -68,7 +76,7 @@ impl Block {
     /// Notes that work was queued which uses the buffer in this way.
     pub(crate) fn queued(&self, access: Access) {
         if access != Access::Read {
-            self.is_renewed.store(false, Relaxed);
+            self.place.written();
         }
     }
 }
@@ -78,7 +86,7 @@ pub(crate) struct Pool {
     this: Weak<Pool>,
     pub(crate) device: Arc<Device>,
     exact: bool,
-    /// What may be had back when memory is short.
+    /// Memory to take back when it runs short.
     reclaimed: Mutex<Vec<Weak<dyn Reclaim>>>,
     state: Mutex<State>,
 }
@@ -142,7 +150,7 @@ impl Pool {
         all.push(one);
     }
 
-    /// Has back what was registered, and what this thread keeps, unless `bytes` bytes are too many even then. Returns whether
+    /// Takes back what was registered, and what this thread keeps, unless `bytes` bytes are too many even then. Returns whether
     /// there was anything.
     fn reclaim(&self, bytes: usize) -> bool {
         let all: Vec<_> = {
@@ -204,7 +212,7 @@ impl Pool {
         })?;
         state.stats.system_allocations += 1;
         let (contents, place) = (Arc::default(), Arc::default());
-        let mut block = Box::new(Block { ptr, capacity, contents, place, is_renewed: AtomicBool::new(false) });
+        let mut block = Box::new(Block { ptr, capacity, contents, place });
         block.renew();
         Ok(block)
     }
@@ -220,15 +228,15 @@ impl Pool {
             return Err(Error::argument(op, "a view of elements in an empty buffer"));
         }
         // SAFETY: this pool made the buffer with a leaked `Block` behind its pointer. The block lives until the buffer
-        // is dropped, and only shared references to it are given out.
+        // is dropped; an exclusive reference to it is made only while the buffer is borrowed alone, or has no user.
         Ok(unsafe { buffer.as_ptr().cast::<Block>().as_ref() })
     }
 
-    /// See [`Backend::renew`](gradus_backend::Backend::renew). The contents stay the same object, because graphs and notes
-    /// that were made before know them as those of this buffer.
+    /// See [`Backend::renew`](gradus_backend::Backend::renew). A recording must list the first write as one that replaces
+    /// the contents, because starting a graph renews nothing; so this is noted until the write.
     pub(crate) fn renew(&self, buffer: &mut Buffer) -> Result<()> {
         if buffer.bytes() > 0 {
-            self.block("renew", buffer)?.is_renewed.store(true, Relaxed);
+            self.block("renew", buffer)?.place.is_renewed.store(true, Relaxed);
         }
         Ok(())
     }

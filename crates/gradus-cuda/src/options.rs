@@ -8,15 +8,20 @@ const TF32: &str = "GRADUS_CUDA_TF32";
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CudaOptions {
     /// Whether products of matrices of f32 run on tensor cores, with both factors rounded to tf32: the nearest number of 11
-    /// significant bits, with the exponents of f32. Products of two such numbers are exact, and sums are those of f32. So a
-    /// result differs from the exact one by at most 2⁻¹⁰ of the sum of the magnitudes of its products, besides what f32
-    /// rounds. Products with at most 8 rows or columns, convolutions and attention are not concerned.
+    /// significant bits, with the exponents of f32. Products of two such numbers are exact, and sums are kept in f32, of
+    /// which a GPU may cut bits off. So a result differs from the exact one by at most 2⁻¹⁰ of the sum of the magnitudes of
+    /// its products, besides what sums in f32 lose, if the magnitudes of all factors that are not 0 are between 2⁻¹²⁶ and
+    /// 3.4·10³⁸; larger ones become infinite. Products with at most 8 rows or columns are not concerned, nor are
+    /// convolutions and attention, except for attention whose heads have more than 256 elements.
     pub tf32: bool,
 }
 
 impl CudaOptions {
     /// The options that the environment chooses: [`tf32`](CudaOptions::tf32) if `GRADUS_CUDA_TF32` is 1. `Device::cuda` and
-    /// `Device::open` of the crate `gradus` use these.
+    /// `Device::open` of the crate `gradus` use these when they first open a GPU.
+    ///
+    /// # Errors
+    /// Fails if the variable is anything but 1, 0 or empty.
     pub fn chosen() -> Result<CudaOptions> {
         let tf32 = match std::env::var_os(TF32) {
             None => false,

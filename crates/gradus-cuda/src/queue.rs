@@ -186,14 +186,14 @@ impl Queue {
         let mut guard = self.ready(call.op)?;
         let State { slots, log } = &mut *guard;
         call.slot.iter().for_each(|&slot| slots.arm(slot));
+        // SAFETY: the arguments are what the kernel's text declares, and the operands were checked to lie in buffers
+        // that their owners keep until after this call; memory is freed and reused in the order of the stream.
+        unsafe { self.device.launch(call.op, function, grid, block, shared, &mut pointers) }?;
         // At most as many lists as there are uses, so a part is not empty unless all are.
         let part = (uses.len() / call.lists.max(1)).max(1);
         for uses in uses.chunks(part) {
             log.note(call.slot, uses.iter().map(|u| (&u.block.contents, u.block.accessed(u.access))));
         }
-        // SAFETY: the arguments are what the kernel's text declares, and the operands were checked to lie in buffers
-        // that their owners keep until after this call; memory is freed and reused in the order of the stream.
-        unsafe { self.device.launch(call.op, function, grid, block, shared, &mut pointers) }?;
         log.submitted(slots, None);
         let noted = uses.iter().map(|u| (u.block, u.block.accessed(u.access)));
         recording::queued(&self.device, (call.slot, part), noted, || What::Launch {
@@ -231,6 +231,7 @@ impl Queue {
         // SAFETY: the recording owns its temporary memory, and the operands are where they were when it was made: see
         // `capture`.
         unsafe { self.device.start(op, &recorded.graph) }?;
+        recorded.started();
         let State { slots, log } = &mut *guard;
         held.iter().for_each(|held| slots.arm(held.slot));
         let mut uses = recorded.uses.iter().map(|&(at, access)| (&contents[at], access));

@@ -98,4 +98,9 @@ impl Recorded {
         let temporary = (0..self.temporary).map(|_| Some(Arc::default()));
         self.places.iter().map(|place| place.contents()).chain(temporary).collect()
     }
+
+    /// Notes that the graph was started, which writes what its list of uses says.
+    pub(crate) fn started(&self) {
+        self.places.iter().for_each(|place| place.written());
+    }
 }

@@ -148,7 +148,7 @@ fn without_the_request_products_are_those_of_f32() {
 }
 
 #[test]
-fn thin_products_and_other_dtypes_are_not_concerned() {
+fn thin_products_are_not_concerned() {
     let Some(backend) = opened() else { return };
     let product = Product::of(&backend, ([1, 70, 40, 8], [false, false]), true).unwrap();
     assert!(product.error(f64::from) <= product.bound_of_sums());

@@ -181,7 +181,7 @@ impl Pool {
             return Err(Error::argument(op, "a view of elements in an empty buffer"));
         }
         // SAFETY: this pool made the buffer with a leaked `Block` behind its pointer. The block lives until the buffer
-        // is dropped, and only shared references to it are given out.
+        // is dropped; an exclusive reference to it is made only while the buffer is borrowed alone.
         Ok(unsafe { buffer.as_ptr().cast::<Block>().as_ref() })
     }
 

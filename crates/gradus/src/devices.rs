@@ -34,7 +34,8 @@ pub trait DeviceExt: Sized {
     ///
     /// Returns an error if this build lacks the feature `cuda`, if the machine has no such GPU, or if a library is missing:
     /// the driver's, or NVRTC. The error names it and says how to get it. If the environment variable `GRADUS_CUDA_TF32` is 1,
-    /// products of matrices of f32 round their factors to tf32, for speed; see `docs/cuda.md`.
+    /// products of matrices of f32 round their factors to tf32, for speed; see `docs/cuda.md`. Values other than 1, 0 and
+    /// none are an error.
     #[track_caller]
     fn cuda(index: usize) -> Result<Self>;
 

@@ -1,9 +1,9 @@
 //! `gemm`: batched products of strided matrices.
 //!
 //! There are four kernels: tiles in registers (`tile.cu`), tiles on tensor cores for half precision (`mma.cu`) and, where
-//! that was asked for, for f32 (`tf32.cu`), and sums without tiles if a matrix has few rows or columns (`thin.cu`). Where a product has too few tiles to fill a GPU,
-//! or an inner axis too long for one sum, the inner axis is cut into parts, whose results are added in their order
-//! (`sum.cu`). All choices depend on the operands only, so a product has the same bits on every run.
+//! that was asked for, for f32 (`tf32.cu`), and sums without tiles if a matrix has few rows or columns (`thin.cu`). Where
+//! a product has too few tiles to fill a GPU, or an inner axis too long for one sum, the inner axis is cut into parts,
+//! whose results are added in their order (`sum.cu`). All choices depend on the operands only, so a product has the same bits on every run.
 
 mod plan;
 

@@ -42,7 +42,7 @@ pub struct ReplayCall {
     pub inputs: SmallVec<[Operand; 3]>,
     /// The operands that it writes.
     pub outputs: SmallVec<[Operand; 1]>,
-    /// The numbers of the blocks among its outputs that hold nothing which a call needs, until this one writes them.
+    /// The numbers of the blocks among its outputs whose old contents no call needs: this call is the first to write them.
     pub begins: SmallVec<[usize; 1]>,
     /// The line that its errors report.
     pub location: &'static Location<'static>,
