@@ -199,7 +199,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
     }
 
     /// Whether [`map_into`](Backend::map_into) with this reader of elements of a shape and dtype is faster than the two calls
-    /// that it stands for. Then the results must have the bits of these.
+    /// that it stands for. If so, its results must have the bits of theirs.
     fn joins_load(&self, reader: Reader, shape: &Shape, dtype: DType) -> bool {
         let _ = (reader, shape, dtype);
         false

@@ -3,7 +3,7 @@
 use gradus_backend::{DType, Kernel, MapArg, Reader, Result, Shape, ViewMut, composite};
 
 use crate::CpuBackend;
-use crate::map::mapped;
+use crate::map::{PIECE, mapped};
 use crate::reduce::reduce_of;
 use crate::softmax::softmax_of;
 
@@ -12,7 +12,9 @@ const SMALLEST: usize = 8 << 20;
 
 /// See [`Backend::joins_load`](gradus_backend::Backend::joins_load).
 pub(crate) fn joins_load(reader: Reader, shape: &Shape, dtype: DType) -> bool {
-    is_consecutive(reader, shape) && shape.numel() * dtype.size() >= SMALLEST
+    // A row of a softmax is one task, which has the whole row in memory.
+    let is_long = matches!(reader, Reader::Softmax { axis, .. } if shape[axis] > PIECE);
+    is_consecutive(reader, shape) && !is_long && shape.numel() * dtype.size() >= SMALLEST
 }
 
 /// Whether the elements that are read together are consecutive in the row-major order.

@@ -101,11 +101,13 @@ fn what_else_needs_the_value_keeps_it() {
 
 #[test]
 fn a_training_step_has_the_bits_of_an_eager_one() {
-    graph_of(DType::F32, |x| {
+    let graph = graph_of(DType::F32, |x| {
         let w = x[1].copy()?.with_grad()?;
         let loss = x[0].mul(&w)?.add(&x[1])?.softmax(-1)?.sub(0.5)?.square()?.mean_all()?;
         let norm = x[0].add(&w)?.layer_norm(&[1010], None, None, 1e-5)?.tanh()?.sum_all()?;
         let gradients = loss.add(&norm)?.backward()?;
         Ok(vec![loss.detach(), gradients.get(&w).unwrap().clone()])
     });
+    let joined = |reader: &str| graph.nodes.iter().any(|n| n.op.name().contains('+') && n.op.name().ends_with(reader));
+    assert!(joined("+softmax") || joined("+sum"), "{graph}");
 }

@@ -15,7 +15,7 @@ const SIZES: [[usize; 7]; 9] = [
     [1, 2, 1, 0, 3, 2, 2],
     [0, 2, 2, 2, 3, 4, 4],
     [1, 2, 2, 3, 3, 4, 0],
-    // A query that sees one key has no gradient, to the last bit: the two terms of a score's gradient are equal.
+    // With one key, the gradients of query and key are exactly 0: the two terms of a score's gradient are equal.
     [1, 2, 1, 9, 1, 24, 20],
 ];
 

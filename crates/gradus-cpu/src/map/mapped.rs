@@ -1,7 +1,7 @@
 //! Operands that an elementwise kernel computes where they are read, so that they are never stored as a whole.
 //!
-//! A reader asks for ranges of the row-major order. They are computed in the type that the operand is stored in
-//! otherwise, so that half precision is rounded, and have the bits that [`map`](super::map) gives them.
+//! A reader asks for ranges of the row-major order. They are computed in the type in which the operand would
+//! otherwise be stored, so that half precision is rounded, and have the bits that [`map`](super::map) gives them.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ use super::{check_arg, fill, raw};
 use crate::access::Plain;
 use crate::{CpuBackend, scratch};
 
-/// The number of elements that a task should ask for. Each piece costs some waiting for memory; it should stay in the L2
-/// cache until it is read.
+/// The number of elements that a task should ask for. A piece should stay in the L2 cache until it is read; smaller ones
+/// wait for memory more often.
 pub(crate) const PIECE: usize = 64 << 10;
 
 /// An operand that a kernel computes.

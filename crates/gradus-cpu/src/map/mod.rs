@@ -130,7 +130,7 @@ fn raw<'a>(arg: &MapArg<'a>, dtype: DType, outs: &'a [ViewMut<'_>]) -> RawOperan
 /// Writes the value of a uniform argument.
 ///
 /// # Safety
-/// A view was checked to lie in its buffer, and is not empty.
+/// A view was checked to lie in its buffer, and is uniform and not empty.
 unsafe fn fill(isa: Isa, arg: &MapArg<'_>, dtype: DType, splat: &mut Splat) {
     match arg {
         MapArg::Scalar(s) => splat_scalar(dtype, *s, splat),

@@ -1,7 +1,7 @@
 // The gradient of attention of half precision on tensor cores. A block has 4 warps, each with 16 rows (queries for dq,
 // keys for dk and dv), and goes through the columns (keys, or queries) in tiles of INNER, two of which are in flight.
 // Weights and gradients of scores stay in registers. As factors they are sums of two bf16, whatever T is: f16 does not
-// reach as far down as gradients of scores. The other factor then is bf16 too, or the sum of two such numbers for an f16.
+// reach as far down as gradients of scores. The other factor is then also bf16, or the sum of two such numbers for an f16.
 //
 // D, DV: sizes of a key and of a value, rounded up to a multiple of 16, at most 128. Q_GROUPS, K_GROUPS, V_GROUPS,
 // G_GROUPS: elements of a head are contiguous in aligned groups of 16 bytes.
@@ -83,7 +83,7 @@ template <int SIZE> INLINE void add_product(A (&sum)[SIZE / 8][4], A (&s)[INNER 
                 A* to = sum[e + part];
                 multiply_matrices<true>(to, f[0], g + 2 * part);
                 multiply_matrices<true>(to, f[1], g + 2 * part);
-                // The product of what is left of both is below the last place of the result.
+                // The product of what is left of both is below the last place of the largest term.
                 if constexpr (!BF16) multiply_matrices<true>(to, f[0], rest + 2 * part);
             }
         }

@@ -7,14 +7,18 @@ use crate::Graph;
 
 /// Joins elementwise operations into the reductions and softmaxes that alone read their results, where the device gains by
 /// computing such a result piece by piece, as it is loaded. It is never stored as a whole. Each piece is rounded to its
-/// dtype, so the results are the same.
+/// dtype, so the results are the same. Inputs that are then kept for longer take no more memory than the result would.
 pub fn join_loads(graph: &mut Graph) {
     let mut keep = vec![true; graph.nodes.len()];
-    for (first, keep) in keep.iter_mut().enumerate() {
+    for first in 0..graph.nodes.len() {
         let Some(second) = only_reader(graph, first) else { continue };
         let (node, reader) = (&graph.nodes[first], &graph.nodes[second]);
         let (Op::Map(map), [between]) = (&node.op, &node.outputs[..]) else { continue };
         if reader.inputs[..] != [*between] {
+            continue;
+        }
+        let follows = keep[first + 1..second].iter().all(|stays| !stays);
+        if !follows && ending(graph, first) > graph.memories[between.memory].bytes {
             continue;
         }
         let Some(mapped) = Mapped::new(map.clone(), &reader.op) else { continue };
@@ -22,8 +26,18 @@ pub fn join_loads(graph: &mut Graph) {
             let inputs = node.inputs.clone();
             let second = &mut graph.nodes[second];
             (second.op, second.inputs) = (mapped.into(), inputs);
-            *keep = false;
+            keep[first] = false;
         }
     }
     graph.retain(&keep);
+}
+
+/// The bytes of the temporary values that node `at` is the last to read.
+fn ending(graph: &Graph, at: usize) -> usize {
+    let mut memories: Vec<usize> = graph.nodes[at].inputs.iter().map(|p| p.memory).collect();
+    memories.sort_unstable();
+    memories.dedup();
+    let later = &graph.nodes[at + 1..];
+    let ends = |m: usize| graph.is_temporary(m) && !later.iter().any(|n| n.inputs.iter().any(|p| p.memory == m));
+    memories.into_iter().filter(|&m| ends(m)).map(|m| graph.memories[m].bytes).sum()
 }

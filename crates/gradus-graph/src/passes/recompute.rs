@@ -167,8 +167,10 @@ fn cost(graph: &Graph, node: &Node) -> f64 {
     let products = match &node.op {
         Op::Map(map) => 2.0 * results * map.kernel.insts().len() as f64,
         Op::Mapped(mapped) => {
-            let largest = (0..node.inputs.len()).map(elements).fold(results, f64::max);
-            2.0 * largest * mapped.map().kernel.insts().len() as f64 + 4.0 * largest
+            let rank = node.inputs.iter().map(|p| p.layout.rank()).max().unwrap_or(0);
+            let longest = |axis: usize| (0..node.inputs.len()).map(|i| size(i, -1 - axis as isize)).fold(1.0, f64::max);
+            let elements: f64 = (0..rank).map(longest).product();
+            2.0 * elements * mapped.map().kernel.insts().len() as f64 + 4.0 * elements
         }
         Op::Matmul(_) | Op::MatmulI32(_) | Op::Linear(_) => results * size(0, -1),
         Op::Attention(_) => results * 4.0 * size(1, -2),
