@@ -38,7 +38,7 @@ enum Kept {
     Short(u32),
 }
 
-/// For how many runs a list makes calls after memory was short.
+/// After memory was short, the number of runs in which a list makes its calls before a graph is made again.
 const REST: u32 = 64;
 
 /// See [`Backend::run_prepared`](gradus_backend::Backend::run_prepared).

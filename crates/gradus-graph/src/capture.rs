@@ -3,6 +3,7 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use gradus_tensor::{Error, Result, Tensor};
 
@@ -19,9 +20,9 @@ pub struct Step<F, A: ?Sized = [Tensor]> {
     argument: PhantomData<fn(&A)>,
 }
 
-/// What [`Tensors::flatten`] tells of a result besides its tensors.
+/// The form of a result, as [`Tensors::flatten`] gives it. Each replay returns it again, so that a copy must be cheap.
 #[derive(Clone, PartialEq)]
-struct Form(Vec<usize>);
+struct Form(Arc<[usize]>);
 
 impl fmt::Debug for Form {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -105,12 +106,12 @@ impl<F, A: Tensors> Step<F, A> {
 fn parted(result: &impl Tensors) -> (Vec<Tensor>, Form) {
     let (mut tensors, mut form) = (vec![], vec![]);
     result.flatten(&mut tensors, &mut form);
-    (tensors.into_iter().cloned().collect(), Form(form))
+    (tensors.into_iter().cloned().collect(), Form(form.into()))
 }
 
 #[track_caller]
 fn joined<R: Tensors>((tensors, Form(form)): (Vec<Tensor>, Form)) -> Result<R> {
-    R::unflatten(&mut tensors.into_iter(), &mut form.into_iter())
+    R::unflatten(&mut tensors.into_iter(), &mut form.iter().copied())
         .ok_or_else(|| Error::argument("capture", "`Tensors::unflatten` does not make what `flatten` took apart"))
 }
 

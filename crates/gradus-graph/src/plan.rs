@@ -18,7 +18,7 @@ use crate::record::{base, is, moved};
 /// A list that is on the stack if it is short.
 type Few<T> = SmallVec<[T; 8]>;
 
-/// For how many replays a plan does without a place for its results after memory was short.
+/// After memory was short, the number of replays that a plan does without a place for its results.
 const AWAY: u32 = 64;
 
 /// A graph that is ready to run.

@@ -2,7 +2,8 @@
 //!
 //! The rows of A and the columns of B are read along `k`, because one instruction multiplies 16 pairs of numbers and adds
 //! neighbouring products. Sums wrap, so their order does not matter. The rows of A are widened to 16 bits first, except
-//! that with AVX-512 VNNI one instruction multiplies 64 pairs of u8 and i8. Columns of B are read in place if their numbers are adjacent, as those of a transposed weight `[n, k]` are; others are copied.
+//! that with AVX-512 VNNI one instruction multiplies 64 pairs of u8 and i8. Columns of B are read in place if their
+//! numbers are adjacent, as those of a transposed weight `[n, k]` are; others are copied.
 
 use gradus_backend::{Backend, DType, Error, Result, Scalar, View, ViewMut};
 

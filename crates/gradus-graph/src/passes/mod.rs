@@ -25,7 +25,8 @@ use gradus_tensor::Result;
 use crate::Graph;
 use crate::panels::Panels;
 
-/// Runs all passes. `known` are the panels of graphs for arguments of other sizes. Debug builds [check](Graph::check) the graph before and after each.
+/// Runs all passes. Panels of graphs for arguments of other sizes are passed as `known`, and used again. Debug builds
+/// [check](Graph::check) the graph before and after each pass.
 ///
 /// # Errors
 /// Fails if a pass has broken the graph, or if the device cannot compute a constant.

@@ -13,7 +13,8 @@ const ROWS: usize = 256;
 
 /// Lets products with few rows read their weight in panels, and copies it there, if there is memory for that. This is done
 /// for weights of f32 that the step does not write, and that nothing changed between the calls that were traced: a training
-/// step changes its weights, an evaluation does not. `known` are the panels of other graphs, which are shared.
+/// step changes its weights, an evaluation does not. Panels that other graphs of the step already have are passed as
+/// `known`, and used again.
 pub fn pack_weights(graph: &mut Graph, known: &[Arc<Panels>]) {
     let Some(width) = graph.device.info().f32_panel else { return };
     // Panels are read before the step runs, so it must not write their matrix.

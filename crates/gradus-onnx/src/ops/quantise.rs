@@ -133,9 +133,8 @@ pub(super) fn in_8_bits(x: &Tensor, axes: &[isize]) -> Result<(Tensor, Tensor)> 
     if x.numel() == 0 {
         return Ok((x.to_dtype(DType::I16)?, Tensor::ones([1usize; 0], DType::F32, x.device())?));
     }
-    let (scale, zero) = dynamic_range(x, axes)?;
-    let rounded = fused!(|x, scale, zero| ((x / scale).round() + zero).max(0.0).min(255.0) - zero);
-    Ok((rounded(x, &scale, &zero)?.to_dtype(DType::I16)?, scale))
+    let (bytes, scale, zero) = in_bytes(x, axes)?;
+    Ok((bytes.to_dtype(DType::I16)?.sub(zero.to_dtype(DType::I16)?)?, scale))
 }
 
 /// What `DynamicQuantizeLinear` makes of a non-empty `x`, its scale, and its zero point in i32.

@@ -13,7 +13,7 @@ use crate::value::{OnnxValue, bytes_of};
 /// stand for tensors of any size, which would be kept for as long as the model.
 const FOLDED: usize = 1 << 20;
 
-/// The most integers of a result that are kept on the host too.
+/// Results of at most this many integers are kept on the host as well.
 const FEW: usize = 16;
 
 /// Whether a node always gives the same results for the same inputs, and has no sub-graphs.

@@ -20,13 +20,13 @@ pub struct LinearPanels {
 /// The least number of elements of a matrix whose copy saves a noticeable part of a product's time.
 const SMALLEST: usize = 1 << 10;
 
-/// A matrix whose columns leave the last panel partly empty has at least this many whole ones.
+/// The least number of whole panels of a matrix whose columns leave the last one partly empty.
 const MANY: usize = 4;
 
 impl LinearPanels {
     /// Whether products with a matrix `[k, n]` gain by panels of this `width`.
     pub fn is_worth_it(k: usize, n: usize, width: usize) -> bool {
-        (n.is_multiple_of(width) || n / width >= MANY) && k.saturating_mul(n) >= SMALLEST
+        width > 0 && (n.is_multiple_of(width) || n / width >= MANY) && k.saturating_mul(n) >= SMALLEST
     }
 
     /// Copies a matrix `[k, n]` into panels with columns of the given `width`.
