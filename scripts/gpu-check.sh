@@ -3,34 +3,41 @@
 #
 #   scripts/gpu-check.sh --build     builds the programs into target/gpu-check, on a machine with cargo
 #   scripts/gpu-check.sh             runs them, on a machine with a GPU; it needs neither cargo nor a network
+#   scripts/gpu-check.sh checks      only what is right or wrong; `speeds`: only what is measured
 #   scripts/gpu-check.sh --small     runs them with small sizes over the stand-in for the driver, on any machine
 #
 # NVRTC is needed: it comes with the CUDA toolkit and with PyTorch. With PyTorch, the speeds are compared with its own, in the
-# same run. A step that fails does not end the others; the exit code is 1 if one failed.
+# same run. WebGPU is checked and measured too where Vulkan finds the GPU. CASES is the number of random cases of each
+# operation (10,000). A step that fails does not end the others; the exit code is 1 if one failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out="$PWD/target/gpu-check"
 mkdir -p "$out"
 
+# The program that cargo makes for a test or a benchmark, whose name has a hash.
+made() {
+  "$@" --no-run --message-format=json | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1
+}
+
 build() {
   set -e
   cargo build --release -p gradus-cuda --example conform_cuda
-  cargo build --release -p gradus --features cuda --example gpu_rows
-  cargo build --release -p gradus-cli --features cuda
+  cargo build --release -p gradus-wgpu --example conform
+  cargo build --release -p gradus --features cuda,wgpu --example gpu_rows
+  cargo build --release -p gradus-cli --features cuda,wgpu
   cargo build --release -p gradus-ptx
   local release="${CARGO_TARGET_DIR:-target}/release"
   cp "$release/examples/conform_cuda" "$release/examples/gpu_rows" "$release/gradus" "$release/libgradus_ptx.so" "$out/"
-  # The golden tests are a program whose name has a hash.
-  local golden
-  golden="$(cargo test --release -p gradus --features cuda --test golden --no-run --message-format=json |
-    sed -n 's/.*"executable":"\([^"]*\/golden-[^"]*\)".*/\1/p' | tail -1)"
-  cp "$golden" "$out/golden"
-  strip "$out/conform_cuda" "$out/gpu_rows" "$out/gradus" "$out/golden" 2>/dev/null || true
+  cp "$release/examples/conform" "$out/conform_wgpu"
+  cp "$(made cargo test --release -p gradus --features cuda,wgpu --test golden)" "$out/golden"
+  cp "$(made cargo bench -p gradus-wgpu --bench handwritten)" "$out/bench_wgpu"
+  (cd "$out" && strip conform_cuda conform_wgpu gpu_rows gradus golden bench_wgpu 2>/dev/null) || true
   ls -l "$out"
 }
 
 size=full
-conform=(--rounds 10000 --seed 7)
+conform=()
+steps="checks speeds"
 case "${1:-}" in
   --build)
     build
@@ -41,14 +48,15 @@ case "${1:-}" in
     conform=(fill)
     export GRADUS_CUDA_DRIVER="${GRADUS_CUDA_DRIVER:-$out/libgradus_ptx.so}" GRADUS_CUDA_EXACT=1
     ;;
+  checks | speeds) steps="$1" ;;
   '') ;;
   *)
-    sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//' >&2
     exit 2
     ;;
 esac
 
-for program in conform_cuda golden gradus gpu_rows; do
+for program in conform_cuda conform_wgpu golden gradus gpu_rows bench_wgpu; do
   [ -x "$out/$program" ] || { echo "gpu-check: $out/$program is missing; run $0 --build first" >&2; exit 2; }
 done
 python="${PYTHON:-python3}"
@@ -58,23 +66,44 @@ failed=()
 
 say() { echo "$*" | tee -a "$report"; }
 
-# A step: its name, and a command, which may print as much as it likes; the report has its last lines.
-step() {
-  local name="$1" log="$out/$1.log" start end code
+# Starts a step: its name, and a command, which may print as much as it likes.
+start() {
+  local name="$1" from
   shift
-  say "== $name: $*"
-  start="$(date +%s)"
-  "$@" >"$log" 2>&1
-  code=$?
-  end="$(date +%s)"
-  tail -n "${lines:-5}" "$log" | tee -a "$report"
-  if [ "$code" -eq 0 ]; then
-    say "== $name: ok, $((end - start)) s"
-  else
-    say "== $name: FAILED with code $code, $((end - start)) s; all of it is in $log"
-    failed+=("$name")
-  fi
+  (
+    from="$(date +%s)"
+    "$@" >"$out/$name.log" 2>&1
+    echo "$? $(($(date +%s) - from)) $*" >"$out/$name.end"
+  ) &
 }
+
+# Waits for what was started, and reports the last lines of each step that is named, with as many lines as follow the colon.
+finish() {
+  local step name code seconds command
+  wait
+  for step in "$@"; do
+    name="${step%:*}"
+    read -r code seconds command <"$out/$name.end"
+    say "== $name: $command"
+    tail -n "${step#*:}" "$out/$name.log" | cut -c1-600 | tee -a "$report"
+    if [ "$code" -eq 0 ]; then
+      say "== $name: ok, $seconds s"
+    else
+      say "== $name: FAILED with code $code, $seconds s; all of it is in $out/$name.log"
+      failed+=("$name")
+    fi
+  done
+}
+
+# One step alone.
+step() {
+  local name="${1%:*}" shown="$1"
+  shift
+  start "$name" "$@"
+  finish "$shown"
+}
+
+has_vulkan() { [ "$size" = full ] && "$out/gradus" devices 2>/dev/null | grep -q '^wgpu.*NVIDIA'; }
 
 say "gpu-check, $(date -u +%Y-%m-%dT%H:%MZ), $size, $(git rev-parse --short HEAD 2>/dev/null || echo 'no git')"
 if command -v nvidia-smi >/dev/null; then
@@ -82,35 +111,57 @@ if command -v nvidia-smi >/dev/null; then
 else
   say "no nvidia-smi here"
 fi
-step devices "$out/gradus" devices
-lines=12 step conformance "$out/conform_cuda" "${conform[@]}"
-GRADUS_REQUIRE_CUDA=1 step golden "$out/golden" on_cuda
-if [ "$size" = full ]; then
-  step digits "$out/gradus" train digits --device cuda --force --json --out "$out/digits"
-else
-  step digits "$out/gradus" train digits --device cuda --force --json --out "$out/digits" --epochs 1
-fi
-sanitizer="$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)"
-if [ -n "$sanitizer" ] && [ "$size" = full ]; then
-  for tool in memcheck racecheck initcheck; do
-    GRADUS_CUDA_EXACT=1 step "$tool" "$sanitizer" --target-processes all --tool "$tool" --error-exitcode 9 \
-      "$out/conform_cuda" --brief
-  done
-else
-  say "no compute-sanitizer here: memory and races of kernels were not checked on the GPU"
-fi
+step devices:12 "$out/gradus" devices
+
+# These share the GPU, since most of their time is that of compilers.
+checks() {
+  local names=(conformance:12 golden:3 digits:2) epochs=()
+  [ "$size" = small ] && epochs=(--epochs 1)
+  start conformance "$out/conform_cuda" "${conform[@]}"
+  GRADUS_REQUIRE_CUDA=1 start golden "$out/golden" on_cuda
+  start digits "$out/gradus" train digits --device cuda --force --json --out "$out/digits" "${epochs[@]}"
+  if has_vulkan; then
+    start conformance_wgpu "$out/conform_wgpu"
+    GRADUS_REQUIRE_WGPU=1 start golden_wgpu "$out/golden" on_webgpu
+    start digits_wgpu "$out/gradus" train digits --device wgpu --force --json --out "$out/digits_wgpu"
+    names+=(conformance_wgpu:8 golden_wgpu:3 digits_wgpu:2)
+  else
+    say "Vulkan finds no NVIDIA GPU here: WebGPU is not checked on it"
+  fi
+  finish "${names[@]}"
+  [ "$size" = full ] || return
+  step random_cases:8 "$out/conform_cuda" --each "${CASES:-10000}" --seed 7
+  local sanitizer
+  sanitizer="$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)"
+  if [ -n "$sanitizer" ] && [ "${SANITIZE:-1}" = 1 ]; then
+    for tool in memcheck racecheck initcheck; do
+      GRADUS_CUDA_EXACT=1 start "$tool" "$sanitizer" --target-processes all --tool "$tool" --error-exitcode 9 \
+        "$out/conform_cuda" --brief --jobs 5
+    done
+    finish memcheck:5 racecheck:5 initcheck:5
+  else
+    say "compute-sanitizer is not run: memory and races of kernels are not checked on the GPU"
+  fi
+}
 
 # Speeds: ours, PyTorch's, and the ratio, row by row.
-lines=20 step speed "$out/gpu_rows" cuda "$size"
-GRADUS_CUDA_TF32=1 step tf32 "$out/gpu_rows" cuda "$size" matmul_f32
-grep '^{' "$out/speed.log" >"$out/gradus.jsonl" || true
-if [ "$size" = full ] && "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-  lines=20 step torch "$python" scripts/gpu_torch.py
-  grep '^{' "$out/torch.log" >"$out/torch.jsonl" || true
-  lines=30 step compared "$python" scripts/gpu_torch.py --compare "$out/gradus.jsonl" "$out/torch.jsonl"
-else
-  say "no PyTorch with a GPU here: the speeds have nothing beside them"
-fi
+speeds() {
+  step speed:20 "$out/gpu_rows" cuda "$size"
+  GRADUS_CUDA_TF32=1 step tf32:5 "$out/gpu_rows" cuda "$size" matmul_f32
+  grep '^{' "$out/speed.log" >"$out/gradus.jsonl" || true
+  if [ "$size" = full ] && "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+    step torch:20 "$python" scripts/gpu_torch.py
+    grep '^{' "$out/torch.log" >"$out/torch.jsonl" || true
+    step compared:40 "$python" scripts/gpu_torch.py --compare "$out/gradus.jsonl" "$out/torch.jsonl"
+  else
+    say "no PyTorch with a GPU here: the speeds have nothing beside them"
+  fi
+  if has_vulkan; then
+    step speed_wgpu:40 "$out/bench_wgpu"
+  fi
+}
+
+for part in $steps; do "$part"; done
 
 if [ "${#failed[@]}" -eq 0 ]; then
   say "gpu-check: everything passed"
