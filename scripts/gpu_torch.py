@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch's side of the speeds on a GPU: the rows of crates/gradus/examples/gpu_rows.rs, as lines of JSON.
 
-    scripts/gpu_torch.py [PART OF A ROW'S NAME]
+    scripts/gpu_torch.py [PARTS OF ROWS' NAMES]
     scripts/gpu_torch.py --compare GRADUS.jsonl TORCH.jsonl     a table with the ratios
 """
 import json
@@ -31,7 +31,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+wanted = sys.argv[1:] or [""]
 device, bf16 = "cuda", torch.bfloat16
 torch.manual_seed(0)
 
@@ -51,7 +51,7 @@ def measure(job, runs=20):
 
 
 def row(name, work, unit, job):
-    if wanted not in name:
+    if not any(part in name for part in wanted):
         return
     try:
         seconds = job()
