@@ -104,7 +104,7 @@ step() {
   finish "$shown"
 }
 
-has_vulkan() { [ "$size" = full ] && "$out/gradus" devices 2>/dev/null | grep -q '^wgpu.*NVIDIA'; }
+has_vulkan() { [ "$size" = full ] && "$out/gradus" devices 2>/dev/null | grep -A 1 '^wgpu' | grep -q NVIDIA; }
 
 say "gpu-check, $(date -u +%Y-%m-%dT%H:%MZ), $size, $(git rev-parse --short HEAD 2>/dev/null || echo 'no git')"
 if command -v nvidia-smi >/dev/null; then
