@@ -3,7 +3,7 @@
 use gradus_backend::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Binding, Buffer, ComputeLimits,
     ComputeModule, CrossEntropyParams, DType, Distribution, Error, ErrorKind, Kernel, MapArg, MemoryStats, ModuleHash,
-    ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    Prepared, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 use crate::{WgpuBackend, avg_pool, compute, conv, index, map, max_pool, reduce, rows, transfer, window};
@@ -87,6 +87,11 @@ impl Backend for WgpuBackend {
 
     fn renew(&self, buffer: &mut Buffer) -> Result<()> {
         self.pool().renew(buffer)
+    }
+
+    /// A list is one submission.
+    fn run_prepared(&self, _: &mut Prepared, _: bool, calls: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.queue().list(calls)
     }
 
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {

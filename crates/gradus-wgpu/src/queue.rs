@@ -23,9 +23,9 @@ use gradus_backend::late::{FAULT_BYTES, Fault, Found, Slots};
 
 pub(crate) use host::{MOST_READ, said};
 
-/// The largest number of commands in one submission.
+/// The largest number of commands in one submission, unless a list of calls is one.
 const BATCH: usize = 256;
-/// The largest number of bytes of parameters in one submission.
+/// The largest number of bytes of parameters in one submission. A launch has 256 or more.
 const ARENA: usize = 1 << 20;
 /// The largest number of bind groups in the cache.
 const GROUPS: usize = 8192;
@@ -179,6 +179,8 @@ struct State {
     encoder: Option<wgpu::CommandEncoder>,
     pass: Option<wgpu::ComputePass<'static>>,
     commands: usize,
+    /// How many lists of calls are being made that are one submission each.
+    lists: usize,
     params: Vec<u8>,
     /// The number of the submission being collected, counted from 1.
     epoch: u64,
@@ -345,11 +347,33 @@ impl Queue {
     fn encode(&self, state: &mut State, commands: impl FnOnce(&mut wgpu::ComputePass<'static>)) {
         let encoder = state.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()));
         commands(state.pass.get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime()));
-        state.commands += 1;
         state.counters.launches += 1;
-        if state.commands >= BATCH {
+        self.count_command(state);
+    }
+
+    fn count_command(&self, state: &mut State) {
+        state.commands += 1;
+        if state.commands >= BATCH && state.lists == 0 {
             self.flush(state);
         }
+    }
+
+    /// Makes a list of calls, all of which go in one submission unless their parameters need more than [`ARENA`] or one of
+    /// them waits. What was queued before goes with them, and so may what follows.
+    pub(crate) fn list(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        struct Open<'q>(&'q Queue);
+        impl Drop for Open<'_> {
+            fn drop(&mut self) {
+                let mut state = self.0.state();
+                state.lists -= 1;
+                if state.commands >= BATCH && state.lists == 0 {
+                    self.0.flush(&mut state);
+                }
+            }
+        }
+        self.state().lists += 1;
+        let _open = Open(self);
+        calls()
     }
 
     fn pipeline(&self, state: &mut State, launch: &Launch<'_>) -> Result<Arc<Pipeline>> {
@@ -514,10 +538,7 @@ impl Queue {
         let encoder = state.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()));
         encoder.copy_buffer_to_buffer(from, from_at, to, to_at, bytes);
         state.counters.bytes += 2 * bytes;
-        state.commands += 1;
-        if state.commands >= BATCH {
-            self.flush(state);
-        }
+        self.count_command(state);
     }
 
     /// Drops the cached bind groups, which keep their buffers alive, the tables kept on the device, and the buffer for

@@ -35,6 +35,32 @@ fn a_thousand_dependent_operations_go_in_a_few_submissions() {
 }
 
 #[test]
+fn a_replay_of_a_captured_step_is_one_submission() {
+    let Some((backend, device)) = opened() else { return };
+    let x = Tensor::eye(2, DType::F32, &device).and_then(|x| x.mul(1.5)).expect("a matrix");
+    let half = Tensor::eye(2, DType::F32, &device).and_then(|x| x.mul(0.5)).expect("a matrix");
+    let two = half.mul(4.0).expect("a matrix");
+    // Products are not joined, so each is a launch.
+    let products = |x: &Tensor| (0..600).try_fold(x.clone(), |y, i| y.matmul([&half, &two][i % 2]));
+    let mut step = capture(|x| Ok(vec![products(&x[0])?]));
+    let mut results = vec![];
+    let mut made = vec![];
+    for _ in 0..5 {
+        device.synchronize().expect("a device that works");
+        let before = backend.counters().submissions;
+        let y = step.call(&[&x]).expect("a call").remove(0);
+        // An operation after it does not belong to it.
+        let z = y.add(1.0).expect("a sum");
+        device.synchronize().expect("a device that works");
+        made.push(backend.counters().submissions - before);
+        results.push((y.to_vec::<f32>().expect("values"), z.to_vec::<f32>().expect("values")));
+    }
+    assert_eq!(results, vec![(vec![1.5, 0.0, 0.0, 1.5], vec![2.5, 1.0, 1.0, 2.5]); 5]);
+    // The last two: that of the replay, and the one that waits for it.
+    assert!(made[0] > 2 && made[3..] == [2, 2], "{made:?} submissions");
+}
+
+#[test]
 fn operations_with_tables_upload_nothing_after_the_second_time() {
     let Some((backend, device)) = opened() else { return };
     let x = Tensor::rand([1, 3, 20, 24], DType::F32, &device, &mut Generator::new(2)).expect("draws");
