@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError, Weak};
 
 use gradus_tensor::ops::{LinearPanels, over_storage};
-use gradus_tensor::{DType, Error, Layout, Result, Shape, Storage, Tensor, no_grad};
+use gradus_tensor::{DType, Error, ErrorKind, Layout, Result, Shape, Storage, Tensor, no_grad};
 
 /// A matrix `[k, n]` of f32 that outlives the calls of a step, and its copy in [panels](LinearPanels). Plans for arguments
 /// of other sizes share it.
@@ -35,7 +35,8 @@ impl Panels {
         Shape::new(&[n.div_ceil(self.width), self.matrix.dims()[0], self.width])
     }
 
-    /// The panels of the matrix as it is now.
+    /// The panels of the matrix as it is now. That there is no memory for them is not an error of the device, which would
+    /// end the call: the function may do without.
     #[track_caller]
     pub(crate) fn now(&self) -> Result<Tensor> {
         let storage = self.storage.upgrade();
@@ -48,7 +49,11 @@ impl Panels {
         }
         // The old copy is freed first.
         *copied = None;
-        let panels = no_grad(|| LinearPanels::pack(&over_storage(storage, self.matrix, DType::F32)?, self.width))?;
+        let pack = || LinearPanels::pack(&over_storage(storage, self.matrix, DType::F32)?, self.width);
+        let panels = no_grad(pack).map_err(|e| match e.kind() {
+            ErrorKind::OutOfMemory { .. } => Error::argument("replay", "there is no memory for a copy of a weight"),
+            _ => e,
+        })?;
         *copied = Some((version, panels.clone()));
         Ok(panels)
     }

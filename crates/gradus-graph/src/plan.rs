@@ -294,13 +294,14 @@ impl Plan {
         let mut fresh = self.leaving.iter().map(block).collect::<Result<Few<_>>>()?;
         let kept = blocks.of(&self.graph.device, &self.sizes)?.map(|block| -> &mut Block { block });
         let device = &self.graph.device;
-        let mut home = self.home.lock();
-        if !prepares(device) || !is_at_home(&mut home, &mut self.away, &fresh, device)? {
+        let mut home = prepares(device).then(|| self.home.lock());
+        let is_home = home.as_mut().map(|home| is_at_home(home, &mut self.away, &fresh, device)).transpose()?;
+        if let (Some(home), Some(true)) = (&mut home, is_home) {
+            replay(device, &self.calls, &tensors, home.iter_mut().chain(kept), progress, &mut self.state)?;
+            fresh.iter_mut().zip(&**home).try_for_each(|(block, home)| block.copy_from(device, home))?;
+        } else {
             replay(device, &self.calls, &tensors, fresh.iter_mut().chain(kept), progress, &mut self.state)?;
-            return Ok((tensors, fresh));
         }
-        replay(device, &self.calls, &tensors, home.iter_mut().chain(kept), progress, &mut self.state)?;
-        fresh.iter_mut().zip(&*home).try_for_each(|(block, home)| block.copy_from(device, home))?;
         drop(home);
         Ok((tensors, fresh))
     }

@@ -148,6 +148,30 @@ fn without_memory_for_a_copy_the_weight_is_read_as_it_is() {
 }
 
 #[test]
+fn without_memory_for_another_copy_the_function_runs() {
+    let device = device();
+    let n = 16 * columns(&device);
+    let w = random(&[n, 40], 1, &device);
+    let f = |x: &Tensor| x.linear(&w, None);
+    let mut step = capture(|x| f(&x[0]));
+    calls(&mut step, f, 3, 4, &device);
+    assert_eq!((step.replays(), panels(step.graph().unwrap()).len()), (2, 1));
+    no_grad(|| w.mul_(2.0)).unwrap();
+    let x = random(&[3, 40], 9, &device);
+    let want = bits(&f(&x).unwrap());
+    // Without the old copy there is room for results, but not for a new one.
+    device.backend().trim().unwrap();
+    device.backend().set_memory_budget(Some(device.memory_stats().in_use - n * 40 * 2)).unwrap();
+    for _ in 0..2 {
+        assert_eq!(bits(&step.call(&[&x]).unwrap()), want);
+    }
+    assert_eq!(step.replays(), 2);
+    device.backend().set_memory_budget(None).unwrap();
+    calls(&mut step, f, 3, 2, &device);
+    assert_eq!((step.replays(), panels(step.graph().unwrap()).len()), (4, 1));
+}
+
+#[test]
 fn a_weight_may_be_an_argument_of_its_step() {
     let device = device();
     let n = columns(&device);
