@@ -153,42 +153,61 @@ fn mlp(rows: &mut Rows) {
 /// GPT-2 with 124 million parameters, all in bf16: 50 steps on one batch, whose loss must fall.
 fn gpt2(rows: &mut Rows) {
     for batch in if rows.full { vec![16, 32, 64] } else { vec![2] } {
-        let (length, steps) = (rows.size(1024, 8), rows.size(50, 3));
-        let dropped = Gpt2Config { resid_pdrop: 0.0, embd_pdrop: 0.0, attn_pdrop: 0.0, ..Gpt2Config::default() };
-        let small = Gpt2Config { vocab_size: 64, n_positions: 16, n_embd: 32, n_layer: 2, n_head: 2, ..dropped };
-        let config = if rows.full { dropped } else { small };
-        rows.row(&format!("train_gpt2_b{batch}"), ((batch * length) as f64, "tokens/s"), |rows| {
-            let (device, mut rng) = (rows.device.clone(), Generator::new(0));
-            let model = Gpt2::new(config, &mut Init::new(DType::BF16, &device, &mut rng))?;
-            let adam = AdamConfig { lr: 3e-4, weight_decay: 0.01, ..AdamConfig::default() };
-            let mut adam = AdamW::new(model.named_parameters(), adam)?;
-            let tokens = (0..batch * (length + 1)).map(|_| rng.below(config.vocab_size) as i64).collect::<Vec<_>>();
-            let tokens = Tensor::from_vec(tokens, [batch, length + 1], &device)?;
-            let x = tokens.narrow(1, 0, length)?.contiguous()?;
-            let y = tokens.narrow(1, 1, length)?.flatten(0, 1)?;
-            let mut step = || {
-                let loss = model.forward(&x)?.flatten(0, 1)?.cross_entropy(&y)?;
-                adam.step(&loss.backward()?)?;
-                Ok::<_, Error>(loss.detach())
-            };
-            let first = step()?.item()?;
-            let _ = step()?;
-            device.synchronize()?;
-            let start = Instant::now();
-            let mut last = None;
-            for _ in 2..steps {
-                last = Some(step()?);
-            }
-            device.synchronize()?;
-            let seconds = start.elapsed().as_secs_f64() / (steps - 2) as f64;
-            let last = last.map_or(Ok(f64::NAN), |loss| loss.item())?;
-            eprintln!("train_gpt2_b{batch}: loss {first:.4} to {last:.4} in {steps} steps");
-            if last < first {
-                Ok(seconds)
-            } else {
-                Err(Error::argument("gpt2", format!("the loss went from {first} to {last}")))
-            }
-        });
+        for end in ["", "_captured"] {
+            let length = rows.size(1024, 8);
+            rows.row(&format!("train_gpt2_b{batch}{end}"), ((batch * length) as f64, "tokens/s"), |rows| {
+                gpt2_step(rows, batch, length, !end.is_empty())
+            });
+        }
+    }
+}
+
+fn gpt2_step(rows: &mut Rows, batch: usize, length: usize, captured: bool) -> Result<f64> {
+    let dropped = Gpt2Config { resid_pdrop: 0.0, embd_pdrop: 0.0, attn_pdrop: 0.0, ..Gpt2Config::default() };
+    let small = Gpt2Config { vocab_size: 64, n_positions: 16, n_embd: 32, n_layer: 2, n_head: 2, ..dropped };
+    let config = if rows.full { dropped } else { small };
+    let (device, mut rng) = (rows.device.clone(), Generator::new(0));
+    let model = Gpt2::new(config, &mut Init::new(DType::BF16, &device, &mut rng))?;
+    let adam = AdamConfig { lr: 3e-4, weight_decay: 0.01, ..AdamConfig::default() };
+    let mut adam = AdamW::new(model.named_parameters(), adam)?;
+    let tokens = (0..batch * (length + 1)).map(|_| rng.below(config.vocab_size) as i64).collect::<Vec<_>>();
+    let tokens = Tensor::from_vec(tokens, [batch, length + 1], &device)?;
+    let x = tokens.narrow(1, 0, length)?.contiguous()?;
+    let y = tokens.narrow(1, 1, length)?.flatten(0, 1)?;
+    let mut eager = |x: &Tensor, y: &Tensor| {
+        let loss = model.forward(x)?.flatten(0, 1)?.cross_entropy(y)?;
+        adam.step(&loss.backward()?)?;
+        Ok(loss.detach())
+    };
+    if captured {
+        let mut step = capture(|x| eager(&x[0], &x[1]));
+        time_of_steps(rows, || step.call(&[&x, &y]))
+    } else {
+        time_of_steps(rows, || eager(&x, &y))
+    }
+}
+
+/// The time of one training step, of those after the first four. The loss must fall.
+fn time_of_steps(rows: &Rows, mut step: impl FnMut() -> Result<Tensor>) -> Result<f64> {
+    let steps = rows.size(50, 6);
+    let first = step()?.item()?;
+    for _ in 1..4 {
+        let _ = step()?;
+    }
+    rows.device.synchronize()?;
+    let start = Instant::now();
+    let mut last = None;
+    for _ in 4..steps {
+        last = Some(step()?);
+    }
+    rows.device.synchronize()?;
+    let seconds = start.elapsed().as_secs_f64() / (steps - 4) as f64;
+    let last = last.map_or(Ok(f64::NAN), |loss| loss.item())?;
+    eprintln!("loss {first:.4} to {last:.4} in {steps} steps");
+    if last < first {
+        Ok(seconds)
+    } else {
+        Err(Error::argument("gpt2", format!("the loss went from {first} to {last}")))
     }
 }
 
