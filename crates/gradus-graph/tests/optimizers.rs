@@ -38,9 +38,9 @@ fn optimizers() -> Vec<(&'static str, Make)> {
     }
 }
 
-fn model(device: &Device) -> Sequential {
+fn model(dtype: DType, device: &Device) -> Sequential {
     let mut rng = Generator::new(4);
-    let mut init = Init::new(DType::F32, device, &mut rng);
+    let mut init = Init::new(dtype, device, &mut rng);
     Sequential::new().add(Linear::new(3, 5, &mut init).unwrap()).add(Tanh).add(Linear::new(5, 2, &mut init).unwrap())
 }
 
@@ -50,9 +50,9 @@ fn bits(state: &gradus_nn::StateDict) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Compares twelve eager steps with twelve captured ones, with a learning rate that changes by this schedule.
-fn compare(name: &str, make: Make, only: fn(&str) -> bool, schedule: &Schedule) {
+fn compare(name: &str, make: Make, only: fn(&str) -> bool, dtype: DType, schedule: &Schedule) {
     let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
-    let (eager, captured) = (model(&device), model(&device));
+    let (eager, captured) = (model(dtype, &device), model(dtype, &device));
     let parameters = |m: &Sequential| m.named_parameters().into_iter().filter(|(name, _)| only(name)).collect();
     let (mut a, b) = (make(parameters(&eager)).unwrap(), make(parameters(&captured)).unwrap());
     let b = std::cell::RefCell::new(b);
@@ -62,29 +62,36 @@ fn compare(name: &str, make: Make, only: fn(&str) -> bool, schedule: &Schedule) 
         Ok(vec![loss.detach()])
     });
     for i in 0..12 {
-        let x = Tensor::randn([4, 3], DType::F32, &device, &mut Generator::new(i)).unwrap();
+        let x = Tensor::randn([4, 3], dtype, &device, &mut Generator::new(i)).unwrap();
         let y = Tensor::from_vec(vec![0i64, 1, 1, 0], [4], &device).unwrap();
         schedule.apply(i, &mut *a).unwrap();
         schedule.apply(i, &mut **b.borrow_mut()).unwrap();
         let loss = eager.forward(&x).unwrap().cross_entropy(&y).unwrap();
         a.step(&loss.backward().unwrap()).unwrap();
         let got = step.call(&[&x, &y]).unwrap();
-        assert_eq!(got[0].to_bytes().unwrap(), loss.to_bytes().unwrap(), "{name}, step {i}");
-        assert_eq!(bits(&captured.state_dict().unwrap()), bits(&eager.state_dict().unwrap()), "{name}, step {i}");
-        assert_eq!(bits(&b.borrow().state_dict().unwrap()), bits(&a.state_dict().unwrap()), "{name}, step {i}");
+        assert_eq!(got[0].to_bytes().unwrap(), loss.to_bytes().unwrap(), "{name} {dtype}, step {i}");
+        assert_eq!(
+            bits(&captured.state_dict().unwrap()),
+            bits(&eager.state_dict().unwrap()),
+            "{name} {dtype}, step {i}"
+        );
+        assert_eq!(bits(&b.borrow().state_dict().unwrap()), bits(&a.state_dict().unwrap()), "{name} {dtype}, step {i}");
     }
     // The first call allocates the state, and the traces of the second and third agree.
-    assert!(step.replays() >= 9, "{name}: {} replays", step.replays());
+    assert!(step.replays() >= 9, "{name} {dtype}: {} replays", step.replays());
 }
 
 #[test]
 fn optimisers_step_as_eagerly() {
     let cosine = Schedule::cosine(12, 0.1).unwrap();
     for (name, make) in optimizers() {
-        compare(name, make, |_| true, &cosine);
+        // Half precision has an f32 copy, which is state too.
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            compare(name, make, |_| true, dtype, &cosine);
+        }
     }
     let muon: Make = |p| Ok(Box::new(Muon::new(p, MuonConfig { lr: 0.02, ..Default::default() })?));
-    compare("Muon", muon, |name| name.ends_with("weight"), &cosine);
+    compare("Muon", muon, |name| name.ends_with("weight"), DType::F32, &cosine);
 }
 
 #[test]
@@ -93,7 +100,7 @@ fn replays_use_the_momentum_of_their_time() {
     let (mut cycled, schedule) = (0, Schedule::one_cycle(12, cycle).unwrap());
     for (name, make) in optimizers().into_iter().filter(|(name, _)| ["Sgd", "Adam", "AdamW", "RmsProp"].contains(name))
     {
-        compare(name, make, |_| true, &schedule);
+        compare(name, make, |_| true, DType::F32, &schedule);
         cycled += 1;
     }
     assert_eq!(cycled, 4);
@@ -102,7 +109,7 @@ fn replays_use_the_momentum_of_their_time() {
 #[test]
 fn gradients_are_clipped_in_a_captured_step() {
     let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
-    let (eager, captured) = (model(&device), model(&device));
+    let (eager, captured) = (model(DType::F32, &device), model(DType::F32, &device));
     let config = AdamConfig { lr: 0.02, ..Default::default() };
     let mut a = AdamW::new(eager.named_parameters(), config).unwrap();
     let mut b = AdamW::new(captured.named_parameters(), config).unwrap();
@@ -130,7 +137,7 @@ fn gradients_are_clipped_in_a_captured_step() {
 #[test]
 fn a_state_that_is_loaded_is_the_one_that_replays_go_on_with() {
     let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
-    let (model, other) = (model(&device), model(&device));
+    let (model, other) = (model(DType::F32, &device), model(DType::F32, &device));
     let config = AdamConfig { lr: 0.02, ..Default::default() };
     let optimizer = std::cell::RefCell::new(AdamW::new(model.named_parameters(), config).unwrap());
     let mut eager = AdamW::new(other.named_parameters(), config).unwrap();
@@ -166,7 +173,7 @@ fn a_state_that_is_loaded_is_the_one_that_replays_go_on_with() {
 #[test]
 fn a_learning_rate_that_is_set_inside_is_refused() {
     let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
-    let model = model(&device);
+    let model = model(DType::F32, &device);
     let mut optimizer = Sgd::new(model.named_parameters(), SgdConfig::default()).unwrap();
     let mut step = capture(|x| {
         optimizer.set_lr_factor(0.5)?;

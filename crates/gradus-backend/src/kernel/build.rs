@@ -231,6 +231,16 @@ impl<'k> Expr<'k> {
         self.builder.push(ScalarOp::Select, a.dtype(), &[self.value, a.value, b.value])
     }
 
+    /// This value as `dtype` would store it, in its own dtype: rounded to f16 or bf16, or else unchanged.
+    #[must_use]
+    pub fn stored_as(self, dtype: DType) -> Expr<'k> {
+        match dtype {
+            DType::F16 => self.round_f16(),
+            DType::BF16 => self.round_bf16(),
+            _ => self,
+        }
+    }
+
     /// This value converted to the compute dtype of `dtype`.
     pub fn cast(self, dtype: DType) -> Expr<'k> {
         let dtype = dtype.compute();
@@ -306,7 +316,7 @@ methods! {
     unary: abs Abs, sign Sign, sqrt Sqrt, rsqrt Rsqrt, recip Recip, exp Exp, exp2 Exp2, expm1 Expm1, log Log,
         log2 Log2, log10 Log10, log1p Log1p, sin Sin, cos Cos, tan Tan, asin Asin, acos Acos, atan Atan, sinh Sinh,
         cosh Cosh, tanh Tanh, asinh Asinh, acosh Acosh, atanh Atanh, sigmoid Sigmoid, sigmoid_neg SigmoidNeg, softplus Softplus, erf Erf,
-        erfc Erfc, floor Floor, ceil Ceil, round Round, trunc Trunc, isnan IsNan, isfinite IsFinite, not Not;
+        erfc Erfc, round_f16 RoundF16, round_bf16 RoundBf16, floor Floor, ceil Ceil, round Round, trunc Trunc, isnan IsNan, isfinite IsFinite, not Not;
     binary: floor_div FloorDiv, fmod Fmod, remainder Remainder, pow Pow, max Max, min Min, eq Eq, ne Ne, lt Lt, le Le,
         gt Gt, ge Ge, and And, or Or, xor Xor;
 }

@@ -154,6 +154,8 @@ fn unary_float(op: ScalarOp, x: f64) -> Scalar {
         Softplus => softplus(x),
         Erf => libm::erf(x),
         Erfc => libm::erfc(x),
+        RoundF16 => crate::f16_from_f64(x).to_f64(),
+        RoundBf16 => crate::bf16_from_f64(x).to_f64(),
         Floor => x.floor(),
         Ceil => x.ceil(),
         Round => x.round_ties_even(),

@@ -15,11 +15,10 @@ pub enum JoinArg {
 impl Kernel {
     /// The kernel that computes `second` with the output of `first` in place of some of its arguments. Its own arguments
     /// have the dtypes `args`; `first_args` and `second_args` say which of these each kernel reads. Its values are those
-    /// of the two kernels run one after the other, to the bit.
+    /// of the two kernels run one after the other, to the bit: a result in half precision is rounded.
     ///
     /// # Errors
-    /// Fails if `first` has several outputs or one that is rounded when it is stored, if the arguments do not match, or
-    /// if the joined kernel would have too many.
+    /// Fails if `first` has several outputs, if the arguments do not match, or if the joined kernel would have too many.
     #[track_caller]
     pub fn joined(
         first: &Kernel,
@@ -31,10 +30,6 @@ impl Kernel {
         let [(value, stored)] = first.outputs[..] else {
             return Err(Error::argument("kernel", "only a kernel with one output is joined into another"));
         };
-        // Storing the value in half precision would round it, and instructions cannot.
-        if first.insts.get(usize::from(value)).map(|i| i.dtype) != Some(stored) {
-            return Err(Error::argument("kernel", format!("{} rounds its output to {stored}", first.name)));
-        }
         let builder = KernelBuilder::new(args);
         let exprs = builder.args();
         let arg = |i: usize, dtype: DType| match exprs.get(i) {
@@ -47,7 +42,8 @@ impl Kernel {
         }
         let operands = first_args.iter().zip(&first.args).map(|(&i, &d)| arg(i, d)).collect::<Result<Vec<_>>>()?;
         let values = inlined(&builder, first, &operands);
-        let result = values[usize::from(value)];
+        // What an argument of the second kernel would have loaded.
+        let result = values[usize::from(value)].stored_as(stored).cast(stored);
         let operand = |(from, &dtype): (&JoinArg, &DType)| match *from {
             JoinArg::Arg(i) => arg(i, dtype),
             JoinArg::First if dtype == stored => Ok(result),

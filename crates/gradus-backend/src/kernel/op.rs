@@ -134,6 +134,10 @@ scalar_ops! {
     Erf, "erf", 1, Float;
     /// `1 - erf(x)`, accurate for large x.
     Erfc, "erfc", 1, Float;
+    /// The nearest f16, with ties to even, as the dtype of x: what storing x as f16 and loading it gives.
+    RoundF16, "round_f16", 1, Float;
+    /// The nearest bf16, with ties to even, as the dtype of x: what storing x as bf16 and loading it gives.
+    RoundBf16, "round_bf16", 1, Float;
     /// Largest integer not above x; leaves integers unchanged.
     Floor, "floor", 1, Number;
     /// Smallest integer not below x; leaves integers unchanged.

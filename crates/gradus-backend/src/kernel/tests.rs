@@ -1,7 +1,7 @@
 //! Tests of the IR against closed forms and finite differences.
 
 use super::*;
-use crate::{DType, Scalar};
+use crate::{DType, Scalar, bf16_from_f64, f16_from_f64};
 
 fn f(v: f64) -> Scalar {
     Scalar::Float(v)
@@ -28,6 +28,8 @@ fn every_float_instruction_has_the_slope_of_its_finite_difference_to_second_orde
             Acosh => &[1.3, 2.5],
             Asin | Acos | Atanh => &[-0.6, 0.3],
             Log | Log2 | Log10 | Log1p | Sqrt | Rsqrt => &[0.4, 2.7],
+            // Their slope is that of what they round.
+            RoundF16 | RoundBf16 => &[],
             _ => &[-1.3, 0.35, 2.2],
         };
         for &x in points {
@@ -282,6 +284,29 @@ fn a_product_with_one_has_one_type_all_the_same() {
     let builder = KernelBuilder::new(&[DType::F32]);
     let y = builder.args()[0] * builder.constant(DType::F32, 1i64);
     assert_eq!(builder.finish("one", &[(y, DType::F32)]).unwrap().insts().len(), 1);
+}
+
+#[test]
+fn a_joined_kernel_rounds_what_lies_between_in_half_precision() {
+    for half in [DType::F16, DType::BF16] {
+        let square = Kernel::build("square", &[half], |x| vec![x[0] * x[0]]).unwrap();
+        let sub = Kernel::build("sub", &[half; 2], |x| vec![x[0] - x[1]]).unwrap();
+        let from = [JoinArg::First, JoinArg::Arg(1)];
+        let joined = Kernel::joined(&square, &sub, &[half; 2], &[0], &from).unwrap();
+        let rounded = |x: f64| if half == DType::F16 { f16_from_f64(x).to_f64() } else { bf16_from_f64(x).to_f64() };
+        let mut differs = 0;
+        for i in 0..1000 {
+            let [x, y] = [0.37, 1.0].map(|by| rounded(by * (1.0 + f64::from(i) / 700.0)));
+            let between = one(&square, &[x]);
+            assert_eq!(between, rounded(x * x));
+            let want = one(&sub, &[between, y]);
+            assert_eq!(one(&joined, &[x, y]), want, "{half}: {x} {y}");
+            differs += usize::from(rounded(x * x - y) != want);
+        }
+        assert!(differs > 100, "{half}: {differs}");
+        let slope = gradient(&Kernel::build("k", &[DType::F32], |x| vec![x[0].stored_as(half) * 3.0]).unwrap(), &[0.1]);
+        assert_eq!(slope, [3.0]);
+    }
 }
 
 #[test]

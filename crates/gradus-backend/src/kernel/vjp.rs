@@ -202,6 +202,8 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
     match op {
         Arg(_) | Const(_) | Sign | Floor | Ceil | Round | Trunc | IsNan | IsFinite | Not => [None; 3],
         Eq | Ne | Lt | Le | Gt | Ge | And | Or | Xor | FloorDiv => [None; 3],
+        // As of a conversion to half precision.
+        RoundF16 | RoundBf16 => one(g),
         Neg => one(-g),
         Abs => one(g * a().sign()),
         Sqrt => one(g * 0.5 / y),

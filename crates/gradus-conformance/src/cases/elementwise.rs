@@ -104,7 +104,8 @@ fn bound(op: ScalarOp, d: DType) -> Bound {
     use ScalarOp::*;
     match op {
         _ if !d.is_float() => Bound::Exact,
-        Neg | Abs | Sign | Sqrt | Recip | Floor | Ceil | Round | Trunc | Add | Sub | Mul | Div | Fmod => Bound::Bits,
+        Neg | Abs | Sign | Sqrt | Recip | RoundF16 | RoundBf16 => Bound::Bits,
+        Floor | Ceil | Round | Trunc | Add | Sub | Mul | Div | Fmod => Bound::Bits,
         FloorDiv | Remainder | Max | Min => Bound::Exact,
         _ if op.rule() != TypeRule::Float && op != Pow => Bound::Exact,
         // In f64 the oracle itself is off by up to one ULP.

@@ -6,11 +6,12 @@
 
 use std::hint::select_unpredictable as select;
 
-use gradus_backend::ScalarOp;
 use gradus_backend::kernel::floor_div;
+use gradus_backend::{ScalarOp, bf16_from_f64, f16_from_f64};
 
 use crate::access::Plain;
 use crate::extreme::Extreme;
+use crate::half_float::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
 use crate::isa::per_isa;
 use crate::math;
 
@@ -144,6 +145,8 @@ fn unary_f32_body(op: ScalarOp, x: &[f32], out: &mut [f32]) {
         return;
     }
     match op {
+        RoundF16 => each(x, out, |x| f16_to_f32(f16_from_f32(x))),
+        RoundBf16 => each(x, out, |x| bf16_to_f32(bf16_from_f32(x))),
         Rsqrt => lanes(x, out, math::rsqrt),
         Exp => lanes(x, out, math::exp),
         Exp2 => lanes(x, out, math::exp2),
@@ -238,6 +241,8 @@ fn binary_f64_body(op: ScalarOp, a: &[f64], b: &[f64], out: &mut [f64]) {
 fn transcendental_f64(op: ScalarOp, x: &[f64], out: &mut [f64]) {
     use ScalarOp::*;
     let f: fn(f64) -> f64 = match op {
+        RoundF16 => |x| f64::from(f16_from_f64(x)),
+        RoundBf16 => |x| f64::from(bf16_from_f64(x)),
         Rsqrt => |x| 1.0 / x.sqrt(),
         Exp => libm::exp,
         Exp2 => libm::exp2,

@@ -108,7 +108,7 @@ pub(super) fn cost(op: ScalarOp, dtype: DType) -> usize {
         Arg(_) | Const(_) => 0,
         Neg | Abs | Sign | Floor | Ceil | Round | Trunc | IsNan | IsFinite | Not | Add | Sub | Mul | Max | Min => 1,
         Eq | Ne | Lt | Le | Gt | Ge | And | Or | Xor | Select => 1,
-        Cast => 2,
+        Cast | RoundF16 | RoundBf16 => 2,
         Sqrt | Recip | Div => 3,
         FloorDiv | Fmod | Remainder => 8,
         Sin | Cos | Tan | Pow if dtype != DType::F64 => 16,

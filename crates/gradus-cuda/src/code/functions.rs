@@ -32,6 +32,14 @@ sign_f32: "f32 sign_f32(f32 x) { if (x == 0.0f || is_nan_f32(x)) { return x; } r
 "
 sign_f64: "f64 sign_f64(f64 x) { if (x == 0.0 || is_nan_f64(x)) { return x; } return with_sign_f64(1.0, x); }
 "
+round_f16_f32: "f32 round_f16_f32(f32 x) { return wide(To<f16>::of(x)); }
+"
+round_bf16_f32: "f32 round_bf16_f32(f32 x) { return wide(To<bf16>::of(x)); }
+"
+round_f16_f64: "f64 round_f16_f64(f64 x) { return round_f16_f32(f32_to_odd(x)); }
+"
+round_bf16_f64: "f64 round_bf16_f64(f64 x) { return round_bf16_f32(f32_to_odd(x)); }
+"
 floored_f32: "f32 floored_f32(f32 x) { return floor(x); }
 "
 ceiled_f32: "f32 ceiled_f32(f32 x) { return ceil(x); }

@@ -12,8 +12,8 @@ use crate::graph::{Graph, Node, Place};
 const INSTRUCTIONS: usize = 96;
 const ARGUMENTS: usize = 16;
 
-/// Joins elementwise operations, so that the values between them are never stored. The results are the same. An
-/// intermediate result in half precision would no longer be rounded, so such operations are not joined.
+/// Joins elementwise operations, so that the values between them are never stored. The results are the same: a value in
+/// half precision is still rounded.
 pub fn join_elementwise(graph: &mut Graph) {
     let mut keep = vec![true; graph.nodes.len()];
     for (first, keep) in keep.iter_mut().enumerate() {

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gradus_tensor::ops::{SourceGuard, refuse, source_guard};
+use gradus_tensor::ops::{SourceGuard, is_captured, refuse, source_guard};
 use gradus_tensor::{
-    DType, Error, ErrorKind, Gradients, Here, Result, Storage, Tensor, UpdateFn, no_autocast_guard, no_grad_guard,
+    DType, Error, ErrorKind, Expr, Gradients, Here, Result, Storage, Tensor, UpdateFn, no_autocast_guard, no_grad_guard,
 };
 
 use super::captured::{Number, Phase, Rates, Unfinished, Updates};
@@ -32,11 +32,27 @@ pub(super) struct State {
     pub(super) master: Option<Master>,
 }
 
-/// An f32 copy, and a version of the parameter's storage at which both had the same values.
+/// An f32 copy, and a version of the parameter's storage at which it rounded to the parameter's values.
 #[derive(Clone)]
 pub(super) struct Master {
     pub(super) values: Tensor,
     pub(super) version: u64,
+}
+
+impl Master {
+    /// Takes over what something else wrote to the parameter since the last step, such as loading a checkpoint.
+    #[track_caller]
+    fn follow(&self, parameter: &Tensor) -> Result<()> {
+        let (storage, span, size) = (parameter.storage(), parameter.layout().span(), parameter.dtype().size());
+        // Other parameters may lie in the same storage: a write to these leaves the copy current.
+        let bytes = span.start * size..span.end * size;
+        // Replays of a captured step do not ask for versions. What is written there must be found by its values.
+        if !is_captured() && storage.overwritten(self.version, &bytes).is_none() {
+            return Ok(());
+        }
+        let follow = if parameter.dtype() == DType::F16 { &FOLLOW_F16 } else { &FOLLOW_BF16 };
+        follow.apply(&[&self.values], &[&self.values, parameter], &[])
+    }
 }
 
 pub(super) struct Members {
@@ -119,6 +135,15 @@ pub(super) fn apply(
 /// Rounds its source into a tensor of a narrower dtype. Unlike `copy_`, it allocates nothing, because an allocation
 /// could fail in the middle of a step.
 static ROUND: UpdateFn = UpdateFn::new("round", |x| vec![x[0]]);
+
+// The f32 copy where it rounds to the parameter, and the parameter elsewhere.
+
+static FOLLOW_F16: UpdateFn = UpdateFn::new("follow_f16", |x| vec![followed(x, DType::F16)]);
+static FOLLOW_BF16: UpdateFn = UpdateFn::new("follow_bf16", |x| vec![followed(x, DType::BF16)]);
+
+fn followed<'k>(x: &[Expr<'k>], dtype: DType) -> Expr<'k> {
+    x[0].stored_as(dtype).eq(x[1]).select(x[0], x[1])
+}
 
 /// Builds the groups with their members, each parameter once.
 #[track_caller]
@@ -315,7 +340,13 @@ impl<R: Rule> Stepper<R> {
             }
             let group = &self.groups[work.group];
             let values = group.members[work.member].parameter.values();
-            let target = work.state.master.as_ref().map_or(values, |m| &m.values);
+            let target = match &work.state.master {
+                Some(master) => {
+                    master.follow(values)?;
+                    &master.values
+                }
+                None => values,
+            };
             let rates = group.rates(&self.factor, &self.momentum, &work.state);
             // At most a tensor or two.
             let scratch = (0..self.rule.scratch()).map(|_| target.zeros_like()).collect::<Result<Vec<_>>>()?;
@@ -359,15 +390,12 @@ impl<R: Rule> Stepper<R> {
         let values = self.groups[group].members[member].parameter.values();
         let target = state.master.as_ref().map_or(values, |m| &m.values);
         let source = self.source(Phase::Update, &rates, target, &gradient, slots);
-        match &mut state.master {
-            Some(master) => {
-                self.rule.update(hyper, &master.values, &gradient, slots)?;
-                ROUND.apply(&[values], &[&master.values], &[])?;
-                master.version = values.storage().version();
-            }
-            None => self.rule.update(hyper, values, &gradient, slots)?,
-        }
+        self.rule.update(hyper, target, &gradient, slots)?;
         drop(source);
+        if let Some(master) = &mut state.master {
+            ROUND.apply(&[values], &[&master.values], &[])?;
+            master.version = values.storage().version();
+        }
         state.step.set_count(hyper.step);
         self.groups[group].members[member].state = Some(state);
         Ok(())
@@ -431,7 +459,7 @@ impl<R: Rule> Stepper<R> {
         Ok(work)
     }
 
-    /// The state to step with. It is created before the first step, and its f32 copy agrees with the parameter.
+    /// The state to step with. It is created before the first step.
     #[track_caller]
     fn state_of(&self, member: &Member) -> Result<State> {
         let values = member.parameter.values();
@@ -444,20 +472,8 @@ impl<R: Rule> Stepper<R> {
                 State { step: Number::default(), slots, master: None }
             }
         };
-        let (storage, span, size) = (values.storage(), values.layout().span(), values.dtype().size());
-        let version = storage.version();
-        // Other parameters may lie in the same storage: a write to these leaves the copy current.
-        let bytes = span.start * size..span.end * size;
-        let current = state.master.as_ref().is_some_and(|m| storage.overwritten(m.version, &bytes).is_none());
-        if values.dtype() != dtype {
-            refuse(|| {
-                let name = &member.name;
-                let m = format!("{name} is in half precision, and its f32 copy cannot be kept by a captured step");
-                Error::argument(self.rule.name(), m).help("step outside of the captured step")
-            })?;
-        }
-        if values.dtype() != dtype && !current {
-            // Either this is the first step, or something else wrote to the parameter, such as loading a checkpoint.
+        if values.dtype() != dtype && state.master.is_none() {
+            let version = values.storage().version();
             state.master = Some(Master { values: values.to_dtype(dtype)?, version });
         }
         Ok(state)

@@ -289,6 +289,11 @@ impl Builder<'_> {
         }
         Ok(match inst.op {
             S::Cast => self.cast(x[0], from, inst.dtype),
+            S::RoundF16 | S::RoundBf16 => {
+                let half = if inst.op == S::RoundF16 { DType::F16 } else { DType::BF16 };
+                let rounded = self.cast(x[0], from, half);
+                self.cast(&rounded, half, from)
+            }
             S::Ne => {
                 let equal = self.plain("Equal", x);
                 self.plain("Not", &[&equal])

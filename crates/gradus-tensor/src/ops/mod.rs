@@ -115,7 +115,8 @@ pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
 pub use source::{Source, SourceGuard, draws_lead, source_guard};
 pub use trace::{
-    Closed, Made, StateUse, Traced, Uses, note_random, note_state, note_switch, refuse, trace, trace_closed,
+    Closed, Made, StateUse, Traced, Uses, is_captured, note_random, note_state, note_switch, refuse, trace,
+    trace_closed,
 };
 pub(crate) use trace::{is_constant, note_made};
 pub use update::{UpdateFn, collect_updates};

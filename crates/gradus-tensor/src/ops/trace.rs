@@ -145,7 +145,7 @@ pub fn trace_closed<R>(closed: Closed, seen: impl FnMut(&Traced<'_>) + 'static, 
 }
 
 /// Whether [`trace_closed`] is tracing a step on this thread.
-fn is_captured() -> bool {
+pub fn is_captured() -> bool {
     refuses_host_reads()
 }
 

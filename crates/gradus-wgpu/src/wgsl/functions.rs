@@ -43,6 +43,14 @@ bf16_from_f32: "fn bf16_from_f32(x: f32) -> u32 {
   return (b + 0x7fffu + ((b >> 16u) & 1u)) >> 16u;
 }
 "
+round_f16_f32: "fn round_f16_f32(x: f32) -> f32 { return f32_from_f16(f16_from_f32(x)); }
+"
+round_bf16_f32: "fn round_bf16_f32(x: f32) -> f32 { return f32_of(bf16_from_f32(x) << 16u); }
+"
+round_f16_f64: "fn round_f16_f64(x: f64) -> f64 { return f64(round_f16_f32(f32_to_odd(x))); }
+"
+round_bf16_f64: "fn round_bf16_f64(x: f64) -> f64 { return f64(round_bf16_f32(f32_to_odd(x))); }
+"
 f32_to_odd: "fn f32_to_odd(v: f64) -> f32 {
   let n = f32(v);
   if (is_nan_f64(v) || f64(n) == v) { return n; }
