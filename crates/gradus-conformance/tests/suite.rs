@@ -37,6 +37,7 @@ enum Fault {
     ConvForgetsBias,
     AveragesCountPadding,
     NormalizeForgetsEps,
+    NormalizeBackwardIsOff,
     AttentionForgetsMask,
     AttentionForgetsCausality,
     AttentionDividesByScale,
@@ -45,7 +46,7 @@ enum Fault {
 }
 
 /// Each fault, with an operation that exposes it.
-const FAULTS: [(Fault, &str); 27] = [
+const FAULTS: [(Fault, &str); 28] = [
     (Fault::ReduceDoesNothing, "sum/f32"),
     (Fault::ReduceReadsAsContiguous, "max/f32"),
     (Fault::HalfSumsRoundAtEveryStep, "sum/bf16"),
@@ -68,6 +69,7 @@ const FAULTS: [(Fault, &str); 27] = [
     (Fault::ConvForgetsBias, "conv/f16"),
     (Fault::AveragesCountPadding, "avg_pool/f32"),
     (Fault::NormalizeForgetsEps, "normalize/bf16"),
+    (Fault::NormalizeBackwardIsOff, "normalize_backward/f64/mean/3x8/1/true"),
     (Fault::AttentionForgetsMask, "attention/f16/1x1x1x3x3x4x4/Float"),
     (Fault::AttentionForgetsCausality, "attention/f32/1x1x1x3x3x4x4/None"),
     (Fault::AttentionDividesByScale, "attention/f32/2x4x2x3x5x4x3"),
@@ -322,6 +324,26 @@ impl Backend for Broken {
     ) -> Result<()> {
         let eps = if self.fault == Fault::NormalizeForgetsEps { 0.0 } else { eps };
         self.inner.normalize(rms, axes, eps, x, scale, shift, out, mean, rstd)
+    }
+
+    fn normalize_backward(
+        &self,
+        rms: bool,
+        axes: Axes,
+        g: View<'_>,
+        x: View<'_>,
+        scale: Option<View<'_>>,
+        mean: View<'_>,
+        rstd: View<'_>,
+        dx: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        self.inner.normalize_backward(rms, axes, g, x, scale, mean, rstd, dx)?;
+        if self.fault != Fault::NormalizeBackwardIsOff {
+            return Ok(());
+        }
+        let off = Kernel::build("off", &[dx.dtype], |v| vec![v[0] * (1.0 + 1e-6)])?;
+        let layout = dx.layout;
+        self.inner.map(&off, &[MapArg::Output(0)], &mut [dx.with(layout)])
     }
 
     fn attention(

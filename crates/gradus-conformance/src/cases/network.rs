@@ -1,6 +1,6 @@
 //! Softmax and normalisation.
 
-use gradus_backend::{Axes, Backend, DType, Kernel, Layout, MapArg, View, ViewMut};
+use gradus_backend::{Axes, Backend, DType, Kernel, Layout, MapArg, Result, View, ViewMut};
 
 use super::{FLOATS, fresh, sizes};
 use crate::suite::{Array, Bound, Case, Suite, shape};
@@ -166,10 +166,23 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
             let scale = scaled.then(|| ins[4]);
             b.normalize_backward(rms, axes, ins[0], ins[1], scale, ins[2], ins[3], &mut outs[0])
         };
+        // The terms `rstd * (h - mean(h) - n * mean(h * n))` may cancel wholly. With a negated mean, `n` is a magnitude too,
+        // and the sum of the terms' magnitudes is `2 * rstd * h` less the gradient.
+        let magnitude = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+            negated(b, ins[2], |mean| backward(b, &[&[ins[0], ins[1], mean, ins[3]], &ins[4..]].concat(), outs))?;
+            let rstd = ins[3].layout.expand(*ins[0].layout.shape())?;
+            let mut args = vec![MapArg::Output(0), MapArg::View(ins[0]), MapArg::View(ins[3].with(&rstd))];
+            args.extend(ins.get(4).map(|scale| MapArg::View(*scale)));
+            let kernel = Kernel::build("magnitude", &vec![ins[0].dtype; args.len()], |v| {
+                vec![v[2..].iter().fold(v[1] * 2.0, |h, by| h * *by) - v[0]]
+            })?;
+            b.map(&kernel, &args, outs)
+        };
         let mut inputs = vec![g.clone(), x.clone(), stats[0].clone(), stats[1].clone()];
         inputs.extend(scaled.then(|| affine[0].clone()));
         let name = format!("normalize_backward/{name}/{scaled}");
-        s.case(&Case::new(name, inputs, vec![fresh(d, dims)], &backward).bound(Bound::Naive));
+        let case = Case::new(name, inputs, vec![fresh(d, dims)], &backward);
+        s.case(&case.bound(Bound::Naive).magnitude(&magnitude));
     }
 
     // A scale along the normalised axes (as in layer norm), along the other axes (as in batch norm), and along all
@@ -181,14 +194,9 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
                 let [dscale, rest @ ..] = outs else { unreachable!("a gradient for the scale") };
                 b.normalize_affine_backward(ins[0], ins[1], ins[2], ins[3], dscale, rest.first_mut())
             };
-            // The mean's magnitude is negated, so that subtracting it adds to the magnitude of `x`.
+            // With a negated mean, subtracting it adds to the magnitude of `x`.
             let magnitude = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                let (mean, layout) = (ins[2], Layout::contiguous(*ins[2].layout.shape()));
-                let mut buffer = b.alloc(layout.numel() * mean.dtype.size())?;
-                let below = ViewMut { buffer: &mut buffer, dtype: mean.dtype, layout: &layout };
-                let negate = Kernel::build("neg", &[mean.dtype], |v| vec![-v[0]])?;
-                b.map(&negate, &[MapArg::View(mean)], &mut [below])?;
-                backward(b, &[ins[0], ins[1], View { buffer: &buffer, layout: &layout, ..mean }, ins[3]], outs)
+                negated(b, ins[2], |mean| backward(b, &[ins[0], ins[1], mean, ins[3]], outs))
             };
             let inputs = vec![g.clone(), x.clone(), stats[0].clone(), stats[1].clone()];
             let outputs = vec![fresh(compute, small); 1 + usize::from(shifted)];
@@ -198,4 +206,14 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
             s.case(&Case::new(name, inputs, outputs, &backward).bound(Bound::Linear(terms)).magnitude(&magnitude));
         }
     }
+}
+
+/// Calls `call` with the negative of `x`.
+fn negated(b: &dyn Backend, x: View<'_>, call: impl FnOnce(View<'_>) -> Result<()>) -> Result<()> {
+    let layout = Layout::contiguous(*x.layout.shape());
+    let mut buffer = b.alloc(layout.numel() * x.dtype.size())?;
+    let below = ViewMut { buffer: &mut buffer, dtype: x.dtype, layout: &layout };
+    let negate = Kernel::build("neg", &[x.dtype], |v| vec![-v[0]])?;
+    b.map(&negate, &[MapArg::View(x)], &mut [below])?;
+    call(View { buffer: &buffer, layout: &layout, ..x })
 }

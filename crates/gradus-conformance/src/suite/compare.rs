@@ -14,7 +14,8 @@ pub(crate) enum Bound {
     Ulps(u64),
     /// For sums of this many products: one rounding error per product, relative to the sum of the magnitudes.
     Linear(usize),
-    /// A small multiple of the largest error of the naive oracle.
+    /// A small multiple of the largest error of the naive oracle, and of the rounding error of the largest result or, if
+    /// the case has magnitudes, of the element's.
     Naive,
     /// Like `Naive`, for a call with an operand that is itself an earlier result, rounded to its dtype.
     NaiveStored,
@@ -42,18 +43,27 @@ fn smallest(dtype: DType) -> f64 {
     }
 }
 
-/// The allowed errors for the elements of one tensor. `reference` holds f64 values for floats.
-pub(crate) fn tolerances(bound: Bound, dtype: DType, reference: &[Scalar], other: Option<&[Scalar]>) -> Vec<f64> {
+/// The allowed errors for the elements of one tensor. `reference` holds f64 values for floats. `naive` are the results of
+/// the naive oracle, and `magnitudes` those of the case's call for magnitudes, if the bound takes them.
+pub(crate) fn tolerances(
+    bound: Bound,
+    dtype: DType,
+    reference: &[Scalar],
+    naive: Option<&[Scalar]>,
+    magnitudes: Option<&[Scalar]>,
+) -> Vec<f64> {
     let (u, u_out) = (unit_roundoff(dtype.compute()), unit_roundoff(dtype));
     let finite = |v: &&f64| v.is_finite();
-    let reference: Vec<f64> = reference.iter().map(|v| v.to_f64()).collect();
-    let other: Vec<f64> = other.unwrap_or(&[]).iter().map(|v| v.to_f64()).collect();
+    let floats = |values: &[Scalar]| values.iter().map(|v| v.to_f64()).collect::<Vec<f64>>();
+    let [reference, naive, magnitudes] =
+        [reference, naive.unwrap_or_default(), magnitudes.unwrap_or_default()].map(floats);
     let scale = reference.iter().map(|v| v.abs()).filter(|v| v.is_finite()).fold(0.0, f64::max);
-    let naive = reference.iter().zip(&other).map(|(a, b)| (a - b).abs()).filter(|v| v.is_finite()).fold(0.0, f64::max);
+    let naive = reference.iter().zip(&naive).map(|(a, b)| (a - b).abs()).filter(|v| v.is_finite()).fold(0.0, f64::max);
     let one = |(i, r): (usize, &f64)| {
+        let magnitude = magnitudes.get(i).filter(finite).map_or(0.0, |m| m.abs());
         let computed = match bound {
-            Bound::Linear(terms) => (terms + 2) as f64 * u * other.get(i).filter(finite).map_or(0.0, |m| m.abs()),
-            Bound::Naive => 4.0 * naive + 16.0 * u * scale,
+            Bound::Linear(terms) => (terms + 2) as f64 * u * magnitude,
+            Bound::Naive => 4.0 * naive + 16.0 * u * scale.max(magnitude),
             Bound::NaiveStored => 4.0 * naive + (16.0 * u + 4.0 * u_out) * scale,
             _ => return 0.0,
         };

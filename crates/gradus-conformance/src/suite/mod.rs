@@ -60,8 +60,8 @@ impl<'c> Case<'c> {
         self
     }
 
-    /// Sets the call that computes the sum of magnitudes from the operands' magnitudes, for [`Bound::Linear`]. By
-    /// default, this is the case's own call.
+    /// Sets the call that computes the sum of magnitudes from the operands' magnitudes, for [`Bound::Linear`] and
+    /// [`Bound::Naive`]. By default, this is the case's own call for the former, and the latter has none.
     pub(crate) fn magnitude(mut self, call: &'c Call<'c>) -> Self {
         self.magnitude = Some(call);
         self
@@ -335,15 +335,20 @@ impl<'b> Suite<'b> {
         let in_dtype = matches!(case.bound, Bound::Exact | Bound::Bits | Bound::Ulps(_));
         let widest = if in_dtype { Form::Plain } else { Form::Wide(DType::F64) };
         let values = on(&self.exact, case.call, widest)?;
-        let other = match case.bound {
-            Bound::Linear(_) => Some(on(&self.exact, case.magnitude.unwrap_or(case.call), Form::Magnitudes)?),
+        let naive = match case.bound {
             Bound::Naive | Bound::NaiveStored => Some(on(&self.naive, case.call, Form::Wide(DType::F32))?),
             _ => None,
         };
+        let sizes = match case.bound {
+            Bound::Linear(_) => Some(case.magnitude.unwrap_or(case.call)),
+            Bound::Naive => case.magnitude,
+            _ => None,
+        };
+        let magnitudes = sizes.map(|call| on(&self.exact, call, Form::Magnitudes)).transpose()?;
         let dtypes: Vec<_> = case.dtypes().skip(case.inputs.len()).collect();
         let tolerances = (0..values.len()).map(|i| {
-            let other = other.as_ref().map(|o| &*o[i]);
-            compare::tolerances(case.bound, dtypes[i], &values[i], other)
+            let [naive, magnitudes] = [&naive, &magnitudes].map(|all| all.as_ref().map(|all| &*all[i]));
+            compare::tolerances(case.bound, dtypes[i], &values[i], naive, magnitudes)
         });
         Ok(Expected { tolerances: tolerances.collect(), values })
     }
