@@ -153,13 +153,14 @@ poly_exp_f32: "f32 poly_exp_f32(f32 r) {
   return fma(fma(fma(fma(fma(0.0013820466f, r, 0.008368685f), r, 0.04166827f), r, 0.16666521f), r, 0.49999994f), r, 1.0f);
 }
 "
+// `t` is rounded to a whole number, because its last place is 1. Its last 9 bits are those of `n + 254` here and of `n + 191`
+// in `sigmoid_f32`, the exponent of a power of two.
 exp_f32: "f32 exp_f32(f32 x0) {
-  auto v = (x0);
-  if (is_nan_f32(v)) { return v; }
-  auto x = max(min(v, 89.0f), -104.0f);
-  auto n = rint(x * 1.442695f);
+  auto x = max_or_nan(min_or_nan(x0, 89.0f), -104.0f);
+  auto t = fma(x, 1.442695f, 12583166.0f); auto n = t - 12583166.0f;
   auto r = fma(n, -1.4286068203094173e-06f, (fma(n, -0.69314575f, x)));
-  return scaled_f32(fma(r, poly_exp_f32(r), 1.0f), n);
+  auto half = (bitcast<u32>(t) << 22u) & 0xff800000u;
+  return fma(r, poly_exp_f32(r), 1.0f) * bitcast<f32>(half) * bitcast<f32>((bitcast<u32>(t) << 23u) - half);
 }
 "
 exp2_f32: "f32 exp2_f32(f32 x0) {
@@ -171,17 +172,18 @@ exp2_f32: "f32 exp2_f32(f32 x0) {
   return scaled_f32(p, n);
 }
 "
+// The powers are multiplied by 2^64, so that they are not subnormal.
 sigmoid_f32: "f32 sigmoid_f32(f32 x) {
-  auto v = max(-fabs(x), -104.0f); auto n = rint(v * 1.442695f);
+  auto v = max_or_nan(-fabs(x), -104.0f);
+  auto t = fma(v, 1.442695f, 12583103.0f); auto n = t - 12583103.0f;
   auto r = fma(n, -1.4286068203094173e-06f, (fma(n, -0.69314575f, v)));
-  auto q = r * poly_exp_f32(r); auto p = (1.0f + q);
-  auto k = i32(n); auto h = k >> 1u;
-  auto e = p * bitcast<f32>(u32(h + 127) << 23u) * bitcast<f32>(u32(k - h + 127) << 23u);
-  auto low = e * ((1.0f - p) + q);
-  auto d = (1.0f + e); auto d_low = ((1.0f - d) + e) + low;
-  auto up = x >= 0.0f; auto y = pick(e, 1.0f, up) / d;
-  auto near = y + (pick(low, 0.0f, up) - y * d_low) * pick(1.0f - y, y, up);
-  return pick(near, x, is_nan_f32(x));
+  auto q = r * poly_exp_f32(r); auto s = bitcast<f32>(bitcast<u32>(t) << 23u);
+  auto e = fma(s, q, s); auto low = fma(s, q, s - e);
+  auto p = e * 5.421010862427522e-20f; auto d = 1.0f + p; auto d_low = fma(low, 5.421010862427522e-20f, (1.0f - d) + p);
+  auto up = x >= 0.0f; auto a = pick(e, 18446744073709551616.0f, up);
+  auto one_by_d = near_recip(d); auto y = a * one_by_d;
+  auto left = fma(-d_low, y, fma(-d, y, a) + pick(low, 0.0f, up));
+  return fma(left, one_by_d, y) * 5.421010862427522e-20f;
 }
 "
 sigmoid_neg_f32: "f32 sigmoid_neg_f32(f32 x) { return sigmoid_f32(-x); }

@@ -37,6 +37,11 @@ template <class T, class S> T bitcast(S x) {
   return u.t;
 }
 template <class T> T pick(T a, T b, bool c) { return c ? b : a; }
+// The larger or smaller operand, or NaN if one is.
+f32 max_or_nan(f32 a, f32 b) { f32 y; asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
+f32 min_or_nan(f32 a, f32 b) { f32 y; asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
+// 1 / x within 1 unit in the last place, for x from 2^-126 to 2^126.
+f32 near_recip(f32 x) { f32 y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 // An element as its compute type.
 template <class T> T wide(T x) { return x; }
 f32 wide(f16 x) { f32 y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }

@@ -11,18 +11,18 @@ INLINE void check(const Rows& p, u64* fault, const Line& l, i64 target) {
 // The operands are logits, target, loss, lse.
 KERNEL cross_entropy(const T* __restrict__ x, const I* __restrict__ target, A* __restrict__ loss, A* __restrict__ lse, u64* fault, PARAMETERS) {
     FOR_EACH_LINE(l) {
-        HELD(held);
+        HELD(xs, l, x, 0);
         A largest = -infinity();
-        each(l, [&](u32 j, int i) {
-            const Elements e = HOLD(held, i, load(x, at(p, l, 0, j)));
+        EACH(l) {
+            const auto e = AGAIN(xs, l, x, 0);
             ALL(k) largest = Larger::of(largest, e.v[k]);
         });
         const A top = largest_of(largest);
         // Infinite elements keep their effect.
         const A shift = finite(top) ? top : (A)0;
         A total = 0, all = 0;
-        each(l, [&](u32 j, int i) {
-            const Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
+        EACH(l) {
+            const auto e = AGAIN(xs, l, x, 0);
             ALL(k) {
                 const A v = e.v[k] - shift;
                 total += exp_of(v);
@@ -61,8 +61,8 @@ KERNEL cross_entropy_backward(const T* __restrict__ x, const I* __restrict__ tar
             const A shift = lse[l.base[2]], slope = g[l.base[3]];
             const bool skip = ignored(p, t);
             if (!skip && l.lane == 0) check(p, fault, l, t);
-            each(l, [&](u32 j, int) {
-                Elements e = load(x, at(p, l, 0, j));
+            EACH(l) {
+                auto e = load(w, x, at(p, l, 0, j));
                 ALL(k) {
                     const A wanted = (j + k == t ? p.numbers[0] : (A)0) + p.numbers[1];
                     const A v = slope * (exp_of(e.v[k] - shift) - wanted);

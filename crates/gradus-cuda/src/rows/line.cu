@@ -3,14 +3,17 @@
 // T: element type. A: type of sums. OPERANDS: number of operands. KEPT, INNER: number of axes across and along a line.
 // THREADS: threads of a block. LANES: threads that share a line. COLUMNS: neighbouring threads have neighbouring lines
 // (32 of them in a block), otherwise neighbouring elements of one line; then LANES is 32 or THREADS.
-// WIDE: a thread handles this many neighbouring elements at a time. More than 1 needs operands whose lines are neighbouring
-// elements and begin at multiples of 16 bytes, and lines of a multiple of WIDE elements.
-// PER: if not 0, a line has at most PER * LANES * WIDE elements, which are kept in registers.
+// WIDE: a thread handles this many neighbouring elements at a time, a pack of 16 bytes. More than 1 needs operands whose lines
+// are neighbouring elements. Unless PEELED is set, lines begin at multiples of 16 bytes and have a multiple of WIDE elements.
+// PEELED: the packs of a line begin at its first multiple of 16 bytes, and the elements before and after them are handled one
+// by one. The lines of all operands are equally far from a multiple.
+// PER: if not 0, a line has at most PER * LANES * WIDE elements, which are kept in registers as they were loaded.
 
 struct Rows {
     i64 lines;
     u32 n;                  // elements of a line
     u32 parts, depth;       // lines are cut into parts of this many elements
+    u32 skew;               // how many elements after a multiple of 16 bytes the first operand begins
     u32 kept[KEPT + 1], inner[INNER + 1];
     i64 kept_step[OPERANDS][KEPT + 1], inner_step[OPERANDS][INNER + 1];
     A numbers[3];
@@ -31,9 +34,13 @@ struct Line {
 // The line of this thread, for block `block` of all lines and parts.
 INLINE Line line_of(const Rows& p, i64 block) {
     Line l;
-    i64 blocks = (p.lines + LINES - 1) / LINES;
-    l.part = (u32)(block / blocks);
-    i64 line = block % blocks * LINES + (COLUMNS ? threadIdx.x % 32 : threadIdx.x / LANES);
+    l.part = 0;
+    if (p.parts > 1) {
+        i64 blocks = (p.lines + LINES - 1) / LINES;
+        l.part = (u32)(block / blocks);
+        block %= blocks;
+    }
+    i64 line = block * LINES + (COLUMNS ? threadIdx.x % 32 : threadIdx.x / LANES);
     l.lane = COLUMNS ? threadIdx.x / 32 : threadIdx.x % LANES;
     bool live = line < p.lines;
     l.number = line;
@@ -44,8 +51,8 @@ INLINE Line line_of(const Rows& p, i64 block) {
     for (int o = 0; o < OPERANDS; o++) l.base[o] = 0;
 #pragma unroll
     for (int axis = KEPT - 1; axis >= 0; axis--) {
-        i64 at = rest % p.kept[axis];
-        rest /= p.kept[axis];
+        i64 at = axis > 0 ? rest % p.kept[axis] : rest;
+        if (axis > 0) rest /= p.kept[axis];
 #pragma unroll
         for (int o = 0; o < OPERANDS; o++) l.base[o] += at * p.kept_step[o][axis];
     }
@@ -67,90 +74,115 @@ INLINE i64 at(const Rows& p, const Line& l, int operand, u32 j) {
 }
 
 // Neighbouring elements of a line, as sums take them.
-struct Elements { A v[WIDE]; };
-#define ALL(k) _Pragma("unroll") for (int k = 0; k < WIDE; k++)
+template <int N> struct Elements { A v[N]; };
+template <int N> struct Wide { static constexpr int count = N; };
+#define WIDTH decltype(w)::count
+#define ALL(k) _Pragma("unroll") for (int k = 0; k < WIDTH; k++)
 
-INLINE Elements load(const T* __restrict__ from, i64 position) {
-    Elements e;
-#if WIDE > 1
-    const Pack<T, WIDE> pack = *(const Pack<T, WIDE>*)(from + position);
-    ALL(k) e.v[k] = widen(pack.v[k]);
-#else
-    e.v[0] = widen(from[position]);
-#endif
+template <int N> INLINE Pack<T, N> pack_of(Wide<N>, const T* __restrict__ from, i64 position) {
+    return *(const Pack<T, N>*)(from + position);
+}
+template <int N> INLINE Elements<N> widened(const Pack<T, N>& pack) {
+    Elements<N> e;
+#pragma unroll
+    for (int k = 0; k < N; k++) e.v[k] = widen(pack.v[k]);
     return e;
 }
-
-INLINE void store(T* __restrict__ to, i64 position, const Elements& e) {
-#if WIDE > 1
-    Pack<T, WIDE> pack;
-    ALL(k) pack.v[k] = narrow<T>(e.v[k]);
-    *(Pack<T, WIDE>*)(to + position) = pack;
-#else
-    to[position] = narrow<T>(e.v[0]);
-#endif
+template <int N> INLINE Elements<N> load(Wide<N> w, const T* __restrict__ from, i64 position) {
+    return widened(pack_of(w, from, position));
+}
+template <int N> INLINE void store(T* __restrict__ to, i64 position, const Elements<N>& e) {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int k = 0; k < N; k++) pack.v[k] = narrow<T>(e.v[k]);
+    *(Pack<T, N>*)(to + position) = pack;
 }
 
-// Calls f(j, i) for the elements of this thread, j being the first of WIDE of them; i counts the calls if PER is set.
-template <typename F> INLINE void each(const Line& l, F f) {
+// Calls f(w, j, i) for the elements of this thread, j being the first of WIDTH of them; i counts the calls if PER is set.
+template <typename F> INLINE void each(const Rows& p, const Line& l, F f) {
 #if PER
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         u32 j = l.first + (l.lane + i * LANES) * WIDE;
-        if (j < l.end) f(j, i);
+        if (j < l.end) f(Wide<WIDE>(), j, i);
     }
+#elif PEELED
+    const u32 head = min(l.end, (0u - p.skew - (u32)l.base[0]) % WIDE), tail = head + (l.end - head) / WIDE * WIDE;
+    if (l.lane < head) f(Wide<1>(), l.lane, 0);
+    for (u32 j = head + l.lane * WIDE; j < tail; j += LANES * WIDE) f(Wide<WIDE>(), j, 0);
+    if (l.lane < l.end - tail) f(Wide<1>(), tail + l.lane, 0);
 #else
-    for (u32 j = l.first + l.lane * WIDE; j < l.end; j += LANES * WIDE) f(j, 0);
+    for (u32 j = l.first + l.lane * WIDE; j < l.end; j += LANES * WIDE) f(Wide<WIDE>(), j, 0);
 #endif
 }
+#define EACH(l) each(p, l, [&](auto w, u32 j, int i)
 
-// Elements in registers if PER is set, or else loaded again.
+// What is kept of an operand if PER is set; otherwise it is loaded again. All loads begin before one is waited for.
 #if PER
-#define HELD(name) Elements name[PER]
-#define HOLD(name, i, value) (name[i] = (value))
-#define AGAIN(name, i, value) name[i]
+#define HELD(name, l, from, operand) \
+    Pack<T, WIDE> name[PER]; \
+    EACH(l) { name[i] = pack_of(w, from, at(p, l, operand, j)); })
+#define AGAIN(name, l, from, operand) widened(name[i])
 #else
-#define HELD(name)
-#define HOLD(name, i, value) (value)
-#define AGAIN(name, i, value) (value)
+#define HELD(name, l, from, operand)
+#define AGAIN(name, l, from, operand) load(w, from, at(p, l, operand, j))
 #endif
 
 struct Plus { template <typename V> static INLINE V of(V a, V b) { return a + b; } };
 // NaN wins.
 struct Larger { template <typename V> static INLINE V of(V a, V b) { return a != a || a > b ? a : b; } };
 
-// Combines a value of each thread of a line in a fixed tree; every thread of the line gets the result. All threads of
-// the block must call this.
-template <typename Op> INLINE A combined(A v) {
-#if LANES == 1
-    return v;
-#elif COLUMNS
-    __shared__ A all[LANES][32];
-    all[threadIdx.x / 32][threadIdx.x % 32] = v;
-    __syncthreads();
-    v = all[0][threadIdx.x % 32];
+// Combines each of N values of the threads of a line in a fixed tree; every thread of the line gets the results. All threads
+// of the block must call this.
+template <typename Op, int N> INLINE void combine(A (&v)[N]) {
+#if COLUMNS
+    __shared__ A all[N][LANES][32];
 #pragma unroll
-    for (int lane = 1; lane < LANES; lane++) v = Op::of(v, all[lane][threadIdx.x % 32]);
+    for (int k = 0; k < N; k++) all[k][threadIdx.x / 32][threadIdx.x % 32] = v[k];
     __syncthreads();
-    return v;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        v[k] = all[k][0][threadIdx.x % 32];
+#pragma unroll
+        for (int lane = 1; lane < LANES; lane++) v[k] = Op::of(v[k], all[k][lane][threadIdx.x % 32]);
+    }
+    __syncthreads();
 #else
 #pragma unroll
-    for (int apart = 16; apart > 0; apart /= 2) v = Op::of(v, __shfl_xor_sync(EVERY, v, apart));
-#if LANES > 32
-    __shared__ A all[LANES / 32];
-    if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = v;
-    __syncthreads();
-    v = all[0];
+    for (int apart = 16; apart > 0; apart /= 2) {
 #pragma unroll
-    for (int warp = 1; warp < LANES / 32; warp++) v = Op::of(v, all[warp]);
+        for (int k = 0; k < N; k++) v[k] = Op::of(v[k], __shfl_xor_sync(EVERY, v[k], apart));
+    }
+#if LANES > 32
+    __shared__ A all[N][LANES / 32];
+    if (threadIdx.x % 32 == 0) {
+#pragma unroll
+        for (int k = 0; k < N; k++) all[k][threadIdx.x / 32] = v[k];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        v[k] = all[k][0];
+#pragma unroll
+        for (int warp = 1; warp < LANES / 32; warp++) v[k] = Op::of(v[k], all[k][warp]);
+    }
     __syncthreads();
 #endif
-    return v;
 #endif
 }
 
-INLINE A sum_of(A v) { return combined<Plus>(v); }
-INLINE A largest_of(A v) { return combined<Larger>(v); }
+INLINE A sum_of(A v) {
+    A one[1] = {v};
+    combine<Plus>(one);
+    return one[0];
+}
+INLINE A largest_of(A v) {
+    A one[1] = {v};
+    combine<Larger>(one);
+    return one[0];
+}
+// Whether a thread of the line says so; threads of other lines of the block may count too.
+INLINE bool any_of(bool v) { return LANES == 32 && !COLUMNS ? __any_sync(EVERY, v) : __syncthreads_or(v); }
 
 INLINE bool finite(A v) { return v - v == 0; }
 INLINE A infinity() { return (A)__uint_as_float(0x7f800000u); }

@@ -24,12 +24,14 @@ use crate::template::{Record, float_functions, source, sum_type};
 const LONGEST: usize = 1 << 30;
 /// The largest number of elements of a line that a thread keeps in registers if it handles them one by one.
 const KEPT: usize = 8;
-/// The largest number of registers that hold elements of a line if a thread handles packs.
-const KEPT_OF_PACKS: usize = 16;
+/// The largest number of packs of each operand that a thread keeps in registers: as many loads as keep memory busy.
+const KEPT_PACKS: usize = 4;
 /// The bytes of a pack.
 const PACK: usize = 16;
 /// The smallest number of packs of a line. For fewer, another kernel is not worth compiling.
 const FEWEST_PACKS: usize = 32;
+/// The smallest number of packs of a line that does not begin and end with a whole one.
+const FEWEST_PEELED: usize = 256;
 
 /// How threads share lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,6 +45,8 @@ struct Shares {
     wide: usize,
     /// The number of packs that a thread keeps, or 0.
     per: usize,
+    /// Whether lines may begin and end in a pack.
+    peeled: bool,
 }
 
 impl Shares {
@@ -60,17 +64,17 @@ impl Shares {
             (false, _) => (1024, 1024),
         };
         let each = n.div_ceil(lanes).next_power_of_two();
-        Shares { threads, lanes, columns, wide: 1, per: if each <= KEPT { each } else { 0 } }
+        Shares { threads, lanes, columns, wide: 1, per: if each <= KEPT { each } else { 0 }, peeled: false }
     }
 
-    /// For lines of `packs` packs of `wide` neighbouring elements. Each thread has one pack while a block has enough threads.
-    fn of_packs(packs: usize, wide: usize) -> Shares {
-        let lanes = packs.next_power_of_two().clamp(32, 1024);
-        let each = packs.div_ceil(lanes).next_power_of_two();
+    /// For lines of `packs` packs of `wide` neighbouring elements. A warp has a line of its own, and a block for longer ones,
+    /// where that lets each thread keep what it handles.
+    fn of_packs(packs: usize, wide: usize, peeled: bool) -> Shares {
+        let lanes = packs.div_ceil(KEPT_PACKS).next_power_of_two().clamp(32, 1024);
+        let each = packs.div_ceil(lanes);
         let threads = if lanes == 32 { 256 } else { lanes };
-        // Two elements of 16 bytes are f64, whose sums take two registers each.
-        let registers = each * wide.max(4);
-        Shares { threads, lanes, columns: false, wide, per: if registers <= KEPT_OF_PACKS { each } else { 0 } }
+        let per = if each <= KEPT_PACKS && !peeled { each } else { 0 };
+        Shares { threads, lanes, columns: false, wide, per, peeled }
     }
 
     /// The number of lines of a block.
@@ -120,20 +124,29 @@ impl Default for Rows<'_> {
 }
 
 impl Rows<'_> {
-    /// How threads share lines. Packs need lines of neighbouring elements that begin at whole packs in each of the operands.
-    fn shares(&self, kept: &MergedAxes, inner: &MergedAxes) -> Shares {
+    /// How threads share lines, and how many elements after a whole pack the first operand begins. Packs need lines of
+    /// neighbouring elements that begin equally far from a whole pack in each of the operands.
+    fn shares(&self, kept: &MergedAxes, inner: &MergedAxes) -> (Shares, usize) {
         let (first, layout) = &self.operands[0];
         let n = inner.numel();
         let plain = Shares::of(layout, self.axes, n.div_ceil(self.parts));
-        let wide = PACK / first.dtype.size();
-        let fits = |&at: &usize| {
-            let begins = |step: &isize| step.unsigned_abs().is_multiple_of(wide);
-            let aligned = self.operands[at].0.ptr.is_multiple_of(PACK as u64);
-            aligned && inner.steps[at] == [1] && kept.steps[at].iter().all(begins)
+        let (size, wide) = (first.dtype.size(), PACK / first.dtype.size());
+        let skew = |at: usize| (self.operands[at].0.ptr as usize % PACK) / size;
+        let together = |&at: &usize| {
+            let mut steps = kept.steps[at].iter().zip(&kept.steps[0]);
+            inner.steps[at] == [1] && skew(at) == skew(0) && steps.all(|(step, of_first)| (step - of_first) % wide as isize == 0)
         };
-        let whole = self.parts == 1 && n.is_multiple_of(wide) && n / wide >= FEWEST_PACKS;
-        let packs = !plain.columns && whole && !self.packed.is_empty() && self.packed.iter().all(fits);
-        if packs { Shares::of_packs(n / wide, wide) } else { plain }
+        if plain.columns || self.parts > 1 || self.packed.is_empty() || !self.packed.iter().all(together) {
+            return (plain, 0);
+        }
+        let begins = |step: &isize| step.unsigned_abs().is_multiple_of(wide);
+        let whole = skew(0) == 0 && n.is_multiple_of(wide) && kept.steps[0].iter().all(begins);
+        let shares = match n / wide {
+            packs if whole && packs >= FEWEST_PACKS => Shares::of_packs(packs, wide, false),
+            packs if packs >= FEWEST_PEELED => Shares::of_packs(packs, wide, true),
+            _ => plain,
+        };
+        (shares, skew(0))
     }
 
     fn run(&self, b: &CudaBackend) -> Result<()> {
@@ -143,12 +156,12 @@ impl Rows<'_> {
         let inner = MergedAxes::merged(&layouts, self.axes.iter());
         let (lines, n) = (kept.numel(), inner.numel());
         let depth = n.div_ceil(self.parts);
-        let shares = self.shares(&kept, &inner);
+        let (shares, skew) = self.shares(&kept, &inner);
         let dtype = self.operands[0].0.dtype;
         let compute = dtype.compute();
 
         let mut record = Record::new();
-        record.i64(lines as i64).i32(n).i32(self.parts).i32(depth);
+        record.i64(lines as i64).i32(n).i32(self.parts).i32(depth).i32(skew);
         for axes in [&kept, &inner] {
             record.sizes(&axes.dims, axes.rank() + 1);
         }
@@ -182,6 +195,7 @@ impl Rows<'_> {
                 ("COLUMNS", usize::from(shares.columns)),
                 ("WIDE", shares.wide),
                 ("PER", shares.per),
+                ("PEELED", usize::from(shares.peeled)),
             ];
             constants.extend_from_slice(self.constants);
             source(&types, &constants, &[&float_functions(compute), include_str!("line.cu"), self.file])
@@ -219,12 +233,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_have_one_pack_each_while_a_block_has_enough_of_them() {
+    fn threads_have_few_packs_each_while_a_block_has_enough_of_them() {
         let of = |n: usize, wide| {
-            let shares = Shares::of_packs(n / wide, wide);
+            let shares = Shares::of_packs(n / wide, wide, false);
             (shares.threads, shares.lanes, shares.per)
         };
-        assert_eq!([of(256, 8), of(768, 8), of(4096, 8)], [(256, 32, 1), (128, 128, 1), (512, 512, 1)]);
-        assert_eq!([of(4096, 4), of(8192, 4), of(32_768, 4)], [(1024, 1024, 1), (1024, 1024, 2), (1024, 1024, 0)]);
+        assert_eq!([of(256, 8), of(768, 8), of(4096, 8)], [(256, 32, 1), (256, 32, 3), (128, 128, 4)]);
+        assert_eq!([of(4096, 4), of(16_384, 4), of(32_768, 4)], [(256, 256, 4), (1024, 1024, 4), (1024, 1024, 0)]);
     }
 }

@@ -17,19 +17,19 @@
 // The operands are x, y, mean, rstd, scale, shift. The numbers are eps, and the factor and the limit of large rows.
 KERNEL normalize(const T* __restrict__ x, T* __restrict__ y, A* __restrict__ means, A* __restrict__ rstds, SCALE_OPERAND SHIFT_OPERAND PARAMETERS) {
     FOR_EACH_LINE(l) {
-        HELD(held);
+        HELD(xs, l, x, 0);
         const A n = (A)p.n, eps = p.numbers[0], down = p.numbers[1], limit = p.numbers[2];
         A centre = 0, total = 0;
-        each(l, [&](u32 j, int i) {
-            const Elements e = HOLD(held, i, load(x, at(p, l, 0, j)));
+#if !RMS
+        EACH(l) {
+            const auto e = AGAIN(xs, l, x, 0);
             ALL(k) total += e.v[k];
         });
-#if !RMS
         centre = sum_of(total) / n;
-#endif
         total = 0;
-        each(l, [&](u32 j, int i) {
-            const Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
+#endif
+        EACH(l) {
+            const auto e = AGAIN(xs, l, x, 0);
             ALL(k) {
                 const A d = e.v[k] - centre;
                 total = multiply_add(d, d, total);
@@ -42,19 +42,19 @@ KERNEL normalize(const T* __restrict__ x, T* __restrict__ y, A* __restrict__ mea
         // elements. Each element is multiplied by a power of two, and the first scaled element is subtracted, so that
         // equal elements have deviations of exactly 0. Lines of one block differ in this, but the sums are shared.
         const bool large = l.end > l.first && !(finite(variance) && (centre < 0 ? -centre : centre) < limit);
-        if (__syncthreads_or(large)) {
+        if (any_of(large)) {
             A start = 0, shifted = 0, part = 0;
 #if !RMS
             if (l.end > l.first) start = widen(x[at(p, l, 0, 0)]) * down;
-            each(l, [&](u32 j, int i) {
-                const Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
+            EACH(l) {
+                const auto e = AGAIN(xs, l, x, 0);
                 ALL(k) part += e.v[k] * down - start;
             });
             shifted = sum_of(part) / n;
             part = 0;
 #endif
-            each(l, [&](u32 j, int i) {
-                const Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
+            EACH(l) {
+                const auto e = AGAIN(xs, l, x, 0);
                 ALL(k) {
                     const A d = e.v[k] * down - start - shifted;
                     part = multiply_add(d, d, part);
@@ -79,15 +79,15 @@ KERNEL normalize(const T* __restrict__ x, T* __restrict__ y, A* __restrict__ mea
             means[l.base[2]] = mean;
             rstds[l.base[3]] = rstd;
         }
-        each(l, [&](u32 j, int i) {
-            Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
-            ALL(k) e.v[k] = (e.v[k] * factor - first - middle) * spread;
+        EACH(l) {
+            auto e = AGAIN(xs, l, x, 0);
+            ALL(k) e.v[k] = (multiply_add(e.v[k], factor, -first) - middle) * spread;
 #if SCALE
-            const Elements by = load(scale, at(p, l, 4, j));
+            const auto by = load(w, scale, at(p, l, 4, j));
             ALL(k) e.v[k] = e.v[k] * by.v[k];
 #endif
 #if SHIFT
-            const Elements plus = load(shift, at(p, l, SHIFT_AT, j));
+            const auto plus = load(w, shift, at(p, l, SHIFT_AT, j));
             ALL(k) e.v[k] = e.v[k] + plus.v[k];
 #endif
             store(y, at(p, l, 1, j), e);
@@ -100,42 +100,41 @@ KERNEL normalize(const T* __restrict__ x, T* __restrict__ y, A* __restrict__ mea
 // The operands are x, g, dx, mean, rstd, scale.
 KERNEL normalize_backward(const T* __restrict__ x, const T* __restrict__ g, T* __restrict__ dx, const A* __restrict__ means, const A* __restrict__ rstds, SCALE_OPERAND PARAMETERS) {
     FOR_EACH_LINE(l) {
-        HELD(hs);
-        HELD(ns);
+        HELD(xs, l, x, 0);
+        HELD(gs, l, g, 1);
         const bool live = l.end > l.first;
         const A centre = live ? means[l.base[3]] : 0, spread = live ? rstds[l.base[4]] : 0;
-        auto h_of = [&](u32 j) {
-            Elements h = load(g, at(p, l, 1, j));
+        // The gradient of the normalised elements, and these. The former overwrites the elements of g.
+        auto prepare = [&](auto w, u32 j, auto& h, auto& n) {
 #if SCALE
-            const Elements by = load(scale, at(p, l, 5, j));
+            const auto by = load(w, scale, at(p, l, 5, j));
             ALL(k) h.v[k] = h.v[k] * by.v[k];
 #endif
-            return h;
-        };
-        auto n_of = [&](u32 j) {
-            Elements n = load(x, at(p, l, 0, j));
             ALL(k) n.v[k] = (n.v[k] - centre) * spread;
-            return n;
         };
-        A sum_h = 0, sum_hn = 0;
-        each(l, [&](u32 j, int i) {
-            const Elements h = HOLD(hs, i, h_of(j)), n = HOLD(ns, i, n_of(j));
+        A sums[2 - RMS] = {};
+        EACH(l) {
+            auto n = AGAIN(xs, l, x, 0), h = AGAIN(gs, l, g, 1);
+            prepare(w, j, h, n);
             ALL(k) {
-                sum_h += h.v[k];
-                sum_hn = multiply_add(h.v[k], n.v[k], sum_hn);
+                sums[0] = multiply_add(h.v[k], n.v[k], sums[0]);
+#if !RMS
+                sums[1] += h.v[k];
+#endif
             }
         });
-        const A mean_hn = sum_of(sum_hn) / (A)p.n;
+        combine<Plus>(sums);
+        const A mean_hn = sums[0] / (A)p.n;
 #if RMS
         const A mean_h = 0;
 #else
-        const A mean_h = sum_of(sum_h) / (A)p.n;
+        const A mean_h = sums[1] / (A)p.n;
 #endif
-        each(l, [&](u32 j, int i) {
-            const Elements h = AGAIN(hs, i, h_of(j)), n = AGAIN(ns, i, n_of(j));
-            Elements d;
-            ALL(k) d.v[k] = spread * (h.v[k] - mean_h - n.v[k] * mean_hn);
-            store(dx, at(p, l, 2, j), d);
+        EACH(l) {
+            auto n = AGAIN(xs, l, x, 0), h = AGAIN(gs, l, g, 1);
+            prepare(w, j, h, n);
+            ALL(k) h.v[k] = spread * (h.v[k] - mean_h - n.v[k] * mean_hn);
+            store(dx, at(p, l, 2, j), h);
         });
     }
 }
@@ -147,7 +146,7 @@ KERNEL normalize_backward(const T* __restrict__ x, const T* __restrict__ g, T* _
 KERNEL normalize_affine_backward(const T* __restrict__ g, const T* __restrict__ x, const A* __restrict__ means, const A* __restrict__ rstds, A* __restrict__ dscale, A* __restrict__ dshift, PARAMETERS) {
     FOR_EACH_LINE(l) {
         A sum_gn = 0, sum_g = 0;
-        each(l, [&](u32 j, int) {
+        EACH(l) {
             A of_g = widen(g[at(p, l, 0, j)]);
             A n = (widen(x[at(p, l, 1, j)]) - means[at(p, l, 2, j)]) * rstds[at(p, l, 3, j)];
             sum_gn = multiply_add(of_g, n, sum_gn);

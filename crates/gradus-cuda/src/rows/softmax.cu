@@ -3,19 +3,22 @@
 #if FORWARD
 KERNEL softmax(const T* __restrict__ x, T* __restrict__ y, PARAMETERS) {
     FOR_EACH_LINE(l) {
-        HELD(held);
+        HELD(xs, l, x, 0);
         A largest = -infinity();
-        each(l, [&](u32 j, int i) {
-            const Elements e = HOLD(held, i, load(x, at(p, l, 0, j)));
+        EACH(l) {
+            const auto e = AGAIN(xs, l, x, 0);
             ALL(k) largest = Larger::of(largest, e.v[k]);
         });
         const A top = largest_of(largest);
+#if PER && !LOG
+        Elements<WIDE> powers[PER];
+#endif
         A total = 0;
-        each(l, [&](u32 j, int i) {
-            Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
+        EACH(l) {
+            auto e = AGAIN(xs, l, x, 0);
             ALL(k) e.v[k] = exp_of(e.v[k] - top);
 #if PER && !LOG
-            held[i] = e;
+            powers[i] = e;
 #endif
             ALL(k) total += e.v[k];
         });
@@ -23,14 +26,18 @@ KERNEL softmax(const T* __restrict__ x, T* __restrict__ y, PARAMETERS) {
 #if LOG
         const A shift = log_of(sum);
 #endif
-        each(l, [&](u32 j, int i) {
-            Elements e = AGAIN(held, i, load(x, at(p, l, 0, j)));
-#if !PER && !LOG
-            ALL(k) e.v[k] = exp_of(e.v[k] - top);
+        EACH(l) {
+#if PER && !LOG
+            auto e = powers[i];
+#else
+            auto e = AGAIN(xs, l, x, 0);
 #endif
 #if LOG
             ALL(k) e.v[k] = e.v[k] - top - shift;
 #else
+#if !PER
+            ALL(k) e.v[k] = exp_of(e.v[k] - top);
+#endif
             ALL(k) e.v[k] = e.v[k] / sum;
 #endif
             store(y, at(p, l, 1, j), e);
@@ -42,17 +49,17 @@ KERNEL softmax(const T* __restrict__ x, T* __restrict__ y, PARAMETERS) {
 #if BACKWARD
 KERNEL softmax_backward(const T* __restrict__ y, const T* __restrict__ g, T* __restrict__ dx, PARAMETERS) {
     FOR_EACH_LINE(l) {
-        HELD(ys);
-        HELD(gs);
+        HELD(ys, l, y, 0);
+        HELD(gs, l, g, 1);
         A total = 0;
-        each(l, [&](u32 j, int i) {
-            const Elements of_y = HOLD(ys, i, load(y, at(p, l, 0, j))), of_g = HOLD(gs, i, load(g, at(p, l, 1, j)));
+        EACH(l) {
+            const auto of_y = AGAIN(ys, l, y, 0), of_g = AGAIN(gs, l, g, 1);
             ALL(k) total += LOG ? of_g.v[k] : of_g.v[k] * of_y.v[k];
         });
         const A sum = sum_of(total);
-        each(l, [&](u32 j, int i) {
-            const Elements of_y = AGAIN(ys, i, load(y, at(p, l, 0, j))), of_g = AGAIN(gs, i, load(g, at(p, l, 1, j)));
-            Elements d;
+        EACH(l) {
+            const auto of_y = AGAIN(ys, l, y, 0), of_g = AGAIN(gs, l, g, 1);
+            Elements<WIDTH> d;
             ALL(k) d.v[k] = LOG ? of_g.v[k] - exp_of(of_y.v[k]) * sum : of_y.v[k] * (of_g.v[k] - sum);
             store(dx, at(p, l, 2, j), d);
         });
