@@ -260,12 +260,15 @@ fn collect(
     operands.iter().for_each(|o| _ = arguments.ptr(o.ptr));
     arguments.u64(n).u64(count as u64).u64(size as u64);
     let mut along: Vec<i64> = operands.iter().map(|o| o.layout.strides()[axis] as i64).collect();
+    let to_step = along[0];
     along.resize(4, 0);
     arguments.longs(&along);
     if rank > 0 {
         arguments.longs(&code::axes_longs(&axes));
     }
     let (sorted, number) = (order.is_some(), operands.len());
+    // Neighbouring threads write neighbouring elements.
+    let lines_first = rank > 0 && (axes.steps[0][rank - 1] as i64).abs() < to_step.abs();
     let source = || {
         let mut text = Text::new();
         text.parameter(format_args!("{} *__restrict__ y", element(dtype)));
@@ -281,7 +284,11 @@ fn collect(
         }
         text.line(format_args!("const u64 id = (u64)blockIdx.x * {THREADS} + threadIdx.x;"));
         text.line("if (id >= n) return;");
-        text.line("const i64 mine = id % size; const u64 line = id / size;");
+        if lines_first {
+            text.line("const u64 lines = n / size, line = id % lines; const i64 mine = id / lines;");
+        } else {
+            text.line("const i64 mine = id % size; const u64 line = id / size;");
+        }
         code::coordinates(&mut text, "u64", "c", "line", rank, "axes");
         for (k, name) in ["y", "index", "s", "order"].iter().enumerate().take(number) {
             text.line(format_args!("{name} += {};", code::position(false, "c", rank, "axes", k)));
@@ -316,7 +323,7 @@ fn collect(
     let uses: Vec<Use<'_>> = operands.iter().map(|o| o.used).collect();
     b.queue().launch(&Launch {
         call: held.call(name),
-        key: key(("scatter", op == ScatterOp::Set, dtype, index.dtype, rank, sorted)),
+        key: key(("scatter", op == ScatterOp::Set, dtype, index.dtype, rank, sorted, lines_first)),
         entry: "gradus_scatter",
         source: &source,
         uses: &uses,

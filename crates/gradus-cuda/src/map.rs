@@ -174,7 +174,7 @@ impl Plan<'_> {
         let outputs = kernel.outputs();
         parameters.extend(outputs.iter().enumerate().map(|(o, &(_, d))| format!("{} &r{o}", element(d))));
         parameters.push("bool &bad".to_owned());
-        let mut body = String::new();
+        let (mut body, mut parts) = (String::new(), Vec::new());
         for (v, inst) in kernel.insts().iter().enumerate() {
             let value = match inst.op {
                 ScalarOp::Arg(i) => match self.from[usize::from(i)] {
@@ -183,6 +183,16 @@ impl Plan<'_> {
                     _ => format!("wide(a{i})"),
                 },
                 ScalarOp::Const(c) => code::constant(c, inst.dtype),
+                // Both of these of one value share most of their work.
+                ScalarOp::Sigmoid | ScalarOp::SigmoidNeg if inst.dtype.compute() == DType::F32 => {
+                    let x = inst.operands[0];
+                    if !parts.contains(&x) {
+                        parts.push(x);
+                        body += &format!("  const SigmoidParts parts{x} = sigmoid_parts_f32(v{x});\n");
+                    }
+                    let sign = if inst.op == ScalarOp::Sigmoid { ">=" } else { "<=" };
+                    format!("sigmoid_of_f32(parts{x}, v{x} {sign} 0.0f)")
+                }
                 op => {
                     let of = |k: usize| format!("v{}", inst.operands[k]);
                     let from = kernel.insts()[usize::from(inst.operands[0])].dtype;
@@ -238,8 +248,8 @@ impl Plan<'_> {
         {
             text.line(format_args!("{name} += {};", code::position(self.small, "c", self.rank, "axes", k)));
         }
-        // The call of `one` for neighbour `k`, whose results are at `out`.
-        let call = |element_of: &dyn Fn(&str, usize) -> String| {
+        // The call of `one` for a neighbour, whose arguments and results are at places of the operands.
+        let call = |element_of: &dyn Fn(&str, usize) -> String, place_of: &dyn Fn(&str, usize) -> String| {
             let mut next = 0..;
             let mut values: Vec<String> = (0..args.len())
                 .map(|i| match self.from[i] {
@@ -248,19 +258,20 @@ impl Plan<'_> {
                     From::Scalar => format!("s{i}"),
                 })
                 .collect();
-            values.extend((0..outputs.len()).map(|o| element_of(&format!("y{o}"), views.len() + o)));
+            values.extend((0..outputs.len()).map(|o| place_of(&format!("y{o}"), views.len() + o)));
             values.push("bad".to_owned());
             format!("one({});", values.join(", "))
         };
         let w = self.width;
         if w == 1 {
-            text.line(call(&|name, _| format!("{name}[0]")));
+            let at = |name: &str, _| format!("{name}[0]");
+            text.line(call(&at, &at));
         } else {
             if self.rank == 1 {
                 text.line(format_args!("if (({ty})(n - (u64)id * {w}) < {w}) {{"));
                 text.line(format_args!("  for ({ty} k = 0; k < ({ty})n - id * {w}; ++k) {{"));
                 let at = |name: &str, k: usize| if self.splat[k] { format!("{name}[0]") } else { format!("{name}[k]") };
-                text.line(format_args!("    {}", call(&at)));
+                text.line(format_args!("    {}", call(&at, &at)));
                 text.line("  }");
                 if fails {
                     text.line("  if (bad) fail(fault);");
@@ -283,9 +294,11 @@ impl Plan<'_> {
                     false => text.line(format_args!("{p} p_y{o};")),
                 }
             }
-            let at = |name: &str, k: usize| if self.splat[k] { format!("p_{name}") } else { format!("p_{name}.v[k]") };
+            let of =
+                |name: &str, k: usize| if self.splat[k] { format!("p_{name}") } else { format!("p_{name}.get(k)") };
+            let to = |name: &str, _| format!("p_{name}.v[k]");
             text.line("#pragma unroll");
-            text.line(format_args!("for (int k = 0; k < {w}; ++k) {}", call(&at)));
+            text.line(format_args!("for (int k = 0; k < {w}; ++k) {}", call(&of, &to)));
             for (o, &(_, d)) in outputs.iter().enumerate() {
                 text.line(format_args!("*({} *)y{o} = p_y{o};", pack(d)));
             }

@@ -1,6 +1,7 @@
 //! Reductions. Each output is computed by `lanes` threads of a block. Each of these combines every `lanes`-th element,
 //! and their results are combined in a fixed tree. A long reduction of few outputs is split into parts, whose results
-//! are combined by a second launch.
+//! are combined by a second launch. Where neighbouring outputs are reduced from neighbouring elements, a thread computes as
+//! many of them as it can read 16 bytes of at a time.
 
 use gradus_backend::key::key;
 use gradus_backend::{
@@ -28,6 +29,8 @@ struct Lanes {
     count: u32,
     /// Whether neighbouring threads read neighbouring elements of one output, not elements of neighbouring outputs.
     rows: bool,
+    /// The number of neighbouring outputs of a thread.
+    wide: usize,
 }
 
 /// Everything that the kernel's text depends on.
@@ -47,6 +50,11 @@ const CHAIN: usize = 1024;
 const BLOCK: u32 = 32;
 /// The number of blocks that keep a device busy.
 const BUSY: usize = 256;
+/// The same if threads compute several outputs each, and the fewest elements of a part that such a thread then combines.
+const BUSY_WIDE: usize = 512;
+const FEWEST_WIDE: usize = 16;
+/// The bytes of elements that a thread reads at a time if it computes several outputs.
+const PACK: usize = 16;
 
 /// See [`Backend::reduce`](gradus_backend::Backend::reduce).
 pub(crate) fn reduce(b: &CudaBackend, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()> {
@@ -91,12 +99,15 @@ pub(crate) fn arg_reduce(
 fn run(b: &CudaBackend, name: &str, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()> {
     let (kept, reduced) = split(x.layout, out.layout, axes);
     let (n_out, n) = (kept.numel(), reduced.numel());
-    let lanes = lanes(&kept, &reduced);
-    let blocks = n_out.div_ceil((THREADS / lanes.count) as usize);
+    let lanes = lanes(b, name, x, &kept, &reduced)?;
+    let blocks = (n_out / lanes.wide).div_ceil((THREADS / lanes.count) as usize);
     // Use enough parts that no thread combines more than `CHAIN` elements, and more if so few outputs would leave the
     // device idle.
     let long = n.div_ceil(lanes.count as usize * CHAIN);
-    let idle = (n >> 12).min(BUSY / blocks);
+    let idle = match lanes.wide {
+        1 => (n >> 12).min(BUSY / blocks),
+        _ => (n / (lanes.count as usize * FEWEST_WIDE)).min(BUSY_WIDE / blocks),
+    };
     let parts = long.max(idle).max(1);
     if parts == 1 {
         return launch(b, name, Op::Fold(op), x, axes, out, 1);
@@ -129,30 +140,50 @@ fn split(x: &Layout, out: &Layout, axes: Axes) -> (MergedAxes, MergedAxes) {
     (kept, reduced)
 }
 
-fn lanes(kept: &MergedAxes, reduced: &MergedAxes) -> Lanes {
+fn lanes(b: &CudaBackend, name: &str, x: View<'_>, kept: &MergedAxes, reduced: &MergedAxes) -> Result<Lanes> {
     let (n_out, n) = (kept.numel(), reduced.numel());
     let step = |axes: &MergedAxes| axes.steps[0].last().map_or(isize::MAX, |s| s.abs());
     if n_out >= 32 && step(kept) < step(reduced) {
-        return Lanes { count: if n <= 32 { 1 } else { 8 }, rows: false };
+        let wide = PACK / x.dtype.size();
+        let whole = |steps: &[isize]| steps.iter().all(|s| s % wide as isize == 0);
+        let last = kept.rank() - 1; // there are outputs, so there is an axis
+        let fits = n >= 8 * FEWEST_WIDE
+            && kept.dims[last].is_multiple_of(wide)
+            && kept.steps[0][last] == 1
+            && whole(&kept.steps[0][..last])
+            && whole(&reduced.steps[0])
+            && b.input(name, "x", x)?.ptr.is_multiple_of(PACK as u64);
+        let count = if n <= 32 { 1 } else { 8 };
+        return Ok(Lanes { count, rows: false, wide: if fits { wide } else { 1 } });
     }
     let count = match n {
         0..=8 => 1,
         9..=1024 if n_out >= 64 => 32,
         _ => THREADS,
     };
-    Lanes { count, rows: true }
+    Ok(Lanes { count, rows: true, wide: 1 })
 }
 
 fn launch(b: &CudaBackend, name: &str, op: Op, x: View<'_>, axes: Axes, out: &ViewMut<'_>, parts: usize) -> Result<()> {
     let (from, to) = (b.input(name, "x", x)?, b.output(name, "out", out)?);
-    let (kept, reduced) = split(x.layout, out.layout, axes);
-    let (n_out, n) = (kept.numel(), reduced.numel());
-    let lanes = lanes(&kept, &reduced);
+    let (mut kept, reduced) = split(x.layout, out.layout, axes);
+    let n = reduced.numel();
+    let lanes = match op {
+        Op::Fold(_) => lanes(b, name, x, &kept, &reduced)?,
+        Op::Arg(_) => Lanes { wide: 1, ..lanes(b, name, x, &kept, &reduced)? },
+    };
+    let mut beside = 0;
+    if let (Some(last), true) = (kept.rank().checked_sub(1), lanes.wide > 1) {
+        beside = kept.steps[1][last];
+        kept.dims[last] /= lanes.wide;
+        kept.steps.iter_mut().for_each(|steps| steps[last] *= lanes.wide as isize);
+    }
+    let n_out = kept.numel();
     let small = code::is_small(&kept) && code::is_small(&reduced) && x.layout.span().len() <= i32::MAX as usize;
     let plan = Plan { op, x: x.dtype, out: out.dtype, kept: kept.rank(), reduced: reduced.rank(), lanes, small };
     let mut arguments = Arguments::new();
     arguments.ptr(from.ptr).ptr(to.ptr).u64(n_out as u64).u64(n as u64).u64(parts as u64);
-    arguments.u64(n.div_ceil(parts) as u64);
+    arguments.u64(n.div_ceil(parts) as u64).i64(beside as i64);
     if kept.rank() > 0 {
         arguments.longs(&code::axes_longs(&kept));
     }
@@ -247,7 +278,7 @@ impl Plan {
     }
 
     fn source(&self, entry: &str) -> String {
-        let Lanes { count, rows } = self.lanes;
+        let Lanes { count, rows, wide } = self.lanes;
         let shared = THREADS / count;
         let ty = if self.small { "u32" } else { "u64" };
         let mut text = Text::new();
@@ -257,6 +288,7 @@ impl Plan {
         ["outputs", "elements", "parts", "part_size"]
             .iter()
             .for_each(|p| text.parameter(format_args!("const u64 {p}")));
+        text.parameter("const i64 beside");
         if self.kept > 0 {
             text.longs("kept", self.kept * 3);
         }
@@ -275,36 +307,41 @@ impl Plan {
         text.line(format_args!("const {ty} o = task - part * outputs;"));
         code::coordinates(&mut text, ty, "c", "o", self.kept, "kept");
         text.line(format_args!("x += {};", code::position(self.small, "c", self.kept, "kept", 0)));
-        text.line("Acc acc = none();");
+        // The accumulators of the outputs of this thread.
+        let each = format!("#pragma unroll\nfor (int k = 0; k < {wide}; ++k)");
+        text.line(format_args!("Acc acc[{wide}];\n{each} acc[k] = none();"));
         text.line("if (live) {");
         text.line(
             "const u64 first = part * part_size, end = first + part_size < elements ? first + part_size : elements;",
         );
         // Each block is combined on its own, because rounding errors grow with the length of a chain of additions.
         text.line("for (u64 at = first + lane; at < end;) {");
-        text.line("Acc block = none();");
+        text.line(format_args!("Acc block[{wide}];\n{each} block[k] = none();"));
         text.line(format_args!("const u64 stop = at + {0} < end ? at + {0} : end;", count * BLOCK));
         text.line(format_args!("for (u64 i = at; i < stop; i += {count}) {{"));
         text.line(format_args!("const {ty} j = i;"));
         code::coordinates(&mut text, ty, "r", "j", self.reduced, "along");
         let at = code::position(self.small, "r", self.reduced, "along", 0);
-        text.line(format_args!("block = join(block, lift(wide(x[{at}]), j));"));
-        text.line(format_args!("}} acc = join(acc, block); at += {}; }} }}", count * BLOCK));
+        let pack = format!("Pack<{}, {wide}>", element(self.x));
+        text.line(format_args!("const {pack} pack = *(const {pack} *)(x + ({at}));"));
+        text.line(format_args!("{each} block[k] = join(block[k], lift(wide(pack.get(k)), j));"));
+        text.line(format_args!("}}\n{each} acc[k] = join(acc[k], block[k]);\nat += {}; }} }}", count * BLOCK));
         if count > 1 {
-            text.line(format_args!("__shared__ Acc all[{THREADS}];"));
+            text.line(format_args!("__shared__ Acc all[{wide}][{THREADS}];"));
             text.line(format_args!("const u32 me = lane * {shared} + slot;"));
-            text.line("all[me] = acc; __syncthreads();");
+            text.line(format_args!("{each} all[k][me] = acc[k];\n__syncthreads();"));
             text.line(format_args!("for (u32 half = {}; half >= {shared}; half /= 2) {{", THREADS / 2));
-            text.line("if (me < half) all[me] = join(all[me], all[me + half]); __syncthreads(); }");
-            text.line("if (lane > 0) return; acc = all[me];");
+            text.line(format_args!("if (me < half) {{\n{each} all[k][me] = join(all[k][me], all[k][me + half]);\n}}"));
+            text.line("__syncthreads(); }");
+            text.line(format_args!("if (lane > 0) return;\n{each} acc[k] = all[k][me];"));
         }
         text.line("if (!live) return;");
         let at = code::position(self.small, "c", self.kept, "kept", 1);
         let value = match self.op {
-            Op::Fold(op) => stored("acc.v", accumulator(Op::Fold(op), self.x), self.out),
-            Op::Arg(_) => "acc.i".to_owned(),
+            Op::Fold(op) => stored("acc[k].v", accumulator(Op::Fold(op), self.x), self.out),
+            Op::Arg(_) => "acc[k].i".to_owned(),
         };
-        text.line(format_args!("y[{at} + (i64)part] = {value};"));
+        text.line(format_args!("{each} y[{at} + (i64)part + k * beside] = {value};"));
         text.finish(entry, THREADS)
     }
 }

@@ -19,6 +19,9 @@ pub(super) fn run(s: &mut Suite<'_>) {
             }
         }
     }
+    // Long rows, most of which are not aligned.
+    cross_entropy(s, DType::BF16, DType::I64, 3, 2055, 0.1, None);
+    cross_entropy(s, DType::F32, DType::I64, 2, 1027, 0.0, Some(-100));
     // Logits that overflow in a naive `exp`, and a class whose logit is minus infinity.
     let inf = f64::INFINITY;
     let params = CrossEntropyParams { ignore_index: None, label_smoothing: 0.0 };

@@ -14,6 +14,13 @@ pub(super) fn run(s: &mut Suite<'_>) {
     // More rows, then more columns, than a single task sums.
     normalize(s, DType::F32, &[600, 9], &[1], false);
     normalize(s, DType::F32, &[9, 1100], &[1], false);
+    // Long rows that are not aligned, rows that are, and the sums over many rows that a layer norm needs.
+    for (d, dims) in
+        [(DType::BF16, [3, 2055]), (DType::F32, [2, 1027]), (DType::F16, [2, 2048]), (DType::BF16, [520, 64])]
+    {
+        softmax(s, d, &dims, 1, false);
+        normalize(s, d, &dims, &[1], false);
+    }
     for d in FLOATS {
         let shapes: [(&[usize], usize); 9] = [
             (&[5], 0),

@@ -65,6 +65,19 @@ pub(super) fn run(s: &mut Suite<'_>) {
     }
     reduction(s, ReduceOp::Sum, DType::BF16, &[200, 501], &[1], false);
     reduction(s, ReduceOp::Sum, DType::I32, &[200, 501], &[0], false);
+    // Long sums of columns that can be read together.
+    for (d, dims, axes) in [
+        (DType::F32, &[300, 64][..], &[0][..]),
+        (DType::BF16, &[700, 64], &[0]),
+        (DType::F16, &[9, 20, 3, 48], &[0, 1]),
+        (DType::I64, &[150, 34], &[0]),
+        (DType::U8, &[200, 32], &[0]),
+    ] {
+        reduction(s, ReduceOp::Sum, d, dims, axes, false);
+        reduction(s, ReduceOp::Min, d, dims, axes, false);
+    }
+    reduction(s, ReduceOp::Any, DType::Bool, &[200, 48], &[0], false);
+    arg_reductions(s, DType::BF16, &[300, 64], 0);
     for axis in [0, 1] {
         arg_reductions(s, DType::F32, &[200, 301], axis);
         sorts(s, DType::F32, &[60, 301], axis);

@@ -154,7 +154,7 @@ poly_exp_f32: "f32 poly_exp_f32(f32 r) {
 }
 "
 // `t` is rounded to a whole number, because its last place is 1. Its last 9 bits are those of `n + 254` here and of `n + 191`
-// in `sigmoid_f32`, the exponent of a power of two.
+// in `sigmoid_parts_f32`, the exponent of a power of two.
 exp_f32: "f32 exp_f32(f32 x0) {
   auto x = max_or_nan(min_or_nan(x0, 89.0f), -104.0f);
   auto t = fma(x, 1.442695f, 12583166.0f); auto n = t - 12583166.0f;
@@ -172,21 +172,28 @@ exp2_f32: "f32 exp2_f32(f32 x0) {
   return scaled_f32(p, n);
 }
 "
-// The powers are multiplied by 2^64, so that they are not subnormal.
-sigmoid_f32: "f32 sigmoid_f32(f32 x) {
+// `exp(-|x|)` times 2^64, so that it is not subnormal, `1 + exp(-|x|)`, the rounding errors of both, and an approximation of the
+// reciprocal of the latter.
+sigmoid_parts_f32: "SigmoidParts sigmoid_parts_f32(f32 x) {
   auto v = max_or_nan(-fabs(x), -104.0f);
   auto t = fma(v, 1.442695f, 12583103.0f); auto n = t - 12583103.0f;
   auto r = fma(n, -1.4286068203094173e-06f, (fma(n, -0.69314575f, v)));
   auto q = r * poly_exp_f32(r); auto s = bitcast<f32>(bitcast<u32>(t) << 23u);
   auto e = fma(s, q, s); auto low = fma(s, q, s - e);
   auto p = e * 5.421010862427522e-20f; auto d = 1.0f + p; auto d_low = fma(low, 5.421010862427522e-20f, (1.0f - d) + p);
-  auto up = x >= 0.0f; auto a = pick(e, 18446744073709551616.0f, up);
-  auto one_by_d = near_recip(d); auto y = a * one_by_d;
-  auto left = fma(-d_low, y, fma(-d, y, a) + pick(low, 0.0f, up));
-  return fma(left, one_by_d, y) * 5.421010862427522e-20f;
+  return SigmoidParts{e, low, d, d_low, near_recip(d)};
 }
 "
-sigmoid_neg_f32: "f32 sigmoid_neg_f32(f32 x) { return sigmoid_f32(-x); }
+// `sigmoid(|x|)` if `up`, otherwise `sigmoid(-|x|)`.
+sigmoid_of_f32: "f32 sigmoid_of_f32(SigmoidParts p, bool up) {
+  auto a = pick(p.e, 18446744073709551616.0f, up); auto y = a * p.recip;
+  auto left = fma(-p.d_low, y, fma(-p.d, y, a) + pick(p.low, 0.0f, up));
+  return fma(left, p.recip, y) * 5.421010862427522e-20f;
+}
+"
+sigmoid_f32: "f32 sigmoid_f32(f32 x) { return sigmoid_of_f32(sigmoid_parts_f32(x), x >= 0.0f); }
+"
+sigmoid_neg_f32: "f32 sigmoid_neg_f32(f32 x) { return sigmoid_of_f32(sigmoid_parts_f32(x), x <= 0.0f); }
 "
 split_f32: "vec2<f32> split_f32(f32 x) {
   auto tiny = x < 1.17549435e-38f;

@@ -28,14 +28,26 @@ template <class T> struct vec4 {
   vec4 operator-() const { return vec4(-x, -y, -z, -w); }
 };
 struct LogSplit { f64 k, f; };
+struct SigmoidParts { f32 e, low, d, d_low, recip; };
 struct Reduced { f64 r, lo; i32 n; };
-// N neighbouring elements, which are read or written at once.
-template <class T, int N> struct alignas(sizeof(T) * N) Pack { T v[N]; };
 template <class T, class S> T bitcast(S x) {
   union { S s; T t; } u;
   u.s = x;
   return u.t;
 }
+template <int N> struct Words { u32 v[N]; };
+// N neighbouring elements, which are read or written at once. Halves are read from words, which takes fewer instructions.
+template <class T, int N> struct alignas(sizeof(T) * N) Pack {
+  T v[N];
+  T get(int k) const {
+    if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+      const u32 pair = bitcast<Words<N / 2>>(*this).v[k / 2];
+      return bitcast<T>(u16(k % 2 == 0 ? pair : pair >> 16));
+    } else {
+      return v[k];
+    }
+  }
+};
 template <class T> T pick(T a, T b, bool c) { return c ? b : a; }
 // The larger or smaller operand, or NaN if one is.
 f32 max_or_nan(f32 a, f32 b) { f32 y; asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }

@@ -180,18 +180,19 @@ fn source(plan: &Plan<'_>, entry: &str) -> String {
         let (ty, k) = (element(d), views.len() + o);
         text.line(format_args!("{ty} *__restrict__ y{o} = ({ty} *)table.p[at][{k}] + start;"));
     }
-    // The call of `one` for neighbour `k`.
-    let call = |element_of: &dyn Fn(String) -> String| {
+    // The call of `one` for neighbour `k`, whose arguments and results are at places of the operands.
+    let call = |element_of: &dyn Fn(String) -> String, place_of: &dyn Fn(String) -> String| {
         let argument = |i: usize| match plan.from[i] {
             From::View => element_of(format!("x{i}")),
             From::Output(o) => element_of(format!("y{o}")),
             From::Scalar => format!("s{i}"),
         };
-        let all = (0..args.len()).map(argument).chain((0..outputs.len()).map(|o| element_of(format!("y{o}"))));
+        let all = (0..args.len()).map(argument).chain((0..outputs.len()).map(|o| place_of(format!("y{o}"))));
         format!("one({}, bad);", all.collect::<Vec<_>>().join(", "))
     };
     text.line(format_args!("if (n - start < {w}) {{"));
-    text.line(format_args!("  for (u32 k = 0; k < n - start; ++k) {}", call(&|name| format!("{name}[k]"))));
+    let at = |name| format!("{name}[k]");
+    text.line(format_args!("  for (u32 k = 0; k < n - start; ++k) {}", call(&at, &at)));
     text.line("  return;");
     text.line("}");
     let pack = |d| format!("Pack<{}, {w}>", element(d));
@@ -204,7 +205,8 @@ fn source(plan: &Plan<'_>, entry: &str) -> String {
         text.line(format_args!("{} p_y{o}{old};", pack(d)));
     }
     text.line("#pragma unroll");
-    text.line(format_args!("for (int k = 0; k < {w}; ++k) {}", call(&|name| format!("p_{name}.v[k]"))));
+    let of = |name| format!("p_{name}.get(k)");
+    text.line(format_args!("for (int k = 0; k < {w}; ++k) {}", call(&of, &|name| format!("p_{name}.v[k]"))));
     for (o, &(_, d)) in outputs.iter().enumerate() {
         text.line(format_args!("*({} *)y{o} = p_y{o};", pack(d)));
     }

@@ -7,6 +7,7 @@
 // are neighbouring elements. Unless PEELED is set, lines begin at multiples of 16 bytes and have a multiple of WIDE elements.
 // PEELED: the packs of a line begin at its first multiple of 16 bytes, and the elements before and after them are handled one
 // by one. The lines of all operands are equally far from a multiple.
+// BESIDE: with COLUMNS, a thread may have this many neighbouring lines, which are counted as one.
 // PER: if not 0, a line has at most PER * LANES * WIDE elements, which are kept in registers as they were loaded.
 
 struct Rows {
@@ -85,7 +86,7 @@ template <int N> INLINE Pack<T, N> pack_of(Wide<N>, const T* __restrict__ from, 
 template <int N> INLINE Elements<N> widened(const Pack<T, N>& pack) {
     Elements<N> e;
 #pragma unroll
-    for (int k = 0; k < N; k++) e.v[k] = widen(pack.v[k]);
+    for (int k = 0; k < N; k++) e.v[k] = widen(pack.get(k));
     return e;
 }
 template <int N> INLINE Elements<N> load(Wide<N> w, const T* __restrict__ from, i64 position) {
@@ -130,7 +131,10 @@ template <typename F> INLINE void each(const Rows& p, const Line& l, F f) {
 
 struct Plus { template <typename V> static INLINE V of(V a, V b) { return a + b; } };
 // NaN wins.
-struct Larger { template <typename V> static INLINE V of(V a, V b) { return a != a || a > b ? a : b; } };
+struct Larger {
+    static INLINE f32 of(f32 a, f32 b) { return max_or_nan(a, b); }
+    static INLINE f64 of(f64 a, f64 b) { return a != a || a > b ? a : b; }
+};
 
 // Combines each of N values of the threads of a line in a fixed tree; every thread of the line gets the results. All threads
 // of the block must call this.

@@ -101,6 +101,8 @@ struct Rows<'a> {
     index: (DType, i64),
     /// The number of parts that lines are cut into.
     parts: usize,
+    /// The number of neighbouring lines of a thread. More than 1 needs what [`beside`] checks.
+    beside: usize,
     /// Where an index out of range is reported.
     held: Option<&'a Held<'a>>,
 }
@@ -118,6 +120,7 @@ impl Default for Rows<'_> {
             numbers: [0.0; 3],
             index: (DType::I64, 0),
             parts: 1,
+            beside: 1,
             held: None,
         }
     }
@@ -130,11 +133,16 @@ impl Rows<'_> {
         let (first, layout) = &self.operands[0];
         let n = inner.numel();
         let plain = Shares::of(layout, self.axes, n.div_ceil(self.parts));
+        if self.beside > 1 {
+            return (Shares { threads: 256, lanes: 8, columns: true, per: 0, ..plain }, 0);
+        }
         let (size, wide) = (first.dtype.size(), PACK / first.dtype.size());
         let skew = |at: usize| (self.operands[at].0.ptr as usize % PACK) / size;
         let together = |&at: &usize| {
             let mut steps = kept.steps[at].iter().zip(&kept.steps[0]);
-            inner.steps[at] == [1] && skew(at) == skew(0) && steps.all(|(step, of_first)| (step - of_first) % wide as isize == 0)
+            inner.steps[at] == [1]
+                && skew(at) == skew(0)
+                && steps.all(|(step, of_first)| (step - of_first) % wide as isize == 0)
         };
         if plain.columns || self.parts > 1 || self.packed.is_empty() || !self.packed.iter().all(together) {
             return (plain, 0);
@@ -152,8 +160,12 @@ impl Rows<'_> {
     fn run(&self, b: &CudaBackend) -> Result<()> {
         let layouts: Vec<&Layout> = self.operands.iter().map(|(_, layout)| layout).collect();
         let rank = layouts[0].rank();
-        let kept = MergedAxes::merged(&layouts, (0..rank).filter(|&a| !self.axes.contains(a)));
+        let mut kept = MergedAxes::merged(&layouts, (0..rank).filter(|&a| !self.axes.contains(a)));
         let inner = MergedAxes::merged(&layouts, self.axes.iter());
+        if let (Some(last), true) = (kept.rank().checked_sub(1), self.beside > 1) {
+            kept.dims[last] /= self.beside;
+            kept.steps.iter_mut().for_each(|steps| steps[last] *= self.beside as isize);
+        }
         let (lines, n) = (kept.numel(), inner.numel());
         let depth = n.div_ceil(self.parts);
         let (shares, skew) = self.shares(&kept, &inner);
@@ -183,7 +195,7 @@ impl Rows<'_> {
         });
         arguments.bytes(record.finish());
 
-        let plan = (self.entry, dtype, self.index.0, self.constants, kept.rank(), inner.rank(), shares);
+        let plan = (self.entry, dtype, self.index.0, self.constants, kept.rank(), inner.rank(), shares, self.beside);
         let text = || {
             let types = [("T", element(dtype)), ("A", sum_type(dtype)), ("I", element(self.index.0))];
             let mut constants = vec![
@@ -196,6 +208,7 @@ impl Rows<'_> {
                 ("WIDE", shares.wide),
                 ("PER", shares.per),
                 ("PEELED", usize::from(shares.peeled)),
+                ("BESIDE", self.beside),
             ];
             constants.extend_from_slice(self.constants);
             source(&types, &constants, &[&float_functions(compute), include_str!("line.cu"), self.file])
@@ -226,6 +239,25 @@ fn plain(axes: Axes, tensors: &[(DType, &Layout)]) -> bool {
         && shape.iter().all(|&n| n <= LONGEST)
         && dtype.is_float()
         && tensors.iter().all(|(d, layout)| *d == dtype && layout.shape() == shape)
+}
+
+/// The number of neighbouring lines that a thread can handle together: their elements in `tensors` are neighbours and form
+/// packs, and each of `vectors` has one element for all of them.
+fn beside(axes: Axes, tensors: &[(u64, DType, &Layout)], vectors: &[&Layout]) -> usize {
+    let wide = PACK / tensors[0].1.size();
+    let layouts: Vec<&Layout> = tensors.iter().map(|(_, _, layout)| *layout).chain(vectors.iter().copied()).collect();
+    let kept = MergedAxes::merged(&layouts, (0..layouts[0].rank()).filter(|&a| !axes.contains(a)));
+    let inner = MergedAxes::merged(&layouts, axes.iter());
+    let Some(last) = kept.rank().checked_sub(1) else { return 1 };
+    let whole = |steps: &[isize]| steps.iter().all(|s| s % wide as isize == 0);
+    let form_packs = |(at, (ptr, _, _)): (usize, &(u64, DType, &Layout))| {
+        let (across, along) = (&kept.steps[at], &inner.steps[at]);
+        across[last] == 1 && whole(&across[..last]) && whole(along) && ptr.is_multiple_of(PACK as u64)
+    };
+    let fits = kept.dims[last].is_multiple_of(wide)
+        && tensors.iter().enumerate().all(form_packs)
+        && kept.steps[tensors.len()..].iter().all(|across| across[last] == 0);
+    if fits { wide } else { 1 }
 }
 
 #[cfg(test)]

@@ -141,27 +141,33 @@ KERNEL normalize_backward(const T* __restrict__ x, const T* __restrict__ g, T* _
 #endif
 
 #if AFFINE
-// Sums of g * (x - mean) * rstd and of g. The operands are g, x, mean, rstd, dscale, dshift. If lines are cut, each part
-// writes its sums as if they were the next lines of contiguous results.
+// Sums of g * (x - mean) * rstd and of g. The operands are g, x, mean, rstd, dscale, dshift. If lines are cut, the sums of the
+// parts of a line lie side by side. BESIDE neighbouring lines share a mean.
 KERNEL normalize_affine_backward(const T* __restrict__ g, const T* __restrict__ x, const A* __restrict__ means, const A* __restrict__ rstds, A* __restrict__ dscale, A* __restrict__ dshift, PARAMETERS) {
     FOR_EACH_LINE(l) {
-        A sum_gn = 0, sum_g = 0;
-        EACH(l) {
-            A of_g = widen(g[at(p, l, 0, j)]);
-            A n = (widen(x[at(p, l, 1, j)]) - means[at(p, l, 2, j)]) * rstds[at(p, l, 3, j)];
-            sum_gn = multiply_add(of_g, n, sum_gn);
-            sum_g += of_g;
-        });
-        const A gn = sum_of(sum_gn);
+        A sums[BESIDE * (1 + SHIFT)] = {};
+#pragma unroll 4
+        for (u32 j = l.first + l.lane; j < l.end; j += LANES) {
+            const auto of_g = load(Wide<BESIDE>(), g, at(p, l, 0, j)), of_x = load(Wide<BESIDE>(), x, at(p, l, 1, j));
+            const A mean = means[at(p, l, 2, j)], rstd = rstds[at(p, l, 3, j)];
+#pragma unroll
+            for (int k = 0; k < BESIDE; k++) {
+                sums[k] = multiply_add(of_g.v[k], (of_x.v[k] - mean) * rstd, sums[k]);
 #if SHIFT
-        const A all_g = sum_of(sum_g);
+                sums[BESIDE + k] += of_g.v[k];
 #endif
+            }
+        }
+        combine<Plus>(sums);
         if (is_first(l)) {
-            const i64 to = p.parts > 1 ? l.part * p.lines + l.number : l.base[4];
-            dscale[to] = gn;
+#pragma unroll
+            for (int k = 0; k < BESIDE; k++) {
+                const i64 to = (l.number * BESIDE + k) * p.parts + l.part;
+                dscale[p.parts > 1 ? to : l.base[4] + k] = sums[k];
 #if SHIFT
-            dshift[p.parts > 1 ? to : l.base[5]] = all_g;
+                dshift[p.parts > 1 ? to : l.base[5] + k] = sums[BESIDE + k];
 #endif
+            }
         }
     }
 }

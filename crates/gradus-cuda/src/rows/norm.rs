@@ -1,8 +1,8 @@
 //! Normalisation over any axes, and its gradients.
 
-use gradus_backend::{Axes, DType, Layout, ReduceOp, Result, Shape, View, ViewMut, composite};
+use gradus_backend::{Axes, DType, Layout, MAX_RANK, ReduceOp, Result, Shape, View, ViewMut, composite};
 
-use super::{Rows, plain};
+use super::{Rows, beside, plain};
 use crate::CudaBackend;
 use crate::temp::Temp;
 
@@ -11,6 +11,9 @@ const FILE: &str = include_str!("norm.cu");
 const PART: usize = 512;
 /// The largest number of parts.
 const PARTS: usize = 256;
+/// The fewest elements of a part, and the number of blocks that keep a device busy, where threads have neighbouring lines.
+const PART_BESIDE: usize = 64;
+const BUSY: usize = 512;
 
 /// Whether the statistics have the shape and dtype that `x` requires.
 fn statistics_fit(x: View<'_>, axes: Axes, statistics: [(DType, &Layout); 2]) -> bool {
@@ -142,9 +145,20 @@ pub(crate) fn normalize_affine_backward(
         return composite::norm::affine_backward(b, g, x, mean, rstd, dscale, dshift);
     }
     let n: usize = axes.iter().map(|a| shape[a]).product();
-    let parts = n.div_ceil(PART).min(PARTS);
+    let of = |v: View<'_>| Ok::<_, gradus_backend::Error>(b.input(OP, "an operand", v)?.ptr);
+    let tensors = [(of(g)?, g.dtype, g.layout), (of(x)?, x.dtype, x.layout)];
+    let wide = beside(axes, &tensors, &[&centre, &spread]);
+    let columns = (dscale.layout.numel() / wide).div_ceil(32).max(1);
+    // The sums of parts have one more axis.
+    let most = if shape.rank() < MAX_RANK { PARTS } else { 1 };
+    let (wide, parts) = match (BUSY / columns).min(n / PART_BESIDE).min(most) {
+        parts if wide > 1 && parts > 1 => (wide, parts),
+        _ => (1, n.div_ceil(PART).min(most)),
+    };
+    // No part is empty.
+    let parts = n.div_ceil(n.div_ceil(parts));
     let run = |dscale: &ViewMut<'_>, dshift: Option<&ViewMut<'_>>| -> Result<()> {
-        // Parts are written one after the other, so the layouts of their results are not used.
+        // The sums of parts lie side by side, so the layouts of their results are not used.
         let of = |v: &ViewMut<'_>| {
             if parts > 1 {
                 Layout::contiguous(shape.reduced(Axes::all(shape.rank()), true)).expand(shape)
@@ -170,6 +184,7 @@ pub(crate) fn normalize_affine_backward(
             operands: &operands,
             constants: &[("AFFINE", 1), ("SCALE", 1), ("SHIFT", usize::from(dshift.is_some()))],
             parts,
+            beside: wide,
             ..Rows::default()
         }
         .run(b)
@@ -178,7 +193,7 @@ pub(crate) fn normalize_affine_backward(
         return run(dscale, dshift.as_deref());
     }
     let kept = dscale.layout.numel();
-    let parted = Shape::new(&[parts, kept])?;
+    let parted = Shape::new(&[kept, parts])?;
     let mut sums = [Temp::new(b, compute, parted)?, Temp::new(b, compute, parted)?];
     let [of_scale, of_shift] = &mut sums;
     run(&of_scale.view_mut(), dshift.as_ref().map(|_| of_shift.view_mut()).as_ref())?;
@@ -189,10 +204,10 @@ pub(crate) fn normalize_affine_backward(
     }
 }
 
-/// Adds the parts `[parts, n]` of a sum in a fixed tree.
-fn add(b: &CudaBackend, parts: &Temp, out: &mut ViewMut<'_>) -> Result<()> {
-    let dims = [&parts.layout.dims()[..1], out.layout.dims()].concat();
-    let layout = Layout::contiguous(Shape::new(&dims)?);
-    let to = out.layout.unsqueeze(0)?;
-    gradus_backend::Backend::reduce(b, ReduceOp::Sum, parts.view().with(&layout), Axes::one(0), &mut out.with(&to))
+/// Adds the parts of sums `[n, parts]` in a fixed tree.
+fn add(b: &CudaBackend, sums: &Temp, out: &mut ViewMut<'_>) -> Result<()> {
+    let rank = out.layout.rank();
+    let layout = Layout::contiguous(Shape::new(&[out.layout.dims(), &sums.layout.dims()[1..]].concat())?);
+    let to = out.layout.unsqueeze(rank)?;
+    gradus_backend::Backend::reduce(b, ReduceOp::Sum, sums.view().with(&layout), Axes::one(rank), &mut out.with(&to))
 }

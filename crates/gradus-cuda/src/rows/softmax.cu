@@ -25,6 +25,8 @@ KERNEL softmax(const T* __restrict__ x, T* __restrict__ y, PARAMETERS) {
         const A sum = sum_of(total);
 #if LOG
         const A shift = log_of(sum);
+#else
+        const A share = 1 / sum;
 #endif
         EACH(l) {
 #if PER && !LOG
@@ -38,7 +40,7 @@ KERNEL softmax(const T* __restrict__ x, T* __restrict__ y, PARAMETERS) {
 #if !PER
             ALL(k) e.v[k] = exp_of(e.v[k] - top);
 #endif
-            ALL(k) e.v[k] = e.v[k] / sum;
+            ALL(k) e.v[k] = e.v[k] * share;
 #endif
             store(y, at(p, l, 1, j), e);
         });
