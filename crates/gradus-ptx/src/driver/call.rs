@@ -81,5 +81,5 @@ pub(super) fn call(name: &'static str, body: impl FnOnce(&mut Driver) -> Result<
 }
 
 /// What may be called before `cuInit`.
-const WITHOUT_INIT: [&str; 5] =
-    ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "gradus_ptx_fail"];
+const WITHOUT_INIT: [&str; 6] =
+    ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cublasLtGetVersion", "gradus_ptx_fail"];

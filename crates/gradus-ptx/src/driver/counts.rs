@@ -9,6 +9,8 @@ use std::path::Path;
 pub(super) struct Counts {
     pub(super) launches: u64,
     pub(super) graph_launches: u64,
+    /// Products of matrices that the library beside the driver computed.
+    pub(super) products: u64,
     /// The names of the kernels that ran.
     pub(super) kernels: BTreeSet<String>,
     /// Instructions of threads.
@@ -28,9 +30,9 @@ impl Counts {
         self.last_fault = text.into();
     }
 
-    /// Adds a line to a file: launches, instructions and faults.
+    /// Adds a line to a file: launches, instructions, faults and products.
     pub(super) fn add_to(&self, path: &Path) {
-        let line = format!("{} {} {}\n", self.launches, self.instructions, self.faults);
+        let line = format!("{} {} {} {}\n", self.launches, self.instructions, self.faults, self.products);
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
         if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
             eprintln!("gradus-ptx: {}: {error}", path.display());

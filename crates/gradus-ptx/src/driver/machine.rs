@@ -8,6 +8,7 @@ use super::abi::{
     CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, Code, Handle, Host, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_HANDLE,
     INVALID_VALUE,
 };
+use super::blas::Blas;
 use super::counts::Counts;
 use super::inject;
 use super::kernel::Ready;
@@ -28,6 +29,7 @@ pub(super) struct Driver {
     pub(super) functions: HashMap<Handle, Function>,
     pub(super) graphs: HashMap<Handle, Graph>,
     pub(super) pinned: Pinned,
+    pub(super) blas: Blas,
     pub(super) calls: inject::Calls,
     pub(super) counts: Counts,
 }
@@ -60,6 +62,7 @@ impl Driver {
             functions: HashMap::new(),
             graphs: HashMap::new(),
             pinned: Pinned::default(),
+            blas: Blas::default(),
             calls,
             counts: Counts::default(),
         }
@@ -218,6 +221,10 @@ impl Driver {
             }
             _ if failed => Ok(()),
             Work::Launch { kernel, launch } => self.run(device, &kernel, &launch),
+            Work::Product(product) => {
+                self.counts.products += 1;
+                if self.settings.null { Ok(()) } else { product.run(&self.devices[device].memory.memory) }
+            }
             Work::CopyBytes { to, from } => {
                 self.counts.bytes_in += from.len() as u64;
                 self.devices[device].memory.memory.write(to, &from).map_err(copying("cuMemcpyHtoD"))

@@ -7,11 +7,14 @@
 //! of a kernel is reported once on standard error. The next call that waits returns it, and so does every later call that
 //! needs the context, as with a real driver.
 //!
+//! It also stands in for cuBLASLt, as far as the CUDA backend calls that: see `blas`.
+//!
 //! `settings.rs` lists the environment variables, `inject.rs` says how calls are made to fail, and `api/probe.rs` has the
 //! functions for tests that no real driver has.
 
 mod abi;
 mod api;
+mod blas;
 mod call;
 mod counts;
 mod inject;

@@ -11,6 +11,8 @@ pub(super) struct Settings {
     pub(super) capability: (i32, i32),
     /// `GRADUS_PTX_DRIVER_VERSION`: what `cuDriverGetVersion` answers, such as `12080`.
     pub(super) driver_version: i32,
+    /// `GRADUS_PTX_CUBLASLT_VERSION`: what `cublasLtGetVersion` answers, such as `120804`.
+    pub(super) cublaslt_version: usize,
     /// `GRADUS_PTX_MEMORY`: bytes of memory of a device.
     pub(super) memory: usize,
     /// `GRADUS_PTX_LATE`: the work of a stream is done when somebody waits for it, rather than when it is given.
@@ -51,6 +53,7 @@ impl Settings {
             devices: number("GRADUS_PTX_DEVICES", 1),
             capability,
             driver_version: number("GRADUS_PTX_DRIVER_VERSION", 13_000) as i32,
+            cublaslt_version: number("GRADUS_PTX_CUBLASLT_VERSION", 130_000),
             memory: number("GRADUS_PTX_MEMORY", 4 << 30),
             late: number("GRADUS_PTX_LATE", 0) != 0,
             null: number("GRADUS_PTX_NULL", 0) != 0,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::abi::{
     ASSERT, Code, Handle, Host, ILLEGAL_ADDRESS, ILLEGAL_INSTRUCTION, LAUNCH_FAILED, LAUNCH_TIMEOUT, MISALIGNED_ADDRESS,
 };
+use super::blas::Product;
 use super::kernel::Ready;
 use crate::{FaultKind, Launch};
 
@@ -14,6 +15,7 @@ pub(super) enum Work {
         kernel: Arc<Ready>,
         launch: Arc<Launch>,
     },
+    Product(Arc<Product>),
     /// From the host's memory as it was when the work was given.
     CopyBytes {
         to: u64,

@@ -19,7 +19,7 @@ fn library() -> &'static Library {
 }
 
 /// A function of the library. `F` must be its type.
-fn function<F: Copy>(name: &str) -> F {
+pub(crate) fn function<F: Copy>(name: &str) -> F {
     // SAFETY: every caller below names the type that the driver's interface gives the function.
     unsafe { *library().get::<F>(name.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}")) }
 }

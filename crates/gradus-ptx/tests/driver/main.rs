@@ -1,6 +1,8 @@
 //! The stand-in for the CUDA driver, called as a program calls a driver: by the names of a loaded library.
 
+#[macro_use]
 mod api;
+mod blas;
 mod failures;
 mod graphs;
 mod kernels;

@@ -16,10 +16,11 @@ fn counted(driver: &Driver) -> String {
         blocks += device.memory.blocks();
     }
     let mut text = format!(
-        "launches {}\ngraph_launches {}\nkernels {}\ninstructions {}\nbytes_in {}\nbytes_out {}\nfaults {}\n\
+        "launches {}\ngraph_launches {}\nproducts {}\nkernels {}\ninstructions {}\nbytes_in {}\nbytes_out {}\nfaults {}\n\
          bytes_used {used}\nbytes_most {most}\nblocks {blocks}\n",
         counts.launches,
         counts.graph_launches,
+        counts.products,
         counts.kernels.len(),
         counts.instructions,
         counts.bytes_in,
