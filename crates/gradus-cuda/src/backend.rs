@@ -21,6 +21,8 @@ impl Backend for CudaBackend {
             format!("multiprocessors={}", self.device().multiprocessors),
         ];
         features.extend(self.options().tf32.then(|| "tf32".to_owned()));
+        let library = self.library.found().map(|library| library.version());
+        features.extend(library.map(|(major, minor)| format!("cublaslt={major}.{minor}")));
         BackendInfo {
             name: self.label().to_owned(),
             kind: BackendKind::Cuda,

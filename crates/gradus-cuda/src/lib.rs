@@ -55,7 +55,7 @@ use gradus_backend::{DType, Kernel, Result};
 pub use driver::{DeviceSummary, devices};
 pub use options::CudaOptions;
 
-use driver::Device;
+use driver::{Device, FoundCublasLt};
 use memory::Pool;
 use queue::Queue;
 
@@ -65,6 +65,7 @@ pub struct CudaBackend {
     modules: Modules<module::Program>,
     memory: Arc<Pool>,
     queue: Queue,
+    library: FoundCublasLt,
     device: Arc<Device>,
     options: CudaOptions,
 }
@@ -73,7 +74,8 @@ impl CudaBackend {
     /// Opens GPU number `index` of those that [`devices`] lists.
     ///
     /// Fails if there is no such GPU, if it is older than compute capability 8.0, or if a library is missing: the
-    /// driver's, or NVRTC. The error names it and says how to get it.
+    /// driver's, or NVRTC. The error names it and says how to get it. Fails too if `GRADUS_CUBLASLT` names a library that
+    /// cannot be used.
     pub fn open(index: usize) -> Result<Self> {
         Self::open_with(index, CudaOptions::default())
     }
@@ -83,17 +85,21 @@ impl CudaBackend {
     /// ```no_run
     /// use gradus_cuda::{CudaBackend, CudaOptions};
     ///
-    /// let backend = CudaBackend::open_with(0, CudaOptions { tf32: true })?;
+    /// let backend = CudaBackend::open_with(0, CudaOptions { tf32: true, ..CudaOptions::default() })?;
     /// # Ok::<(), gradus_backend::Error>(())
     /// ```
     pub fn open_with(index: usize, options: CudaOptions) -> Result<Self> {
         let device = Arc::new(Device::open(index)?);
+        if options.cublaslt {
+            driver::check_named(&device)?;
+        }
         let memory = Pool::new(device.clone());
         Ok(CudaBackend {
             identities: Default::default(),
             modules: Modules::new(),
             memory,
             queue: Queue::new(device.clone())?,
+            library: FoundCublasLt::default(),
             device,
             options,
         })

@@ -5,7 +5,7 @@ use gradus_backend::{Error, Result};
 const TF32: &str = "GRADUS_CUDA_TF32";
 
 /// How a GPU computes, where there is a choice. By default, arithmetic is that of each tensor's dtype.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CudaOptions {
     /// Whether products of matrices of f32 run on tensor cores, with both factors rounded to tf32: the nearest number of 11
     /// significant bits, with the exponents of f32. Products of two such numbers are exact, and sums are kept in f32, of
@@ -14,6 +14,16 @@ pub struct CudaOptions {
     /// 3.4·10³⁸; larger ones become infinite. Products with at most 8 rows or columns are not concerned, nor are
     /// convolutions and attention, except for attention whose heads have more than 256 elements.
     pub tf32: bool,
+    /// Whether cuBLASLt computes products of matrices of f16 and bf16 where it is on this machine and is faster; true unless
+    /// it is chosen otherwise. Sums are those of f32, and results are rounded once, as without it. They have the same bits on
+    /// every run with one version of the library on one kind of GPU, and other bits than those of the backend's own kernels.
+    pub cublaslt: bool,
+}
+
+impl Default for CudaOptions {
+    fn default() -> Self {
+        CudaOptions { tf32: false, cublaslt: true }
+    }
 }
 
 impl CudaOptions {
@@ -34,6 +44,6 @@ impl CudaOptions {
                 }
             },
         };
-        Ok(CudaOptions { tf32 })
+        Ok(CudaOptions { tf32, ..CudaOptions::default() })
     }
 }

@@ -8,7 +8,7 @@ use gradus_backend::late::{Access, Check, FAULT_BYTES, Fault, LONG, Log, SLOT, S
 use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::arguments::Arguments;
-use crate::driver::{BLOCK, Device, Downloads, Graph, Pinned, Uploads};
+use crate::driver::{BLOCK, Device, Downloads, Graph, Pinned, Product, Uploads};
 use crate::memory::Block;
 use crate::program::Programs;
 use crate::recorded::Recorded;
@@ -205,11 +205,28 @@ impl Queue {
         Ok(())
     }
 
+    /// Queues a product of matrices. Returns whether it did: if it did not, it has to be computed otherwise.
+    pub(crate) fn multiply(&self, op: &str, uses: &[Use<'_>; 3], product: &Product) -> Result<bool> {
+        let mut guard = self.ready(op)?;
+        // SAFETY: the operands were checked to lie in buffers that their owners keep until after this call, and the caller
+        // of the operation borrows the result alone; memory is freed and reused in the order of the stream.
+        if !unsafe { product.run(op) }? {
+            return Ok(false);
+        }
+        let State { slots, log } = &mut *guard;
+        log.note(None, uses.iter().map(|u| (&u.block.contents, u.block.accessed(u.access))));
+        log.submitted(slots, None);
+        let noted = uses.iter().map(|u| (u.block, u.block.accessed(u.access)));
+        recording::queued(&self.device, (None, uses.len()), noted, || What::Multiply(product.clone()));
+        uses.iter().for_each(|u| u.block.queued(u.access));
+        Ok(true)
+    }
+
     /// Makes a graph of work that calls have queued. It clears its slots for faults first.
     pub(crate) fn capture(&self, op: &str, works: &[What], slots: u64, bytes: usize) -> Result<Graph> {
         // SAFETY: the recording owns the slots and the temporary memory; the operands of the list are allocated whenever
         // the graph is started, because it is only started if they are where they were. The calls have launched these
-        // kernels with these arguments, except for the address of a slot.
+        // kernels with these arguments, except for the address of a slot, and have computed these products.
         self.device.capture(op, |capture| unsafe {
             if bytes > 0 {
                 capture.fill(op, slots, 0, bytes)?;
@@ -218,6 +235,7 @@ impl Queue {
                 What::Launch { kernel, shape, arguments } => {
                     capture.launch(op, *kernel, *shape, &mut arguments.pointers())
                 }
+                What::Multiply(product) => capture.multiply(op, product),
                 What::Copy { to, from, bytes } => capture.copy(op, *to, *from, *bytes),
             })
         })

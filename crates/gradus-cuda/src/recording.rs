@@ -9,7 +9,7 @@ use std::sync::Arc;
 use gradus_backend::late::{Access, Contents, Fault};
 
 use crate::arguments::Arguments;
-use crate::driver::{Device, Kernel};
+use crate::driver::{Device, Kernel, Product};
 use crate::memory::{Block, Place};
 
 /// Work that was queued.
@@ -28,6 +28,7 @@ pub(crate) struct Work {
 /// What the device is to do.
 pub(crate) enum What {
     Launch { kernel: Kernel, shape: ([u32; 3], [u32; 3], u32), arguments: Arguments },
+    Multiply(Product),
     Copy { to: u64, from: u64, bytes: usize },
 }
 

@@ -104,7 +104,10 @@ impl Product {
 
 fn opened() -> Option<CudaBackend> {
     common::opened()?;
-    Some(CudaBackend::open_with(0, CudaOptions { tf32: true }).expect("a device that was opened before"))
+    Some(
+        CudaBackend::open_with(0, CudaOptions { tf32: true, ..CudaOptions::default() })
+            .expect("a device that was opened before"),
+    )
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys;
 use gradus_backend::Result;
 
-use super::{Device, Kernel};
+use super::{Device, Kernel, Product};
 
 /// Work that is ready to be started.
 pub(crate) struct Graph {
@@ -38,6 +38,15 @@ impl Capture<'_> {
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.device.launch_on(self.stream, op, kernel, (grid, block, shared), arguments) }
+    }
+
+    /// Lists a product of matrices.
+    ///
+    /// # Safety
+    /// As for [`Product::run`], at each start of the graph.
+    pub(crate) unsafe fn multiply(&self, op: &str, product: &Product) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { product.list(op, self.stream) }
     }
 
     /// Lists a copy between places on the device that do not overlap.

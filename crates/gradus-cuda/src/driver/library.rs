@@ -1,19 +1,26 @@
-//! Finds the driver's library and NVRTC, and loads them before cudarc looks for them.
+//! Finds the driver's library and NVRTC, and loads them before cudarc looks for them; and finds cuBLASLt.
 //!
 //! cudarc panics where a library or one of its functions is missing. Here each library is opened first, and every
 //! function that this crate calls is looked up once, so that what is missing is an error that names it.
 
 use std::env;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use cudarc::{driver, nvrtc};
 use gradus_backend::{Error, ErrorKind, Result};
+use libloading_09::Library;
 
 /// The path of a library that stands in for the driver.
 const DRIVER: &str = "GRADUS_CUDA_DRIVER";
 /// The path of NVRTC.
 const NVRTC: &str = "GRADUS_NVRTC";
+/// The path of cuBLASLt. If it is empty, cuBLASLt is not used.
+const CUBLASLT: &str = "GRADUS_CUBLASLT";
+/// The names by which the system may know cuBLASLt, the newest first.
+const NAMES_OF_CUBLASLT: [&str; 2] =
+    if cfg!(windows) { ["cublasLt64_13.dll", "cublasLt64_12.dll"] } else { ["libcublasLt.so.13", "libcublasLt.so.12"] };
 
 /// The functions of the driver that this crate calls.
 const OF_DRIVER: &[&str] = &[
@@ -89,7 +96,7 @@ pub(super) fn driver() -> Result<()> {
                     Err(Error::new(ErrorKind::Backend, "cuda", m))
                 };
                 match load(Path::new(&path)) {
-                    Ok(()) => {}
+                    Ok(library) => std::mem::forget(library),
                     Err(why) => return failed(why),
                 }
             }
@@ -119,16 +126,22 @@ pub(super) fn nvrtc() -> Result<()> {
     static LOADED: OnceLock<Result<()>> = OnceLock::new();
     LOADED
         .get_or_init(|| {
-            if let Some(path) = env::var_os(NVRTC)
-                && let Err(why) = load(Path::new(&path))
-            {
-                let m = format!("{NVRTC} names {}, which cannot be loaded: {why}", Path::new(&path).display());
-                return Err(Error::new(ErrorKind::Backend, "cuda", m));
+            if let Some(path) = env::var_os(NVRTC) {
+                match load(Path::new(&path)) {
+                    Ok(library) => std::mem::forget(library),
+                    Err(why) => {
+                        let m = format!("{NVRTC} names {}, which cannot be loaded: {why}", Path::new(&path).display());
+                        return Err(Error::new(ErrorKind::Backend, "cuda", m));
+                    }
+                }
             }
             // SAFETY: the function only opens libraries.
             let present = || unsafe { nvrtc::sys::is_culib_present() };
             if !present() {
-                installed().iter().any(|path| load(path).is_ok());
+                let is_nvrtc = |name: &str| {
+                    name.starts_with("libnvrtc.so") || name.starts_with("nvrtc64_") && name.ends_with(".dll")
+                };
+                installed(is_nvrtc).iter().any(|path| load(path).map(std::mem::forget).is_ok());
             }
             if !present() {
                 let m = "NVRTC (libnvrtc.so.12 or .13), which compiles kernels, is not on this machine";
@@ -151,26 +164,53 @@ pub(super) fn nvrtc() -> Result<()> {
         .clone()
 }
 
-/// Loads a library for the rest of the process, so that it is found again by its name.
-fn load(path: &Path) -> Result<(), String> {
+/// Finds cuBLASLt, and makes what `make` makes of it. `make` refuses a library with the reason. `None` where there is none,
+/// where `GRADUS_CUBLASLT` says that none is wanted, and where another library stands in for the driver, unless the
+/// variable names one. The library that the variable names must be one that can be used.
+pub(super) fn cublaslt<T>(make: impl Fn(&Library) -> Result<T, String>) -> Result<Option<T>> {
+    // What was made of a library may call it at any time later.
+    let made = |path: &Path| load(path).and_then(|library| make(std::mem::ManuallyDrop::new(library).deref()));
+    match env::var_os(CUBLASLT) {
+        Some(path) if path.is_empty() => Ok(None),
+        Some(path) => made(Path::new(&path)).map(Some).map_err(|why| {
+            let m = format!("{CUBLASLT} names {}, which cannot be used: {why}", Path::new(&path).display());
+            Error::new(ErrorKind::Backend, "cuda", m).help("an empty value uses none")
+        }),
+        None if is_stand_in() => Ok(None),
+        None => {
+            let is_cublaslt = |name: &str| {
+                name.starts_with("libcublasLt.so") || name.starts_with("cublasLt64_") && name.ends_with(".dll")
+            };
+            let named = NAMES_OF_CUBLASLT.iter().find_map(|name| made(Path::new(name)).ok());
+            Ok(named.or_else(|| installed(is_cublaslt).iter().find_map(|path| made(path).ok())))
+        }
+    }
+}
+
+/// Whether `GRADUS_CUBLASLT` names a library.
+pub(super) fn names_cublaslt() -> bool {
+    env::var_os(CUBLASLT).is_some_and(|path| !path.is_empty())
+}
+
+/// Loads a library, so that it is also found by its name as long as it is loaded.
+fn load(path: &Path) -> Result<Library, String> {
     #[cfg(unix)]
     {
         use libloading_09::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
         // SAFETY: the user names the library or installed it, and so trusts what it does when it is loaded.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| e.to_string())?;
-        std::mem::forget(library);
+        Ok(library.into())
     }
     #[cfg(not(unix))]
     {
         // SAFETY: as above.
-        let library = unsafe { libloading_09::Library::new(path) }.map_err(|e| e.to_string())?;
-        std::mem::forget(library);
+        unsafe { Library::new(path) }.map_err(|e| e.to_string())
     }
-    Ok(())
 }
 
-/// The files of NVRTC in the places where toolkits and Python packages put them, the newest of each place first.
-fn installed() -> Vec<PathBuf> {
+/// The files with a name that is wanted, in the places where toolkits and Python packages put libraries, the newest of each
+/// place first.
+fn installed(is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for name in ["CUDA_HOME", "CUDA_PATH"] {
         folders.extend(env::var_os(name).map(|home| PathBuf::from(home).join("lib64")));
@@ -191,11 +231,8 @@ fn installed() -> Vec<PathBuf> {
             }
         }
     }
-    let is_nvrtc = |path: &PathBuf| {
-        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        name.starts_with("libnvrtc.so") || name.starts_with("nvrtc64_") && name.ends_with(".dll")
-    };
-    folders.iter().flat_map(|folder| entries(folder)).filter(is_nvrtc).collect()
+    let wanted = |path: &PathBuf| path.file_name().is_some_and(|name| is_wanted(&name.to_string_lossy()));
+    folders.iter().flat_map(|folder| entries(folder)).filter(wanted).collect()
 }
 
 /// The entries of a folder, in descending order of their names; none if there is no such folder.

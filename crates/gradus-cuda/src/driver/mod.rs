@@ -3,6 +3,7 @@
 //! A failure of the driver is an error that names the operation. After a failure that the driver cannot recover from,
 //! such as a kernel that faults, the context is lost: every later call on the device returns an error that says so.
 
+mod cublaslt;
 mod graph;
 mod library;
 mod nvrtc;
@@ -18,7 +19,9 @@ use cudarc::driver::sys;
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUresult};
 use gradus_backend::{Error, ErrorKind, Result};
 
+pub(crate) use cublaslt::{FoundCublasLt, Matrix, Problem, Product, check_named};
 pub(crate) use graph::Graph;
+pub(crate) use library::is_stand_in;
 pub(crate) use nvrtc::{Declarations, Target, compile, fingerprint, shown};
 pub(crate) use pinned::Pinned;
 pub(crate) use staging::{BLOCK, Downloads, Uploads};

@@ -4,7 +4,10 @@
 //! that was asked for, for f32 (`tf32.cu`), and sums without tiles if a matrix has few rows or columns (`thin.cu`). Where
 //! a product has too few tiles to fill a GPU, or an inner axis too long for one sum, the inner axis is cut into parts,
 //! whose results are added in their order (`sum.cu`). All choices depend on the operands only, so a product has the same bits on every run.
+//!
+//! Where cuBLASLt is on the machine, it computes the products of half precision that it computes faster: see `library.rs`.
 
+mod library;
 mod plan;
 
 use gradus_backend::key::key;
@@ -54,6 +57,9 @@ pub(crate) fn gemm(
     let zero = beta.to_f64() == 0.0;
     let r = if zero { b.output(OP, "c", out)? } else { b.updated(OP, "c", out)? };
     let batch = MergedAxes::merged(&[p.layout, q.layout, r.layout], 0..lead);
+    if library::gemm(b, OP, [alpha, beta], &[p, q, r], &batch)? {
+        return Ok(());
+    }
     let mut form = Form::of([&p, &q, &r], &batch, b.options().tf32);
     if form.parts == 1 {
         return launch(b, [alpha, beta], [p, q, r], &batch, &form);

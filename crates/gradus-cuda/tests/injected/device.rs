@@ -114,7 +114,9 @@ fn the_environment_chooses_tf32_or_the_error_says_what_it_may_be() {
         let test = "device::the_environment_chooses_tf32_or_the_error_says_what_it_may_be";
         with_variables(test, &[("GRADUS_CUDA_TF32", value)], || {
             match (CudaOptions::chosen(), std::env::var("GRADUS_CUDA_TF32").expect("a variable").as_str()) {
-                (Ok(options), value) => assert!(options == CudaOptions { tf32: value == "1" } && value != "yes"),
+                (Ok(options), value) => {
+                    assert!(options == CudaOptions { tf32: value == "1", cublaslt: true } && value != "yes")
+                }
                 (Err(e), value) => {
                     let text = e.to_string();
                     assert!(value == "yes" && text.contains("GRADUS_CUDA_TF32 is \"yes\""), "{value}: {text}");
@@ -122,5 +124,5 @@ fn the_environment_chooses_tf32_or_the_error_says_what_it_may_be() {
             }
         });
     }
-    assert_eq!(CudaOptions::default(), CudaOptions { tf32: false });
+    assert_eq!(CudaOptions::default(), CudaOptions { tf32: false, cublaslt: true });
 }

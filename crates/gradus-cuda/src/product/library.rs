@@ -1,0 +1,154 @@
+//! Products that cuBLASLt computes: those of half precision that it computes faster, and whose matrices it can reach.
+
+use gradus_backend::{DType, MergedAxes, Result, Scalar};
+
+use crate::CudaBackend;
+use crate::driver::{Matrix, Problem, is_stand_in};
+use crate::operand::Operand;
+
+/// Computes the product if the library is there and is the right choice. Returns whether it did.
+pub(super) fn gemm(
+    b: &CudaBackend,
+    op: &str,
+    factors: [Scalar; 2],
+    operands: &[Operand<'_>; 3],
+    batch: &MergedAxes,
+) -> Result<bool> {
+    // With a factor of 0, the library would not read the matrices, and so lose infinities and NaN.
+    if !b.options().cublaslt || factors[0].to_f64() == 0.0 {
+        return Ok(false);
+    }
+    let Some((problem, addresses)) = problem(operands, batch) else { return Ok(false) };
+    let Some(library) = b.library.get(&b.device, || b.memory().trim())? else { return Ok(false) };
+    let factors = factors.map(|factor| factor.to_f64() as f32);
+    let Some(product) = library.product(&problem, addresses, factors)? else { return Ok(false) };
+    b.queue().multiply(op, &operands.map(|o| o.used), &product)
+}
+
+/// The smallest size of an axis. Below it, most of a tile of the library's kernels would be empty.
+const SMALLEST: usize = 16;
+/// The longest inner axis, since one sum of the library's may go along all of it. Tensor cores add 16 products to a sum at a
+/// time, and may cut bits of it off, which is 2⁻²³ of it at most: 2⁻¹⁰ of the sum of the magnitudes of all products.
+const LONGEST: usize = 1 << 17;
+/// The alignment of an address, in bytes, which the library's fast kernels need.
+const ALIGNMENT: u64 = 16;
+
+/// Whether the library computes a product of these sizes, with matrices at these addresses, faster.
+fn is_faster([m, n, k]: [usize; 3], addresses: [u64; 3]) -> bool {
+    m.min(n).min(k) >= SMALLEST && addresses.iter().all(|at| at.is_multiple_of(ALIGNMENT))
+}
+
+/// A matrix of an operand: its sizes, and the distances of neighbours along each axis.
+#[derive(Clone, Copy)]
+struct Strided {
+    dims: [usize; 2],
+    steps: [isize; 2],
+    /// From one matrix of the batch to the next.
+    batch: isize,
+    ptr: u64,
+}
+
+impl Strided {
+    fn transposed(self) -> Strided {
+        let ([rows, cols], [row, col]) = (self.dims, self.steps);
+        Strided { dims: [cols, rows], steps: [col, row], ..self }
+    }
+
+    /// The matrix stored by columns, if its columns are contiguous and do not overlap.
+    fn by_columns(self) -> Option<Matrix> {
+        let ([rows, cols], [row, col]) = (self.dims, self.steps);
+        let ld = if cols == 1 { rows as isize } else { col };
+        let is_matrix = (row == 1 || rows == 1) && ld >= rows as isize && self.batch >= 0;
+        is_matrix.then(|| Matrix {
+            rows: rows as u64,
+            cols: cols as u64,
+            ld: ld as i64,
+            step: self.batch as i64,
+            is_transposed: false,
+            alignment: 1 << self.ptr.trailing_zeros().min(8),
+        })
+    }
+
+    /// The same, or its transpose.
+    fn factor(self) -> Option<Matrix> {
+        let turned = || self.transposed().by_columns().map(|m| Matrix { is_transposed: true, ..m });
+        self.by_columns().or_else(turned)
+    }
+}
+
+/// Whether each row, column and matrix of a batch lies beyond the end of the one before, or between its elements. A result has to
+/// be so: its elements do not share memory then.
+fn is_nested(m: &Matrix, count: usize) -> bool {
+    let mut axes = [(m.ld, m.cols as i64), (m.step, count as i64)];
+    axes.sort();
+    let mut end = m.rows as i64;
+    axes.iter().filter(|(_, size)| *size > 1).all(|(step, size)| {
+        let is_beyond = *step >= end;
+        end += step * (size - 1);
+        is_beyond
+    })
+}
+
+/// The product as one of the library's, with the addresses of its matrices. `None` if it is to be computed otherwise.
+fn problem([p, q, r]: &[Operand<'_>; 3], batch: &MergedAxes) -> Option<(Problem, [u64; 3])> {
+    if !matches!(p.dtype, DType::F16 | DType::BF16) || batch.rank() > 1 {
+        return None;
+    }
+    let lead = r.layout.rank() - 2;
+    let pair = |values: &[usize]| [values[lead], values[lead + 1]];
+    let ([m, n], [k, _]) = (pair(r.layout.dims()), pair(q.layout.dims()));
+    // A library that stands in for the driver has no speed, so over it, all are tried.
+    if k > LONGEST || !(is_stand_in() || is_faster([m, n, k], [p.ptr, q.ptr, r.ptr])) {
+        return None;
+    }
+    let strided = |o: &Operand<'_>, at: usize| Strided {
+        dims: pair(o.layout.dims()),
+        steps: [o.layout.strides()[lead], o.layout.strides()[lead + 1]],
+        batch: batch.steps[at].first().copied().unwrap_or(0),
+        ptr: o.ptr,
+    };
+    let [a, b, c] = [strided(p, 0), strided(q, 1), strided(r, 2)];
+    // A result that is stored by rows is the transpose of one that is stored by columns: that of the factors' transposes,
+    // the other way round.
+    let (a, b, c, to) = match c.transposed().by_columns() {
+        Some(to) => (b.transposed(), a.transposed(), c, to),
+        None => (a, b, c, c.by_columns()?),
+    };
+    let count = i32::try_from(batch.numel()).ok().filter(|_| is_nested(&to, batch.numel()))?;
+    let problem = Problem { dtype: p.dtype, batch: count, a: a.factor()?, b: b.factor()?, c: to };
+    Some((problem, [a.ptr, b.ptr, c.ptr]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_and_unaligned_products_are_not_the_librarys() {
+        assert!(is_faster([16, 50_257, 16], [256, 4096, 16]));
+        assert!(!is_faster([15, 4096, 4096], [256; 3]) && !is_faster([4096, 4096, 8], [256; 3]));
+        assert!(!is_faster([4096; 3], [256, 258, 256]) && !is_faster([4096; 3], [256, 256, 264]));
+    }
+
+    #[test]
+    fn a_matrix_is_stored_by_columns_or_is_the_transpose_of_one_that_is() {
+        let of = |dims, steps| Strided { dims, steps, batch: 0, ptr: 768 };
+        let by_columns = of([3, 5], [1, 8]).factor().unwrap();
+        assert_eq!((by_columns.rows, by_columns.cols, by_columns.ld, by_columns.is_transposed), (3, 5, 8, false));
+        let by_rows = of([3, 5], [8, 1]).factor().unwrap();
+        assert_eq!((by_rows.rows, by_rows.cols, by_rows.ld, by_rows.is_transposed), (5, 3, 8, true));
+        assert_eq!((by_rows.alignment, of([1, 5], [9, 2]).factor().unwrap().ld), (256, 2));
+        // Rows that overlap, neighbours that are apart on both axes, and steps backwards.
+        for steps in [[4, 1], [10, 2], [8, -1], [-8, 1], [0, 1]] {
+            assert!(of([3, 5], steps).factor().is_none(), "{steps:?}");
+        }
+        assert!(Strided { batch: -1, ..of([3, 5], [5, 1]) }.factor().is_none());
+    }
+
+    #[test]
+    fn results_of_a_batch_may_lie_between_each_others_rows_but_not_on_them() {
+        let of = |ld, step| Matrix { rows: 4, cols: 3, ld, step, is_transposed: false, alignment: 16 };
+        assert!(is_nested(&of(4, 12), 2) && is_nested(&of(8, 4), 2) && is_nested(&of(4, 0), 1));
+        assert!(!is_nested(&of(4, 8), 2) && !is_nested(&of(8, 4), 3) && !is_nested(&of(4, 0), 2));
+    }
+}
