@@ -1,6 +1,6 @@
 //! `cargo xtask cuda`: the CUDA backend, without a GPU.
 //!
-//! `gradus-ptx` stands in for the driver and runs the kernels that NVRTC makes, with checks of bounds, races and memory that
+//! `gradus-ptx` stands in for the driver, and for cuBLASLt, and runs the kernels that NVRTC makes, with checks of bounds, races and memory that
 //! was never written. Every kernel that the tests make is also compiled for real GPUs by `ptxas`, and what it takes of them
 //! is compared with a table. NVRTC and ptxas come from PyPI.
 
@@ -22,6 +22,10 @@ const FEATURES: &str = "gradus/cuda,gradus-cli/cuda";
 const WORKSPACE: [&str; 3] = ["--workspace", "--features", FEATURES];
 /// The tests, besides those of `golden`: mistakes that the interpreter finds, what goes wrong, and Gradus beside the CPU.
 const TESTS: [&str; 6] = ["planted", "injected", "modules", "gemm_parts", "tf32", "cuda"];
+
+/// The tests and the cases that also run with cuBLASLt, whose products are those of half precision.
+const LIBRARY_TESTS: [&str; 3] = ["gemm_takes", "learns_as_on_the_cpu_in_bf16", "parts_of_a_long_inner_axis"];
+const LIBRARY_CASES: [&str; 2] = ["gemm/bf16", "gemm/f16"];
 
 /// How many random cases of each operation run with `--all`.
 const CASES: u64 = 1000;
@@ -88,29 +92,37 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
         Err(failure) => return Err(failure.into()),
     };
     let stage = Stage::new(root, &folder, &tools, options)?;
+    let with_library = Stage { cublaslt: &stage.driver, ..stage.clone() };
     let (extent, all) = (options.scope, options.scope == Scope::All);
     // Most of the time is that of compilers, so programs run side by side.
     let (calls, tests) = std::thread::scope(|scope| {
         let tests = scope.spawn(|| {
             let mut tests = stage.tests(&WORKSPACE, &TESTS.map(|test| ["--test", test]).concat())?;
+            let words = [&["--test", "cuda", "--test", "gemm_parts", "--"][..], &LIBRARY_TESTS].concat();
+            tests += with_library.tests(&WORKSPACE, &words)?;
             tests += stage.tests(&["-p", "gradus-cuda"], &["--lib", "kernels_compile"])?;
             digits::run(root, &folder, &options.python, extent, &|| stage.program("gradus"))?;
             let golden: &[&str] = if all { &["on_cuda", "the_matrix_of_operations"] } else { &["on_cuda"] };
             tests += stage.tests(&WORKSPACE, &[&["--test", "golden", "--"][..], golden].concat())?;
             Ok::<_, String>(tests)
         });
-        let calls = stage.conform(if all { &[] } else { &["--brief"] }).and_then(|calls| match options.cases {
-            0 => Ok([calls, 0]),
-            cases => Ok([calls, stage.conform(&["--each", &cases.to_string()])?]),
+        let calls = stage.conform(if all { &[] } else { &["--brief"] }).and_then(|mut calls| {
+            for case in LIBRARY_CASES {
+                calls += with_library.conform(&[case])?;
+            }
+            match options.cases {
+                0 => Ok([calls, 0]),
+                cases => Ok([calls, stage.conform(&["--each", &cases.to_string()])?]),
+            }
         });
         (calls, tests.join())
     });
     let tests = tests.map_err(|_| "a thread of `cargo xtask cuda` panicked".to_string())??;
     let [calls, random] = calls?;
     let checked = resources::run(root, &stage.modules, &tools.ptxas, extent, options.bless)?;
-    let (launches, instructions) = stage.counts()?;
+    let [launches, instructions, products] = stage.counts()?;
     println!(
-        "cuda: {tests} tests, {calls} calls of the conformance suite, {random} random ones, {launches} launches, {:.1}e9 instructions of threads; {checked}; {:.0} s",
+        "cuda: {tests} tests, {calls} calls of the conformance suite, {random} random ones, {launches} launches, {products} products of a library, {:.1}e9 instructions of threads; {checked}; {:.0} s",
         instructions as f64 / 1e9,
         start.elapsed().as_secs_f64()
     );
@@ -118,11 +130,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
 }
 
 /// Starts programs that find the stand-in in place of the driver.
+#[derive(Clone)]
 struct Stage<'a> {
     root: &'a Path,
     /// The folder with what cargo builds.
     built: PathBuf,
     driver: PathBuf,
+    /// What programs find in place of cuBLASLt; nothing if it is empty.
+    cublaslt: &'a Path,
     nvrtc: &'a Path,
     /// The folder that receives the PTX of each kernel.
     modules: PathBuf,
@@ -156,7 +171,8 @@ impl Stage<'_> {
             }
         }
         let (nvrtc, cache) = (&tools.nvrtc, folder.join("cache"));
-        Ok(Stage { root, built, driver, nvrtc, modules, cache, statistics, bless: options.bless })
+        let cublaslt = Path::new("");
+        Ok(Stage { root, built, driver, cublaslt, nvrtc, modules, cache, statistics, bless: options.bless })
     }
 
     /// A program that cargo built, with the stand-in as its driver.
@@ -171,6 +187,7 @@ impl Stage<'_> {
         command
             .current_dir(self.root)
             .env("GRADUS_CUDA_DRIVER", &self.driver)
+            .env("GRADUS_CUBLASLT", self.cublaslt)
             .env("GRADUS_NVRTC", self.nvrtc)
             .env("GRADUS_CUDA_CACHE", &self.cache)
             .env("GRADUS_CUDA_EXACT", "1")
@@ -215,16 +232,20 @@ impl Stage<'_> {
         }
     }
 
-    /// The launches and the instructions of threads of all processes.
-    fn counts(&self) -> Result<(u64, u64), String> {
+    /// The launches, the instructions of threads and the products of a library of all processes.
+    fn counts(&self) -> Result<[u64; 3], String> {
         let text = std::fs::read_to_string(&self.statistics);
         let text = text.map_err(|error| format!("{}: {error}", self.statistics.display()))?;
         let lines = text.lines().map(|line| line.split(' ').filter_map(|word| word.parse().ok()).collect());
-        let sums = lines.fold((0, 0), |(launches, instructions), line: Vec<u64>| match line[..] {
-            [more_launches, more_instructions, _] => (launches + more_launches, instructions + more_instructions),
-            _ => (launches, instructions),
+        let sums = lines.fold([0; 3], |[launches, instructions, products], line: Vec<u64>| match line[..] {
+            [more, of_threads, _, by_library] => [launches + more, instructions + of_threads, products + by_library],
+            _ => [launches, instructions, products],
         });
-        if sums.0 == 0 { Err("no kernel was launched".into()) } else { Ok(sums) }
+        match sums {
+            [0, ..] => Err("no kernel was launched".into()),
+            [.., 0] => Err("no product was computed by what stands in for cuBLASLt".into()),
+            _ => Ok(sums),
+        }
     }
 }
 
