@@ -86,6 +86,7 @@ def products():
         row("matmul_bf16", 2 * n**3 / 1e12, "TFLOP/s", lambda: measure(lambda: a @ b))
         a, b = a.float(), b.float()
         row("matmul_f32", 2 * n**3 / 1e12, "TFLOP/s", lambda: measure(lambda: a @ b))
+    gpt2_products()
     for d in (64, 128):
         batch, heads, length = 16, 16, 4096
         flops = 2 * 2 * batch * heads * length * length * d / 2 / 1e12
@@ -96,6 +97,23 @@ def products():
             row(f"attention_d{d}_forward", flops, "TFLOP/s", lambda: measure(attend))
         both = lambda: torch.autograd.grad(attend(), (q, k, v), seed)
         row(f"attention_d{d}_both", 3.5 * flops, "TFLOP/s", lambda: measure(both))
+
+
+@torch.no_grad()
+def gpt2_products():
+    tokens, width, words, heads, length, head = 16 * 1024, 768, 50257, 256, 1024, 64
+    for name, a, b, swap_a, swap_b in (
+        ("up", (tokens, width), (width, 4 * width), False, False),
+        ("up_input", (tokens, 4 * width), (width, 4 * width), False, True),
+        ("up_weight", (tokens, width), (tokens, 4 * width), True, False),
+        ("logits", (tokens, width), (words, width), False, True),
+        ("logits_plain", (tokens, width), (width, words), False, False),
+        ("heads", (heads, length, head), (heads, head, length), False, False),
+    ):
+        x, y = randn(*a), randn(*b)
+        x, y = x.mT if swap_a else x, y.mT if swap_b else y
+        flops = 2 * x.numel() * y.shape[-1] / 1e12
+        row(f"matmul_bf16_{name}", flops, "TFLOP/s", lambda: measure(lambda: x @ y))
 
 
 def mlp():

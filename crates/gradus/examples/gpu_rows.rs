@@ -100,6 +100,7 @@ fn products(rows: &mut Rows) {
             rows.time(|| a.matmul(&b).map(drop))
         });
     }
+    gpt2_products(rows);
     for d in [64, 128] {
         let (batch, heads, length) = (rows.size(16, 1), rows.size(16, 1), rows.size(4096, 64));
         // Two products, of which the mask leaves a half.
@@ -120,6 +121,35 @@ fn products(rows: &mut Rows) {
                 let y = q.scaled_dot_product_attention(&k, &v, causal())?;
                 grad(&[&y], &[&q, &k, &v], Some(&[&seed]), BackwardOptions::new()).map(drop)
             })
+        });
+    }
+}
+
+/// The products of a GPT-2 of 124 million parameters and 16 sequences, forward and backward, and those of its heads.
+fn gpt2_products(rows: &mut Rows) {
+    let (tokens, width, words) = (rows.size(16 * 1024, 32), rows.size(768, 32), rows.size(50_257, 65));
+    let (heads, length, head) = (rows.size(256, 2), rows.size(1024, 32), rows.size(64, 16));
+    /// A name, and the shapes of the factors, of which the last axes are swapped where that is said.
+    type Factors<'a> = (&'a str, [&'a [usize]; 2], [bool; 2]);
+    let products: [Factors<'_>; 6] = [
+        ("up", [&[tokens, width], &[width, 4 * width]], [false, false]),
+        ("up_input", [&[tokens, 4 * width], &[width, 4 * width]], [false, true]),
+        ("up_weight", [&[tokens, width], &[tokens, 4 * width]], [true, false]),
+        ("logits", [&[tokens, width], &[words, width]], [false, true]),
+        ("logits_plain", [&[tokens, width], &[width, words]], [false, false]),
+        ("heads", [&[heads, length, head], &[heads, head, length]], [false, false]),
+    ];
+    for (name, [a, b], [swap_a, swap_b]) in products {
+        let name = format!("matmul_bf16_{name}");
+        let n = b[b.len() - if swap_b { 2 } else { 1 }];
+        let flops = 2.0 * a.iter().product::<usize>() as f64 * n as f64;
+        rows.row(&name, (flops / 1e12, "TFLOP/s"), |rows| {
+            let mut factor = |shape: &[usize], swap: bool| {
+                let x = rows.randn(shape, DType::BF16)?;
+                if swap { x.transpose(-2, -1) } else { Ok(x) }
+            };
+            let (x, y) = (factor(a, swap_a)?, factor(b, swap_b)?);
+            rows.time(|| x.matmul(&y).map(drop))
         });
     }
 }
