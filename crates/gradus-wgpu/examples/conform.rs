@@ -34,20 +34,28 @@ fn conform(rounds: u64, seed: u64) -> Result<bool> {
     if let Some(adapter) = adapters().get(index) {
         println!("{} ({}, {})", adapter.name, adapter.interface, adapter.driver);
     }
+    // Most of the time is that of the driver's compiler, which uses one thread.
+    let reports = std::thread::scope(|threads| {
+        let started = Profile::ALL.map(|profile| threads.spawn(move || reports(index, profile, rounds, seed)));
+        started.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
     let (mut passed, mut lines) = (true, String::new());
-    for profile in Profile::ALL {
-        let backend = WgpuBackend::open_as(index, profile)?;
-        // Without rounds, the last report has no cases.
-        let reports = [run(&backend), long(&backend), deep(&backend, seed, rounds)];
+    for (profile, reports) in Profile::ALL.into_iter().zip(reports) {
+        let (name, reports) = (profile.name(), reports?);
         for report in reports.iter().filter(|report| !report.passed()) {
-            println!("{}:\n{report}", profile.name());
+            println!("{name}:\n{report}");
             passed = false;
         }
         let sum = |count: fn(&Report) -> usize| reports.iter().map(count).sum::<usize>();
         let (calls, failed, skipped) = (sum(|r| r.cases), sum(|r| r.failures.len()), sum(|r| r.skipped));
-        let name = profile.name();
         lines += &format!("{name}: {failed} of {calls} calls fail, {skipped} cases need a dtype that it lacks\n");
     }
     print!("{lines}");
     Ok(passed)
+}
+
+/// Without rounds, the last report has no cases.
+fn reports(index: usize, profile: Profile, rounds: u64, seed: u64) -> Result<[Report; 3]> {
+    let backend = WgpuBackend::open_as(index, profile)?;
+    Ok([run(&backend), long(&backend), deep(&backend, seed, rounds)])
 }

@@ -103,11 +103,11 @@ divided_f32: "fn divided_f32(a: f32, b: f32) -> f32 { return a / b; }
 "
 divided_f64: "fn divided_f64(a: f64, b: f64) -> f64 { return a / b; }
 "
-recip_f32: "fn recip_f32(x: f32) -> f32 { return divided_f32(1.0f, x); }
+recip_f32: "fn recip_f32(x: f32) -> f32 { return nearest_quotient_f32(1.0f, x); }
 "
 recip_f64: "fn recip_f64(x: f64) -> f64 { return divided_f64(1.0lf, x); }
 "
-sqrt_f32: "fn sqrt_f32(x: f32) -> f32 { return sqrt(x); }
+sqrt_f32: "fn sqrt_f32(x: f32) -> f32 { return nearest_root_f32(x); }
 "
 sqrt_f64: "fn sqrt_f64(x: f64) -> f64 { return sqrt(x); }
 "

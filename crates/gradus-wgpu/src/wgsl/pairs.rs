@@ -35,6 +35,39 @@ root_f32: "fn root_f32(a: vec2<f32>) -> vec2<f32> {
   return vec2<f32>(s, (((a.x - p.x) - p.y) + a.y) / (s + s));
 }
 "
+// The f32 nearest to a / b. The driver's quotient of the significands is corrected by the exact remainder, and then compared with
+// the midpoints to its neighbours. Where an operand or the quotient is not a normal number, the driver's division counts.
+nearest_quotient_f32: "fn nearest_quotient_f32(a: f32, b: f32) -> f32 {
+  let x = bitcast<u32>(a); let y = bitcast<u32>(b);
+  let ex = i32((x >> 23u) & 255u); let ey = i32((y >> 23u) & 255u); let k = ex - ey;
+  if (ex == 0 || ex == 255 || ey == 0 || ey == 255 || k < -125 || k > 127) { return a / b; }
+  let m = bitcast<f32>((x & 0x7fffffu) | 0x3f800000u); let n = bitcast<f32>((y & 0x7fffffu) | 0x3f800000u);
+  let first = m / n; let q = opaque_f32(first + remainder_of_f32(m, n, first) / n);
+  let bits = bitcast<u32>(q); let r = remainder_of_f32(m, n, q);
+  let above = 2.0f * r > (bitcast<f32>(bits + 1u) - q) * n; let below = -2.0f * r > (q - bitcast<f32>(bits - 1u)) * n;
+  let nearest = select(select(bits, bits - 1u, below), bits + 1u, above);
+  return bitcast<f32>((nearest + (bitcast<u32>(k) << 23u)) | ((x ^ y) & 0x80000000u));
+}
+"
+// m - n * q, which is exact if q is next to the quotient.
+remainder_of_f32: "fn remainder_of_f32(m: f32, n: f32, q: f32) -> f32 {
+  let p = two_product_f32(q, n);
+  return (m - p.x) - p.y;
+}
+"
+// The f32 nearest to the root of x, in the same way.
+nearest_root_f32: "fn nearest_root_f32(x: f32) -> f32 {
+  let all = bitcast<u32>(x); let e = i32(all >> 23u);
+  if (e == 0 || e >= 255) { return sqrt(x); }
+  let odd = (e + 1) & 1;
+  let m = bitcast<f32>((all & 0x7fffffu) | u32(127 + odd) << 23u);
+  let first = sqrt(m); let s = opaque_f32(first + remainder_of_f32(m, first, first) / (first + first));
+  let bits = bitcast<u32>(s); let r = remainder_of_f32(m, s, s);
+  let above = r > (bitcast<f32>(bits + 1u) - s) * s; let below = -r >= (s - bitcast<f32>(bits - 1u)) * s;
+  let nearest = select(select(bits, bits - 1u, below), bits + 1u, above);
+  return bitcast<f32>(nearest + (bitcast<u32>((e - 127 - odd) / 2) << 23u));
+}
+"
 // `(r, low, n)` with exp(x) = 2^n * (1 + r + low), where `low` may be as large as 0.2 * r.
 exp_parts_f32: "fn exp_parts_f32(x: vec2<f32>) -> vec3<f32> {
   let n = round(x.x * 1.442695f);

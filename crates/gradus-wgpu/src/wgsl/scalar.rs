@@ -163,6 +163,7 @@ pub(crate) fn instruction(op: ScalarOp, from: DType, dtype: DType, [a, b, c]: [S
         Add => int(format!("({a} + {b})")),
         Sub => int(format!("({a} - {b})")),
         Mul => int(format!("({a} * {b})")),
+        Div if from.compute() == DType::F32 => call2("nearest_quotient"),
         Div if float => call2("divided"),
         Max | Min if float || wide => call2(if op == Max { "larger" } else { "smaller" }),
         Max => format!("max({a}, {b})"),
