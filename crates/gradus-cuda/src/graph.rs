@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use gradus_backend::{Prepared, Reclaim, Result};
+use gradus_backend::{ErrorKind, Prepared, Reclaim, Result};
 
 use crate::memory::{Keeping, Pool};
 use crate::queue::Queue;
@@ -83,14 +83,16 @@ pub(crate) fn run_prepared(
                 Ok((buffer, address))
             };
             let capture = |works: &[What], slots, bytes| queue.capture(OP, works, slots, bytes);
+            // An error is one of the graph alone, since the calls have been made.
             match Recorded::new(recording, temporary, allocate, capture) {
-                Some(recorded) => {
+                Ok(Some(recorded)) => {
                     let shared = Arc::new(Shared(Mutex::new(Some(recorded))));
                     let weak: Weak<Shared> = Arc::downgrade(&shared);
                     pool.register(weak);
                     Kept::Graph(shared)
                 }
-                None => Kept::Refused,
+                Err(e) if matches!(e.kind(), ErrorKind::OutOfMemory { .. }) => Kept::Short(REST),
+                Ok(None) | Err(_) => Kept::Refused,
             }
         }
         (Some(_), None) => Kept::Short(REST),

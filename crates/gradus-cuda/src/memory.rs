@@ -160,8 +160,10 @@ impl Pool {
         let kept = |temporary: &mut Temporary| temporary.kept.iter().map(Buffer::bytes).sum();
         let most = all.iter().map(|one| one.bytes()).sum::<usize>() + self.with_kept(kept).unwrap_or(0);
         let state = self.state();
-        let limit = state.budget.unwrap_or(usize::MAX).min(self.device.summary.memory as usize);
-        let is_enough = state.stats.in_use.saturating_sub(most).saturating_add(bytes) <= limit;
+        let allowed =
+            state.stats.in_use.saturating_sub(most).saturating_add(bytes) <= state.budget.unwrap_or(usize::MAX);
+        let there = self.device.free_memory().unwrap_or(usize::MAX);
+        let is_enough = allowed && there.saturating_add(state.stats.cached).saturating_add(most) >= bytes;
         drop(state);
         is_enough && {
             let cleared = all.iter().filter(|one| one.clear()).count();

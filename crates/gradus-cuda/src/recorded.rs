@@ -32,23 +32,24 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// Makes a graph of a recording; `None` if that is not possible. `allocate` allocates memory, whose address it returns
-    /// too; `capture` makes a graph that clears as many bytes at an address and then does the work.
+    /// Makes a graph of a recording; `None` if a recording like this cannot be one. An error is that of `allocate`, which
+    /// allocates memory, whose address it returns too, or of `capture`, which makes a graph that clears as many bytes at an
+    /// address and then does the work.
     pub(crate) fn new(
         recording: Recording,
         temporary: Temporary,
         allocate: impl FnOnce(usize) -> Result<(Buffer, u64)>,
         capture: impl FnOnce(&[What], u64, usize) -> Result<Graph>,
-    ) -> Option<Recorded> {
+    ) -> Result<Option<Recorded>> {
         let Recording { works, faults, .. } = recording;
         let Temporary { contents: temporary, kept: mut memory, live } = temporary;
         if works.len() < FEWEST || faults.len() > MOST_FAULTS || live > 0 {
-            return None;
+            return Ok(None);
         }
         let bytes = faults.len() * SLOT;
         let mut slots = 0;
         if bytes > 0 {
-            let (buffer, address) = allocate(bytes).ok()?;
+            let (buffer, address) = allocate(bytes)?;
             memory.push(buffer);
             slots = address;
         }
@@ -67,12 +68,18 @@ impl Recorded {
         for work in works {
             let fault = match work.slot {
                 None => None,
-                Some(slot) => Some(faults[..work.faults].iter().rposition(|(held, _)| *held == slot)?),
+                Some(slot) => match faults[..work.faults].iter().rposition(|(held, _)| *held == slot) {
+                    None => return Ok(None),
+                    fault => fault,
+                },
             };
             noted.extend(work.uses.chunks(work.part).map(|part| (fault, part.len())));
             for (place, contents, access) in &work.uses {
                 let number = life(contents).map(|life| places.len() + life);
-                uses.push((number.or_else(|| numbers.get(&Arc::as_ptr(place)).copied())?, *access));
+                let Some(number) = number.or_else(|| numbers.get(&Arc::as_ptr(place)).copied()) else {
+                    return Ok(None);
+                };
+                uses.push((number, *access));
             }
             let mut what = work.what;
             if let (What::Launch { arguments, .. }, Some(fault)) = (&mut what, fault) {
@@ -80,11 +87,10 @@ impl Recorded {
             }
             listed.push(what);
         }
-        // An error is one of the graph alone, since the calls have been made.
-        let graph = capture(&listed, slots, bytes).ok()?;
+        let graph = capture(&listed, slots, bytes)?;
         let faults = faults.into_iter().map(|(_, fault)| fault).collect();
         let temporary = temporary.len();
-        Some(Recorded { graph, notes: noted, uses, places, temporary, faults, slots, memory })
+        Ok(Some(Recorded { graph, notes: noted, uses, places, temporary, faults, slots, memory }))
     }
 
     /// The bytes of its own memory.

@@ -298,6 +298,14 @@ impl Device {
         }
     }
 
+    /// The bytes that the device has left, whoever uses the others. `None` if it does not say.
+    pub(crate) fn free_memory(&self) -> Option<usize> {
+        self.enter("memory").ok()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the function writes to both numbers.
+        self.check("memory", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }).ok().map(|()| free)
+    }
+
     /// Frees memory after all work that is queued now.
     ///
     /// # Safety

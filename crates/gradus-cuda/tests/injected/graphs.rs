@@ -1,6 +1,7 @@
 //! Captured steps as graphs of the driver.
 
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use gradus_backend::Backend;
 use gradus_cuda::CudaBackend;
@@ -93,27 +94,29 @@ fn steps_of_two_threads_do_not_mix() {
     with_variables("graphs::steps_of_two_threads_do_not_mix", &[POOLED, ("GRADUS_PTX_LATE", "1")], || {
         let Some(device) = opened() else { return };
         let target = indices(&device, [0, 1, 2, 1, 0]);
-        // Both begin each step together.
-        let begin = Barrier::new(2);
-        let train = |is_adam: bool, words: [i64; 5], is_captured: bool| {
+        // Both begin each step together. Where one has ended, whatever the reason, the other does not wait.
+        let train = |is_adam: bool, words: [i64; 5], other: Option<(Sender<()>, Receiver<()>)>| {
             let (mut training, x) = (Training::new(&device, is_adam), [indices(&device, words), target.clone()]);
-            if !is_captured {
+            let Some((begins, has_begun)) = other else {
                 return (0..30).map(|_| bits(&training.step(&x).expect("a step"))).collect::<Vec<_>>();
-            }
+            };
             let mut step = capture(|x| training.step(x));
             let mut call = || {
-                begin.wait();
-                step.call(&[&x[0], &x[1]])
+                let _ = begins.send(());
+                let _ = has_begun.recv();
+                bits(&step.call(&[&x[0], &x[1]]).expect("a step"))
             };
-            // A thread that fails must not leave the other waiting.
-            let losses: Vec<_> = (0..30).map(|_| call()).collect();
-            losses.into_iter().map(|loss| bits(&loss.expect("a step"))).collect()
+            (0..30).map(|_| call()).collect()
         };
         let (a, b) = ([1, 2, 3, 9, 0], [4, 4, 3, 3, 0]);
-        let expected = [train(false, a, false), train(true, b, false)];
+        let expected = [train(false, a, None), train(true, b, None)];
         let before = counted("graph_launches");
+        let ((to_b, from_a), (to_a, from_b)) = (channel(), channel());
         let found = std::thread::scope(|scope| {
-            let threads = [scope.spawn(|| train(false, a, true)), scope.spawn(|| train(true, b, true))];
+            let threads = [
+                scope.spawn(|| train(false, a, Some((to_b, from_b)))),
+                scope.spawn(|| train(true, b, Some((to_a, from_a)))),
+            ];
             threads.map(|thread| thread.join().expect("a thread"))
         });
         assert_eq!(found, expected);
@@ -365,6 +368,11 @@ fn an_allocation_that_cannot_succeed_takes_nothing_and_a_graph_comes_back_after_
         backend.set_memory_budget(Some(device.memory_stats().in_use + 4096)).expect("a budget");
         assert!(is_refused(200_000) && is_started(&mut step));
         backend.set_memory_budget(None).expect("no budget");
+        // More than it has beside a tensor of somebody else.
+        let other = Device::from_backend(Arc::new(CudaBackend::open(0).expect("the same device")));
+        let held = Tensor::zeros([50_000], DType::F32, &other).expect("memory");
+        assert!(is_refused(190_000) && is_started(&mut step));
+        drop(held);
         let destroyed = counted("cuGraphExecDestroy");
         let mut all = vec![];
         while counted("cuGraphExecDestroy") == destroyed {
@@ -415,6 +423,26 @@ fn a_graph_that_the_driver_does_not_make_is_calls() {
             }
             fail("");
             assert_eq!(counted("graph_launches"), before, "{function}");
+        }
+    });
+}
+
+#[test]
+fn a_graph_for_which_memory_is_short_is_made_later_and_one_that_is_refused_is_not() {
+    let test = "graphs::a_graph_for_which_memory_is_short_is_made_later_and_one_that_is_refused_is_not";
+    with_variables(test, &[POOLED], || {
+        let Some(device) = opened() else { return };
+        let (x, index) = (numbers(&device).expect("numbers"), indices(&device, [3, 99, 0, 7, 7]));
+        let expected = bits(&gathered(&[x.clone(), index.clone()]).expect("a call"));
+        for (code, is_made) in [(2, true), (801, false)] {
+            let mut captured = capture(gathered);
+            let mut step = || captured.call(&[&x, &index]).expect("a call");
+            fail(&format!("cuGraphInstantiateWithFlags:1+={code}"));
+            (0..8).for_each(|_| assert_eq!(bits(&step()), expected));
+            fail("");
+            assert!(!is_started(&mut step));
+            assert_eq!((0..100).any(|_| is_started(&mut step)), is_made, "code {code}");
+            assert_eq!(bits(&step()), expected);
         }
     });
 }

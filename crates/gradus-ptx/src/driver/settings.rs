@@ -19,9 +19,9 @@ pub(super) struct Settings {
     pub(super) late: bool,
     /// `GRADUS_PTX_NULL`: launches do nothing, and memory that was never written reads as zeros.
     pub(super) null: bool,
-    /// `GRADUS_PTX_DUMP`: the folder for the text of each module that is loaded, named by its hash.
+    /// `GRADUS_PTX_DUMP`: the folder for the text of each module that is loaded, named by its hash; none if it is empty.
     pub(super) dump: Option<PathBuf>,
-    /// `GRADUS_PTX_STATISTICS`: the file to which a line with the counts is added when the process ends.
+    /// `GRADUS_PTX_STATISTICS`: the file to which a line with the counts is added when the process ends; none if it is empty.
     pub(super) statistics: Option<PathBuf>,
     /// `GRADUS_PTX_FAIL`: calls that fail; see `inject.rs`.
     pub(super) fail: Option<String>,
@@ -39,6 +39,7 @@ impl Settings {
             }),
             None => default,
         };
+        let path = |name: &str| variable(name).filter(|text| !text.is_empty()).map(PathBuf::from);
         let capability = match variable("GRADUS_PTX_CAPABILITY") {
             Some(text) => text
                 .split_once('.')
@@ -57,8 +58,8 @@ impl Settings {
             memory: number("GRADUS_PTX_MEMORY", 4 << 30),
             late: number("GRADUS_PTX_LATE", 0) != 0,
             null: number("GRADUS_PTX_NULL", 0) != 0,
-            dump: variable("GRADUS_PTX_DUMP").map(PathBuf::from),
-            statistics: variable("GRADUS_PTX_STATISTICS").map(PathBuf::from),
+            dump: path("GRADUS_PTX_DUMP"),
+            statistics: path("GRADUS_PTX_STATISTICS"),
             fail: variable("GRADUS_PTX_FAIL"),
         }
     }
@@ -76,8 +77,11 @@ mod tests {
             "GRADUS_PTX_CAPABILITY" => Some("5.2".into()),
             "GRADUS_PTX_MEMORY" => Some("1000".into()),
             "GRADUS_PTX_DEVICES" => Some("none".into()),
+            "GRADUS_PTX_DUMP" => Some("".into()),
+            "GRADUS_PTX_STATISTICS" => Some("counts".into()),
             _ => None,
         });
         assert_eq!((set.devices, set.capability, set.memory), (1, (5, 2), 1000));
+        assert_eq!((set.dump, set.statistics), (None, Some("counts".into())));
     }
 }
