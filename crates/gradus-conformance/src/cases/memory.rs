@@ -1,6 +1,8 @@
 //! Buffers: sizes, transfers, counts and budget.
 
-use gradus_backend::{DType, Element, ErrorKind, HostVec, Kernel, Layout, MapArg, View, ViewMut};
+use std::sync::{Arc, Mutex, Weak};
+
+use gradus_backend::{Buffer, DType, Element, ErrorKind, HostVec, Kernel, Layout, MapArg, Reclaim, View, ViewMut};
 
 use crate::suite::{Refusal, Suite, said, shape, uploaded};
 
@@ -139,6 +141,46 @@ pub(super) fn run(s: &mut Suite<'_>) {
         b.download(&copy, 0, &mut back).map_err(said)?;
         equal(back, [3; 8])
     });
+    s.check("memory/a_renewed_buffer_is_as_if_just_allocated", |b| {
+        let layout = Layout::contiguous(shape(&[2]));
+        let view = |buffer, dtype| View { buffer, dtype, layout: &layout };
+        let x = uploaded(b, &[1; 8]).map_err(said)?;
+        let index = uploaded(b, i64::as_bytes(&[0, 2])).map_err(said)?;
+        let (mut y, mut copy) = (uploaded(b, &[0; 8]).map_err(said)?, uploaded(b, &[0; 8]).map_err(said)?);
+        let out = &mut ViewMut { buffer: &mut y, dtype: DType::F32, layout: &layout };
+        let is_late = b.gather(view(&x, DType::F32), 0, view(&index, DType::I64), out).is_ok();
+        b.copy_buffer(&y, 0, &mut copy, 0, 8).map_err(said)?;
+        b.renew(&mut y).map_err(said)?;
+        // What is read was written since; the rest of the buffer is unspecified.
+        b.upload(&mut y, 4, &[5; 4]).map_err(said)?;
+        let mut back = [0; 4];
+        b.download(&y, 4, &mut back).map_err(|e| format!("what was written after a buffer was renewed: {e}"))?;
+        equal(back, [5; 4])?;
+        // A copy that was made before is another matter.
+        equal(b.download(&copy, 0, &mut back).is_err(), is_late)?;
+        b.renew(&mut b.alloc(0).map_err(said)?).map_err(said)
+    });
+    s.check("memory/what_is_offered_is_taken_only_if_memory_is_short", |b| {
+        let held = Arc::new(Held(Mutex::new(Some(b.alloc(1 << 20).map_err(said)?))));
+        let is_held = || held.0.lock().is_ok_and(|held| held.is_some());
+        let offered: Weak<Held> = Arc::downgrade(&held);
+        b.offer(offered);
+        b.set_memory_budget(Some(b.memory_stats().in_use + 4096)).map_err(said)?;
+        let small = b.alloc(1024);
+        let untouched = is_held();
+        let large = b.alloc(1 << 20);
+        b.set_memory_budget(None).map_err(said)?;
+        small.map_err(|e| format!("within the budget: {e}"))?;
+        equal(untouched, true)?;
+        // A backend may make no use of the offer.
+        match large {
+            Ok(_) => equal(is_held(), false)?,
+            Err(e) if matches!(e.kind(), ErrorKind::OutOfMemory { .. }) => {}
+            Err(e) => return Err(format!("beyond the budget: {e}")),
+        }
+        drop(held);
+        b.alloc(1 << 20).map(drop).map_err(|e| format!("after what was offered is gone: {e}"))
+    });
     s.check("memory/identity", |b| {
         let info = b.info();
         equal(info.name.as_str(), b.name())?;
@@ -152,6 +194,19 @@ pub(super) fn run(s: &mut Suite<'_>) {
     s.refuse("memory/absurd_vector_of_the_host", &Refusal::Any, |b| {
         HostVec::<u64>::with_capacity(b, "test", usize::MAX / 4).map(drop)
     });
+}
+
+/// A buffer that the backend may have back.
+struct Held(Mutex<Option<Buffer>>);
+
+impl Reclaim for Held {
+    fn bytes(&self) -> usize {
+        self.0.try_lock().map_or(0, |held| held.as_ref().map_or(0, Buffer::bytes))
+    }
+
+    fn clear(&self) -> bool {
+        self.0.try_lock().is_ok_and(|mut held| held.take().is_some())
+    }
 }
 
 fn equal<T: PartialEq + std::fmt::Debug>(got: T, want: T) -> Result<(), String> {
