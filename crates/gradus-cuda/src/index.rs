@@ -255,10 +255,14 @@ fn collect(
     let lines = operands.iter().map(|o| held_at(o.layout, axis, 1)).collect::<Result<Vec<_>>>()?;
     let refs: Vec<&Layout> = lines.iter().collect();
     let axes = MergedAxes::merged(&refs, (0..lines[0].rank()).filter(|&a| a != axis));
-    let (rank, n) = (axes.rank(), axes.numel() as u64 * size as u64);
+    // If the indices are sorted and fewer than the places, a thread begins at each index that is not that before it;
+    // otherwise at each place.
+    let by_source = order.is_some() && count < size;
+    let each = if by_source { count } else { size };
+    let (rank, n) = (axes.rank(), axes.numel() as u64 * each as u64);
     let mut arguments = Arguments::new();
     operands.iter().for_each(|o| _ = arguments.ptr(o.ptr));
-    arguments.u64(n).u64(count as u64).u64(size as u64);
+    arguments.u64(n).u64(count as u64).u64(size as u64).u64(each as u64);
     let mut along: Vec<i64> = operands.iter().map(|o| o.layout.strides()[axis] as i64).collect();
     let to_step = along[0];
     along.resize(4, 0);
@@ -277,7 +281,7 @@ fn collect(
         if sorted {
             text.parameter("const i64 *__restrict__ order");
         }
-        text.parameter("const u64 n, const u64 count, const u64 size");
+        text.parameter("const u64 n, const u64 count, const u64 size, const u64 each");
         text.longs("along", 4);
         if rank > 0 {
             text.longs("axes", rank * (1 + number));
@@ -285,13 +289,19 @@ fn collect(
         text.line(format_args!("const u64 id = (u64)blockIdx.x * {THREADS} + threadIdx.x;"));
         text.line("if (id >= n) return;");
         if lines_first {
-            text.line("const u64 lines = n / size, line = id % lines; const i64 mine = id / lines;");
+            text.line("const u64 lines = n / each, line = id % lines; const i64 own = id / lines;");
         } else {
-            text.line("const i64 mine = id % size; const u64 line = id / size;");
+            text.line("const i64 own = id % each; const u64 line = id / each;");
         }
         code::coordinates(&mut text, "u64", "c", "line", rank, "axes");
         for (k, name) in ["y", "index", "s", "order"].iter().enumerate().take(number) {
             text.line(format_args!("{name} += {};", code::position(false, "c", rank, "axes", k)));
+        }
+        if by_source {
+            text.line("const i64 mine = index[own * along.v[1]];");
+            text.line("if ((u64)mine >= size || (own > 0 && (i64)index[(own - 1) * along.v[1]] == mine)) return;");
+        } else {
+            text.line("const i64 mine = own;");
         }
         text.line("y += mine * along.v[0];");
         let wide = compute(dtype);
@@ -304,11 +314,15 @@ fn collect(
             ScatterOp::Set => value,
             ScatterOp::Add => binary(ScalarOp::Add, dtype, "acc", &value),
         };
-        if sorted {
+        if by_source {
+            text.line("const i64 lo = own;");
+        } else if sorted {
             text.line("i64 lo = 0, hi = count;");
             text.line(
                 "while (lo < hi) { const i64 m = (lo + hi) / 2; if ((i64)index[m * along.v[1]] < mine) lo = m + 1; else hi = m; }",
             );
+        }
+        if sorted {
             text.line(format_args!(
                 "for (i64 j = lo; j < (i64)count && (i64)index[j * along.v[1]] == mine; ++j) {{ acc = {land}; hit = true; }}"
             ));
@@ -323,7 +337,7 @@ fn collect(
     let uses: Vec<Use<'_>> = operands.iter().map(|o| o.used).collect();
     b.queue().launch(&Launch {
         call: held.call(name),
-        key: key(("scatter", op == ScatterOp::Set, dtype, index.dtype, rank, sorted, lines_first)),
+        key: key(("scatter", op == ScatterOp::Set, dtype, index.dtype, rank, sorted, by_source, lines_first)),
         entry: "gradus_scatter",
         source: &source,
         uses: &uses,

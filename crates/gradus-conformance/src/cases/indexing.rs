@@ -64,7 +64,7 @@ pub(super) fn filled(s: &mut Suite<'_>, d: DType, value: Scalar, dims: &[usize])
 }
 
 /// The shape of the indexed tensor, the axis, and the number of indices along it.
-const GATHERS: [(&[usize], usize, usize); 9] = [
+const GATHERS: [(&[usize], usize, usize); 11] = [
     (&[5], 0, 7),
     (&[4, 3], 0, 6),
     (&[4, 3], 1, 2),
@@ -74,6 +74,8 @@ const GATHERS: [(&[usize], usize, usize); 9] = [
     (&[0, 4], 0, 0),
     (&[40, 37], 0, 90),
     (&[30, 130], 0, 200),
+    (&[90, 3], 0, 60),
+    (&[2, 70], 1, 50),
 ];
 
 fn gathers(s: &mut Suite<'_>, d: DType, index: DType) {
@@ -109,9 +111,15 @@ pub(super) fn gather(s: &mut Suite<'_>, d: DType, index: DType, dims: &[usize], 
 }
 
 fn embedding(s: &mut Suite<'_>, d: DType, index: DType) {
-    for (rows, width, dims) in
-        [(5, 4, &[7][..]), (3, 1, &[2, 3]), (6, 33, &[2, 2, 5]), (4, 3, &[0]), (4, 0, &[3]), (7, 2, &[])]
-    {
+    for (rows, width, dims) in [
+        (5, 4, &[7][..]),
+        (3, 1, &[2, 3]),
+        (6, 33, &[2, 2, 5]),
+        (4, 3, &[0]),
+        (4, 0, &[3]),
+        (7, 2, &[]),
+        (90, 5, &[60]),
+    ] {
         lookup(s, d, index, rows, width, dims);
     }
 }
