@@ -9,7 +9,7 @@
 use std::process::ExitCode;
 
 use gradus_backend::Result;
-use gradus_conformance::{Report, deep, long, run};
+use gradus_conformance::{Report, deep, long, part};
 use gradus_wgpu::{Profile, WgpuBackend, adapters, chosen};
 
 fn main() -> ExitCode {
@@ -34,10 +34,19 @@ fn conform(rounds: u64, seed: u64) -> Result<bool> {
     if let Some(adapter) = adapters().get(index) {
         println!("{} ({}, {})", adapter.name, adapter.interface, adapter.driver);
     }
-    // Most of the time is that of the driver's compiler, which uses one thread.
-    let reports = std::thread::scope(|threads| {
-        let started = Profile::ALL.map(|profile| threads.spawn(move || reports(index, profile, rounds, seed)));
-        started.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    // Most of the time is that of the driver's compiler, so the cases are divided among threads with a device each.
+    let parts = std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(Profile::ALL.len())) as u64;
+    let reports: Vec<Result<Vec<Report>>> = std::thread::scope(|threads| {
+        let start = |profile| {
+            let part = move |number| threads.spawn(move || reports(index, profile, [number, parts], rounds, seed));
+            (0..parts).map(part).collect::<Vec<_>>()
+        };
+        let started: Vec<_> = Profile::ALL.into_iter().map(start).collect();
+        let joined = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<Report>>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        let all = |threads: Vec<_>| Ok(threads.into_iter().map(joined).collect::<Result<Vec<_>>>()?.concat());
+        started.into_iter().map(all).collect()
     });
     let (mut passed, mut lines) = (true, String::new());
     for (profile, reports) in Profile::ALL.into_iter().zip(reports) {
@@ -54,8 +63,12 @@ fn conform(rounds: u64, seed: u64) -> Result<bool> {
     Ok(passed)
 }
 
-/// Without rounds, the last report has no cases.
-fn reports(index: usize, profile: Profile, rounds: u64, seed: u64) -> Result<[Report; 3]> {
+/// The reports of a part of the cases. Every part but the first has only that.
+fn reports(index: usize, profile: Profile, [number, parts]: [u64; 2], rounds: u64, seed: u64) -> Result<Vec<Report>> {
     let backend = WgpuBackend::open_as(index, profile)?;
-    Ok([run(&backend), long(&backend), deep(&backend, seed, rounds)])
+    let mut reports = vec![part(&backend, number, parts, false)];
+    if number == 0 {
+        reports.extend([long(&backend), deep(&backend, seed, rounds)]);
+    }
+    Ok(reports)
 }
