@@ -2,6 +2,7 @@
 
 struct Attention {
     i64 tasks;
+    i64 rows;               // b * h * lq
     // Strides of [b, h, l, d].
     i64 q[4], k[4], v[4], mask[4], out[4], lse[3], g[4], dq[4], dk[4], dv_[4];
     A scale;
@@ -62,13 +63,15 @@ INLINE A infinity() { return (A)__uint_as_float(0x7f800000u); }
 INLINE f32 larger(f32 a, f32 b) { return fmaxf(a, b); }
 INLINE f64 larger(f64 a, f64 b) { return fmax(a, b); }
 
+// Whether the query sees the key.
+INLINE bool sees(const Attention& p, int query, int key) {
+    return query < p.lq && key < p.lk && (!CAUSAL || key - query <= p.lk - p.lq);
+}
+
 // The score of a query and a key, scaled and masked; -inf if there are none such.
-INLINE A masked(const Attention& p, const Head& at, int query, int key, A product) {
-    if (query >= p.lq || key >= p.lk) return -infinity();
-#if CAUSAL
-    if ((i64)key + p.lq > (i64)query + p.lk) return -infinity();
-#endif
-    A s = p.scale * product;
+INLINE A masked(const Attention& p, const Head& at, int query, int key, A product, A scale) {
+    if (!sees(p, query, key)) return -infinity();
+    A s = scale * product;
 #if MASK == 1
     if (!wide(at.mask[query * p.mask[2] + key * p.mask[3]])) s = -infinity();
 #elif MASK == 2

@@ -1,144 +1,187 @@
-// Attention of half precision on tensor cores, in tiles of 64 queries and BK keys. Each of the 4 warps of a block has 16
-// queries. The scores and their exponentials stay in registers. An exponential is f32; as a factor it is the sum of
-// TERMS numbers of half precision, so that the product with the values is as precise as in f32.
+// Attention of half precision on tensor cores, in tiles of BQ queries and BK keys, two of which are in flight. The scores
+// and their weights stay in registers. A weight is f32; as a factor it is the sum of two numbers of half precision, so
+// that the product with the values is nearly as precise as in f32, and the result is rounded once.
 //
 // D, DV: sizes of a key and of a value, rounded up to a multiple of 16. Q_GROUPS, K_GROUPS, V_GROUPS: elements of a head
 // are contiguous in aligned groups of 16 bytes.
 
-#define BQ 64
-#define ROW(size) ((size) + 8)
+#define BQ (64 * STRIPS)
+#define RISE 8.0f
+#ifndef TERMS
+#define TERMS 2
+#endif
 
-// Two f32 as halves in one word, and what is left of them.
-INLINE u32 halves(A& x, A& y) {
-    const T a = narrow<T>(x), b = narrow<T>(y);
-    x -= widen(a);
-    y -= widen(b);
-    return (u32)a.bits | (u32)b.bits << 16;
+// The left factors of this warp's rows at column `e`.
+INLINE void load_left(u32 (&f)[STRIPS][4], const u16* rows, int e, const Lanes& l) {
+#pragma unroll
+    for (int m = 0; m < STRIPS; m++) load_matrices(f[m], rows + (l.warp * 16 * STRIPS + m * 16 + l.low) * ROW(D) + e + l.high);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 1) attention(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, T* __restrict__ out, A* __restrict__ lse, const __grid_constant__ Attention p) {
+extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, T* __restrict__ out, A* __restrict__ lse, const __grid_constant__ Attention p) {
     extern __shared__ __align__(16) u16 shared[];
     u16* const qs = shared;
     u16* const ks = qs + BQ * ROW(D);
-    u16* const vs = ks + BK * ROW(D);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int low = (lane / 8 & 1) * 8 + lane % 8, high = lane / 16 * 8;
-    const int other_low = lane / 16 * 8 + lane % 8, other_high = (lane / 8 & 1) * 8;
+    u16* const vs = ks + 2 * BK * ROW(D);
+    const Lanes l = lanes();
+    const A factor = factor_of(p);
     for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
         const Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
-        const int q0 = (int)(task % p.q_tiles) * BQ;
-        const int keys = keys_of(p, q0 + BQ);
-        load_tile<128, BQ, D, Q_GROUPS>(qs, at.q, q0, p.lq, 0, p.d, p.q[2], p.q[3]);
-        load_tile<128, BK, D, K_GROUPS>(ks, at.k, 0, p.lk, 0, p.d, p.k[2], p.k[3]);
+        // The last queries have the most keys under a causal mask. They come first, so that no long task is left at the end.
+        const int q0 = (p.q_tiles - 1 - (int)(task % p.q_tiles)) * BQ;
+        const int first = q0 + l.warp * 16 * STRIPS, keys = keys_of(p, q0 + BQ);
+        auto load = [&](int k0, int stage) {
+            load_rows<BK, D, K_GROUPS>(ks + stage * BK * ROW(D), at.k, k0, p.lk, p.d, p.k);
+            load_rows<BK, DV, V_GROUPS>(vs + stage * BK * ROW(DV), at.v, k0, p.lk, p.dv, p.v);
+        };
+        load_rows<BQ, D, Q_GROUPS>(qs, at.q, q0, p.lq, p.d, p.q);
+        load(0, 0);
         commit_copies();
-        load_tile<128, BK, DV, V_GROUPS>(vs, at.v, 0, p.lk, 0, p.dv, p.v[2], p.v[3]);
-        commit_copies();
-        A sum[DV / 8][4], largest[2] = {-infinity(), -infinity()}, total[2] = {0, 0};
-#pragma unroll
-        for (int e = 0; e < DV / 8; e++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) sum[e][i] = 0;
-        for (int k0 = 0; k0 < keys; k0 += BK) {
-            // The keys have arrived; the values may be on their way.
-            wait_for_copies<1>();
+        wait_for_copies<0>();
+        __syncthreads();
+        if (p.scale < 0) {
+            negate_rows<BQ, D>(qs);
             __syncthreads();
-            A s[BK / 8][4];
+        }
+        // Few enough are kept in registers.
+        constexpr bool KEPT = D <= 64;
+        u32 kept[KEPT ? D / 16 : 1][STRIPS][4];
+        if constexpr (KEPT) {
 #pragma unroll
-            for (int j = 0; j < BK / 8; j++)
+            for (int e = 0; e < D / 16; e++) load_left(kept[e], qs, e * 16, l);
+        }
+        A sum[STRIPS][DV / 8][4] = {}, shift[STRIPS][2], total[STRIPS][2] = {};
 #pragma unroll
-                for (int i = 0; i < 4; i++) s[j][i] = 0;
+        for (int m = 0; m < STRIPS; m++) shift[m][0] = shift[m][1] = -infinity();
+        int stage = 0;
+        for (int k0 = 0; k0 < keys; k0 += BK, stage ^= 1) {
+            if (k0 + BK < keys) load(k0 + BK, stage ^ 1);
+            commit_copies();
+            const u16* const tile_k = ks + stage * BK * ROW(D) + l.other_low * ROW(D) + l.other_high;
+            const u16* const tile_v = vs + stage * BK * ROW(DV) + l.low * ROW(DV) + l.high;
+            A s[STRIPS][BK / 8][4];
+            if constexpr (D > 128) {
+#pragma unroll
+                for (int j = 0; j < BK / 8 * 4; j++) s[0][j / 4][j % 4] = 0;
+            }
 #pragma unroll(D > 128 ? 2 : D / 16)
-            for (int e = 0; e < D; e += 16) {
-                u32 f[4];
-                load_matrices(f, qs + (warp * 16 + low) * ROW(D) + e + high);
+            for (int e = 0; e < D / 16; e++) {
+                u32 read[STRIPS][4];
+                if constexpr (!KEPT) load_left(read, qs, e * 16, l);
 #pragma unroll
                 for (int j = 0; j < BK / 8; j += 2) {
                     u32 g[4];
-                    load_matrices(g, ks + (j * 8 + other_low) * ROW(D) + e + other_high);
-                    multiply_matrices<BF16>(s[j], f, g);
-                    multiply_matrices<BF16>(s[j + 1], f, g + 2);
+                    load_matrices(g, tile_k + j * 8 * ROW(D) + e * 16);
+#pragma unroll
+                    for (int m = 0; m < STRIPS; m++) {
+                        const u32* f = KEPT ? kept[KEPT ? e : 0][m] : read[m];
+                        if (D <= 128 && e == 0) {
+                            multiply_first<BF16>(s[m][j], f, g);
+                            multiply_first<BF16>(s[m][j + 1], f, g + 2);
+                        } else {
+                            multiply_matrices<BF16>(s[m][j], f, g);
+                            multiply_matrices<BF16>(s[m][j + 1], f, g + 2);
+                        }
+                    }
                 }
             }
-            __syncthreads();
-            if (k0 + BK < keys) load_tile<128, BK, D, K_GROUPS>(ks, at.k, k0 + BK, p.lk, 0, p.d, p.k[2], p.k[3]);
-            commit_copies();
-            A correction[2];
+            if (!sees_all(p, first, k0, BK)) {
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int query = q0 + warp * 16 + half * 8 + lane / 4;
-                A top = largest[half];
+                for (int m = 0; m < STRIPS; m++)
 #pragma unroll
-                for (int j = 0; j < BK / 8; j++)
+                    for (int j = 0; j < BK / 8; j++)
 #pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        A& x = s[j][half * 2 + i];
-                        x = masked(p, at, query, k0 + j * 8 + lane % 4 * 2 + i, x);
-                        top = larger(top, x);
+                        for (int i = 0; i < 4; i++) s[m][j][i] = score_of(p, at, first + m * 16 + i / 2 * 8 + l.lane / 4, k0 + j * 8 + l.lane % 4 * 2 + i % 2, s[m][j][i]);
+            }
+            // A shift that is less than the largest score by at most RISE stays: weights then reach 2^RISE.
+            A top[STRIPS][2];
+            bool rises = false;
+#pragma unroll
+            for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    A& most = top[m][half];
+                    most = -infinity();
+#pragma unroll
+                    for (int j = 0; j < BK / 8; j++) most = larger(most, larger(s[m][j][half * 2], s[m][j][half * 2 + 1]));
+                    most = larger(most, __shfl_xor_sync(EVERY, most, 1));
+                    most = factor * larger(most, __shfl_xor_sync(EVERY, most, 2));
+                    rises |= most > shift[m][half] + RISE;
+                }
+            if (__any_sync(EVERY, rises)) {
+#pragma unroll
+                for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        if (!(top[m][half] > shift[m][half] + RISE)) continue;
+                        const A correction = exp2_near(shift[m][half] - top[m][half]);
+                        shift[m][half] = top[m][half];
+                        total[m][half] *= correction;
+#pragma unroll
+                        for (int e = 0; e < DV / 8; e++)
+#pragma unroll
+                            for (int i = 0; i < 2; i++) sum[m][e][half * 2 + i] *= correction;
                     }
-                top = larger(top, __shfl_xor_sync(EVERY, top, 1));
-                top = larger(top, __shfl_xor_sync(EVERY, top, 2));
-                const A shift = top == -infinity() ? (A)0 : top;
-                correction[half] = exp_of(largest[half] - shift);
-                largest[half] = top;
-                A part = 0;
-#pragma unroll
-                for (int j = 0; j < BK / 8; j++)
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        A& x = s[j][half * 2 + i];
-                        x = exp_of(x - shift);
-                        part += x;
-                    }
-                total[half] = multiply_add(total[half], correction[half], part);
             }
 #pragma unroll
-            for (int e = 0; e < DV / 8; e++)
+            for (int m = 0; m < STRIPS; m++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) sum[e][i] *= correction[i / 2];
-            wait_for_copies<1>();
-            __syncthreads();
+                for (int half = 0; half < 2; half++) {
+                    A part = 0;
+                    const A by = shift[m][half] == -infinity() ? (A)0 : -shift[m][half];
+#pragma unroll
+                    for (int j = 0; j < BK / 8; j++)
+#pragma unroll
+                        for (int i = 0; i < 2; i++) {
+                            A& x = s[m][j][half * 2 + i];
+                            x = exp2_near(multiply_add(x, factor, by));
+                            part += x;
+                        }
+                    total[m][half] += part;
+                }
 #pragma unroll
             for (int j = 0; j < BK / 16; j++) {
-                u32 f[TERMS][4];
+                u32 f[TERMS][STRIPS][4];
 #pragma unroll
-                for (int term = 0; term < TERMS; term++) {
-                    f[term][0] = halves(s[2 * j][0], s[2 * j][1]);
-                    f[term][1] = halves(s[2 * j][2], s[2 * j][3]);
-                    f[term][2] = halves(s[2 * j + 1][0], s[2 * j + 1][1]);
-                    f[term][3] = halves(s[2 * j + 1][2], s[2 * j + 1][3]);
-                }
+                for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        A* const x = &s[m][2 * j + i / 2][i % 2 * 2];
+                        f[0][m][i] = halves<BF16>(x[0], x[1]);
+                        if constexpr (TERMS == 2) f[TERMS - 1][m][i] = halves<BF16>(x[0] - low_half<BF16>(f[0][m][i]), x[1] - high_half<BF16>(f[0][m][i]));
+                    }
 #pragma unroll
                 for (int e = 0; e < DV / 8; e += 2) {
                     u32 g[4];
-                    load_matrices_transposed(g, vs + (j * 16 + low) * ROW(DV) + e * 8 + high);
+                    load_matrices_transposed(g, tile_v + j * 16 * ROW(DV) + e * 8);
 #pragma unroll
-                    for (int term = 0; term < TERMS; term++) {
-                        multiply_matrices<BF16>(sum[e], f[term], g);
-                        multiply_matrices<BF16>(sum[e + 1], f[term], g + 2);
-                    }
+                    for (int term = 0; term < TERMS; term++)
+#pragma unroll
+                        for (int m = 0; m < STRIPS; m++) {
+                            multiply_matrices<BF16>(sum[m][e], f[term][m], g);
+                            multiply_matrices<BF16>(sum[m][e + 1], f[term][m], g + 2);
+                        }
                 }
             }
+            wait_for_copies<0>();
             __syncthreads();
-            if (k0 + BK < keys) load_tile<128, BK, DV, V_GROUPS>(vs, at.v, k0 + BK, p.lk, 0, p.dv, p.v[2], p.v[3]);
-            commit_copies();
         }
-        wait_for_copies<0>();
-        __syncthreads();
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            A all = total[half];
-            all += __shfl_xor_sync(EVERY, all, 1);
-            all += __shfl_xor_sync(EVERY, all, 2);
-            const int query = q0 + warp * 16 + half * 8 + lane / 4;
-            if (query >= p.lq) continue;
-            if (lane % 4 == 0) lse[at.lse + query * p.lse[2]] = largest[half] + log_of(all);
+        for (int m = 0; m < STRIPS; m++)
 #pragma unroll
-            for (int e = 0; e < DV / 8; e++)
+            for (int half = 0; half < 2; half++) {
+                A all = total[m][half];
+                all += __shfl_xor_sync(EVERY, all, 1);
+                all += __shfl_xor_sync(EVERY, all, 2);
+                const int query = first + m * 16 + half * 8 + l.lane / 4;
+                if (query >= p.lq) continue;
+                if (l.lane % 4 == 0) lse[at.lse + query * p.lse[2]] = multiply_add(shift[m][half], LN_2, log_of(all));
 #pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const int column = e * 8 + lane % 4 * 2 + i;
-                    if (column < p.dv) out[at.out + query * p.out[2] + column * p.out[3]] = narrow<T>(all == 0 ? (A)0 : sum[e][half * 2 + i] / all);
-                }
-        }
+                for (int e = 0; e < DV / 8; e++)
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const int column = e * 8 + l.lane % 4 * 2 + i;
+                        if (column < p.dv) out[at.out + query * p.out[2] + column * p.out[3]] = narrow<T>(all == 0 ? (A)0 : sum[m][e][half * 2 + i] / all);
+                    }
+            }
     }
 }

@@ -1,6 +1,6 @@
 //! Scaled dot-product attention and its gradient, without a matrix of scores in memory: on tensor cores for half
-//! precision (`mma.cu`), otherwise in registers (`simt.cu`). The gradient of the queries and that of keys and values are
-//! kernels of their own, so that each sum has a fixed order. Operands that are invalid or empty, and heads that are too
+//! precision (`mma.cu`, `mma_backward.cu`), otherwise in registers (`simt.cu`). The gradient of the queries and that of keys
+//! and values are kernels of their own, so that each sum has a fixed order. Operands that are invalid or empty, and heads that are too
 //! large for shared memory, are passed to the default implementation, which also reports the errors.
 
 use gradus_backend::key::key;
@@ -22,6 +22,14 @@ const LARGEST: usize = 256;
 /// The largest number of queries or keys: positions along them are 32-bit numbers.
 const LONGEST: usize = 1 << 30;
 
+/// What a kernel on tensor cores computes: the result, or the gradients of queries or of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Pass {
+    Forward,
+    Queries,
+    Keys,
+}
+
 /// Everything that the text of a kernel depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Plan {
@@ -39,7 +47,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn source(&self, pass: &'static str) -> String {
+    fn source(&self, pass: Pass) -> String {
         let t = element(self.dtype);
         let types = [("T", t), ("A", sum_type(self.dtype)), ("M", self.mask.map_or(t, element))];
         let mask = match self.mask {
@@ -48,28 +56,49 @@ impl Plan {
             Some(_) => 2,
         };
         let flag = usize::from;
-        let mut constants = vec![("D", self.d), ("DV", self.dv), ("BK", self.keys), ("MASK", mask), (pass, 1)];
-        constants.push(("CAUSAL", flag(self.causal)));
+        let mut constants = vec![("D", self.d), ("DV", self.dv), ("MASK", mask), ("CAUSAL", flag(self.causal))];
         let functions = float_functions(self.dtype.compute());
         if let Some([q, k, v, g]) = self.mma {
-            let bf16 = self.dtype == DType::BF16;
-            constants.extend([("BF16", flag(bf16)), ("TERMS", if bf16 { 3 } else { 2 }), ("INNER", self.inner())]);
             constants.extend([
+                ("BF16", flag(self.dtype == DType::BF16)),
                 ("Q_GROUPS", flag(q)),
                 ("K_GROUPS", flag(k)),
                 ("V_GROUPS", flag(v)),
                 ("G_GROUPS", flag(g)),
             ]);
-            let file = if pass == "FORWARD" { include_str!("mma.cu") } else { include_str!("mma_backward.cu") };
-            return source(&types, &constants, &[&functions, include_str!("../mma.cu"), HEAD, file]);
+            let (file, tiles) = match pass {
+                Pass::Forward => (include_str!("mma.cu"), [("STRIPS", self.queries / 64), ("BK", self.keys)]),
+                Pass::Queries => (include_str!("mma_backward.cu"), [("STRIPS", self.queries / 64), ("INNER", self.keys)]),
+                Pass::Keys => (include_str!("mma_backward.cu"), [("STRIPS", self.keys / 64), ("INNER", self.queries)]),
+            };
+            constants.extend(tiles);
+            constants.push(("QUERIES", flag(pass == Pass::Queries)));
+            return source(&types, &constants, &[&functions, include_str!("../mma.cu"), HEAD, include_str!("tile.cu"), file]);
         }
-        constants.push(("BQ", self.queries));
+        constants.extend([("BQ", self.queries), ("BK", self.keys)]);
+        constants.push((if pass == Pass::Forward { "FORWARD" } else { "BACKWARD" }, 1));
         source(&types, &constants, &[&functions, HEAD, include_str!("simt.cu")])
     }
 
-    /// The queries or keys of a tile on tensor cores that the gradient of the others goes through.
-    fn inner(&self) -> usize {
-        if self.d.max(self.dv) > 64 { 16 } else { 32 }
+    /// Sets the rows of a block on tensor cores, whose four warps have one or two strips of 16 each: two if registers and
+    /// shared memory hold them, and there are that many rows. Returns the bytes of shared memory.
+    fn strips(&mut self, pass: Pass, s: &Sizes, most_shared: usize) -> usize {
+        let (largest, both) = (self.d.max(self.dv), self.d + self.dv + 16);
+        let (rows, held) = match pass {
+            Pass::Forward => (s.lq, largest <= 128),
+            Pass::Queries => (s.lq, largest <= 128),
+            Pass::Keys => (s.lk, largest <= 64 && self.dtype == DType::BF16),
+        };
+        let bytes = |outer: usize| match pass {
+            Pass::Forward => (outer * (self.d + 8) + 2 * self.keys * both) * self.dtype.size(),
+            Pass::Queries => (outer + 2 * self.keys) * both * self.dtype.size(),
+            Pass::Keys => (outer + 2 * self.queries) * both * self.dtype.size(),
+        };
+        let grouped = self.mma.is_some_and(|groups| groups[..3].iter().all(|g| *g));
+        let outer = if held && grouped && rows > 64 && bytes(128) <= most_shared { 128 } else { 64 };
+        let shared = bytes(outer);
+        *(if pass == Pass::Keys { &mut self.keys } else { &mut self.queries }) = outer;
+        shared
     }
 
     /// The bytes of shared memory of a kernel in registers: tiles of queries and of keys, with the number of elements of
@@ -123,14 +152,14 @@ impl<'a> Call<'a> {
         &self,
         b: &CudaBackend,
         plan: &Plan,
-        (pass, entry): (&'static str, &'static str),
+        (pass, entry): (Pass, &'static str),
         pointers: &[Operand<'a>],
         others: &Others<'a>,
         (tasks, blocks, threads, shared): (u64, u64, u32, usize),
     ) -> Result<()> {
         let s = &self.sizes;
         let mut record = Record::new();
-        record.i64(tasks as i64);
+        record.i64(tasks as i64).i64((s.b * s.h * s.lq) as i64);
         let steps = |record: &mut Record, layout: Option<&Layout>, size: usize| {
             record.longs(layout.map_or(&[][..], |l| l.strides()).iter().copied(), size);
         };
@@ -178,6 +207,10 @@ fn in_registers(dtype: DType, params: &AttentionParams, s: &Sizes, mask: Option<
     Plan { dtype, mask: mask.map(|m| m.dtype), causal: params.causal, d, dv, queries: side, keys: side, mma: None }
 }
 
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
 /// Whether the kernels can handle these sizes.
 fn fits(s: &Sizes) -> bool {
     s.d.max(s.dv) <= LARGEST && s.lq.max(s.lk) <= LONGEST && s.h <= LONGEST
@@ -210,13 +243,13 @@ pub(crate) fn attention(
     let dtype = q.dtype;
     let mut plan = in_registers(dtype, params, &s, mask);
     let mut shared = plan.bytes(plan.d + 1, plan.d + plan.dv + 2, plan.queries * (plan.keys + 1));
-    let half = matches!(dtype, DType::F16 | DType::BF16);
-    if half {
+    if is_half(dtype) {
         let of = |v: View<'_>| b.input(OP, "an operand", v).map(|o| grouped(&o));
-        (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
-        (plan.queries, plan.keys) = (64, if plan.d.max(plan.dv) > 128 { 16 } else { 64 });
         plan.mma = Some([of(q)?, of(k)?, of(v)?, false]);
-        shared = ((plan.queries + plan.keys) * (plan.d + 8) + plan.keys * (plan.dv + 8)) * dtype.size();
+        (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
+        let largest = plan.d.max(plan.dv);
+        plan.keys = if largest <= 64 { 64 } else if largest <= 128 { 32 } else { 16 };
+        shared = plan.strips(Pass::Forward, &s, b.device().most_shared as usize);
     }
     if shared > b.device().most_shared as usize {
         return default(out, lse);
@@ -226,7 +259,7 @@ pub(crate) fn attention(
     let others = Others { out: Some(out), lse: Some(lse), ..Others::default() };
     let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(plan.queries) as u64;
     let pointers = [call.q, call.k, call.v, call.mask_or(call.q), out, lse];
-    call.launch(b, &plan, ("FORWARD", "attention"), &pointers, &others, (tasks, tasks, 128, shared))
+    call.launch(b, &plan, (Pass::Forward, "attention"), &pointers, &others, (tasks, tasks, 128, shared))
 }
 
 /// See [`Backend::attention_backward`](gradus_backend::Backend::attention_backward).
@@ -247,18 +280,37 @@ pub(crate) fn backward(
     const OP: &str = "attention_backward";
     let gradients = [g, dq.as_view(), dk.as_view(), dv.as_view()];
     let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, lse], mask, gradients)?;
-    let mut plan = in_registers(q.dtype, params, &s, mask);
-    let row = plan.d + plan.dv + 2;
-    let mut shared = plan.bytes(row, row, 2 * plan.queries * (plan.keys + 1) + 2 * plan.queries);
     let empty = s.b * s.h * s.lq * s.lk * s.d * s.dv == 0;
-    if matches!(q.dtype, DType::F16 | DType::BF16) && s.d.max(s.dv) <= LARGEST / 2 && !empty {
-        let of = |v: View<'_>| b.input(OP, "an operand", v).map(|o| grouped(&o));
-        (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
-        (plan.queries, plan.keys) = (64, 64);
+    let mut plan = in_registers(q.dtype, params, &s, mask);
+    let most = b.device().most_shared as usize;
+    let of = |v: View<'_>| b.input(OP, "an operand", v).map(|o| grouped(&o));
+    if is_half(q.dtype) && s.d.max(s.dv) <= LARGEST / 2 && !empty {
         plan.mma = Some([of(q)?, of(k)?, of(v)?, of(g)?]);
-        shared = (plan.queries + 2 * plan.inner()) * (plan.d + plan.dv + 16) * q.dtype.size();
+        (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
+        let (mut queries, mut keys) = (Plan { keys: 32, ..plan }, Plan { queries: 32, ..plan });
+        let shared = [queries.strips(Pass::Queries, &s, most), keys.strips(Pass::Keys, &s, most)];
+        if shared[0].max(shared[1]) <= most {
+            let call = Call::new(b, OP, params, s, [q, k, v], mask)?;
+            let [out, lse, g] = [b.input(OP, "out", out)?, b.input(OP, "lse", lse)?, b.input(OP, "g", g)?];
+            let [dq, dk, dv] = [b.output(OP, "dq", dq)?, b.output(OP, "dk", dk)?, b.output(OP, "dv", dv)?];
+            let others = Others { out: Some(out), lse: Some(lse), g: Some(g), dq: Some(dq), dk: Some(dk), dv: Some(dv) };
+            // The shift of each query's weights, and its delta.
+            let mut rows = Temp::new(b, DType::F32, Shape::new(&[2, s.b, s.h, s.lq])?)?;
+            let written = rows.view_mut();
+            let rows = b.output(OP, "rows", &written)?;
+            let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(queries.queries) as u64;
+            let pointers = [call.q, call.k, call.v, call.mask_or(call.q), out, lse, g, rows, dq];
+            let launched = (tasks, tasks, 128, shared[0]);
+            call.launch(b, &queries, (Pass::Queries, "attention_backward_q"), &pointers, &others, launched)?;
+            let tasks = (s.b * s.hk) as u64 * s.lk.div_ceil(keys.keys) as u64;
+            let pointers = [call.q, call.k, call.v, call.mask_or(call.q), g, read(rows), dk, dv];
+            let launched = (tasks, tasks, 128, shared[1]);
+            return call.launch(b, &keys, (Pass::Keys, "attention_backward_kv"), &pointers, &others, launched);
+        }
     }
-    if empty || !fits(&s) || shared > b.device().most_shared as usize {
+    let row = plan.d + plan.dv + 2;
+    let shared = plan.bytes(row, row, 2 * plan.queries * (plan.keys + 1) + 2 * plan.queries);
+    if empty || !fits(&s) || shared > most {
         return composite::attention::backward(b, params, q, k, v, mask, out, lse, g, dq, dk, dv);
     }
     let mut delta = Temp::new(b, q.dtype.compute(), Shape::new(&[s.b, s.h, s.lq])?)?;
@@ -269,16 +321,22 @@ pub(crate) fn backward(
     let others = Others { lse: Some(lse), g: Some(g), ..Others::default() };
     let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(plan.queries) as u64;
     let pointers = [call.q, call.k, call.v, call.mask_or(call.q), g, lse, to];
-    call.launch(b, &plan, ("BACKWARD", "attention_delta"), &pointers, &others, (tasks, tasks, 128, shared))?;
-    let delta = Operand { used: crate::queue::Use { access: gradus_backend::late::Access::Read, ..to.used }, ..to };
+    call.launch(b, &plan, (Pass::Queries, "attention_delta"), &pointers, &others, (tasks, tasks, 128, shared))?;
+    let delta = read(to);
     let [dq, dk, dv] = [b.output(OP, "dq", dq)?, b.output(OP, "dk", dk)?, b.output(OP, "dv", dv)?];
     let others = Others { out: None, lse: Some(lse), g: Some(g), dq: Some(dq), dk: Some(dk), dv: Some(dv) };
     let inputs = [call.q, call.k, call.v, call.mask_or(call.q), g, lse, delta];
     let pointers = [&inputs[..], &[dq]].concat();
-    call.launch(b, &plan, ("BACKWARD", "attention_backward_q"), &pointers, &others, (tasks, tasks, 128, shared))?;
+    call.launch(b, &plan, (Pass::Queries, "attention_backward_q"), &pointers, &others, (tasks, tasks, 128, shared))?;
     let tasks = (s.b * s.hk) as u64 * s.lk.div_ceil(plan.keys) as u64;
     let pointers = [&inputs[..], &[dk, dv]].concat();
-    call.launch(b, &plan, ("BACKWARD", "attention_backward_kv"), &pointers, &others, (tasks, tasks, 128, shared))
+    call.launch(b, &plan, (Pass::Keys, "attention_backward_kv"), &pointers, &others, (tasks, tasks, 128, shared))
+}
+
+/// An operand that an earlier kernel has written, for a kernel that reads it.
+fn read(written: Operand<'_>) -> Operand<'_> {
+    let used = crate::queue::Use { access: gradus_backend::late::Access::Read, ..written.used };
+    Operand { used, ..written }
 }
 
 #[cfg(test)]
@@ -290,18 +348,19 @@ mod tests {
     fn the_texts_of_all_kernels_compile() {
         let plan = Plan { dtype: DType::F32, mask: None, causal: true, d: 24, dv: 8, queries: 32, keys: 32, mma: None };
         for mask in [None, Some(DType::Bool), Some(DType::F16)] {
-            check_text("attention", &Plan { mask, ..plan }.source("FORWARD"));
+            check_text("attention", &Plan { mask, ..plan }.source(Pass::Forward));
             check_text(
                 "attention_backward_q",
-                &Plan { mask, dtype: DType::F64, queries: 16, keys: 16, ..plan }.source("BACKWARD"),
+                &Plan { mask, dtype: DType::F64, queries: 16, keys: 16, ..plan }.source(Pass::Queries),
             );
         }
-        check_text("attention_delta", &Plan { dtype: DType::BF16, ..plan }.source("BACKWARD"));
+        check_text("attention_delta", &Plan { dtype: DType::BF16, ..plan }.source(Pass::Queries));
         for (dtype, d, keys, groups) in [(DType::F16, 64, 64, true), (DType::BF16, 256, 16, false)] {
             let tensor = Plan { dtype, d, dv: d, queries: 64, keys, mma: Some([groups; 4]), ..plan };
-            check_text("attention", &tensor.source("FORWARD"));
-            let small = Plan { d: 64, dv: 32, keys: 64, ..tensor };
-            check_text("attention_backward_kv", &small.source("BACKWARD"));
+            check_text("attention", &tensor.source(Pass::Forward));
+            let small = Plan { d: 64, dv: 32, ..tensor };
+            check_text("attention_backward_q", &Plan { queries: 128, keys: 32, ..small }.source(Pass::Queries));
+            check_text("attention_backward_kv", &Plan { queries: 32, keys: 64, ..small }.source(Pass::Keys));
         }
     }
 }

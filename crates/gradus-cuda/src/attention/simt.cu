@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention(const T* __restri
                 A top = largest[i];
 #pragma unroll
                 for (int j = 0; j < CK; j++) {
-                    s[i][j] = masked(p, at, q0 + ty + 16 * i, k0 + tx + 8 * j, s[i][j]);
+                    s[i][j] = masked(p, at, q0 + ty + 16 * i, k0 + tx + 8 * j, s[i][j], p.scale);
                     top = larger(top, s[i][j]);
                 }
 #pragma unroll
@@ -132,7 +132,7 @@ INLINE void gradients_of(A (&w)[RQ][CK], A (&ds)[RQ][CK], const Attention& p, co
 #pragma unroll
         for (int j = 0; j < CK; j++) {
             const A shift = lses[ty + 16 * i];
-            const A s = masked(p, at, q0 + ty + 16 * i, k0 + tx + 8 * j, w[i][j]);
+            const A s = masked(p, at, q0 + ty + 16 * i, k0 + tx + 8 * j, w[i][j], p.scale);
             w[i][j] = shift == -infinity() ? (A)0 : exp_of(s - shift);
             ds[i][j] = w[i][j] * (ds[i][j] - deltas[ty + 16 * i]);
         }

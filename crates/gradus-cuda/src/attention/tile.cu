@@ -1,0 +1,85 @@
+// What the kernels of half precision share. A warp has STRIPS strips of 16 rows. Rows of shared memory are 16 bytes longer than
+// a tile, so that the 8 rows of a matrix lie in different banks.
+
+#define ROW(size) ((size) + 8)
+
+struct Lanes {
+    int lane, warp;
+    int low, high;              // the row of a left factor that this lane addresses
+    int other_low, other_high;  // the same of a right factor that is stored by columns
+};
+
+INLINE Lanes lanes() {
+    const int lane = threadIdx.x % 32;
+    return {lane, (int)threadIdx.x / 32, (lane / 8 & 1) * 8 + lane % 8, lane / 16 * 8, lane / 16 * 8 + lane % 8, (lane / 8 & 1) * 8};
+}
+
+// 2^x, with a relative error of at most 2^-22; a result below 2^-126 is 0.
+INLINE f32 exp2_near(f32 x) {
+    f32 y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#define LOG2_E 1.4426950408889634f
+#define LN_2 0.6931471805599453f
+
+// Weights are powers of two: 2^(factor * score - shift). The factor is positive, so that the largest score is that of the
+// largest product, and a masked score, which is -inf, stays so. A negative scale has changed the sign of the queries.
+INLINE f32 factor_of(const Attention& p) { return MASK == 2 ? 1.0f : fmaxf(fabsf(p.scale) * LOG2_E, 1e-45f); }
+
+INLINE A score_of(const Attention& p, const Head& at, int query, int key, A product) {
+    return MASK == 2 ? LOG2_E * masked(p, at, query, key, product, fabsf(p.scale)) : masked(p, at, query, key, product, (A)1);
+}
+
+// Whether all queries from `query` on see the `count` keys from `key` on, and no score changes.
+INLINE bool sees_all(const Attention& p, int query, int key, int count) {
+    return MASK == 0 && key + count <= p.lk && (!CAUSAL || key + count - 1 - query <= p.lk - p.lq);
+}
+
+// Two f32 as halves in one word.
+template <bool IS_BF16> INLINE u32 halves(f32 x, f32 y) {
+    u32 word;
+    if constexpr (IS_BF16) {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
+    } else {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
+    }
+    return word;
+}
+
+template <bool IS_BF16> INLINE f32 low_half(u32 word) {
+    return IS_BF16 ? __uint_as_float(word << 16) : wide(f16{(u16)word});
+}
+template <bool IS_BF16> INLINE f32 high_half(u32 word) {
+    return IS_BF16 ? __uint_as_float(word & 0xffff0000u) : wide(f16{(u16)(word >> 16)});
+}
+
+// Copies rows of a head to shared memory; those after the last one are 0.
+template <int LINES, int SIZE, bool GROUPS>
+INLINE void load_rows(u16* to, const T* from, int line0, int lines, int size, const i64* steps) {
+    if constexpr (GROUPS) {
+        if (line0 + LINES <= lines && size == SIZE) {
+            constexpr int ACROSS = SIZE / 8, COUNT = LINES * ACROSS;
+            if constexpr (128 % ACROSS == 0 && COUNT % 128 == 0) {
+                const int line = threadIdx.x / ACROSS, fast = threadIdx.x % ACROSS * 8;
+                const T* at = from + (line0 + line) * steps[2] + fast;
+#pragma unroll
+                for (int i = 0; i < LINES; i += 128 / ACROSS, at += 128 / ACROSS * steps[2]) copy_async<16>(to + (line + i) * ROW(SIZE) + fast, at, 16);
+            } else {
+#pragma unroll 1
+                for (int at = threadIdx.x; at < COUNT; at += 128) {
+                    const int line = at / ACROSS, fast = at % ACROSS * 8;
+                    copy_async<16>(to + line * ROW(SIZE) + fast, from + (line0 + line) * steps[2] + fast, 16);
+                }
+            }
+            return;
+        }
+    }
+    load_tile<128, LINES, SIZE, GROUPS, 1>(to, from, line0, lines, 0, size, steps[2], steps[3]);
+}
+
+// Changes the signs of a tile in shared memory.
+template <int LINES, int SIZE> INLINE void negate_rows(u16* tile) {
+    for (int at = threadIdx.x; at < LINES * SIZE / 2; at += 128) ((u32*)(tile + at / (SIZE / 2) * ROW(SIZE)))[at % (SIZE / 2)] ^= 0x80008000u;
+}
