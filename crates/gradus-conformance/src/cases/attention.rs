@@ -22,6 +22,11 @@ const SIZES: [[usize; 7]; 9] = [
 /// Sizes that exceed the blocks of a tiled algorithm.
 const LARGE: [usize; 7] = [1, 2, 1, 35, 67, 16, 16];
 
+/// Several tiles of queries and of keys on tensor cores, for heads of sizes that are no powers of two, and of the usual ones.
+const UNEVEN: [usize; 7] = [1, 2, 1, 130, 67, 80, 72];
+const HEADS_OF_64: [usize; 7] = [1, 2, 1, 129, 150, 64, 64];
+const HEADS_OF_128: [usize; 7] = [1, 1, 1, 70, 67, 128, 128];
+
 /// How rows are masked.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Mask {
@@ -43,6 +48,12 @@ pub(super) fn run(s: &mut Suite<'_>) {
     attention(s, DType::F32, LARGE, Mask::None, true);
     attention(s, DType::F32, LARGE, Mask::Bool, false);
     attention(s, DType::BF16, LARGE, Mask::None, false);
+    for d in [DType::F16, DType::BF16] {
+        attention(s, d, UNEVEN, Mask::None, true);
+        attention(s, d, HEADS_OF_64, Mask::None, true);
+    }
+    attention(s, DType::BF16, HEADS_OF_128, Mask::None, false);
+    attention(s, DType::BF16, HEADS_OF_64, Mask::Bool, true);
 }
 
 pub(super) fn attention(

@@ -23,8 +23,9 @@ struct Head {
 };
 
 // Query head `head` of all samples, and the key head that it uses.
-INLINE Head head_of(const Attention& p, i64 head, const T* q, const T* k, const T* v, const M* mask) {
-    const i64 b = head / p.h, h = head % p.h, hk = h / p.group;
+template <class I> INLINE Head head_of(const Attention& p, I head, const T* q, const T* k, const T* v, const M* mask) {
+    const i64 b = head / p.h;
+    const int h = (int)(head % p.h), hk = h / p.group;
     Head at;
     at.q = q + b * p.q[0] + h * p.q[1];
     at.k = k + b * p.k[0] + hk * p.k[1];
@@ -36,7 +37,7 @@ INLINE Head head_of(const Attention& p, i64 head, const T* q, const T* k, const 
     at.dq = b * p.dq[0] + h * p.dq[1];
     at.dk = b * p.dk[0] + hk * p.dk[1];
     at.dv = b * p.dv_[0] + hk * p.dv_[1];
-    at.row = head * p.lq;
+    at.row = (i64)head * p.lq;
     return at;
 }
 

@@ -1,16 +1,12 @@
 // The gradient of attention of half precision on tensor cores. A warp has STRIPS strips of 16 rows (queries for dq, keys
 // for dk and dv), and a block goes through the columns (keys, or queries) in tiles of INNER, two of which are in flight.
-// Weights and gradients of scores stay in registers. As factors they are rounded to bf16 like the operands are. For f16
-// they are sums of two bf16, because f16 does not reach as far down as gradients of scores; the other factor is then the
-// sum of two bf16 too.
+// Weights and gradients of scores stay in registers. As factors they are rounded like the operands are; but f16 does not
+// reach as far down as gradients of scores, which are then sums of two bf16, and so is the other factor.
 //
 // D, DV: sizes of a key and of a value, rounded up to a multiple of 16, at most 128. Q_GROUPS, K_GROUPS, V_GROUPS,
 // G_GROUPS: elements of a head are contiguous in aligned groups of 16 bytes.
 
 #define OUTER (64 * STRIPS)
-#ifndef TERMS
-#define TERMS (BF16 ? 1 : 2)
-#endif
 
 // A product of each row and column: this thread's of strip m are [m][j][i], in row i / 2 * 8 + lane / 4 and column
 // j * 8 + lane % 4 * 2 + i % 2.
@@ -38,50 +34,70 @@ template <int SIZE> INLINE void products(Scores& s, const u16* rows, const u16* 
     }
 }
 
-// What a bf16 leaves of a number. An infinity leaves nothing.
-INLINE f32 rest_of(f32 x, f32 rounded) { return fabsf(rounded) == infinity() ? 0.0f : x - rounded; }
-
-// Two numbers as bf16 in one word, and with two TERMS the word of what is left of them, which is bf16 too.
+// Two numbers as bf16 in one word, and the word of what is left of them, which is bf16 too. An infinity leaves nothing.
 INLINE u32 bf16_of(f32 x, f32 y, u32& rest) {
     const u32 word = halves<true>(x, y);
-    if constexpr (TERMS == 2) rest = halves<true>(rest_of(x, low_half<true>(word)), rest_of(y, high_half<true>(word)));
+    const f32 a = low_half<true>(word), b = high_half<true>(word);
+    rest = halves<true>(fabsf(a) == infinity() ? 0 : x - a, fabsf(b) == infinity() ? 0 : y - b);
     return word;
 }
 
-// Adds the product of a tile of factors and a tile in shared memory with SIZE elements in a row. With ROUGH, also adds to
-// `rough` the product of other factors, which are rounded like the operands are.
-template <int SIZE, bool ROUGH = false>
-INLINE void add_product(A (&sum)[STRIPS][SIZE / 8][4], const Scores& s, const u16* tile, const Lanes& l, A (*rough)[SIZE / 8][4] = nullptr, const Scores* others = nullptr) {
+// The words of the left factors of strip m at column j * 16: word i has two of this thread's numbers.
+INLINE const A* pair(const Scores& s, int m, int j, int i) { return &s[m][2 * j + i / 2][i % 2 * 2]; }
+
+// Adds the product of a tile of weights and a tile in shared memory with SIZE elements in a row.
+template <int SIZE> INLINE void add_weights(A (&sum)[STRIPS][SIZE / 8][4], const Scores& weights, const u16* tile, const Lanes& l) {
 #pragma unroll
     for (int j = 0; j < INNER / 16; j++) {
-        u32 f[TERMS][STRIPS][4], other[STRIPS][4];
+        u32 f[STRIPS][4];
+#pragma unroll
+        for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) f[m][i] = halves<BF16>(pair(weights, m, j, i)[0], pair(weights, m, j, i)[1]);
+#pragma unroll
+        for (int e = 0; e < SIZE / 8; e += 2) {
+            u32 g[4];
+            load_matrices_transposed(g, tile + (j * 16 + l.low) * ROW(SIZE) + e * 8 + l.high);
+#pragma unroll
+            for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+                for (int part = 0; part < 2; part++) multiply_matrices<BF16>(sum[m][e + part], f[m], g + 2 * part);
+        }
+    }
+}
+
+// The same for gradients of scores; with WEIGHTS also that of weights, which is added to `other`.
+template <int SIZE, bool WEIGHTS = false>
+INLINE void add_gradients(A (&sum)[STRIPS][SIZE / 8][4], const Scores& ds, const u16* tile, const Lanes& l, A (*other)[SIZE / 8][4] = nullptr, const Scores* weights = nullptr) {
+#pragma unroll
+    for (int j = 0; j < INNER / 16; j++) {
+        u32 f[STRIPS][4], rest[STRIPS][4], w[STRIPS][4];
 #pragma unroll
         for (int m = 0; m < STRIPS; m++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const A* const x = &s[m][2 * j + i / 2][i % 2 * 2];
-                f[0][m][i] = bf16_of(x[0], x[1], f[TERMS - 1][m][i]);
-                if constexpr (ROUGH) {
-                    const A* const y = &(*others)[m][2 * j + i / 2][i % 2 * 2];
-                    other[m][i] = halves<BF16>(y[0], y[1]);
-                }
+                const A* const x = pair(ds, m, j, i);
+                f[m][i] = BF16 ? halves<true>(x[0], x[1]) : bf16_of(x[0], x[1], rest[m][i]);
+                if constexpr (WEIGHTS) w[m][i] = halves<BF16>(pair(*weights, m, j, i)[0], pair(*weights, m, j, i)[1]);
             }
 #pragma unroll
         for (int e = 0; e < SIZE / 8; e += 2) {
-            u32 g[4], first[4], rest[4];
+            u32 g[4], first[4], second[4];
             load_matrices_transposed(g, tile + (j * 16 + l.low) * ROW(SIZE) + e * 8 + l.high);
 #pragma unroll
-            for (int i = 0; i < 4; i++) first[i] = BF16 ? g[i] : bf16_of(low_half<BF16>(g[i]), high_half<BF16>(g[i]), rest[i]);
+            for (int i = 0; i < 4; i++) first[i] = BF16 ? g[i] : bf16_of(low_half<BF16>(g[i]), high_half<BF16>(g[i]), second[i]);
 #pragma unroll
             for (int m = 0; m < STRIPS; m++)
 #pragma unroll
                 for (int part = 0; part < 2; part++) {
                     A* const to = sum[m][e + part];
-                    multiply_matrices<true>(to, f[0][m], first + 2 * part);
-                    if constexpr (TERMS == 2) multiply_matrices<true>(to, f[1][m], first + 2 * part);
-                    // The product of what is left of both is below the last place of the largest term.
-                    if constexpr (!BF16) multiply_matrices<true>(to, f[0][m], rest + 2 * part);
-                    if constexpr (ROUGH) multiply_matrices<BF16>(rough[m][e + part], other[m], g + 2 * part);
+                    multiply_matrices<true>(to, f[m], first + 2 * part);
+                    if constexpr (!BF16) {
+                        // The product of what is left of both is below the last place of the largest term.
+                        multiply_matrices<true>(to, rest[m], first + 2 * part);
+                        multiply_matrices<true>(to, f[m], second + 2 * part);
+                    }
+                    if constexpr (WEIGHTS) multiply_matrices<BF16>(other[m][e + part], w[m], g + 2 * part);
                 }
         }
     }
@@ -147,86 +163,86 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const 
     u16* const vs = ks + 2 * INNER * ROW(D);
     const Lanes l = lanes();
     const A factor = factor_of(p);
-    for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
-        const Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
-        // The last queries have the most keys under a causal mask. They come first, so that no long task is left at the end.
-        const int q0 = (p.q_tiles - 1 - (int)(task % p.q_tiles)) * OUTER;
-        const int first = q0 + l.warp * 16 * STRIPS, keys = keys_of(p, q0 + OUTER);
-        auto load = [&](int k0, int stage) {
-            load_rows<INNER, D, K_GROUPS>(ks + stage * INNER * ROW(D), at.k, k0, p.lk, p.d, p.k);
-            load_rows<INNER, DV, V_GROUPS>(vs + stage * INNER * ROW(DV), at.v, k0, p.lk, p.dv, p.v);
-        };
-        load_rows<OUTER, D, Q_GROUPS>(qs, at.q, q0, p.lq, p.d, p.q);
-        load_rows<OUTER, DV, G_GROUPS>(gs, g + at.g, q0, p.lq, p.dv, p.g);
-        load(0, 0);
-        commit_copies();
-        wait_for_copies<0>();
+    const int task = blockIdx.x;
+    Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
+    // The last queries have the most keys under a causal mask. They come first, so that no long task is left at the end.
+    const int q0 = (p.q_tiles - 1 - task % p.q_tiles) * OUTER;
+    const int first = q0 + l.warp * 16 * STRIPS, keys = keys_of(p, q0 + OUTER);
+    auto load = [&](int k0, int stage) {
+        load_rows<INNER, D, K_GROUPS>(ks + stage * INNER * ROW(D), at.k, k0, p.lk, p.d, p.k);
+        load_rows<INNER, DV, V_GROUPS>(vs + stage * INNER * ROW(DV), at.v, k0, p.lk, p.dv, p.v);
+    };
+    load_rows<OUTER, D, Q_GROUPS>(qs, at.q, q0, p.lq, p.d, p.q);
+    load_rows<OUTER, DV, G_GROUPS>(gs, g + at.g, q0, p.lq, p.dv, p.g);
+    load(0, 0);
+    commit_copies();
+    wait_for_copies<0>();
+    __syncthreads();
+    if (p.scale < 0) {
+        negate_rows<OUTER, D>(qs);
         __syncthreads();
-        if (p.scale < 0) {
-            negate_rows<OUTER, D>(qs);
-            __syncthreads();
+    }
+    A shift[STRIPS][2], near[STRIPS][2], missing[STRIPS][2] = {}, sum[STRIPS][D / 8][4] = {}, seen[STRIPS][D / 8][4] = {};
+#pragma unroll
+    for (int m = 0; m < STRIPS; m++) {
+        diagonal(near[m], out + at.out, p, gs + (l.warp * STRIPS + m) * 16 * ROW(DV), first + m * 16, l);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int query = first + m * 16 + half * 8 + l.lane / 4;
+            // A query that sees no key has no weights.
+            A& by = shift[m][half];
+            by = query < p.lq ? LOG2_E * lse[at.lse + query * p.lse[2]] : -infinity();
+            if (by == -infinity()) by = infinity();
+            if (l.lane % 4 == 0 && query < p.lq) rows[at.row + query] = by;
         }
-        A shift[STRIPS][2], near[STRIPS][2], missing[STRIPS][2] = {}, sum[STRIPS][D / 8][4] = {}, seen[STRIPS][D / 8][4] = {};
-#pragma unroll
-        for (int m = 0; m < STRIPS; m++) {
-            diagonal(near[m], out + at.out, p, gs + (l.warp * STRIPS + m) * 16 * ROW(DV), first + m * 16, l);
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int query = first + m * 16 + half * 8 + l.lane / 4;
-                // A query that sees no key has no weights.
-                A& by = shift[m][half];
-                by = query < p.lq ? LOG2_E * lse[at.lse + query * p.lse[2]] : -infinity();
-                if (by == -infinity()) by = infinity();
-                if (l.lane % 4 == 0 && query < p.lq) rows[at.row + query] = by;
-            }
-        }
-        int stage = 0;
-        for (int k0 = 0; k0 < keys; k0 += INNER, stage ^= 1) {
-            if (k0 + INNER < keys) load(k0 + INNER, stage ^ 1);
-            commit_copies();
-            const u16* const tile = ks + stage * INNER * ROW(D);
-            Scores w, dw;
-            products<D>(w, qs, tile, l);
-            products<DV>(dw, gs, vs + stage * INNER * ROW(DV), l);
-            if (!sees_all(p, first, k0, INNER)) {
-#pragma unroll
-                for (int m = 0; m < STRIPS; m++)
-#pragma unroll
-                    for (int j = 0; j < INNER / 8; j++)
-#pragma unroll
-                        for (int i = 0; i < 4; i++) w[m][j][i] = score_of(p, at, first + m * 16 + i / 2 * 8 + l.lane / 4, k0 + j * 8 + l.lane % 4 * 2 + i % 2, w[m][j][i]);
-            }
+    }
+    int stage = 0;
+    for (int k0 = 0; k0 < keys; k0 += INNER, stage ^= 1) {
+        if (k0 + INNER < keys) load(k0 + INNER, stage ^ 1);
+        commit_copies();
+        const u16* const tile = ks + stage * INNER * ROW(D);
+        Scores w, dw;
+        products<D>(w, qs, tile, l);
+        products<DV>(dw, gs, vs + stage * INNER * ROW(DV), l);
+        if (!sees_all(p, first, k0, INNER)) {
 #pragma unroll
             for (int m = 0; m < STRIPS; m++)
 #pragma unroll
                 for (int j = 0; j < INNER / 8; j++)
 #pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        A &x = w[m][j][i], &ds = dw[m][j][i];
-                        x = exp2_near(multiply_add(x, factor, -shift[m][i / 2]));
-                        ds = x * (ds - near[m][i / 2]);
-                        missing[m][i / 2] += ds;
-                    }
-            add_product<D, true>(sum, dw, tile, l, seen, &w);
-            wait_for_copies<0>();
-            __syncthreads();
+                    for (int i = 0; i < 4; i++) w[m][j][i] = score_of(p, at, first + m * 16 + i / 2 * 8 + l.lane / 4, k0 + j * 8 + l.lane % 4 * 2 + i % 2, w[m][j][i]);
         }
 #pragma unroll
         for (int m = 0; m < STRIPS; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                A& more = missing[m][half];
-                more += __shfl_xor_sync(EVERY, more, 1);
-                more += __shfl_xor_sync(EVERY, more, 2);
-                const int query = first + m * 16 + half * 8 + l.lane / 4;
-                if (l.lane % 4 == 0 && query < p.lq) rows[p.rows + at.row + query] = near[m][half] + more;
+            for (int j = 0; j < INNER / 8; j++)
 #pragma unroll
-                for (int e = 0; e < D / 8; e++)
-#pragma unroll
-                    for (int i = half * 2; i < half * 2 + 2; i++) sum[m][e][i] = multiply_add(-more, seen[m][e][i], sum[m][e][i]);
-            }
-        store_rows<D>(dq + at.dq, p.dq, sum, p.scale, q0, p.lq, p.d, l);
+                for (int i = 0; i < 4; i++) {
+                    A &x = w[m][j][i], &ds = dw[m][j][i];
+                    x = exp2_near(multiply_add(x, factor, -shift[m][i / 2]));
+                    ds = x * (ds - near[m][i / 2]);
+                    missing[m][i / 2] += ds;
+                }
+        add_gradients<D, true>(sum, dw, tile, l, seen, &w);
+        wait_for_copies<0>();
+        __syncthreads();
     }
+    at = head_of(p, again(task / p.q_tiles), q, k, v, mask);
+#pragma unroll
+    for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            A& more = missing[m][half];
+            more += __shfl_xor_sync(EVERY, more, 1);
+            more += __shfl_xor_sync(EVERY, more, 2);
+            const int query = first + m * 16 + half * 8 + l.lane / 4;
+            if (l.lane % 4 == 0 && query < p.lq) rows[p.rows + at.row + query] = near[m][half] + more;
+#pragma unroll
+            for (int e = 0; e < D / 8; e++)
+#pragma unroll
+                for (int i = half * 2; i < half * 2 + 2; i++) sum[m][e][i] = multiply_add(-more, seen[m][e][i], sum[m][e][i]);
+        }
+    store_rows<D>(dq + at.dq, p.dq, sum, p.scale, q0, p.lq, p.d, l);
 }
 #else
 // One task for each tile of keys of each key head: it goes through the queries of all heads that share the key head.
@@ -239,77 +255,76 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_kv(const
     __shared__ A shifts[2][INNER], deltas[2][INNER];
     const Lanes l = lanes();
     const A factor = factor_of(p);
-    for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
-        const i64 key_head = task / p.k_tiles;
-        const int k0 = (int)(task % p.k_tiles) * OUTER;
-        Head at = head_of(p, key_head * p.group, q, k, v, mask);
-        const i64 to_k = at.dk, to_v = at.dv;
-        load_rows<OUTER, D, K_GROUPS>(ks, at.k, k0, p.lk, p.d, p.k);
-        load_rows<OUTER, DV, V_GROUPS>(vs, at.v, k0, p.lk, p.dv, p.v);
-        if (p.scale < 0) {
-            // The signs of the keys are changed in place of those of the queries, whose tiles come and go.
-            commit_copies();
-            wait_for_copies<0>();
-            __syncthreads();
-            negate_rows<OUTER, D>(ks);
-        }
-        A sum_k[STRIPS][D / 8][4] = {}, sum_v[STRIPS][DV / 8][4] = {};
-        const int first = first_query(p, k0) / INNER * INNER, first_key = k0 + l.warp * 16 * STRIPS;
-        for (int head = 0; head < p.group; head++) {
-            at = head_of(p, key_head * p.group + head, q, k, v, mask);
-            auto load = [&](int q0, int stage) {
-                load_rows<INNER, D, Q_GROUPS>(qs + stage * INNER * ROW(D), at.q, q0, p.lq, p.d, p.q);
-                load_rows<INNER, DV, G_GROUPS>(gs + stage * INNER * ROW(DV), g + at.g, q0, p.lq, p.dv, p.g);
-                if (threadIdx.x < INNER) {
-                    const int valid = q0 + (int)threadIdx.x < p.lq ? 4 : 0;
-                    const A* const from = rows + (valid ? at.row + q0 + (int)threadIdx.x : 0);
-                    copy_async<4>(&shifts[stage][threadIdx.x], from, valid);
-                    copy_async<4>(&deltas[stage][threadIdx.x], from + p.rows, valid);
-                }
-            };
-            if (first < p.lq) load(first, 0);
-            commit_copies();
-            wait_for_copies<0>();
-            __syncthreads();
-            int stage = 0;
-            for (int q0 = first; q0 < p.lq; q0 += INNER, stage ^= 1) {
-                if (q0 + INNER < p.lq) load(q0 + INNER, stage ^ 1);
-                commit_copies();
-                const u16* const queries = qs + stage * INNER * ROW(D);
-                const u16* const slopes = gs + stage * INNER * ROW(DV);
-                Scores w, ds;
-                products<D>(w, ks, queries, l);
-                products<DV>(ds, vs, slopes, l);
-                const bool all = q0 + INNER <= p.lq && sees_all(p, q0, first_key, 16 * STRIPS);
-                if (!all) {
-#pragma unroll
-                    for (int m = 0; m < STRIPS; m++)
-#pragma unroll
-                        for (int j = 0; j < INNER / 8; j++)
-#pragma unroll
-                            for (int i = 0; i < 4; i++) w[m][j][i] = score_of(p, at, q0 + j * 8 + l.lane % 4 * 2 + i % 2, first_key + m * 16 + i / 2 * 8 + l.lane / 4, w[m][j][i]);
-                }
-#pragma unroll
-                for (int j = 0; j < INNER / 8; j++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const int column = j * 8 + l.lane % 4 * 2 + i % 2;
-                        const A shift = shifts[stage][column], delta = deltas[stage][column];
-#pragma unroll
-                        for (int m = 0; m < STRIPS; m++) {
-                            A& x = w[m][j][i];
-                            x = exp2_near(multiply_add(x, factor, -shift));
-                            ds[m][j][i] = x * (ds[m][j][i] - delta);
-                        }
-                    }
-                add_product<DV>(sum_v, w, slopes, l);
-                add_product<D>(sum_k, ds, queries, l);
-                wait_for_copies<0>();
-                __syncthreads();
-            }
-        }
-        store_rows<D>(dk + to_k, p.dk, sum_k, p.scale, k0, p.lk, p.d, l);
-        store_rows<DV>(dv + to_v, p.dv_, sum_v, (A)1, k0, p.lk, p.dv, l);
+    const int task = blockIdx.x;
+    const int key_head = task / p.k_tiles;
+    const int k0 = task % p.k_tiles * OUTER;
+    Head at = head_of(p, key_head * p.group, q, k, v, mask);
+    load_rows<OUTER, D, K_GROUPS>(ks, at.k, k0, p.lk, p.d, p.k);
+    load_rows<OUTER, DV, V_GROUPS>(vs, at.v, k0, p.lk, p.dv, p.v);
+    if (p.scale < 0) {
+        // The signs of the keys are changed in place of those of the queries, whose tiles come and go.
+        commit_copies();
+        wait_for_copies<0>();
+        __syncthreads();
+        negate_rows<OUTER, D>(ks);
     }
+    A sum_k[STRIPS][D / 8][4] = {}, sum_v[STRIPS][DV / 8][4] = {};
+    const int first = first_query(p, k0) / INNER * INNER, first_key = k0 + l.warp * 16 * STRIPS;
+    for (int head = 0; head < p.group; head++) {
+        at = head_of(p, key_head * p.group + head, q, k, v, mask);
+        auto load = [&](int q0, int stage) {
+            load_rows<INNER, D, Q_GROUPS>(qs + stage * INNER * ROW(D), at.q, q0, p.lq, p.d, p.q);
+            load_rows<INNER, DV, G_GROUPS>(gs + stage * INNER * ROW(DV), g + at.g, q0, p.lq, p.dv, p.g);
+            if (threadIdx.x < INNER) {
+                const int valid = q0 + (int)threadIdx.x < p.lq ? 4 : 0;
+                const A* const from = rows + (valid ? at.row + q0 + (int)threadIdx.x : 0);
+                copy_async<4>(&shifts[stage][threadIdx.x], from, valid);
+                copy_async<4>(&deltas[stage][threadIdx.x], from + p.rows, valid);
+            }
+        };
+        if (first < p.lq) load(first, 0);
+        commit_copies();
+        wait_for_copies<0>();
+        __syncthreads();
+        int stage = 0;
+        for (int q0 = first; q0 < p.lq; q0 += INNER, stage ^= 1) {
+            if (q0 + INNER < p.lq) load(q0 + INNER, stage ^ 1);
+            commit_copies();
+            const u16* const queries = qs + stage * INNER * ROW(D);
+            const u16* const slopes = gs + stage * INNER * ROW(DV);
+            Scores w, ds;
+            products<D>(w, ks, queries, l);
+            products<DV>(ds, vs, slopes, l);
+            const bool all = q0 + INNER <= p.lq && sees_all(p, q0, first_key, 16 * STRIPS);
+            if (!all) {
+#pragma unroll
+                for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+                    for (int j = 0; j < INNER / 8; j++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++) w[m][j][i] = score_of(p, at, q0 + j * 8 + l.lane % 4 * 2 + i % 2, first_key + m * 16 + i / 2 * 8 + l.lane / 4, w[m][j][i]);
+            }
+#pragma unroll
+            for (int j = 0; j < INNER / 8; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int column = j * 8 + l.lane % 4 * 2 + i % 2;
+                    const A shift = shifts[stage][column], delta = deltas[stage][column];
+#pragma unroll
+                    for (int m = 0; m < STRIPS; m++) {
+                        A& x = w[m][j][i];
+                        x = exp2_near(multiply_add(x, factor, -shift));
+                        ds[m][j][i] = x * (ds[m][j][i] - delta);
+                    }
+                }
+            add_weights<DV>(sum_v, w, slopes, l);
+            add_gradients<D>(sum_k, ds, queries, l);
+            wait_for_copies<0>();
+            __syncthreads();
+        }
+    }
+    at = head_of(p, again(key_head * p.group), q, k, v, mask);
+    store_rows<D>(dk + at.dk, p.dk, sum_k, p.scale, k0, p.lk, p.d, l);
+    store_rows<DV>(dv + at.dv, p.dv_, sum_v, (A)1, k0, p.lk, p.dv, l);
 }
 #endif

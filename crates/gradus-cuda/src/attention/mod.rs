@@ -68,37 +68,47 @@ impl Plan {
             ]);
             let (file, tiles) = match pass {
                 Pass::Forward => (include_str!("mma.cu"), [("STRIPS", self.queries / 64), ("BK", self.keys)]),
-                Pass::Queries => (include_str!("mma_backward.cu"), [("STRIPS", self.queries / 64), ("INNER", self.keys)]),
+                Pass::Queries => {
+                    (include_str!("mma_backward.cu"), [("STRIPS", self.queries / 64), ("INNER", self.keys)])
+                }
                 Pass::Keys => (include_str!("mma_backward.cu"), [("STRIPS", self.keys / 64), ("INNER", self.queries)]),
             };
             constants.extend(tiles);
             constants.push(("QUERIES", flag(pass == Pass::Queries)));
-            return source(&types, &constants, &[&functions, include_str!("../mma.cu"), HEAD, include_str!("tile.cu"), file]);
+            return source(
+                &types,
+                &constants,
+                &[&functions, include_str!("../mma.cu"), HEAD, include_str!("tile.cu"), file],
+            );
         }
         constants.extend([("BQ", self.queries), ("BK", self.keys)]);
         constants.push((if pass == Pass::Forward { "FORWARD" } else { "BACKWARD" }, 1));
         source(&types, &constants, &[&functions, HEAD, include_str!("simt.cu")])
     }
 
-    /// Sets the rows of a block on tensor cores, whose four warps have one or two strips of 16 each: two if registers and
-    /// shared memory hold them, and there are that many rows. Returns the bytes of shared memory.
-    fn strips(&mut self, pass: Pass, s: &Sizes, most_shared: usize) -> usize {
-        let (largest, both) = (self.d.max(self.dv), self.d + self.dv + 16);
-        let (rows, held) = match pass {
-            Pass::Forward => (s.lq, largest <= 128),
-            Pass::Queries => (s.lq, largest <= 128),
-            Pass::Keys => (s.lk, largest <= 64 && self.dtype == DType::BF16),
+    /// Sets the tiles of a kernel on tensor cores. A block goes through the keys, or for their gradient the queries, with
+    /// four warps that have one or two strips of 16 of the others each: as many as registers and shared memory hold.
+    /// Returns the bytes of shared memory.
+    fn tile(&mut self, pass: Pass, s: &Sizes, most_shared: usize) -> usize {
+        let small = self.d.max(self.dv) <= 64;
+        // Addresses of single elements take registers.
+        let plain = self.mask.is_none() && self.mma.is_some_and(|groups| groups[..3].iter().all(|grouped| *grouped));
+        let is_bf16 = self.dtype == DType::BF16;
+        let (rows, two, inner) = match pass {
+            Pass::Forward if self.d.max(self.dv) <= 128 => (s.lq, plain, if small { 64 } else { 32 }),
+            Pass::Forward => (s.lq, false, 16),
+            Pass::Queries if small => (s.lq, false, if is_bf16 { 64 } else { 32 }),
+            Pass::Queries => (s.lq, false, if is_bf16 && plain { 32 } else { 16 }),
+            Pass::Keys if small => (s.lk, is_bf16 && plain, 32),
+            Pass::Keys => (s.lk, false, if is_bf16 && plain { 32 } else { 16 }),
         };
-        let bytes = |outer: usize| match pass {
-            Pass::Forward => (outer * (self.d + 8) + 2 * self.keys * both) * self.dtype.size(),
-            Pass::Queries => (outer + 2 * self.keys) * both * self.dtype.size(),
-            Pass::Keys => (outer + 2 * self.queries) * both * self.dtype.size(),
+        let both = self.d + self.dv + 16;
+        let bytes = |outer| {
+            (outer * if pass == Pass::Forward { self.d + 8 } else { both } + 2 * inner * both) * self.dtype.size()
         };
-        let grouped = self.mma.is_some_and(|groups| groups[..3].iter().all(|g| *g));
-        let outer = if held && grouped && rows > 64 && bytes(128) <= most_shared { 128 } else { 64 };
-        let shared = bytes(outer);
-        *(if pass == Pass::Keys { &mut self.keys } else { &mut self.queries }) = outer;
-        shared
+        let outer = if two && rows > 64 && bytes(128) <= most_shared { 128 } else { 64 };
+        (self.queries, self.keys) = if pass == Pass::Keys { (inner, outer) } else { (outer, inner) };
+        bytes(outer)
     }
 
     /// The bytes of shared memory of a kernel in registers: tiles of queries and of keys, with the number of elements of
@@ -243,21 +253,20 @@ pub(crate) fn attention(
     let dtype = q.dtype;
     let mut plan = in_registers(dtype, params, &s, mask);
     let mut shared = plan.bytes(plan.d + 1, plan.d + plan.dv + 2, plan.queries * (plan.keys + 1));
+    let most = b.device().most_shared as usize;
     if is_half(dtype) {
         let of = |v: View<'_>| b.input(OP, "an operand", v).map(|o| grouped(&o));
         plan.mma = Some([of(q)?, of(k)?, of(v)?, false]);
         (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
-        let largest = plan.d.max(plan.dv);
-        plan.keys = if largest <= 64 { 64 } else if largest <= 128 { 32 } else { 16 };
-        shared = plan.strips(Pass::Forward, &s, b.device().most_shared as usize);
+        shared = plan.tile(Pass::Forward, &s, most);
     }
-    if shared > b.device().most_shared as usize {
+    let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(plan.queries) as u64;
+    if shared > most || (plan.mma.is_some() && tasks > BLOCKS) {
         return default(out, lse);
     }
     let call = Call::new(b, OP, params, s, [q, k, v], mask)?;
     let [out, lse] = [b.output(OP, "out", out)?, b.output(OP, "lse", lse)?];
     let others = Others { out: Some(out), lse: Some(lse), ..Others::default() };
-    let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(plan.queries) as u64;
     let pointers = [call.q, call.k, call.v, call.mask_or(call.q), out, lse];
     call.launch(b, &plan, (Pass::Forward, "attention"), &pointers, &others, (tasks, tasks, 128, shared))
 }
@@ -284,16 +293,19 @@ pub(crate) fn backward(
     let mut plan = in_registers(q.dtype, params, &s, mask);
     let most = b.device().most_shared as usize;
     let of = |v: View<'_>| b.input(OP, "an operand", v).map(|o| grouped(&o));
-    if is_half(q.dtype) && s.d.max(s.dv) <= LARGEST / 2 && !empty {
+    // Blocks of tensor cores have one task each.
+    let few = (s.b * s.h) as u64 * s.lq.max(s.lk).div_ceil(64) as u64 <= BLOCKS;
+    if is_half(q.dtype) && s.d.max(s.dv) <= LARGEST / 2 && !empty && few {
         plan.mma = Some([of(q)?, of(k)?, of(v)?, of(g)?]);
         (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
-        let (mut queries, mut keys) = (Plan { keys: 32, ..plan }, Plan { queries: 32, ..plan });
-        let shared = [queries.strips(Pass::Queries, &s, most), keys.strips(Pass::Keys, &s, most)];
+        let (mut queries, mut keys) = (plan, plan);
+        let shared = [queries.tile(Pass::Queries, &s, most), keys.tile(Pass::Keys, &s, most)];
         if shared[0].max(shared[1]) <= most {
             let call = Call::new(b, OP, params, s, [q, k, v], mask)?;
             let [out, lse, g] = [b.input(OP, "out", out)?, b.input(OP, "lse", lse)?, b.input(OP, "g", g)?];
             let [dq, dk, dv] = [b.output(OP, "dq", dq)?, b.output(OP, "dk", dk)?, b.output(OP, "dv", dv)?];
-            let others = Others { out: Some(out), lse: Some(lse), g: Some(g), dq: Some(dq), dk: Some(dk), dv: Some(dv) };
+            let others =
+                Others { out: Some(out), lse: Some(lse), g: Some(g), dq: Some(dq), dk: Some(dk), dv: Some(dv) };
             // The shift of each query's weights, and its delta.
             let mut rows = Temp::new(b, DType::F32, Shape::new(&[2, s.b, s.h, s.lq])?)?;
             let written = rows.view_mut();

@@ -55,6 +55,13 @@ template <bool IS_BF16> INLINE f32 high_half(u32 word) {
     return IS_BF16 ? __uint_as_float(word & 0xffff0000u) : wide(f16{(u16)(word >> 16)});
 }
 
+// The same number, of which the compiler does not know what was computed from it before: that is then computed once more,
+// rather than held in registers through a loop.
+INLINE int again(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 // Copies rows of a head to shared memory; those after the last one are 0.
 template <int LINES, int SIZE, bool GROUPS>
 INLINE void load_rows(u16* to, const T* from, int line0, int lines, int size, const i64* steps) {
