@@ -2,6 +2,7 @@
 //! Without a GPU, or what stands in for one, each test prints a line that says so.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod attention;
 #[path = "../golden/gpu.rs"]
 mod gpu;
 mod names;
