@@ -62,8 +62,9 @@ INLINE Line line_of(const Rows& p, i64 block) {
 
 INLINE bool is_first(const Line& l) { return l.end > l.first && l.lane == 0; }
 
-// The position of element j of a line in an operand.
+// The position of element j of a line in an operand; with packs, in one whose lines are neighbouring elements.
 INLINE i64 at(const Rows& p, const Line& l, int operand, u32 j) {
+    if (WIDE > 1) return l.base[operand] + j;
     if (INNER <= 1) return l.base[operand] + (i64)j * p.inner_step[operand][0];
     i64 position = l.base[operand];
 #pragma unroll

@@ -84,10 +84,15 @@ KERNEL normalize(const T* __restrict__ x, T* __restrict__ y, A* __restrict__ mea
             ALL(k) e.v[k] = (multiply_add(e.v[k], factor, -first) - middle) * spread;
 #if SCALE
             const auto by = load(w, scale, at(p, l, 4, j));
-            ALL(k) e.v[k] = e.v[k] * by.v[k];
 #endif
 #if SHIFT
             const auto plus = load(w, shift, at(p, l, SHIFT_AT, j));
+#endif
+#if SCALE && SHIFT
+            ALL(k) e.v[k] = multiply_add(e.v[k], by.v[k], plus.v[k]);
+#elif SCALE
+            ALL(k) e.v[k] = e.v[k] * by.v[k];
+#elif SHIFT
             ALL(k) e.v[k] = e.v[k] + plus.v[k];
 #endif
             store(y, at(p, l, 1, j), e);
