@@ -7,9 +7,6 @@
 
 #define BQ (64 * STRIPS)
 #define RISE 8.0f
-#ifndef TERMS
-#define TERMS 2
-#endif
 
 // The left factors of this warp's rows at column `e`.
 INLINE void load_left(u32 (&f)[STRIPS][4], const u16* rows, int e, const Lanes& l) {
@@ -140,21 +137,21 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
             }
 #pragma unroll
         for (int j = 0; j < BK / 16; j++) {
-            u32 f[TERMS][STRIPS][4];
+            u32 f[2][STRIPS][4];
 #pragma unroll
             for (int m = 0; m < STRIPS; m++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     A* const x = &s[m][2 * j + i / 2][i % 2 * 2];
                     f[0][m][i] = halves<BF16>(x[0], x[1]);
-                    if constexpr (TERMS == 2) f[TERMS - 1][m][i] = halves<BF16>(x[0] - low_half<BF16>(f[0][m][i]), x[1] - high_half<BF16>(f[0][m][i]));
+                    f[1][m][i] = halves<BF16>(x[0] - low_half<BF16>(f[0][m][i]), x[1] - high_half<BF16>(f[0][m][i]));
                 }
 #pragma unroll
             for (int e = 0; e < DV / 8; e += 2) {
                 u32 g[4];
                 load_matrices_transposed(g, tile_v + j * 16 * ROW(DV) + e * 8);
 #pragma unroll
-                for (int term = 0; term < TERMS; term++)
+                for (int term = 0; term < 2; term++)
 #pragma unroll
                     for (int m = 0; m < STRIPS; m++) {
                         multiply_matrices<BF16>(sum[m][e], f[term][m], g);
