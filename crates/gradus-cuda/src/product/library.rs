@@ -1,6 +1,6 @@
 //! Products that cuBLASLt computes: those of half precision that it computes faster, and whose matrices it can reach.
 
-use gradus_backend::{DType, MergedAxes, Result, Scalar};
+use gradus_backend::{DType, Layout, MergedAxes, Result, Scalar, View, ViewMut};
 
 use crate::CudaBackend;
 use crate::driver::{Matrix, Problem, is_stand_in};
@@ -27,15 +27,52 @@ pub(super) fn gemm(
 
 /// The smallest size of an axis. Below it, most of a tile of the library's kernels would be empty.
 const SMALLEST: usize = 16;
+/// The smallest number of products. With fewer, the library's work on the host takes longer than our kernels.
+const FEWEST: usize = 1 << 27;
 /// The longest inner axis, since one sum of the library's may go along all of it. Tensor cores add 16 products to a sum at a
 /// time, and may cut bits of it off, which is 2⁻²³ of it at most: 2⁻¹⁰ of the sum of the magnitudes of all products.
 const LONGEST: usize = 1 << 17;
-/// The alignment of an address, in bytes, which the library's fast kernels need.
-const ALIGNMENT: u64 = 16;
+/// The alignment in bytes of addresses, and of the distances of rows, that the library's fast kernels need.
+const ALIGNMENT: isize = 16;
+/// The smallest size of the axis that a matrix does not have for which an aligned copy of it takes less time than it saves. An
+/// aligned product is some five times as fast.
+const COPIED: usize = 256;
 
-/// Whether the library computes a product of these sizes, with matrices at these addresses, faster.
-fn is_faster([m, n, k]: [usize; 3], addresses: [u64; 3]) -> bool {
-    m.min(n).min(k) >= SMALLEST && addresses.iter().all(|at| at.is_multiple_of(ALIGNMENT))
+/// Whether the library computes as many products of these sizes faster, if all matrices are aligned.
+fn is_faster([m, n, k]: [usize; 3], count: usize) -> bool {
+    m.min(n).min(k) >= SMALLEST && m.saturating_mul(n).saturating_mul(k).saturating_mul(count) >= FEWEST
+}
+
+/// Whether the matrices of an operand begin at aligned places of its memory, and one of their axes is contiguous and the other one
+/// aligned.
+fn is_aligned(dtype: DType, layout: &Layout) -> bool {
+    let (lead, steps) = (layout.rank() - 2, layout.strides());
+    let slow = if steps[lead + 1] == 1 || layout.dims()[lead + 1] == 1 { steps[lead] } else { steps[lead + 1] };
+    let whole = |step: isize| (step * dtype.size() as isize) % ALIGNMENT == 0;
+    steps[..lead].iter().copied().chain([slow, layout.offset() as isize]).all(whole)
+}
+
+/// Which matrices to copy to aligned places, so that the library computes `alpha * x * y + beta * out` fast; `None` for all other
+/// products.
+pub(super) fn to_copy(
+    b: &CudaBackend,
+    [alpha, beta]: [Scalar; 2],
+    [x, y]: [View<'_>; 2],
+    out: &ViewMut<'_>,
+) -> Result<Option<[bool; 3]>> {
+    let lead = out.layout.rank() - 2;
+    let ([m, n], k) = ([out.layout.dims()[lead], out.layout.dims()[lead + 1]], y.layout.dims()[lead]);
+    let is_one = out.layout.numel() == m * n && k <= LONGEST && alpha.to_f64() != 0.0;
+    if !b.options().cublaslt || !matches!(x.dtype, DType::F16 | DType::BF16) || !is_one {
+        return Ok(None);
+    }
+    let (fewest, faster) = if is_stand_in() { (2 * SMALLEST, true) } else { (COPIED, is_faster([m, n, k], 1)) };
+    let wrong = [x.layout, y.layout, out.layout].map(|layout| !is_aligned(x.dtype, layout));
+    // What a copy costs is to be saved along the axis that the matrix lacks. A result that is read too would be copied twice.
+    let pays = [n >= fewest, m >= fewest, k >= fewest && beta.to_f64() == 0.0];
+    let all = || wrong.iter().zip(pays).all(|(wrong, pays)| pays || !wrong);
+    let found = || Ok(b.library.get(&b.device, || b.memory().trim())?.is_some());
+    Ok((faster && wrong.contains(&true) && all() && found()?).then_some(wrong))
 }
 
 /// A matrix of an operand: its sizes, and the distances of neighbours along each axis.
@@ -97,8 +134,9 @@ fn problem([p, q, r]: &[Operand<'_>; 3], batch: &MergedAxes) -> Option<(Problem,
     let lead = r.layout.rank() - 2;
     let pair = |values: &[usize]| [values[lead], values[lead + 1]];
     let ([m, n], [k, _]) = (pair(r.layout.dims()), pair(q.layout.dims()));
+    let aligned = || [p, q, r].iter().all(|o| is_aligned(o.dtype, o.layout));
     // A library that stands in for the driver has no speed, so over it, all are tried.
-    if k > LONGEST || !(is_stand_in() || is_faster([m, n, k], [p.ptr, q.ptr, r.ptr])) {
+    if k > LONGEST || !(is_stand_in() || is_faster([m, n, k], batch.numel()) && aligned()) {
         return None;
     }
     let strided = |o: &Operand<'_>, at: usize| Strided {
@@ -124,10 +162,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_and_unaligned_products_are_not_the_librarys() {
-        assert!(is_faster([16, 50_257, 16], [256, 4096, 16]));
-        assert!(!is_faster([15, 4096, 4096], [256; 3]) && !is_faster([4096, 4096, 8], [256; 3]));
-        assert!(!is_faster([4096; 3], [256, 258, 256]) && !is_faster([4096; 3], [256, 256, 264]));
+    fn small_products_are_not_the_librarys() {
+        assert!(is_faster([512; 3], 1) && is_faster([128; 3], 64) && is_faster([16, 50_257, 768], 1));
+        assert!(!is_faster([15, 4096, 4096], 1) && !is_faster([511; 3], 1) && !is_faster([1024, 1024, 32], 1));
     }
 
     #[test]

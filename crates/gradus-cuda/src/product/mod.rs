@@ -53,6 +53,11 @@ pub(crate) fn gemm(
         let m = format!("an axis of {long} elements is longer than the {LONGEST} that a product reaches");
         return Err(Error::new(ErrorKind::Overflow, OP, m).help("split the matrix along this axis"));
     }
+    if let Some(copied) = library::to_copy(b, [alpha, beta], [x, y], out)?
+        && with_copies(b, [alpha, beta], [x, y], out, copied)?
+    {
+        return Ok(());
+    }
     let (p, q) = (b.input(OP, "a", x)?, b.input(OP, "b", y)?);
     let zero = beta.to_f64() == 0.0;
     let r = if zero { b.output(OP, "c", out)? } else { b.updated(OP, "c", out)? };
@@ -75,6 +80,57 @@ pub(crate) fn gemm(
     form.plan.batch = batch.rank();
     launch(b, [Scalar::Int(1), Scalar::Int(0)], [p, q, to], &batch, &form)?;
     sum(b, OP, [alpha, beta], (to, form.parts), r)
+}
+
+/// A copy of a matrix in other memory, or a place for one, whose rows or columns are aligned. `None` if there is no memory.
+fn place(b: &CudaBackend, dtype: DType, layout: &Layout) -> Result<Option<(Temp, Layout)>> {
+    let lead = layout.rank() - 2;
+    let (by_rows, mut dims) = (layout.strides()[lead + 1] == 1, layout.dims().to_vec());
+    if !by_rows {
+        dims.swap(lead, lead + 1);
+    }
+    let size = dims[lead + 1];
+    dims[lead + 1] = size.next_multiple_of(128 / dtype.size());
+    let temp = match Temp::new(b, dtype, Shape::new(&dims)?) {
+        Err(e) if matches!(e.kind(), ErrorKind::OutOfMemory { .. }) => return Ok(None),
+        temp => temp?,
+    };
+    let aligned = temp.layout.narrow(lead + 1, 0, size)?;
+    let aligned = if by_rows { aligned } else { aligned.transpose(lead as isize, lead as isize + 1)? };
+    Ok(Some((temp, aligned)))
+}
+
+/// Computes a product with aligned copies of those of x, y and the result that are `copied`. Returns whether there was memory for
+/// them.
+fn with_copies(
+    b: &CudaBackend,
+    factors: [Scalar; 2],
+    [x, y]: [View<'_>; 2],
+    out: &mut ViewMut<'_>,
+    copied: [bool; 3],
+) -> Result<bool> {
+    let mut places = [None, None, None];
+    for (i, layout) in [x.layout, y.layout, out.layout].into_iter().enumerate().filter(|(i, _)| copied[*i]) {
+        places[i] = place(b, out.dtype, layout)?;
+        if places[i].is_none() {
+            return Ok(false);
+        }
+    }
+    let [mut first, mut second, result] = places;
+    for (to, from) in [(&mut first, x), (&mut second, y)] {
+        if let Some((temp, layout)) = to {
+            crate::map::copy_strided(b, from, &mut temp.view_mut().with(layout))?;
+        }
+    }
+    let x = first.as_ref().map_or(x, |(temp, layout)| View { layout, ..temp.view() });
+    let y = second.as_ref().map_or(y, |(temp, layout)| View { layout, ..temp.view() });
+    let Some((mut temp, layout)) = result else {
+        gemm(b, factors[0], x, y, factors[1], out)?;
+        return Ok(true);
+    };
+    gemm(b, factors[0], x, y, factors[1], &mut temp.view_mut().with(&layout))?;
+    crate::map::copy_strided(b, temp.view().with(&layout), out)?;
+    Ok(true)
 }
 
 /// Checks dtypes, shapes and factors.

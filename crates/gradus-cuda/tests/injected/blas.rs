@@ -113,6 +113,29 @@ fn products_of_half_precision_in_every_order_are_the_librarys() {
 }
 
 #[test]
+fn matrices_that_are_not_aligned_are_copied() {
+    with_library("blas::matrices_that_are_not_aligned_are_copied", &[], || {
+        let Some(device) = opened() else { return };
+        let turned = |x: Tensor| x.transpose(-2, -1).expect("a view");
+        // The number of copies: of the factors, and of the result.
+        for (m, k, n, copies) in [(33, 50, 70, 3), (32, 64, 50, 2), (40, 30, 64, 1), (64, 32, 40, 0)] {
+            for dtype in [DType::BF16, DType::F16] {
+                let (a, b) = (numbers(&device, &[m, k], dtype, 1), numbers(&device, &[k, n], dtype, 2));
+                let before = ["products", "cuLaunchKernel"].map(counted);
+                let product = a.matmul(&b).expect("a product");
+                device.synchronize().expect("no late error");
+                let now = ["products", "cuLaunchKernel"].map(counted);
+                assert_eq!([now[0] - before[0], now[1] - before[1]], [1, copies], "{m} {k} {n}");
+                assert_eq!(wide(&product), expected(&a, &b), "{dtype} {m} {k} {n}");
+                let (at, bt) = (numbers(&device, &[k, m], dtype, 3), numbers(&device, &[n, k], dtype, 4));
+                let (at, bt) = (turned(at), turned(bt));
+                assert_eq!(wide(&at.matmul(&bt).expect("a product")), expected(&at, &bt), "{dtype} {m} {k} {n}");
+            }
+        }
+    });
+}
+
+#[test]
 fn what_the_library_does_not_compute_is_computed_by_kernels() {
     let test = "blas::what_the_library_does_not_compute_is_computed_by_kernels";
     with_library(test, &[], || {
