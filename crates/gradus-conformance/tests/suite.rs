@@ -36,6 +36,8 @@ enum Fault {
     CopyAcceptsAnyShape,
     ConvForgetsBias,
     AveragesCountPadding,
+    SoftmaxBackwardIsOff,
+    LogSoftmaxBackwardIsOff,
     NormalizeForgetsEps,
     NormalizeBackwardIsOff,
     AttentionForgetsMask,
@@ -46,7 +48,7 @@ enum Fault {
 }
 
 /// Each fault, with an operation that exposes it.
-const FAULTS: [(Fault, &str); 28] = [
+const FAULTS: [(Fault, &str); 30] = [
     (Fault::ReduceDoesNothing, "sum/f32"),
     (Fault::ReduceReadsAsContiguous, "max/f32"),
     (Fault::HalfSumsRoundAtEveryStep, "sum/bf16"),
@@ -68,6 +70,8 @@ const FAULTS: [(Fault, &str); 28] = [
     (Fault::CopyAcceptsAnyShape, "refusals/copy_strided"),
     (Fault::ConvForgetsBias, "conv/f16"),
     (Fault::AveragesCountPadding, "avg_pool/f32"),
+    (Fault::SoftmaxBackwardIsOff, "softmax_backward/f64/3x7/0"),
+    (Fault::LogSoftmaxBackwardIsOff, "log_softmax_backward/f64/3x7/0"),
     (Fault::NormalizeForgetsEps, "normalize/bf16"),
     (Fault::NormalizeBackwardIsOff, "normalize_backward/f64/mean/3x8/1/true"),
     (Fault::AttentionForgetsMask, "attention/f16/1x1x1x3x3x4x4/Float"),
@@ -109,6 +113,13 @@ impl Broken {
             self.inner.upload(out.buffer, p * 4, &v.to_ne_bytes())?;
         }
         Ok(())
+    }
+
+    /// Multiplies by little more than 1.
+    fn put_off(&self, out: &mut ViewMut<'_>) -> Result<()> {
+        let off = Kernel::build("off", &[out.dtype], |v| vec![v[0] * (1.0 + 1e-6)])?;
+        let layout = out.layout;
+        self.inner.map(&off, &[MapArg::Output(0)], &mut [out.with(layout)])
     }
 }
 
@@ -310,6 +321,12 @@ impl Backend for Broken {
         self.inner.avg_pool(window, counts, x, out)
     }
 
+    fn softmax_backward(&self, log: bool, y: View<'_>, g: View<'_>, axis: usize, dx: &mut ViewMut<'_>) -> Result<()> {
+        self.inner.softmax_backward(log, y, g, axis, dx)?;
+        let fault = if log { Fault::LogSoftmaxBackwardIsOff } else { Fault::SoftmaxBackwardIsOff };
+        if self.fault == fault { self.put_off(dx) } else { Ok(()) }
+    }
+
     fn normalize(
         &self,
         rms: bool,
@@ -338,12 +355,7 @@ impl Backend for Broken {
         dx: &mut ViewMut<'_>,
     ) -> Result<()> {
         self.inner.normalize_backward(rms, axes, g, x, scale, mean, rstd, dx)?;
-        if self.fault != Fault::NormalizeBackwardIsOff {
-            return Ok(());
-        }
-        let off = Kernel::build("off", &[dx.dtype], |v| vec![v[0] * (1.0 + 1e-6)])?;
-        let layout = dx.layout;
-        self.inner.map(&off, &[MapArg::Output(0)], &mut [dx.with(layout)])
+        if self.fault == Fault::NormalizeBackwardIsOff { self.put_off(dx) } else { Ok(()) }
     }
 
     fn attention(
