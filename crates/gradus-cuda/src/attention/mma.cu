@@ -102,14 +102,14 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
                 for (int j = 0; j < BK / 8; j++) most = larger(most, larger(s[m][j][half * 2], s[m][j][half * 2 + 1]));
                 most = larger(most, __shfl_xor_sync(EVERY, most, 1));
                 most = factor * larger(most, __shfl_xor_sync(EVERY, most, 2));
-                rises |= most > shift[m][half] + RISE;
+                rises |= most - shift[m][half] > RISE;
             }
         if (__any_sync(EVERY, rises)) {
 #pragma unroll
             for (int m = 0; m < STRIPS; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    if (!(top[m][half] > shift[m][half] + RISE)) continue;
+                    if (!(top[m][half] - shift[m][half] > RISE)) continue;
                     const A correction = exp2_near(shift[m][half] - top[m][half]);
                     shift[m][half] = top[m][half];
                     total[m][half] *= correction;
@@ -143,6 +143,8 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     A* const x = &s[m][2 * j + i / 2][i % 2 * 2];
+                    x[0] *= RAISED;
+                    x[1] *= RAISED;
                     f[0][m][i] = halves<BF16>(x[0], x[1]);
                     f[1][m][i] = halves<BF16>(x[0] - low_half<BF16>(f[0][m][i]), x[1] - high_half<BF16>(f[0][m][i]));
                 }
@@ -173,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
             const int query = first + m * 16 + half * 8 + l.lane / 4;
             if (query >= p.lq) continue;
             if (l.lane % 4 == 0) lse[at.lse + query * p.lse[2]] = multiply_add(shift[m][half], LN_2, log_of(all));
-            const A inverse = 1 / all;
+            const A inverse = 1 / (RAISED * all);
 #pragma unroll
             for (int e = 0; e < DV / 8; e++)
 #pragma unroll

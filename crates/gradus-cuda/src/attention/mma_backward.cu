@@ -45,7 +45,7 @@ INLINE u32 bf16_of(f32 x, f32 y, u32& rest) {
 // The words of the left factors of strip m at column j * 16: word i has two of this thread's numbers.
 INLINE const A* pair(const Scores& s, int m, int j, int i) { return &s[m][2 * j + i / 2][i % 2 * 2]; }
 
-// Adds the product of a tile of weights and a tile in shared memory with SIZE elements in a row.
+// Adds RAISED times the product of a tile of weights and a tile in shared memory with SIZE elements in a row.
 template <int SIZE> INLINE void add_weights(A (&sum)[STRIPS][SIZE / 8][4], const Scores& weights, const u16* tile, const Lanes& l) {
 #pragma unroll
     for (int j = 0; j < INNER / 16; j++) {
@@ -53,7 +53,7 @@ template <int SIZE> INLINE void add_weights(A (&sum)[STRIPS][SIZE / 8][4], const
 #pragma unroll
         for (int m = 0; m < STRIPS; m++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) f[m][i] = halves<BF16>(pair(weights, m, j, i)[0], pair(weights, m, j, i)[1]);
+            for (int i = 0; i < 4; i++) f[m][i] = halves<BF16>(RAISED * pair(weights, m, j, i)[0], RAISED * pair(weights, m, j, i)[1]);
 #pragma unroll
         for (int e = 0; e < SIZE / 8; e += 2) {
             u32 g[4];
@@ -66,7 +66,7 @@ template <int SIZE> INLINE void add_weights(A (&sum)[STRIPS][SIZE / 8][4], const
     }
 }
 
-// The same for gradients of scores; with WEIGHTS also that of weights, which is added to `other`.
+// Adds the product of a tile of gradients of scores; with WEIGHTS, RAISED times that of weights is added to `other`.
 template <int SIZE, bool WEIGHTS = false>
 INLINE void add_gradients(A (&sum)[STRIPS][SIZE / 8][4], const Scores& ds, const u16* tile, const Lanes& l, A (*other)[SIZE / 8][4] = nullptr, const Scores* weights = nullptr) {
 #pragma unroll
@@ -78,7 +78,7 @@ INLINE void add_gradients(A (&sum)[STRIPS][SIZE / 8][4], const Scores& ds, const
             for (int i = 0; i < 4; i++) {
                 const A* const x = pair(ds, m, j, i);
                 f[m][i] = BF16 ? halves<true>(x[0], x[1]) : bf16_of(x[0], x[1], rest[m][i]);
-                if constexpr (WEIGHTS) w[m][i] = halves<BF16>(pair(*weights, m, j, i)[0], pair(*weights, m, j, i)[1]);
+                if constexpr (WEIGHTS) w[m][i] = halves<BF16>(RAISED * pair(*weights, m, j, i)[0], RAISED * pair(*weights, m, j, i)[1]);
             }
 #pragma unroll
         for (int e = 0; e < SIZE / 8; e += 2) {
@@ -240,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const 
 #pragma unroll
             for (int e = 0; e < D / 8; e++)
 #pragma unroll
-                for (int i = half * 2; i < half * 2 + 2; i++) sum[m][e][i] = multiply_add(-more, seen[m][e][i], sum[m][e][i]);
+                for (int i = half * 2; i < half * 2 + 2; i++) sum[m][e][i] = multiply_add(-more / RAISED, seen[m][e][i], sum[m][e][i]);
         }
     store_rows<D>(dq + at.dq, p.dq, sum, p.scale, q0, p.lq, p.d, l);
 }
@@ -325,6 +325,6 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_kv(const
     }
     at = head_of(p, again(key_head * p.group), q, k, v, mask);
     store_rows<D>(dk + at.dk, p.dk, sum_k, p.scale, k0, p.lk, p.d, l);
-    store_rows<DV>(dv + at.dv, p.dv_, sum_v, (A)1, k0, p.lk, p.dv, l);
+    store_rows<DV>(dv + at.dv, p.dv_, sum_v, 1 / RAISED, k0, p.lk, p.dv, l);
 }
 #endif

@@ -1,4 +1,4 @@
-//! Attention of half precision, where numbers are infinite.
+//! Attention of half precision, where numbers are infinite or nearly so.
 
 use gradus::prelude::*;
 
@@ -23,6 +23,54 @@ fn an_infinite_gradient_stays_in_its_column() {
         let dv = grad(&[&y], &[&v], Some(&[&seed]), BackwardOptions::new()).unwrap();
         for (at, x) in values(dv[0].as_ref().unwrap()).into_iter().enumerate() {
             assert!(if at % 8 == 3 { x == f64::INFINITY } else { x.is_finite() }, "{dtype}: {x} at {at}");
+        }
+    }
+}
+
+/// Queries whose keys are all masked by the smallest number of a dtype, or by a large one, see all keys. The results are those of the CPU,
+/// and so are gradients where nothing depends on the results of these queries. (A log-sum-exp of this size has no digits left for their
+/// weights.)
+#[test]
+fn large_numbers_in_a_mask_are_scores() {
+    let Some(gpu) = gpu::opened() else { return };
+    let cpu = Device::cpu().unwrap();
+    let numbers = |shape: [usize; 4], seed: u64, scale: f64| {
+        let x = Tensor::randn(shape, DType::F32, &cpu, &mut Generator::new(seed)).unwrap();
+        x.mul(scale).unwrap()
+    };
+    for (dtype, smallest) in [(DType::F16, -65504.0), (DType::BF16, -3.389_531_389_251_535_5e38)] {
+        for (mask_dtype, least) in [(dtype, smallest), (DType::F32, f64::from(f32::MIN)), (DType::F32, -1e8)] {
+            let (lq, lk, d) = (70, 150, 32);
+            // Scores of the last keys are larger than those of the first ones.
+            let late = Tensor::arange(0, lk as i64, 1, DType::F32, &cpu).unwrap().div(75.0).unwrap();
+            let k = numbers([1, 1, lk, d], 2, 0.3).add(&late.reshape([1, 1, lk, 1]).unwrap()).unwrap();
+            let [q, v, g] = [([1, 1, lq, d], 1, 0.2), ([1, 1, lk, d], 3, 1.0), ([1, 1, lq, d], 4, 1.0)]
+                .map(|(shape, seed, scale)| numbers(shape, seed, scale).to_dtype(dtype).unwrap());
+            let (q, k) = (q.add(0.5).unwrap(), k.to_dtype(dtype).unwrap());
+            let rows: Vec<f32> = (0..lq).map(|i| if i % 3 == 1 { least as f32 } else { 0.0 }).collect();
+            let used: Vec<f32> = rows.iter().map(|&m| f32::from(u8::from(m == 0.0))).collect();
+            let g = g.mul(&Tensor::from_vec(used, [1, 1, lq, 1], &cpu).unwrap().to_dtype(dtype).unwrap()).unwrap();
+            let mask = Tensor::from_vec(rows, [1, 1, lq, 1], &cpu).unwrap().expand([1, 1, lq, lk]).unwrap();
+            let mask = mask.to_dtype(mask_dtype).unwrap();
+            let on = |device: &Device| {
+                let leaf = |x: &Tensor| x.to_device(device).unwrap().with_grad().unwrap();
+                let (q, k, v) = (leaf(&q), leaf(&k), leaf(&v));
+                let mask = mask.to_device(device).unwrap();
+                let options = AttentionOptions::new().mask(&mask);
+                let y = q.scaled_dot_product_attention(&k, &v, options).unwrap();
+                let g = g.to_device(device).unwrap();
+                let all = grad(&[&y], &[&q, &k, &v], Some(&[&g]), BackwardOptions::new()).unwrap();
+                [values(&y)].into_iter().chain(all.iter().map(|x| values(x.as_ref().unwrap()))).collect::<Vec<_>>()
+            };
+            for (which, (got, want)) in ["y", "dq", "dk", "dv"].iter().zip(on(&gpu).into_iter().zip(on(&cpu))) {
+                let most = want.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+                for (i, (a, b)) in got.iter().zip(&want).enumerate() {
+                    assert!(
+                        (a - b).abs() <= 0.02 * most,
+                        "{dtype}, mask {mask_dtype} {least:e}: {which}[{i}] is {a}, not {b}"
+                    );
+                }
+            }
         }
     }
 }
