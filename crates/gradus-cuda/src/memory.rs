@@ -132,15 +132,21 @@ impl Pool {
     /// A buffer of `bytes` bytes. Its contents are unspecified. If the device has no memory left, what the pool keeps is given
     /// back first, and then what graphs and plans keep, if there may be enough with that.
     pub(crate) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
-        self.device.check_lost("alloc")?;
-        if let Some(buffer) = self.reused(bytes) {
-            return Ok(buffer);
-        }
-        let made = match self.allocated(bytes) {
-            Err(e) if matches!(e.kind(), ErrorKind::OutOfMemory { .. }) && self.reclaim(bytes) => self.allocated(bytes),
+        match self.spare(bytes) {
+            Err(e) if matches!(e.kind(), ErrorKind::OutOfMemory { .. }) && self.reclaim(bytes) => {
+                self.allocated(bytes).inspect(|buffer| self.note(buffer))
+            }
             made => made,
-        };
-        made.inspect(|buffer| self.note(buffer))
+        }
+    }
+
+    /// The same, without taking back what graphs and plans keep.
+    pub(crate) fn spare(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
+        self.device.check_lost("alloc")?;
+        match self.reused(bytes) {
+            Some(buffer) => Ok(buffer),
+            None => self.allocated(bytes).inspect(|buffer| self.note(buffer)),
+        }
     }
 
     /// Registers memory that may be had back when there is no more.

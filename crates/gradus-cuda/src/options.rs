@@ -16,7 +16,8 @@ pub struct CudaOptions {
     pub tf32: bool,
     /// Whether cuBLASLt computes products of matrices of f16 and bf16 where it is on this machine and is faster; true unless
     /// it is chosen otherwise. Sums are those of f32, and results are rounded once, as without it. They have the same bits on
-    /// every run with one version of the library on one kind of GPU, and other bits than those of the backend's own kernels.
+    /// every run with one version of the library on one kind of GPU, as long as there is memory for its workspace and for copies of
+    /// matrices that it cannot read as they are, and other bits than those of the backend's own kernels.
     pub cublaslt: bool,
 }
 

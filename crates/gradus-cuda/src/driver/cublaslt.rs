@@ -31,9 +31,10 @@ type Object = *mut c_void;
 
 const SUCCESS: Status = 0;
 
-/// The statuses of a call that has queued nothing: not initialised, no memory, invalid or unsupported arguments, and a GPU
-/// that the library does not know.
-const REFUSALS: [Status; 5] = [1, 3, 7, 8, 15];
+/// The statuses of a call that has queued nothing: no memory, which may pass, and those of a problem that the library cannot
+/// compute: not initialised, invalid or unsupported arguments, and a GPU that it does not know.
+const NO_MEMORY: Status = 3;
+const REFUSALS: [Status; 4] = [1, 7, 8, 15];
 
 // Numbers of the library's interface, `cublasLt.h` and `library_types.h`.
 const R_32F: i32 = 0;
@@ -384,6 +385,7 @@ impl Product {
         // SAFETY: the caller's promise.
         match unsafe { self.queue_on(device.stream) } {
             SUCCESS => Ok(true),
+            NO_MEMORY => Ok(false),
             status if REFUSALS.contains(&status) => {
                 self.library.plans.lock().unwrap_or_else(PoisonError::into_inner).insert(self.problem, None);
                 Ok(false)

@@ -4,7 +4,6 @@
 //! function that this crate calls is looked up once, so that what is missing is an error that names it.
 
 use std::env;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -95,7 +94,7 @@ pub(super) fn driver() -> Result<()> {
                     let m = format!("{DRIVER} names {}, which cannot be loaded: {why}", Path::new(&path).display());
                     Err(Error::new(ErrorKind::Backend, "cuda", m))
                 };
-                match load(Path::new(&path)) {
+                match load(Path::new(&path), true) {
                     Ok(library) => std::mem::forget(library),
                     Err(why) => return failed(why),
                 }
@@ -127,7 +126,7 @@ pub(super) fn nvrtc() -> Result<()> {
     LOADED
         .get_or_init(|| {
             if let Some(path) = env::var_os(NVRTC) {
-                match load(Path::new(&path)) {
+                match load(Path::new(&path), true) {
                     Ok(library) => std::mem::forget(library),
                     Err(why) => {
                         let m = format!("{NVRTC} names {}, which cannot be loaded: {why}", Path::new(&path).display());
@@ -141,7 +140,7 @@ pub(super) fn nvrtc() -> Result<()> {
                 let is_nvrtc = |name: &str| {
                     name.starts_with("libnvrtc.so") || name.starts_with("nvrtc64_") && name.ends_with(".dll")
                 };
-                installed(is_nvrtc).iter().any(|path| load(path).map(std::mem::forget).is_ok());
+                installed(is_nvrtc).iter().any(|path| load(path, true).map(std::mem::forget).is_ok());
             }
             if !present() {
                 let m = "NVRTC (libnvrtc.so.12 or .13), which compiles kernels, is not on this machine";
@@ -168,8 +167,13 @@ pub(super) fn nvrtc() -> Result<()> {
 /// where `GRADUS_CUBLASLT` says that none is wanted, and where another library stands in for the driver, unless the
 /// variable names one. The library that the variable names must be one that can be used.
 pub(super) fn cublaslt<T>(make: impl Fn(&Library) -> Result<T, String>) -> Result<Option<T>> {
-    // What was made of a library may call it at any time later.
-    let made = |path: &Path| load(path).and_then(|library| make(std::mem::ManuallyDrop::new(library).deref()));
+    let made = |path: &Path| -> Result<T, String> {
+        let library = load(path, false)?;
+        let made = make(&library)?;
+        // What was made of a library may call it at any time later.
+        std::mem::forget(library);
+        Ok(made)
+    };
     match env::var_os(CUBLASLT) {
         Some(path) if path.is_empty() => Ok(None),
         Some(path) => made(Path::new(&path)).map(Some).map_err(|why| {
@@ -192,17 +196,19 @@ pub(super) fn names_cublaslt() -> bool {
     env::var_os(CUBLASLT).is_some_and(|path| !path.is_empty())
 }
 
-/// Loads a library, so that it is also found by its name as long as it is loaded.
-fn load(path: &Path) -> Result<Library, String> {
+/// Loads a library; with `is_global`, so that its functions are also found by their names as long as it is loaded.
+fn load(path: &Path, is_global: bool) -> Result<Library, String> {
     #[cfg(unix)]
     {
-        use libloading_09::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+        use libloading_09::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
+        let scope = if is_global { RTLD_GLOBAL } else { RTLD_LOCAL };
         // SAFETY: the user names the library or installed it, and so trusts what it does when it is loaded.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| e.to_string())?;
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | scope) }.map_err(|e| e.to_string())?;
         Ok(library.into())
     }
     #[cfg(not(unix))]
     {
+        let _ = is_global; // Elsewhere, functions are found by their library only.
         // SAFETY: as above.
         unsafe { Library::new(path) }.map_err(|e| e.to_string())
     }

@@ -14,8 +14,7 @@ pub(super) fn gemm(
     operands: &[Operand<'_>; 3],
     batch: &MergedAxes,
 ) -> Result<bool> {
-    // With a factor of 0, the library would not read the matrices, and so lose infinities and NaN.
-    if !b.options().cublaslt || factors[0].to_f64() == 0.0 {
+    if !b.options().cublaslt || hides(factors) {
         return Ok(false);
     }
     let Some((problem, addresses)) = problem(operands, batch) else { return Ok(false) };
@@ -25,12 +24,19 @@ pub(super) fn gemm(
     b.queue().multiply(op, &operands.map(|o| o.used), &product)
 }
 
+/// Whether a factor is 0 in f32, where the library would not read the matrices, and so lose infinities and NaN. A `beta` of 0
+/// means that the result is not read.
+fn hides([alpha, beta]: [Scalar; 2]) -> bool {
+    let is_zero = |factor: Scalar| factor.to_f64() as f32 == 0.0;
+    is_zero(alpha) || (is_zero(beta) && beta.to_f64() != 0.0)
+}
+
 /// The smallest size of an axis. Below it, most of a tile of the library's kernels would be empty.
 const SMALLEST: usize = 16;
 /// The smallest number of products. With fewer, the library's work on the host takes longer than our kernels.
 const FEWEST: usize = 1 << 27;
 /// The longest inner axis, since one sum of the library's may go along all of it. Tensor cores add 16 products to a sum at a
-/// time, and may cut bits of it off, which is 2⁻²³ of it at most: 2⁻¹⁰ of the sum of the magnitudes of all products.
+/// time, which may lose 2⁻²³ of the sum: over so many elements, at most 2⁻¹⁰ of the sum of the magnitudes of all products.
 const LONGEST: usize = 1 << 17;
 /// The alignment in bytes of addresses, and of the distances of rows, that the library's fast kernels need.
 const ALIGNMENT: isize = 16;
@@ -46,30 +52,32 @@ fn is_faster([m, n, k]: [usize; 3], count: usize) -> bool {
 /// Whether the matrices of an operand begin at aligned places of its memory, and one of their axes is contiguous and the other one
 /// aligned.
 fn is_aligned(dtype: DType, layout: &Layout) -> bool {
-    let (lead, steps) = (layout.rank() - 2, layout.strides());
-    let slow = if steps[lead + 1] == 1 || layout.dims()[lead + 1] == 1 { steps[lead] } else { steps[lead + 1] };
+    let (lead, steps, dims) = (layout.rank() - 2, layout.strides(), layout.dims());
     let whole = |step: isize| (step * dtype.size() as isize) % ALIGNMENT == 0;
-    steps[..lead].iter().copied().chain([slow, layout.offset() as isize]).all(whole)
+    let lies =
+        |fast: usize, slow: usize| (steps[fast] == 1 || dims[fast] == 1) && (whole(steps[slow]) || dims[slow] == 1);
+    let one = lies(lead + 1, lead) || lies(lead, lead + 1);
+    one && steps[..lead].iter().copied().chain([layout.offset() as isize]).all(whole)
 }
 
 /// Which matrices to copy to aligned places, so that the library computes `alpha * x * y + beta * out` fast; `None` for all other
 /// products.
 pub(super) fn to_copy(
     b: &CudaBackend,
-    [alpha, beta]: [Scalar; 2],
+    factors: [Scalar; 2],
     [x, y]: [View<'_>; 2],
     out: &ViewMut<'_>,
 ) -> Result<Option<[bool; 3]>> {
     let lead = out.layout.rank() - 2;
     let ([m, n], k) = ([out.layout.dims()[lead], out.layout.dims()[lead + 1]], y.layout.dims()[lead]);
-    let is_one = out.layout.numel() == m * n && k <= LONGEST && alpha.to_f64() != 0.0;
+    let is_one = out.layout.numel() == m * n && k <= LONGEST && !hides(factors);
     if !b.options().cublaslt || !matches!(x.dtype, DType::F16 | DType::BF16) || !is_one {
         return Ok(None);
     }
     let (fewest, faster) = if is_stand_in() { (2 * SMALLEST, true) } else { (COPIED, is_faster([m, n, k], 1)) };
     let wrong = [x.layout, y.layout, out.layout].map(|layout| !is_aligned(x.dtype, layout));
     // What a copy costs is to be saved along the axis that the matrix lacks. A result that is read too would be copied twice.
-    let pays = [n >= fewest, m >= fewest, k >= fewest && beta.to_f64() == 0.0];
+    let pays = [n >= fewest, m >= fewest, k >= fewest && factors[1].to_f64() == 0.0];
     let all = || wrong.iter().zip(pays).all(|(wrong, pays)| pays || !wrong);
     let found = || Ok(b.library.get(&b.device, || b.memory().trim())?.is_some());
     Ok((faster && wrong.contains(&true) && all() && found()?).then_some(wrong))

@@ -3,9 +3,11 @@
 //! There are four kernels: tiles in registers (`tile.cu`), tiles on tensor cores for half precision (`mma.cu`) and, where
 //! that was asked for, for f32 (`tf32.cu`), and sums without tiles if a matrix has few rows or columns (`thin.cu`). Where
 //! a product has too few tiles to fill a GPU, or an inner axis too long for one sum, the inner axis is cut into parts,
-//! whose results are added in their order (`sum.cu`). All choices depend on the operands only, so a product has the same bits on every run.
+//! whose results are added in their order (`sum.cu`). All choices depend on the operands only, so a product has the
+//! same bits on every run.
 //!
-//! Where cuBLASLt is on the machine, it computes the products of half precision that it computes faster: see `library.rs`.
+//! Where cuBLASLt is on the machine, it computes the products of half precision that it computes faster, as long as there is
+//! memory for that: see `library.rs`.
 
 mod library;
 mod plan;
@@ -91,10 +93,12 @@ fn place(b: &CudaBackend, dtype: DType, layout: &Layout) -> Result<Option<(Temp,
     }
     let size = dims[lead + 1];
     dims[lead + 1] = size.next_multiple_of(128 / dtype.size());
-    let temp = match Temp::new(b, dtype, Shape::new(&dims)?) {
+    let shape = Shape::new(&dims)?;
+    let buffer = match b.memory().spare(shape.numel() * dtype.size()) {
         Err(e) if matches!(e.kind(), ErrorKind::OutOfMemory { .. }) => return Ok(None),
-        temp => temp?,
+        buffer => buffer?,
     };
+    let temp = Temp { buffer, dtype, layout: Layout::contiguous(shape) };
     let aligned = temp.layout.narrow(lead + 1, 0, size)?;
     let aligned = if by_rows { aligned } else { aligned.transpose(lead as isize, lead as isize + 1)? };
     Ok(Some((temp, aligned)))

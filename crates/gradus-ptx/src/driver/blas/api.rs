@@ -270,6 +270,9 @@ exported! {
             return Err(mistake(driver, device, "the stream is another device's, or the workspace is too small"));
         }
         let (alpha, beta) = (alpha.get()?, beta.get()?);
+        if alpha == 0.0 {
+            return Err(mistake(driver, device, "with a factor of 0, the matrices are not read, and NaN in them is lost"));
+        }
         let factor = |at: usize, address| Factor { layout: layouts[at], is_transposed: transposed[at], address };
         let product = Product { a: factor(0, a), b: factor(1, b), to: (layouts[2], c), alpha, beta, workspace };
         driver.give(stream, Work::Product(Arc::new(product))).map_err(|_| EXECUTION_FAILED)
