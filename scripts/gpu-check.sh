@@ -52,12 +52,14 @@ case "${1:-}" in
   checks | speeds) steps="$1" ;;
   '') ;;
   *)
-    sed -n '2,14p' "$0" | sed 's/^# \{0,1\}//' >&2
+    sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//' >&2
     exit 2
     ;;
 esac
 
-for program in conform_cuda conform_wgpu golden gradus gpu_rows bench_wgpu; do
+programs=(conform_cuda golden gradus gpu_rows)
+[ "$size" = full ] && programs+=(conform_wgpu bench_wgpu)
+for program in "${programs[@]}"; do
   [ -x "$out/$program" ] || { echo "gpu-check: $out/$program is missing; run $0 --build first" >&2; exit 2; }
 done
 python="${PYTHON:-python3}"
@@ -71,6 +73,7 @@ say() { echo "$*" | tee -a "$report"; }
 start() {
   local name="$1" from
   shift
+  rm -f "$out/$name.end" "$out/$name.log"
   (
     from="$(date +%s)"
     timeout "${LIMIT:-1800}" "$@" >"$out/$name.log" 2>&1
@@ -84,7 +87,8 @@ finish() {
   wait
   for step in "$@"; do
     name="${step%:*}"
-    read -r code seconds command <"$out/$name.end"
+    code=1 seconds=0 command='it did not end by itself'
+    [ -f "$out/$name.end" ] && read -r code seconds command <"$out/$name.end"
     say "== $name: $command"
     tail -n "${step#*:}" "$out/$name.log" | cut -c1-600 | tee -a "$report"
     if [ "$code" -eq 0 ]; then

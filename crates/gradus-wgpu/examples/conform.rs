@@ -63,7 +63,7 @@ fn conform(rounds: u64, seed: u64) -> Result<bool> {
     Ok(passed)
 }
 
-/// The reports of a part of the cases. Every part but the first has only that.
+/// The reports of a part of the cases. Only the first part also runs the long cases and the random ones.
 fn reports(index: usize, profile: Profile, [number, parts]: [u64; 2], rounds: u64, seed: u64) -> Result<Vec<Report>> {
     let backend = WgpuBackend::open_as(index, profile)?;
     let mut reports = vec![part(&backend, number, parts, false)];

@@ -25,6 +25,8 @@ pub(crate) use host::{MOST_READ, said};
 
 /// The largest number of commands in one submission, unless a list of calls is one.
 const BATCH: usize = 256;
+/// The same while a list of calls is made, whatever thread they are from.
+const LIST: usize = 4096;
 /// The largest number of bytes of parameters in one submission. A launch has 256 or more.
 const ARENA: usize = 1 << 20;
 /// The largest number of bind groups in the cache.
@@ -353,13 +355,12 @@ impl Queue {
 
     fn count_command(&self, state: &mut State) {
         state.commands += 1;
-        if state.commands >= BATCH && state.lists == 0 {
+        if state.commands >= if state.lists == 0 { BATCH } else { LIST } {
             self.flush(state);
         }
     }
 
-    /// Makes a list of calls, all of which go in one submission unless their parameters need more than [`ARENA`] or one of
-    /// them waits. What was queued before goes with them, and so may what follows.
+    /// Makes a list of calls, all of which go in one submission unless they are more than [`LIST`] or one of them waits. What was queued before goes with them, and so may what follows.
     pub(crate) fn list(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         struct Open<'q>(&'q Queue);
         impl Drop for Open<'_> {

@@ -36,7 +36,8 @@ root_f32: "fn root_f32(a: vec2<f32>) -> vec2<f32> {
 }
 "
 // The f32 nearest to a / b. The driver's quotient of the significands is corrected by the exact remainder, and then compared with
-// the midpoints to its neighbours. Where an operand or the quotient is not a normal number, the driver's division counts.
+// the midpoints to its neighbours. Where an operand is not a normal number, or the quotient is next to the smallest or the largest one
+// (by a factor of 2), the driver's division counts.
 nearest_quotient_f32: "fn nearest_quotient_f32(a: f32, b: f32) -> f32 {
   let x = bitcast<u32>(a); let y = bitcast<u32>(b);
   let ex = i32((x >> 23u) & 255u); let ey = i32((y >> 23u) & 255u); let k = ex - ey;
@@ -52,7 +53,7 @@ nearest_quotient_f32: "fn nearest_quotient_f32(a: f32, b: f32) -> f32 {
 // m - n * q, which is exact if q is next to the quotient.
 remainder_of_f32: "fn remainder_of_f32(m: f32, n: f32, q: f32) -> f32 {
   let p = two_product_f32(q, n);
-  return (m - p.x) - p.y;
+  return opaque_f32(m - p.x) - p.y;
 }
 "
 // The f32 nearest to the root of x, in the same way.
