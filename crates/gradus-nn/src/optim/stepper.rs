@@ -46,7 +46,7 @@ impl Master {
         let (storage, span, size) = (parameter.storage(), parameter.layout().span(), parameter.dtype().size());
         // Other parameters may lie in the same storage: a write to these leaves the copy current.
         let bytes = span.start * size..span.end * size;
-        // Replays of a captured step do not ask for versions. What is written there must be found by its values.
+        // Replays of a captured step cannot ask for versions, so what others wrote is found by comparing values.
         if !is_captured() && storage.overwritten(self.version, &bytes).is_none() {
             return Ok(());
         }
