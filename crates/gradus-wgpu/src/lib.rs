@@ -68,6 +68,8 @@ pub struct WgpuBackend {
     driver: String,
     interface: &'static str,
     features: wgpu::Features,
+    /// Whether the adapter is a driver that runs on the processor.
+    is_software: bool,
     queue: Queue,
     pool: Arc<Pool>,
     identities: [[OnceLock<Kernel>; DType::ALL.len()]; 2],
@@ -101,6 +103,7 @@ impl WgpuBackend {
             driver: format!("{} {}", opened.info.driver, opened.info.driver_info),
             interface: opened.info.backend.to_str(),
             features: opened.features - adapter::unused(&opened.info),
+            is_software: opened.info.device_type == wgpu::DeviceType::Cpu,
             queue,
             pool,
             identities: Default::default(),

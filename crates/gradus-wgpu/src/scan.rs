@@ -1,4 +1,4 @@
-//! Scans. If there are many lines, one invocation scans each line. Otherwise one work-group scans each line: its
+//! Scans. If lines are short, or many, one invocation scans each line. Otherwise one work-group scans each line: its
 //! invocations first combine the elements of their parts of the line, then scan these results in shared memory, and
 //! finally go through their parts again.
 //!
@@ -26,6 +26,8 @@ struct Plan {
     lanes: u32,
 }
 
+/// As many lines keep a GPU, or a driver on the processor, busy with one invocation each.
+const MANY: [usize; 2] = [1 << 16, 1 << 11];
 /// The number of parameters before the sizes and strides. They are the number of lines, of elements per line and of
 /// elements per part, the positions of the first elements, and the strides along the axis.
 const FIXED: usize = 7;
@@ -60,7 +62,7 @@ pub(crate) fn scan(b: &WgpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: &
         return Ok(());
     }
     let n = x.layout.dims()[axis];
-    let lanes = if n <= 64 || x.layout.numel() / n >= 2048 { 1 } else { GROUP };
+    let lanes = if n <= 64 || x.layout.numel() / n >= MANY[usize::from(b.is_software)] { 1 } else { GROUP };
     let wide = [(x.layout, x.dtype), (out.layout, result)].into_iter().find(|&(l, d)| !b.fits(l, d));
     let at = match wide {
         Some((layout, _)) => cut(layout, 0..rank),
