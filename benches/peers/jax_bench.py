@@ -44,6 +44,12 @@ def chain(x, b, n):
     return x
 
 
+def ten(a, b):
+    """Ten elementwise operations."""
+    y = nn.relu(a * 1.5 + b) * a - 0.25
+    return jnp.clip(jnp.abs(y * b) + a, -3, 3) * 0.5
+
+
 def linear(x, p):
     return x @ p["w"].T + p["b"]
 
@@ -135,7 +141,8 @@ def train(bench, parameters, loss, batch, weight_decay):
 
 
 def run(job, bench):
-    kind, sizes = job.kind, job.sizes
+    # A captured step of Gradus is compared with what JAX does for the same step.
+    kind, sizes = job.kind.removesuffix("_captured"), job.sizes
     if kind in ("gemm_f32", "gemm_bf16", "matmul_bf16"):
         dtype = jnp.float32 if kind == "gemm_f32" else jnp.bfloat16
         m, k, n = sizes if kind == "matmul_bf16" else sizes * 3
@@ -154,6 +161,14 @@ def run(job, bench):
         else:
             gelu = lambda a: nn.gelu(a, approximate=True)
             measure(bench, {"gelu_tanh": gelu, "exp": jnp.exp, "sum": jnp.sum}[kind], a)
+    elif kind == "elementwise10":
+        measure(bench, ten, tensor(1, sizes), tensor(2, sizes))
+    elif kind == "conv_norm_relu":
+        n, c, h, o, k, s = sizes
+        p, x = Source().conv(c, o, k), tensor(1, [n, c, h, h])
+        # A normalisation whose running mean is 0, and variance 1.
+        f = lambda x, w, b: nn.relu(conv2d(x, {"w": w, "b": b}, s, k // 2) * (1 + 1e-5) ** -0.5)
+        measure(bench, f, x, p["w"], p["b"])
     elif kind == "silu_mul_backward":
         gradient(bench, lambda a, b: nn.silu(a) * b, sizes, tensor(1, sizes), tensor(2, sizes))
     elif kind == "sum_rows":

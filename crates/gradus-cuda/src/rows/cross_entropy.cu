@@ -63,9 +63,12 @@ KERNEL cross_entropy_backward(const T* __restrict__ x, const I* __restrict__ tar
             if (!skip && l.lane == 0) check(p, fault, l, t);
             EACH(l) {
                 auto e = load(w, x, at(p, l, 0, j));
-                ALL(k) e.v[k] = exp_of(e.v[k] - shift) - p.numbers[1];
+                ALL(k) e.v[k] = exp_of(e.v[k] - shift);
+                // Both shares at once, because those of a single class add up to exactly 1.
                 if ((u64)(t - j) < WIDTH) {
-                    ALL(k) if (j + k == t) e.v[k] -= p.numbers[0];
+                    ALL(k) e.v[k] -= j + k == t ? p.numbers[0] + p.numbers[1] : p.numbers[1];
+                } else {
+                    ALL(k) e.v[k] -= p.numbers[1];
                 }
                 ALL(k) e.v[k] = skip ? (A)0 : slope * e.v[k];
                 store(dx, at(p, l, 4, j), e);
