@@ -43,13 +43,13 @@ fn large_numbers_in_a_mask_are_scores() {
             let (lq, lk, d) = (70, 150, 32);
             // Scores of the last keys are larger than those of the first ones.
             let late = Tensor::arange(0, lk as i64, 1, DType::F32, &cpu).unwrap().div(75.0).unwrap();
-            let k = numbers([1, 1, lk, d], 2, 0.3).add(&late.reshape([1, 1, lk, 1]).unwrap()).unwrap();
+            let k = numbers([1, 1, lk, d], 2, 0.3).add(late.reshape([1, 1, lk, 1]).unwrap()).unwrap();
             let [q, v, g] = [([1, 1, lq, d], 1, 0.2), ([1, 1, lk, d], 3, 1.0), ([1, 1, lq, d], 4, 1.0)]
                 .map(|(shape, seed, scale)| numbers(shape, seed, scale).to_dtype(dtype).unwrap());
             let (q, k) = (q.add(0.5).unwrap(), k.to_dtype(dtype).unwrap());
             let rows: Vec<f32> = (0..lq).map(|i| if i % 3 == 1 { least as f32 } else { 0.0 }).collect();
             let used: Vec<f32> = rows.iter().map(|&m| f32::from(u8::from(m == 0.0))).collect();
-            let g = g.mul(&Tensor::from_vec(used, [1, 1, lq, 1], &cpu).unwrap().to_dtype(dtype).unwrap()).unwrap();
+            let g = g.mul(Tensor::from_vec(used, [1, 1, lq, 1], &cpu).unwrap().to_dtype(dtype).unwrap()).unwrap();
             let mask = Tensor::from_vec(rows, [1, 1, lq, 1], &cpu).unwrap().expand([1, 1, lq, lk]).unwrap();
             let mask = mask.to_dtype(mask_dtype).unwrap();
             let on = |device: &Device| {
