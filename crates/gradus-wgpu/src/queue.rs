@@ -360,7 +360,8 @@ impl Queue {
         }
     }
 
-    /// Makes a list of calls, all of which go in one submission unless they are more than [`LIST`] or one of them waits. What was queued before goes with them, and so may what follows.
+    /// Makes a list of calls. All of them go in one submission, unless they are more than [`LIST`] or one of them waits. What
+    /// was queued before goes with them, and so may what follows.
     pub(crate) fn list(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         struct Open<'q>(&'q Queue);
         impl Drop for Open<'_> {

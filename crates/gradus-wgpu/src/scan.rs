@@ -26,7 +26,7 @@ struct Plan {
     lanes: u32,
 }
 
-/// As many lines keep a GPU, or a driver on the processor, busy with one invocation each.
+/// The number of lines from which one invocation a line keeps the adapter busy: of a GPU, and of a driver on the processor.
 const MANY: [usize; 2] = [1 << 16, 1 << 11];
 /// The number of parameters before the sizes and strides. They are the number of lines, of elements per line and of
 /// elements per part, the positions of the first elements, and the strides along the axis.

@@ -168,7 +168,7 @@ pub(crate) fn check_named(device: &Device) -> Result<()> {
     if library::names_cublaslt() { Functions::found(device.summary.driver).map(drop) } else { Ok(()) }
 }
 
-/// A matrix of the library: element (row, column) is at `row + column * ld`. Numbers are counted in elements.
+/// A matrix as the library describes it: element (row, column) is at `row + column * ld`. All sizes and distances count elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Matrix {
     pub(crate) rows: u64,

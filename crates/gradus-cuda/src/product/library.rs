@@ -36,7 +36,8 @@ const SMALLEST: usize = 16;
 /// The smallest number of products. With fewer, the library's work on the host takes longer than our kernels.
 const FEWEST: usize = 1 << 27;
 /// The longest inner axis, since one sum of the library's may go along all of it. Tensor cores add 16 products to a sum at a
-/// time, which may lose 2⁻²³ of the sum: over so many elements, at most 2⁻¹⁰ of the sum of the magnitudes of all products.
+/// time, and each such addition may lose 2⁻²³ of the sum. Along 2¹⁷ elements there are 2¹³ of them, which lose at most 2⁻¹⁰ of
+/// the sum of the magnitudes of all products.
 const LONGEST: usize = 1 << 17;
 /// The alignment in bytes of addresses, and of the distances of rows, that the library's fast kernels need.
 const ALIGNMENT: isize = 16;

@@ -84,7 +84,7 @@ pub(crate) fn gemm(
     sum(b, OP, [alpha, beta], (to, form.parts), r)
 }
 
-/// A copy of a matrix in other memory, or a place for one, whose rows or columns are aligned. `None` if there is no memory.
+/// Memory for a copy of a matrix, and the layout of the copy in it, whose rows or columns are aligned. `None` if memory is short.
 fn place(b: &CudaBackend, dtype: DType, layout: &Layout) -> Result<Option<(Temp, Layout)>> {
     let lead = layout.rank() - 2;
     let (by_rows, mut dims) = (layout.strides()[lead + 1] == 1, layout.dims().to_vec());

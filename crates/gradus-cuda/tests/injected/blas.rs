@@ -7,7 +7,8 @@ use gradus_tensor::{DType, Device, ErrorKind, Result, Tensor, bf16, f16};
 
 use crate::stand_in::{counted, driver, fail, is_inside, opened, passed, program};
 
-/// Runs the body of a test in a process of its own that has the library, with these variables too.
+/// Runs the body of a test in a process of its own, where `GRADUS_CUBLASLT` names what stands in for the library and these variables
+/// are set too.
 #[track_caller]
 fn with_library(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     if is_inside(test) {
