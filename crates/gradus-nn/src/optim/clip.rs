@@ -34,12 +34,21 @@ fn present<'a>(gradients: &Gradients, parameters: &'a [Parameter]) -> Vec<(&'a P
     distinct.filter_map(|p| Some((p, gradients.get(p.tensor())?.detach()))).collect()
 }
 
-/// The norm over all elements of `n` gradients, of which `get` gives the one of a number, if there is one.
+/// Makes the numbers of all processes from those of this one.
+type Gather<'a> = &'a dyn Fn(Vec<f64>) -> Result<Vec<f64>>;
+
+/// The norm over all elements of `n` gradients, of which `get` gives the one of a number, if there is one, and of those of
+/// other processes.
 ///
 /// Squares are summed in f32 or wider. If they overflow or vanish, they are summed again relative to the largest
 /// element, so that the norm of finite gradients is correct whatever its size. Other powers always are.
 #[track_caller]
-fn total_norm(n: usize, get: &dyn Fn(usize) -> Result<Option<Tensor>>, norm_type: f64) -> Result<f64> {
+fn total_norm(
+    n: usize,
+    get: &dyn Fn(usize) -> Result<Option<Tensor>>,
+    norm_type: f64,
+    gather: Gather<'_>,
+) -> Result<f64> {
     // One number of each gradient that has elements, in at least f32.
     let each = |number: &dyn Fn(Tensor) -> Result<Tensor>| {
         let mut numbers = vec![];
@@ -48,7 +57,7 @@ fn total_norm(n: usize, get: &dyn Fn(usize) -> Result<Option<Tensor>>, norm_type
                 numbers.push(number(g.to_dtype(g.dtype().compute())?)?);
             }
         }
-        fetch(&numbers)
+        gather(fetch(&numbers)?)
     };
     if norm_type == 2.0 {
         let sum: f64 = each(&|g| g.square()?.sum_all())?.iter().sum();
@@ -73,7 +82,7 @@ fn total_norm(n: usize, get: &dyn Fn(usize) -> Result<Option<Tensor>>, norm_type
 /// [`total_norm`] of gradients that are at hand.
 #[track_caller]
 fn norm_of_all(gradients: &[(&Parameter, Tensor)], norm_type: f64) -> Result<f64> {
-    total_norm(gradients.len(), &|i| Ok(Some(gradients[i].1.clone())), norm_type)
+    total_norm(gradients.len(), &|i| Ok(Some(gradients[i].1.clone())), norm_type, &Ok)
 }
 
 /// The numbers of scalar tensors, as an f64 tensor of one axis.
@@ -133,7 +142,35 @@ pub fn grad_norm(gradients: &Gradients, parameters: &[Parameter], norm_type: f64
 #[track_caller]
 pub fn grad_norm_of(n: usize, get: impl Fn(usize) -> Result<Option<Tensor>>) -> Result<f64> {
     let _guards = (no_grad_guard(), no_autocast_guard());
-    total_norm(n, &|i| Ok(get(i)?.map(|g| g.detach())), 2.0)
+    total_norm(n, &|i| Ok(get(i)?.map(|g| g.detach())), 2.0, &Ok)
+}
+
+/// The [`grad_norm`] of gradients that are divided among several processes, to the same bits, if each process has those
+/// of some consecutive parameters. `gather` is given one number for each gradient of this process and returns those of
+/// all processes, in the order of the parameters. It is called up to three times, as often on every process.
+///
+/// ```
+/// # use gradus_nn::{Parameter, grad_norm_across}; use gradus_tensor::*;
+/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+/// let p = Parameter::new(Tensor::from_vec([3.0f32], [1], &device)?)?;
+/// let gradients = p.square()?.sum_all()?.mul(0.5)?.backward()?;
+/// // Another process has the gradient 4, whose square is 16.
+/// let norm = grad_norm_across(&gradients, &[p], |squares| Ok([squares, vec![16.0]].concat()))?;
+/// assert_eq!(norm, 5.0);
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// # Errors
+/// Those of `gather`.
+#[track_caller]
+pub fn grad_norm_across(
+    gradients: &Gradients,
+    parameters: &[Parameter],
+    gather: impl Fn(Vec<f64>) -> Result<Vec<f64>>,
+) -> Result<f64> {
+    let _guards = (no_grad_guard(), no_autocast_guard());
+    let found = present(gradients, parameters);
+    total_norm(found.len(), &|i| Ok(Some(found[i].1.clone())), 2.0, &gather)
 }
 
 #[track_caller]
