@@ -63,6 +63,10 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// Makes the call `Split`.
     fn split_by(&self, color: u32, key: i64, line: &'static Location<'static>) -> Result<Arc<dyn Communicator>>;
 
+    /// Makes every further call fail on all ranks, and those that wait: this rank cannot go on. `why` becomes a note of
+    /// their errors.
+    fn give_up(&self, why: &str);
+
     /// The same communicator, to keep.
     fn share(&self) -> Arc<dyn Communicator>;
 }

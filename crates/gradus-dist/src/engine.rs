@@ -81,7 +81,8 @@ pub(crate) trait Engine: Send + Sync + fmt::Debug {
         until: Instant,
     ) -> Result<(), Stop>;
 
-    /// Tells all other ranks; never waits for one of them.
+    /// Tells all other ranks; never waits for one of them. If the rank has given up, exchanges on its other threads stop,
+    /// too.
     fn notify(&self, notice: &Notice);
 
     /// Called once, when the last communicator is dropped. `healthy` says whether no call has failed.

@@ -38,6 +38,23 @@ pub(crate) struct World {
     contexts: AtomicU32,
 }
 
+impl World {
+    /// Makes every further call fail, and tells all ranks why unless an earlier failure did.
+    fn fail(&self, why: String) {
+        if self.remember(why.clone()) {
+            self.engine.notify(&Notice::Failed(why));
+        }
+    }
+
+    /// Makes every further call fail. Returns whether this is the first failure.
+    fn remember(&self, why: String) -> bool {
+        let mut failed = self.failed.lock().unwrap_or_else(|e| e.into_inner());
+        let first = failed.is_none();
+        failed.get_or_insert(why);
+        first
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         let healthy = self.failed.get_mut().unwrap_or_else(|e| e.into_inner()).is_none();
@@ -128,6 +145,11 @@ impl Group {
             Some(why) => Err(talk.error("an earlier call has failed, and no call can follow it").note(why)),
             None => Ok(talk),
         }
+    }
+
+    /// Makes every further call fail, on all ranks.
+    pub(crate) fn give_up(&self, why: &str) {
+        self.world.fail(why.to_owned());
     }
 
     /// The end of a call. After a failure the engine may still be at work on the memory of the state, so that is never
@@ -257,7 +279,7 @@ impl Talk<'_> {
             }
             Stop::Failed { rank, why } => {
                 let e = self.error(format!("rank {rank} of the world has given up"));
-                self.remember(format!("rank {rank}: {why}"));
+                group.world.remember(format!("rank {rank}: {why}"));
                 e.note(why)
             }
             #[cfg(feature = "mpi")]
@@ -282,19 +304,8 @@ impl Talk<'_> {
     pub(crate) fn fail(&self, message: impl Into<String>) -> Error {
         let message = message.into();
         let call = self.call.seen(self.number);
-        let why = format!("{message} ({call})");
-        if self.remember(why.clone()) {
-            self.group.world.engine.notify(&Notice::Failed(why));
-        }
+        self.group.world.fail(format!("{message} ({call})"));
         self.error(message)
-    }
-
-    /// Makes every further call fail. Returns whether this is the first failure.
-    fn remember(&self, why: String) -> bool {
-        let mut failed = self.group.world.failed.lock().unwrap_or_else(|e| e.into_inner());
-        let first = failed.is_none();
-        failed.get_or_insert(why);
-        first
     }
 
     /// `rank 2` or `ranks 1, 2`.
@@ -319,10 +330,7 @@ impl Talk<'_> {
         }
         let lines: Vec<String> =
             lines.into_iter().map(|(ranks, call)| format!("{}: {call}", self.names(&ranks))).collect();
-        let why = format!("ranks make different calls: {}", lines.join("; "));
-        if self.remember(why.clone()) {
-            self.group.world.engine.notify(&Notice::Failed(why));
-        }
+        self.group.world.fail(format!("ranks make different calls: {}", lines.join("; ")));
         let line = self.call.line;
         let e = Error::new(ErrorKind::Peer, self.call.collective.name(), "ranks make different calls").at(line);
         lines

@@ -287,6 +287,10 @@ impl Communicator for Peers {
         Ok(Arc::new(Peers::of(group.part(&gathered))))
     }
 
+    fn give_up(&self, why: &str) {
+        self.0.group.give_up(why);
+    }
+
     fn share(&self) -> Arc<dyn Communicator> {
         Arc::new(self.clone())
     }

@@ -101,7 +101,8 @@ impl Engine for Thread {
     }
 
     fn notify(&self, notice: &Notice) {
-        for (_, post) in self.posts.iter().enumerate().filter(|(rank, _)| *rank != self.rank) {
+        let told = |rank: usize| rank != self.rank || *notice != Notice::Left;
+        for (_, post) in self.posts.iter().enumerate().filter(|(rank, _)| told(*rank)) {
             post.lock().notices.entry(self.rank).or_insert_with(|| (notice.clone(), Instant::now()));
             post.arrived.notify_all();
         }

@@ -417,7 +417,10 @@ impl<H: AnyHandle> Engine for Mpi<H> {
     }
 
     fn notify(&self, notice: &Notice) {
-        let turn = self.turn();
+        let mut turn = self.turn();
+        if *notice != Notice::Left {
+            turn.told.insert(self.rank, (notice.clone(), Instant::now()));
+        }
         let bytes: &'static [u8; NOTICE] = Box::leak(Box::new(encode(notice)));
         let mut requests = vec![];
         for to in (0..self.size).filter(|to| *to != self.rank) {
