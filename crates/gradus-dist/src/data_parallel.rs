@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use gradus_nn::{Buffer, Module, Parameter, RandomState};
-use gradus_tensor::{DType, Error, Generator, Gradients, Here, Result, Tensor, all_or_nothing, no_grad};
+use gradus_tensor::{DType, Device, Error, Generator, Gradients, Here, Result, Tensor, all_or_nothing, no_grad};
 
 use crate::call::Collective;
 use crate::communicator::Communicator;
@@ -60,14 +60,14 @@ pub struct DataParallel {
 }
 
 /// What the shards of a batch change in a model besides its gradients.
-struct Extras {
+pub(crate) struct Extras {
     floats: Vec<(Buffer, Tensor)>,
     integers: Vec<(Buffer, Tensor)>,
     random: Vec<(RandomState, Generator)>,
 }
 
 impl Extras {
-    fn of(model: &(impl Module + ?Sized)) -> Result<Extras> {
+    pub(crate) fn of(model: &(impl Module + ?Sized)) -> Result<Extras> {
         let mut extras = Extras { floats: vec![], integers: vec![], random: vec![] };
         for (_, buffer) in model.named_buffers() {
             let before = buffer.tensor().copy()?;
@@ -80,7 +80,7 @@ impl Extras {
     }
 
     /// The state that every shard begins with; random numbers are those of the shard.
-    fn begin(&self, shard: u64) -> Result<()> {
+    pub(crate) fn begin(&self, shard: u64) -> Result<()> {
         for (buffer, before) in self.floats.iter().chain(&self.integers) {
             buffer.set(before)?;
         }
@@ -89,6 +89,17 @@ impl Extras {
             state.set(before.fork(before.offset()).fork(shard));
         }
         Ok(())
+    }
+
+    /// The running statistics after a shard, times its share in the batch, as vectors. They are added in at least f32.
+    pub(crate) fn weighted(&self, share: f64) -> Result<Flats> {
+        let of = |(buffer, _): &(Buffer, Tensor)| {
+            let now = buffer.tensor();
+            let dtype = now.dtype().compute();
+            let now = now.to_dtype(dtype)?.reshape([now.numel()])?;
+            Ok((dtype, if share == 0.0 { now.zeros_like()? } else { now.mul(share)? }))
+        };
+        no_grad(|| self.floats.iter().map(of).collect())
     }
 
     /// The state with which the next step differs from this one.
@@ -127,6 +138,11 @@ impl DataParallel {
             )));
         }
         Ok(DataParallel { comm, shards })
+    }
+
+    /// With any number of shards, all of them of one rank.
+    pub(crate) fn alone(comm: Arc<dyn Communicator>, shards: usize) -> Self {
+        DataParallel { comm, shards }
     }
 
     /// The communicator.
@@ -201,22 +217,27 @@ impl DataParallel {
         let step = || {
             let parameters = trained(model);
             let mut of_shard = |rows, share| Shard::of(&parameters, rows, share, 1, pass);
-            let mut sums = self.sums(model, batch, Order::Own, &mut of_shard)?;
-            for (_, flat) in sums.heads.iter().chain(&sums.gradients) {
-                self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), flat, line)?;
-            }
-            let (value, there) = sums.take_heads(&*self.comm, line)?;
-            let mut gradients = Gradients::default();
-            let mut reader = Reader::new(&sums.gradients);
-            for ((_, parameter), there) in sums.parameters.iter().zip(there) {
-                let gradient = reader.take(parameter.dtype(), parameter.dtype(), parameter.shape())?;
-                if there {
-                    gradients.insert(parameter.tensor(), gradient)?;
-                }
-            }
-            Ok((value, gradients))
+            let sums = self.sums(model, batch, Order::Own, &mut of_shard)?;
+            self.of_all_ranks(sums, line)
         };
         all_or_nothing(step).here()
+    }
+
+    /// The loss and the gradients of all ranks, from what the shards of each gave.
+    pub(crate) fn of_all_ranks(&self, mut sums: Sums, line: Line) -> Result<(Tensor, Gradients)> {
+        for (_, flat) in sums.heads.iter().chain(&sums.gradients) {
+            self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), flat, line)?;
+        }
+        let (value, there) = sums.take_heads(&*self.comm, line)?;
+        let mut gradients = Gradients::default();
+        let mut reader = Reader::new(&sums.gradients);
+        for ((_, parameter), there) in sums.parameters.iter().zip(there) {
+            let gradient = reader.take(parameter.dtype(), parameter.dtype(), parameter.shape())?;
+            if there {
+                gradients.insert(parameter.tensor(), gradient)?;
+            }
+        }
+        Ok((value, gradients))
     }
 
     /// What the shards of this rank give, added in the tree. `of_shard` is called for each of them, also for those without
@@ -232,6 +253,9 @@ impl DataParallel {
             return Err(Error::argument("data_parallel", "a batch of 0 rows has no gradient"));
         }
         let parameters = trained(model);
+        let Some(device) = parameters.first().map(|(_, p)| p.device().clone()) else {
+            return Err(Error::argument("data_parallel", "the model has no parameter that is trained"));
+        };
         let extras = Extras::of(model)?;
         let mut tree = Tree::default();
         let mut heads = 0;
@@ -242,7 +266,7 @@ impl DataParallel {
                 extras.begin(shard as u64)?;
             }
             let Shard { loss, there, vectors } = of_shard(rows, weight)?;
-            let mut flats = no_grad(|| head(&parameters, &there, &extras, weight, loss))?;
+            let mut flats = head(&device, &there, loss, extras.weighted(weight)?)?;
             if let Order::Rounds(line) = order {
                 for (_, flat) in &flats {
                     self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), flat, line)?;
@@ -299,8 +323,18 @@ impl Shard {
             true => (None, Gradients::default()),
             false => pass(rows, share).map(|(loss, gradients)| (Some(loss), gradients))?,
         };
+        Shard::with(parameters, loss, &gradients, multiple)
+    }
+
+    /// A shard with this loss and these gradients.
+    pub(crate) fn with(
+        parameters: &[Named],
+        loss: Option<Tensor>,
+        gradients: &Gradients,
+        multiple: usize,
+    ) -> Result<Shard> {
         let there = parameters.iter().map(|(_, p)| gradients.get(p.tensor()).is_some()).collect();
-        Ok(Shard { loss, there, vectors: no_grad(|| joined_gradients(parameters, &gradients, multiple))? })
+        Ok(Shard { loss, there, vectors: no_grad(|| joined_gradients(parameters, gradients, multiple))? })
     }
 }
 
@@ -328,7 +362,7 @@ pub(crate) type Flats = Vec<(DType, Tensor)>;
 /// The sums of some shards.
 pub(crate) struct Sums {
     pub(crate) parameters: Vec<Named>,
-    extras: Extras,
+    pub(crate) extras: Extras,
     /// The loss, the number of shards in which each parameter has a gradient, and the running statistics, by the dtype
     /// in which they are added.
     pub(crate) heads: Flats,
@@ -395,24 +429,19 @@ pub(crate) fn joined(pieces: &[(DType, Tensor)]) -> Result<Flats> {
 }
 
 /// The loss of one shard, whether each parameter has a gradient, and the running statistics.
-fn head(parameters: &[Named], there: &[bool], extras: &Extras, weight: f64, loss: Option<Tensor>) -> Result<Flats> {
-    let Some(device) = parameters.first().map(|(_, p)| p.device().clone()) else {
-        return Err(Error::argument("data_parallel", "the model has no parameter that is trained"));
-    };
+pub(crate) fn head(device: &Device, there: &[bool], loss: Option<Tensor>, statistics: Flats) -> Result<Flats> {
     let there: Vec<f32> = there.iter().map(|&there| f32::from(u8::from(there))).collect();
-    let loss = match loss {
-        Some(loss) => loss.to_dtype(DType::F32)?,
-        None => Tensor::scalar(0.0f32, &device)?,
-    };
-    let there = Tensor::from_vec(there, [parameters.len()], &device)?;
-    let mut pieces = vec![(DType::F32, loss.reshape([1])?), (DType::F32, there)];
-    for (buffer, _) in &extras.floats {
-        let now = buffer.tensor();
-        let dtype = now.dtype().compute();
-        let now = now.to_dtype(dtype)?.reshape([now.numel()])?;
-        pieces.push((dtype, if weight == 0.0 { now.zeros_like()? } else { now.mul(weight)? }));
-    }
-    joined(&pieces)
+    let count = there.len();
+    no_grad(|| {
+        let loss = match loss {
+            Some(loss) => loss.to_dtype(DType::F32)?,
+            None => Tensor::scalar(0.0f32, device)?,
+        };
+        let there = Tensor::from_vec(there, [count], device)?;
+        let mut pieces = vec![(DType::F32, loss.reshape([1])?), (DType::F32, there)];
+        pieces.extend(statistics);
+        joined(&pieces)
+    })
 }
 
 /// The gradients of one shard, in at least f32, with zeros where there is none.
@@ -447,22 +476,31 @@ pub(crate) fn pad(pieces: &mut Vec<(DType, Tensor)>, multiple: usize) -> Result<
 
 /// Sums of the shards so far, each with the number of shards in it, a power of two; larger ones first.
 #[derive(Default)]
-struct Tree(Vec<(usize, Flats)>);
+pub(crate) struct Tree(Vec<(usize, Flats)>);
 
 impl Tree {
     /// Adds the next shard. Sums of as many shards are added at once, the earlier one first.
-    fn push(&mut self, flats: Flats) -> Result<()> {
+    pub(crate) fn push(&mut self, flats: Flats) -> Result<()> {
         let (mut count, mut flats) = (1, flats);
         while let Some((_, left)) = self.0.pop_if(|(other, _)| *other == count) {
-            no_grad(|| left.iter().zip(&flats).try_for_each(|((_, into), (_, other))| into.add_(other)))?;
-            (count, flats) = (2 * count, left);
+            flats = Tree::joined(left, &flats)?;
+            count *= 2;
         }
         self.0.push((count, flats));
         Ok(())
     }
 
-    /// The sum of all, a power of two of shards.
-    fn all(mut self) -> Result<Flats> {
-        self.0.pop().map(|(_, flats)| flats).ok_or_else(|| Error::argument("data_parallel", "no shards"))
+    /// The sum of all. If they are no power of two, the last sums are added first.
+    pub(crate) fn all(mut self) -> Result<Flats> {
+        let mut all = self.0.pop().ok_or_else(|| Error::argument("data_parallel", "no shards"))?.1;
+        while let Some((_, left)) = self.0.pop() {
+            all = Tree::joined(left, &all)?;
+        }
+        Ok(all)
+    }
+
+    fn joined(left: Flats, right: &Flats) -> Result<Flats> {
+        no_grad(|| left.iter().zip(right).try_for_each(|((_, into), (_, other))| into.add_(other)))?;
+        Ok(left)
     }
 }
