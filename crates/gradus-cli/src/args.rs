@@ -1,5 +1,7 @@
 //! The command line.
 
+#[cfg(all(feature = "mpi", unix))]
+mod bench;
 mod common;
 mod digits;
 mod generate;
@@ -14,6 +16,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+#[cfg(all(feature = "mpi", unix))]
+pub(crate) use bench::{BenchArgs, PlanArgs};
 pub(crate) use common::TrainOptions;
 pub(crate) use digits::DigitsArgs;
 pub(crate) use generate::GenerateArgs;
@@ -65,6 +69,14 @@ pub(crate) enum Command {
     /// Train on several ranks: processes of one machine or of several, started by MPI
     #[command(after_help = launch::HELP)]
     Launch(LaunchArgs),
+    /// Measure what ranks compute and exchange, for `gradus plan`; started by `gradus launch`
+    #[cfg(all(feature = "mpi", unix))]
+    #[command(after_help = bench::HELP)]
+    Bench(BenchArgs),
+    /// Say how ranks should share a language model, and what memory, traffic and time a step takes
+    #[cfg(all(feature = "mpi", unix))]
+    #[command(after_help = bench::PLAN_HELP)]
+    Plan(PlanArgs),
     /// List the devices that this machine can compute on
     Devices(DevicesArgs),
     /// Run a command and report where its time went

@@ -52,6 +52,10 @@ fn run(words: &[OsString]) -> gradus::Result<()> {
         #[cfg(feature = "onnx")]
         Command::Onnx { what } => commands::onnx::run(&what),
         Command::Launch(args) => commands::launch::run(&args),
+        #[cfg(all(feature = "mpi", unix))]
+        Command::Bench(args) => commands::bench::run(&args),
+        #[cfg(all(feature = "mpi", unix))]
+        Command::Plan(args) => commands::plan::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Profile(args) => commands::profile::run(&args, run),
     }

@@ -48,7 +48,7 @@ fn without_mpi_the_error_says_what_to_build_and_install() {
 #[cfg(feature = "mpi")]
 #[test]
 fn commands_that_do_not_train_are_refused_and_restarts_need_a_folder() {
-    assert!(fail("launch -n 2 -- devices", &[]).contains("only `train` runs on several ranks"));
+    assert!(fail("launch -n 2 -- devices", &[]).contains("only `train` and `bench` run on several ranks"));
     assert!(fail("launch -n 2 --restarts 1 -- train digits", &[]).contains("--restarts without --out"));
     let config = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(config.path(), "force = true\n").unwrap();

@@ -59,6 +59,7 @@ impl Gradus<'_> {
             checks.push((name.to_owned(), Box::new(move || check(self, whole))));
         }
         checks.push(("no mpirun, and no library".into(), Box::new(|| self.nothing_there())));
+        checks.push(("a measurement and a plan".into(), Box::new(|| self.plan())));
         let count = checks.len();
         let mut failures = vec![];
         for (name, check) in checks {
@@ -297,6 +298,17 @@ impl Gradus<'_> {
         mpirun.args([":", "-n", "1"]).arg(self.program).args(["train", "digits", "--seed", "1"]);
         let ended = Running::start(mpirun.current_dir(self.folder), &self.folder.join("differ"))?.end(LIMIT)?;
         failed(&ended, &["seed was 0 and is 1 now", "1 of 2 ranks differ from rank 0"])
+    }
+
+    fn plan(&self) -> Result<(), String> {
+        let bench = ["bench", "--out", "bench.json", "--threads", "1"].map(String::from);
+        done(&self.launch(&["-n", "2"], &bench, "bench")?)?;
+        let mut command = Command::new(self.program);
+        command.args("plan --bench bench.json --model gpt2-124m --gpus 2 --memory 64GiB".split(' '));
+        let ended = Running::start(command.current_dir(self.folder), &self.folder.join("plan"))?.end(LIMIT)?;
+        done(&ended)?;
+        let measured = ended.out.contains("next ") && !ended.out.contains("extrapolated");
+        if measured { Ok(()) } else { Err(format!("the plan is not from the measurement: {}", ended.out)) }
     }
 
     fn nothing_there(&self) -> Result<(), String> {

@@ -49,9 +49,14 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
     if !cfg!(all(feature = "mpi", unix)) {
         return Err(without_mpi("this program was built without MPI, and cannot start ranks"));
     }
-    if args.command.first().is_none_or(|word| word != "train") {
-        let e = Error::argument("launch", "only `train` runs on several ranks");
+    let first = args.command.first();
+    if first.is_none_or(|word| word != "train" && word != "bench") {
+        let e = Error::argument("launch", "only `train` and `bench` run on several ranks");
         return Err(e.help("gradus launch -n 4 -- train digits"));
+    }
+    if args.restarts > 0 && first.is_some_and(|word| word == "bench") {
+        let e = Error::argument("launch", "--restarts with `bench`, which has no state to go on from");
+        return Err(e.help("measure again instead"));
     }
     let words = config_file::with_options(&args.command)?;
     let (out, forced) = (value(&words, "--out").map(PathBuf::from), words.iter().any(|word| word == "--force"));

@@ -1,5 +1,7 @@
 //! The commands, one per file.
 
+#[cfg(all(feature = "mpi", unix))]
+pub(crate) mod bench;
 pub(crate) mod devices;
 pub(crate) mod evaluate;
 pub(crate) mod generate;
@@ -12,6 +14,8 @@ pub(crate) mod new;
 pub(crate) mod onnx;
 #[cfg(feature = "onnx")]
 mod onnx_bench;
+#[cfg(all(feature = "mpi", unix))]
+pub(crate) mod plan;
 pub(crate) mod predict;
 pub(crate) mod profile;
 pub(crate) mod train;

@@ -22,6 +22,8 @@ use gradus::prelude::*;
 
 pub(crate) use config::describes;
 pub(crate) use session::newest_state;
+#[cfg(all(feature = "mpi", unix))]
+pub(super) use team::{SHARDS, Team};
 
 use crate::args::TrainCommand;
 

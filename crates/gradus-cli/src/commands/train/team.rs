@@ -4,20 +4,22 @@ use std::cell::RefCell;
 use std::io::Read;
 use std::sync::Arc;
 
+#[cfg(all(feature = "mpi", unix))]
+use gradus::dist::{Communicator, DataParallel, FullyShardedDataParallel, Options, mpi};
 use gradus::prelude::*;
 use gradus::train::Ranks;
 
 use crate::output;
 
 /// The parts into which a batch is cut, whatever the number of ranks.
-const SHARDS: usize = 16;
+pub(in crate::commands) const SHARDS: usize = 16;
 
 /// The environment variables in which launchers give the number of all processes, and of those on this machine.
 const SIZE: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 const HERE: [&str; 2] = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
 
 /// The processes that share a run.
-pub(super) struct Team {
+pub(in crate::commands) struct Team {
     /// `None` if this process is alone, or when the training is over.
     ranks: RefCell<Option<Arc<dyn Ranks>>>,
     rank: usize,
@@ -49,6 +51,19 @@ impl Team {
         }
     }
 
+    /// All processes that the launcher started, which train nothing.
+    #[cfg(all(feature = "mpi", unix))]
+    pub(in crate::commands) fn connect() -> Result<(Team, Arc<dyn Communicator>)> {
+        let Some(size) = announced(SIZE) else {
+            let e = Error::argument("bench", "no launcher of MPI started this process");
+            return Err(e.help("gradus launch -n 4 -- bench"));
+        };
+        let comm = connected()?;
+        let rank = comm.rank();
+        output::of_rank(rank);
+        Ok((Team { ranks: RefCell::default(), rank, size: Some(size) }, comm))
+    }
+
     /// Whether this process prints and saves.
     pub(super) fn is_first(&self) -> bool {
         self.rank == 0
@@ -60,7 +75,7 @@ impl Team {
     }
 
     /// The number of threads of the CPU: the ranks of a machine share its cores.
-    pub(super) fn threads(&self, asked: Option<usize>) -> Option<usize> {
+    pub(in crate::commands) fn threads(&self, asked: Option<usize>) -> Option<usize> {
         if asked.is_some() || self.size.is_none() || std::env::var_os("GRADUS_NUM_THREADS").is_some() {
             return asked;
         }
@@ -83,7 +98,7 @@ impl Team {
     }
 
     /// Calls `stop` when `gradus launch` ends or wants the ranks to stop, which closes the standard input of the first.
-    pub(super) fn watch_launcher(&self, stop: impl FnOnce() + Send + 'static) {
+    pub(in crate::commands) fn watch_launcher(&self, stop: impl FnOnce() + Send + 'static) {
         if !self.is_first() || std::env::var_os(crate::commands::mpi::LAUNCHED).is_none() {
             return;
         }
@@ -104,11 +119,9 @@ fn announced(names: [&str; 2]) -> Option<usize> {
     names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
 }
 
-/// All ranks, connected.
+/// The communicator of all ranks.
 #[cfg(all(feature = "mpi", unix))]
-fn world(_: usize, shard: bool) -> Result<Arc<dyn Ranks>> {
-    use gradus::dist::{DataParallel, FullyShardedDataParallel, Options, mpi};
-
+fn connected() -> Result<Arc<dyn Communicator>> {
     use crate::commands::mpi::DEADLINE;
 
     let mut options = Options::default();
@@ -117,7 +130,13 @@ fn world(_: usize, shard: bool) -> Result<Arc<dyn Ranks>> {
         let wrong = || Error::argument("train", format!("{DEADLINE} is {text:?}; it is a whole number of seconds"));
         options.deadline = std::time::Duration::from_secs(seconds.ok_or_else(wrong)?.into());
     }
-    let parallel = DataParallel::with_shards(mpi::world(options)?, SHARDS)?;
+    mpi::world(options)
+}
+
+/// All ranks, connected.
+#[cfg(all(feature = "mpi", unix))]
+fn world(_: usize, shard: bool) -> Result<Arc<dyn Ranks>> {
+    let parallel = DataParallel::with_shards(connected()?, SHARDS)?;
     Ok(if shard { Arc::new(FullyShardedDataParallel::new(parallel)?) } else { Arc::new(parallel) })
 }
 
