@@ -44,6 +44,11 @@ impl Embedding {
         check_padding("embedding", padding_idx, num_embeddings)?;
         Ok(Embedding { num_embeddings, embedding_dim, padding_idx, weight })
     }
+
+    /// The row that receives no gradient.
+    pub fn padding_idx(&self) -> Option<usize> {
+        self.padding_idx
+    }
 }
 
 impl Forward for Embedding {

@@ -37,7 +37,7 @@ pub use activation::{
     Tanh, Tanhshrink, Threshold,
 };
 pub use adaptive_softmax::{AdaptiveLogSoftmaxConfig, AdaptiveLogSoftmaxWithLoss};
-pub use attention::{Masks, MultiheadAttention, MultiheadAttentionConfig};
+pub use attention::{HeadFeatures, Masks, MultiheadAttention, MultiheadAttentionConfig};
 pub use batch_norm::{BatchNorm, BatchNormConfig};
 pub use compare::{Bilinear, CosineSimilarity, PairwiseDistance};
 pub use conv::{
