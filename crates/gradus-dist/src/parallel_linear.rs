@@ -3,75 +3,39 @@
 //! All ranks see the same batch and compute the same loss. A pair of the two needs one sum over the ranks in the forward
 //! pass, and one in the backward pass.
 
+use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_nn::{Forward, Linear, Module, Parameter};
+use gradus_nn::{Forward, Linear, Module, Parameter, Visitor, VisitorMut};
 use gradus_tensor::autograd::{Context, Keep};
-use gradus_tensor::{CustomOp, Error, Result, Tensor, apply_custom, is_grad_enabled};
+use gradus_tensor::{CustomOp, Error, Here, Result, Tensor, apply_custom};
 
-use crate::call::Collective;
 use crate::communicator::Communicator;
 use crate::group::Line;
-use crate::reduce::Reduce;
+use crate::region::{Border, copied, cross, enter, joined, leave, parameter_like, range, sequence_axis};
 
-/// The two operations at the borders of divided layers, each the gradient of the other: the identity, and the sum over
-/// ranks.
-struct Border {
-    sums: bool,
-    comm: Arc<dyn Communicator>,
-    line: Line,
-}
-
-impl CustomOp for Border {
-    fn name(&self) -> &str {
-        if self.sums { "sum_over_ranks" } else { "enter_ranks" }
-    }
-
-    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
-        Ok(vec![if self.sums {
-            self.comm.run(Collective::AllReduce(Reduce::Sum), &x[0], self.line)?
-        } else {
-            x[0].clone()
-        }])
-    }
-
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
-    }
-
-    fn backward(&self, _: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
-        let Some(g) = &g[0] else { return Ok(vec![None]) };
-        Ok(vec![Some(border(!self.sums, &self.comm, g, self.line)?)])
-    }
-}
-
-fn border(sums: bool, comm: &Arc<dyn Communicator>, x: &Tensor, line: Line) -> Result<Tensor> {
-    let op = Arc::new(Border { sums, comm: comm.clone(), line });
-    if !(x.requires_grad() && is_grad_enabled()) {
-        return op.forward(std::slice::from_ref(x))?.pop().ok_or_else(|| Error::argument(op.name(), "no output"));
-    }
-    apply_custom(&op, &[x]).map_err(|e| e.at(line))?.pop().ok_or_else(|| Error::argument(op.name(), "no output"))
-}
-
-/// This rank's part of a tensor, along an axis that must divide.
+/// This rank's part of a parameter, along an axis that must divide.
 #[track_caller]
-fn part(x: &Tensor, axis: usize, comm: &dyn Communicator, layer: &str) -> Result<Parameter> {
+fn part(x: &Parameter, axis: usize, comm: &dyn Communicator, layer: &str) -> Result<Parameter> {
     let (n, ranks) = (x.shape()[axis], comm.size());
     if n % ranks != 0 {
         let m = format!("{n} features do not divide among {ranks} ranks");
         return Err(Error::shape(layer, m).operand("weight", x.shape(), x.dtype(), x.device()));
     }
-    Parameter::new(x.narrow(axis as isize, comm.rank() * (n / ranks), n / ranks)?.copy()?)
+    let own = range(n, comm.rank(), ranks);
+    parameter_like(x, x.values().detach().narrow(axis as isize, own.start, own.len())?.copy()?)
 }
 
 /// A [`Linear`] whose output features are divided: `[.., in_features]`, the same on all ranks, to this rank's
-/// `[.., out_features / ranks]`.
-#[derive(Clone, Module)]
+/// `[.., out_features / ranks]`. Names in the state are those of the whole layer.
+#[derive(Clone)]
 pub struct ColumnLinear {
     /// This rank's rows of the weight, and of the bias.
     pub linear: Linear,
-    #[module(skip)]
+    /// The output features of all ranks.
+    out_features: usize,
+    sequence: Option<isize>,
     comm: Arc<dyn Communicator>,
 }
 
@@ -82,31 +46,104 @@ impl ColumnLinear {
     /// [`ErrorKind::ShapeMismatch`](gradus_tensor::ErrorKind::ShapeMismatch) if the output features do not divide.
     #[track_caller]
     pub fn of(whole: &Linear, comm: &Arc<dyn Communicator>) -> Result<Self> {
-        let weight = part(&whole.weight.values().detach(), 0, &**comm, "column_linear")?;
+        let weight = part(&whole.weight, 0, &**comm, "column_linear")?;
         let bias = match &whole.bias {
-            Some(bias) => Some(part(&bias.values().detach(), 0, &**comm, "column_linear")?),
+            Some(bias) => Some(part(bias, 0, &**comm, "column_linear")?),
             None => None,
         };
-        Ok(ColumnLinear { linear: Linear::from_parameters(weight, bias)?, comm: comm.clone() })
+        Self::from_part(Linear::from_parameters(weight, bias)?, whole.weight.shape()[0], comm)
+    }
+
+    /// The layer of which this rank has the rows [`range`] of `out_features`.
+    pub(crate) fn from_part(linear: Linear, out_features: usize, comm: &Arc<dyn Communicator>) -> Result<Self> {
+        Ok(ColumnLinear { linear, out_features, sequence: None, comm: comm.clone() })
+    }
+
+    /// Takes this rank's part of the input along `axis`, as [`split_sequence`](crate::split_sequence) gives it, in place
+    /// of the whole. The parts of the others are gathered for the product, and again for the gradient of the weight.
+    #[must_use]
+    pub fn sequence(mut self, axis: isize) -> Self {
+        self.sequence = Some(axis);
+        self
+    }
+
+    /// The whole layer, with copies of the parameters, on all ranks. All ranks call it.
+    #[track_caller]
+    pub fn whole(&self) -> Result<Linear> {
+        let line = Location::caller();
+        let whole =
+            |part: &Parameter| parameter_like(part, joined(part.values(), 0, self.out_features, &*self.comm, line)?);
+        let bias = self.linear.bias.as_ref().map(whole).transpose().here()?;
+        Linear::from_parameters(whole(&self.linear.weight).here()?, bias)
+    }
+}
+
+/// The product of the parts that all ranks have of the input and a weight, `[.., in]` and `[out, in]`, plus a bias. The
+/// graph holds this rank's part of the input only.
+struct Gathered {
+    axis: usize,
+    comm: Arc<dyn Communicator>,
+    line: Line,
+}
+
+impl CustomOp for Gathered {
+    fn name(&self) -> &str {
+        "gather_linear"
+    }
+
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        let whole = cross(Border::Gather(self.axis), &self.comm, &x[0], self.line)?;
+        Ok(vec![whole.linear(&x[1], x.get(2))?])
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::inputs([0, 1])
+    }
+
+    fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        let mut gradients = vec![None; ctx.input_count()];
+        let Some(g) = &g[0] else { return Ok(gradients) };
+        let (x, weight) = (ctx.input(0)?, ctx.input(1)?);
+        let [out, features] = [weight.shape()[0], weight.shape()[1]];
+        let flat = g.reshape([g.numel() / out.max(1), out])?;
+        if ctx.needs(1) {
+            let whole = cross(Border::Gather(self.axis), &self.comm, &x.to_dtype(g.dtype())?, self.line)?;
+            let rows = whole.reshape([flat.shape()[0], features])?;
+            gradients[1] = Some(flat.t()?.matmul(&rows)?.to_dtype(weight.dtype())?);
+        }
+        if ctx.needs(0) {
+            let whole = g.matmul(&weight.to_dtype(g.dtype())?)?;
+            gradients[0] =
+                Some(cross(Border::ReduceScatter(self.axis), &self.comm, &whole, self.line)?.to_dtype(x.dtype())?);
+        }
+        if gradients.len() > 2 && ctx.needs(2) {
+            gradients[2] = Some(flat.sum(&[0], false)?.to_dtype(ctx.input_spec(2)?.dtype)?);
+        }
+        Ok(gradients)
     }
 }
 
 impl Forward for ColumnLinear {
     #[track_caller]
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.linear.forward(&border(false, &self.comm, x, Location::caller())?)
+        let line = Location::caller();
+        let Some(axis) = self.sequence else {
+            return self.linear.forward(&enter(x, None, &self.comm, line)?);
+        };
+        let op = Arc::new(Gathered { axis: sequence_axis(x, axis).here()?, comm: self.comm.clone(), line });
+        let inputs: Vec<&Tensor> =
+            [Some(x), Some(self.linear.weight.tensor()), self.linear.bias.as_deref()].into_iter().flatten().collect();
+        apply_custom(&op, &inputs)?.pop().ok_or_else(|| Error::argument(op.name(), "no output"))
     }
 }
 
 /// A [`Linear`] whose input features are divided: this rank's `[.., in_features / ranks]` to `[.., out_features]`, the
-/// same on all ranks.
-#[derive(Clone, Module)]
+/// same on all ranks. Names in the state are those of the whole layer.
+#[derive(Clone)]
 pub struct RowLinear {
-    /// This rank's columns of the weight.
+    /// This rank's columns of the weight, and the whole bias, which is added once.
     pub linear: Linear,
-    /// The whole bias, which is added once.
-    pub bias: Option<Parameter>,
-    #[module(skip)]
+    sequence: Option<isize>,
     comm: Arc<dyn Communicator>,
 }
 
@@ -117,22 +154,54 @@ impl RowLinear {
     /// [`ErrorKind::ShapeMismatch`](gradus_tensor::ErrorKind::ShapeMismatch) if the input features do not divide.
     #[track_caller]
     pub fn of(whole: &Linear, comm: &Arc<dyn Communicator>) -> Result<Self> {
-        let weight = part(&whole.weight.values().detach(), 1, &**comm, "row_linear")?;
-        let bias = match &whole.bias {
-            Some(bias) => Some(Parameter::new(bias.values().detach().copy()?)?),
-            None => None,
-        };
-        Ok(RowLinear { linear: Linear::from_parameters(weight, None)?, bias, comm: comm.clone() })
+        let weight = part(&whole.weight, 1, &**comm, "row_linear")?;
+        let bias = whole.bias.as_ref().map(copied).transpose()?;
+        Ok(RowLinear { linear: Linear::from_parameters(weight, bias)?, sequence: None, comm: comm.clone() })
+    }
+
+    /// Gives this rank's part of the output along `axis` in place of the whole: `[batch, length / ranks, out_features]`
+    /// for axis 1.
+    #[must_use]
+    pub fn sequence(mut self, axis: isize) -> Self {
+        self.sequence = Some(axis);
+        self
+    }
+
+    /// The whole layer, with copies of the parameters, on all ranks. All ranks call it.
+    #[track_caller]
+    pub fn whole(&self) -> Result<Linear> {
+        let part = &self.linear.weight;
+        let n = part.shape()[1] * self.comm.size();
+        let weight = joined(part.values(), 1, n, &*self.comm, Location::caller()).here()?;
+        Linear::from_parameters(parameter_like(part, weight)?, self.linear.bias.as_ref().map(copied).transpose()?)
     }
 }
 
 impl Forward for RowLinear {
     #[track_caller]
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        let y = border(true, &self.comm, &self.linear.forward(x)?, Location::caller())?;
-        match &self.bias {
-            Some(bias) => y.add(bias.tensor()),
-            None => Ok(y),
-        }
+        let share = x.linear(&self.linear.weight, None)?;
+        leave(&share, self.linear.bias.as_ref(), self.sequence, &self.comm, Location::caller()).here()
     }
 }
+
+macro_rules! around_linear {
+    ($($layer:ty),*) => {$(
+        impl Module for $layer {
+            fn visit<'m>(&'m self, visitor: &mut Visitor<'m>) {
+                visitor.wrapped(&self.linear);
+            }
+
+            fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
+                visitor.wrapped(&mut self.linear);
+            }
+        }
+
+        impl fmt::Display for $layer {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.tree().fmt(f)
+            }
+        }
+    )*};
+}
+around_linear!(ColumnLinear, RowLinear);

@@ -29,7 +29,8 @@ fn a_divided_pair_of_layers_is_the_whole_one_to_second_order() {
             let of =
                 |loss: &Tensor, leaves: &[&Tensor]| grad(&[loss], leaves, None, BackwardOptions::new().create_graph());
             let theirs = of(&whole, &[&x, &first.weight, &second.weight, second.bias.as_ref().unwrap()])?;
-            let ours = of(&divided, &[&x, &column.linear.weight, &row.linear.weight, row.bias.as_ref().unwrap()])?;
+            let ours =
+                of(&divided, &[&x, &column.linear.weight, &row.linear.weight, row.linear.bias.as_ref().unwrap()])?;
             let part = |t: &Tensor, axis: isize| {
                 let each = t.size(axis)? / ranks;
                 t.narrow(axis, comm.rank() * each, each)

@@ -2,12 +2,19 @@
 
 use crate::page::page;
 use gradus::prelude::*;
-use gradus_dist::{Options, Reduce, threads};
+use gradus_dist::{
+    Mesh, Options, ParallelAttention, ParallelEmbedding, Reduce, RowLinear, parallel_cross_entropy, threads,
+};
 
 page! {
     "Ranks":
     ranks_make_different_calls,
     a_rank_has_left,
+    a_mesh_for_another_number_of_ranks,
+    an_axis_that_a_mesh_does_not_have,
+    heads_that_do_not_divide,
+    a_sequence_that_does_not_divide,
+    logits_of_all_classes,
 }
 
 /// Every rank makes the same calls in the same order. Here the last batch of one rank is smaller than that of the other.
@@ -50,6 +57,87 @@ fn a_rank_has_left(device: &Device) -> Result<Error> {
             comm.all_reduce(&mean, Reduce::Sum)?;
         }
         Ok(())
+    })?;
+    Ok(error)
+}
+
+/// The sizes of the axes of a mesh were chosen for more ranks than there are.
+///
+/// Mend: start as many ranks as the product of the sizes, or compute one size from the number of ranks.
+fn a_mesh_for_another_number_of_ranks(_: &Device) -> Result<Error> {
+    let error = threads(4, Options::default(), |comm| {
+        Mesh::new(comm, [("data", 4), ("tensor", 2)]) // for 8 ranks
+    })
+    .unwrap_err();
+
+    threads(4, Options::default(), |comm| Mesh::new(comm, [("data", comm.size() / 2), ("tensor", 2)]))?;
+    Ok(error)
+}
+
+/// The name of an axis is mistyped.
+///
+/// Mend: take a name that the mesh was made with.
+fn an_axis_that_a_mesh_does_not_have(_: &Device) -> Result<Error> {
+    let mesh = |comm: &_| Mesh::new(comm, [("data", 2), ("tensor", 1)]);
+    let error = threads(2, Options::default(), |comm| mesh(comm)?.axis("tensors")).unwrap_err();
+
+    threads(2, Options::default(), |comm| mesh(comm)?.axis("tensor"))?;
+    Ok(error)
+}
+
+/// Each rank computes whole heads of attention, of queries and of keys. Here four query heads share two key heads, which
+/// four ranks cannot have one each.
+///
+/// Mend: divide among a number of ranks that divides both; the other ranks can divide the batch.
+fn heads_that_do_not_divide(device: &Device) -> Result<Error> {
+    let mut rng = Generator::new(0);
+    let config = MultiheadAttentionConfig { num_kv_heads: Some(2), ..Default::default() };
+    let attention = MultiheadAttention::new(8, 4, config, &mut Init::new(DType::F32, device, &mut rng))?;
+    let error = threads(4, Options::default(), |comm| ParallelAttention::of(&attention, comm)).err().unwrap();
+
+    threads(4, Options::default(), |comm| {
+        let mesh = Mesh::new(comm, [("data", 2), ("tensor", 2)])?;
+        ParallelAttention::of(&attention, &mesh.axis("tensor")?)
+    })?;
+    Ok(error)
+}
+
+/// Each rank has as much of a sequence as the others.
+///
+/// Mend: pad the batch to a length that divides among the ranks.
+fn a_sequence_that_does_not_divide(device: &Device) -> Result<Error> {
+    let mut rng = Generator::new(0);
+    let linear = Linear::new(8, 4, &mut Init::new(DType::F32, device, &mut rng))?;
+    let run = |length: usize| {
+        threads(2, Options::default(), |comm| {
+            let x = Tensor::zeros([3, length, 4], DType::F32, device)?; // this rank's features
+            RowLinear::of(&linear, comm)?.sequence(1).forward(&x)
+        })
+    };
+    let error = run(7).unwrap_err();
+
+    run(8)?;
+    Ok(error)
+}
+
+/// The loss of divided classes takes the logits of this rank's classes, and here gets those of all.
+///
+/// Mend: let a divided layer compute the logits, such as `ColumnLinear`, or `head()` of a `ParallelEmbedding`.
+fn logits_of_all_classes(device: &Device) -> Result<Error> {
+    let mut rng = Generator::new(0);
+    let table = Embedding::new(6, 4, None, &mut Init::new(DType::F32, device, &mut rng))?;
+    let x = Tensor::zeros([3, 4], DType::F32, device)?;
+    let targets = Tensor::from_vec(vec![0i64, 5, 2], [3], device)?;
+    let options = CrossEntropyLoss::default();
+    let error = threads(2, Options::default(), |comm| {
+        let logits = x.linear(&table.weight, None)?;
+        parallel_cross_entropy(&logits, &targets, 6, comm, &options)
+    })
+    .unwrap_err();
+
+    threads(2, Options::default(), |comm| {
+        let logits = ParallelEmbedding::of(&table, comm)?.head()?.forward(&x)?;
+        parallel_cross_entropy(&logits, &targets, 6, comm, &options)
     })?;
     Ok(error)
 }

@@ -1,0 +1,190 @@
+//! [`ParallelAttention`]: attention whose heads are divided among the ranks.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use gradus_nn::{
+    Forward, ForwardPass, HeadFeatures, KvCache, Masks, Module, MultiheadAttention, Parameter, Visitor, VisitorMut,
+};
+use gradus_tensor::{Causal, Error, Here, Result, Tensor};
+
+use crate::communicator::Communicator;
+use crate::group::Line;
+use crate::region::{copied, enter, joined, leave};
+
+const OP: &str = "parallel_attention";
+
+/// A [`MultiheadAttention`] whose heads are divided (Shoeybi et al., 2019). Queries, keys and values are the same on all
+/// ranks, and so is the output. Each rank projects them for its heads, computes these, and adds its share of the output
+/// projection; with dropout, the heads of each rank draw numbers of their own. Names in the state are those of the whole
+/// layer.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// use gradus_dist::{Options, ParallelAttention, threads};
+/// use gradus_nn::{Init, Masks, MultiheadAttention, MultiheadAttentionConfig};
+///
+/// threads(2, Options::default(), |comm| {
+///     let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+///     let mut generator = Generator::new(7);
+///     // Four query heads, two for each key head.
+///     let config = MultiheadAttentionConfig { num_kv_heads: Some(2), ..Default::default() };
+///     let whole = MultiheadAttention::new(8, 4, config, &mut Init::new(DType::F64, &device, &mut generator))?;
+///     let divided = ParallelAttention::of(&whole, comm)?;
+///     let x = Tensor::randn([3, 5, 8], DType::F64, &device, &mut generator)?;
+///     let causal = Masks::causal(Causal::TopLeft);
+///     let (a, b) = (divided.attend_with(&x, &x, &x, causal)?, whole.attend_with(&x, &x, &x, causal)?);
+///     assert!(a.sub(&b)?.abs()?.max_all()?.item()? < 1e-12);
+///     Ok(())
+/// })?;
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone)]
+pub struct ParallelAttention {
+    /// This rank's heads. What it computes is this rank's share of the output, without the bias.
+    pub heads: MultiheadAttention,
+    /// The whole bias of the output, which is added once.
+    pub bias: Option<Parameter>,
+    sequence: Option<isize>,
+    comm: Arc<dyn Communicator>,
+}
+
+impl ParallelAttention {
+    /// This rank's heads of a layer that has the same weights on all ranks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) unless the query heads and the key heads
+    /// both divide among the ranks.
+    #[track_caller]
+    pub fn of(whole: &MultiheadAttention, comm: &Arc<dyn Communicator>) -> Result<Self> {
+        let ([query, key], ranks, rank) = (whole.num_heads(), comm.size(), comm.rank());
+        if query % ranks != 0 || key % ranks != 0 {
+            let m = format!("{query} query heads and {key} key heads do not divide among {ranks} ranks");
+            return Err(Error::argument(OP, m).help("take a number of ranks that divides both"));
+        }
+        let own = |values: &Tensor, HeadFeatures { axis, pieces }: HeadFeatures<'_>| {
+            let mut first = 0;
+            let pieces = pieces.iter().map(|length| {
+                let (start, each) = (first, length / ranks);
+                first += length;
+                values.narrow(axis, start + rank * each, each)
+            });
+            cat(&pieces.collect::<Result<Vec<_>>>()?, axis)
+        };
+        let mut heads = whole.with_heads([query / ranks, key / ranks], own)?;
+        heads.out_proj.bias = None;
+        if ranks > 1 {
+            for (_, state) in heads.named_random_states() {
+                state.set(state.get().fork(rank as u64));
+            }
+        }
+        let bias = whole.out_proj.bias.as_ref().map(copied).transpose()?;
+        Ok(ParallelAttention { heads, bias, sequence: None, comm: comm.clone() })
+    }
+
+    /// Takes and gives this rank's parts along `axis`, that of the sequence, in place of the whole queries, keys, values
+    /// and output. The parts of the others are gathered for the projections.
+    #[must_use]
+    pub fn sequence(mut self, axis: isize) -> Self {
+        self.sequence = Some(axis);
+        self
+    }
+
+    /// [`MultiheadAttention::attend_with`]. The masks are those of the whole layer, over the whole sequence.
+    #[track_caller]
+    pub fn attend_with(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
+        let line = Location::caller();
+        let pass = ForwardPass::begin()?;
+        let attended = || {
+            let q = enter(query, self.sequence, &self.comm, line)?;
+            // Self-attention enters once.
+            let k = if std::ptr::eq(key, query) { q.clone() } else { enter(key, self.sequence, &self.comm, line)? };
+            let v = match () {
+                () if std::ptr::eq(value, query) => q.clone(),
+                () if std::ptr::eq(value, key) => k.clone(),
+                () => enter(value, self.sequence, &self.comm, line)?,
+            };
+            let mask = self.own(masks.mask)?;
+            let share = self.heads.attend_with(&q, &k, &v, Masks { mask: mask.as_ref(), ..masks })?;
+            self.output(&share, line)
+        };
+        pass.end(self, attended())
+    }
+
+    /// [`MultiheadAttention::decode`], with a cache of this rank's heads.
+    #[track_caller]
+    pub fn decode(&self, x: &Tensor, cache: &mut KvCache, masks: Masks<'_>) -> Result<Tensor> {
+        let line = Location::caller();
+        let x = enter(x, self.sequence, &self.comm, line).here()?;
+        let mask = self.own(masks.mask)?;
+        self.output(&self.heads.decode(&x, cache, Masks { mask: mask.as_ref(), ..masks })?, line).here()
+    }
+
+    /// The whole layer, with copies of the parameters, on all ranks. All ranks call it. Its random numbers are those of
+    /// this rank.
+    #[track_caller]
+    pub fn whole(&self) -> Result<MultiheadAttention> {
+        let (line, ranks) = (Location::caller(), self.comm.size());
+        let all = |values: &Tensor, HeadFeatures { axis, pieces }: HeadFeatures<'_>| {
+            let each: usize = pieces.iter().sum();
+            let parts = joined(values, axis as usize, ranks * each, &*self.comm, line)?;
+            let mut first = 0;
+            let mut stacked = vec![];
+            for length in pieces {
+                for rank in 0..ranks {
+                    stacked.push(parts.narrow(axis, rank * each + first, *length)?);
+                }
+                first += length;
+            }
+            cat(&stacked, axis)
+        };
+        let [query, key] = self.heads.num_heads();
+        let mut whole = self.heads.with_heads([query * ranks, key * ranks], all).here()?;
+        whole.out_proj.bias = self.bias.as_ref().map(copied).transpose()?;
+        Ok(whole)
+    }
+
+    /// The part of a mask `[n, heads, lq, lk]` that is for this rank's heads.
+    #[track_caller]
+    fn own(&self, mask: Option<&Tensor>) -> Result<Option<Tensor>> {
+        let Some(mask) = mask else { return Ok(None) };
+        let (each, ranks) = (self.heads.num_heads()[0], self.comm.size());
+        let has_heads = mask.rank() >= 3 && mask.size(-3)? == each * ranks;
+        Ok(Some(if has_heads { mask.narrow(-3, self.comm.rank() * each, each)? } else { mask.clone() }))
+    }
+
+    fn output(&self, share: &Tensor, line: Line) -> Result<Tensor> {
+        leave(share, self.bias.as_ref(), self.sequence, &self.comm, line)
+    }
+}
+
+fn cat(pieces: &[Tensor], axis: isize) -> Result<Tensor> {
+    Tensor::cat(&pieces.iter().collect::<Vec<_>>(), axis)
+}
+
+impl Module for ParallelAttention {
+    fn visit<'m>(&'m self, visitor: &mut Visitor<'m>) {
+        visitor.wrapped(&self.heads);
+        visitor.child("out_proj.bias", &self.bias);
+    }
+
+    fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
+        visitor.wrapped(&mut self.heads);
+        visitor.child("out_proj.bias", &mut self.bias);
+    }
+}
+
+impl fmt::Display for ParallelAttention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tree().fmt(f)
+    }
+}
+
+impl Forward for ParallelAttention {
+    /// Self-attention: the input is query, key and value.
+    #[track_caller]
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
+        self.attend_with(input, input, input, Masks::causal(Causal::No))
+    }
+}
