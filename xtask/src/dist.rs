@@ -3,6 +3,7 @@
 
 mod command;
 mod launch;
+mod planned;
 mod process;
 
 use std::path::Path;
@@ -172,7 +173,7 @@ fn wrong(rank: usize, outcome: Option<&str>) -> Option<String> {
     }
 }
 
-/// The times of all-reduces, beside those of MPI.
+/// The times of all-reduces beside those of MPI, and of training steps beside what `gradus plan` says of them.
 fn speed(root: &Path, program: &Path, folder: &Path) -> Result<String, String> {
     let bare = folder.join("bare");
     let source = root.join("crates/gradus-dist/examples/ranks/bare.c");
@@ -198,5 +199,6 @@ fn speed(root: &Path, program: &Path, folder: &Path) -> Result<String, String> {
         let size = if bytes < 1 << 20 { format!("{} KB", bytes >> 10) } else { format!("{} MB", bytes >> 20) };
         format!("{size} {ours:.0} us, MPI {theirs:.0} us ({:.2}, {:+.0} us)", ours / theirs, ours - theirs)
     });
-    Ok(format!("all-reduce: {}", each.collect::<Vec<_>>().join("; ")))
+    let each = each.collect::<Vec<_>>().join("; ");
+    Ok(format!("all-reduce: {each}; {}", planned::run(root, &folder.join("planned"))?))
 }

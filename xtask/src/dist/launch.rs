@@ -13,6 +13,12 @@ pub(super) fn optimised_ranks(root: &Path) -> Result<PathBuf, String> {
     program(root, "release/examples/ranks")
 }
 
+/// Builds the command `gradus` with optimisation, and returns its path.
+pub(super) fn optimised_gradus(root: &Path) -> Result<PathBuf, String> {
+    build(root, &["--release", "-p", "gradus-cli", "--features", "mpi"])?;
+    program(root, "release/gradus")
+}
+
 /// Builds the program `ranks` and the command `gradus`, and returns their paths. What both depend on has the features
 /// that `cargo test --workspace` gives it, so that after the tests only the crates with MPI are built.
 pub(super) fn programs(root: &Path) -> Result<[PathBuf; 2], String> {
