@@ -161,18 +161,38 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
     let statistics = || vec![fresh(d, dims), fresh(compute, &reduced), fresh(compute, &reduced)];
     let x = Array::random(d, dims, &mut rng);
     let affine = [Array::random(d, dims, &mut rng), Array::random(d, dims, &mut rng)];
+    let spread = inverse_deviation(&x, axes, eps, rms);
     for (scaled, shifted) in [(false, false), (true, false), (false, true), (true, true)] {
         let forward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
             let [out, mean, rstd] = outs else { unreachable!("normalize has three outputs") };
-            let scale = scaled.then(|| ins[1]);
+            let scale = scaled.then(|| ins[2]);
             let shift = shifted.then(|| ins[ins.len() - 1]);
             b.normalize(rms, axes, eps, ins[0], scale, shift, out, mean, rstd)
         };
-        let mut inputs = vec![x.clone()];
+        // `rstd * (x - mean) * scale + shift` may cancel wholly. Of magnitudes, the call gives the mean and the shift; their
+        // deviation is another, so that of `x` is an operand.
+        let magnitude = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+            forward(b, ins, outs)?;
+            let (whole, mean) = (*outs[0].layout.shape(), *outs[1].layout);
+            let [mean, rstd] = [mean.expand(whole)?, ins[1].layout.expand(whole)?];
+            let (dtype, [out, means, deviations]) = (ins[0].dtype, outs) else { unreachable!("three outputs") };
+            let means = View { buffer: &*means.buffer, dtype, layout: &mean };
+            let mut args = vec![MapArg::View(ins[0]), MapArg::View(ins[1].with(&rstd)), MapArg::View(means)];
+            args.extend(ins[2..].iter().map(|x| MapArg::View(*x)));
+            let kernel = Kernel::build("magnitude", &vec![dtype; args.len()], |v| {
+                let y = (v[0] + v[2]) * v[1];
+                let y = if scaled { y * v[3] } else { y };
+                vec![if shifted { y + v[v.len() - 1] } else { y }]
+            })?;
+            b.map(&kernel, &args, std::slice::from_mut(out))?;
+            let same = Kernel::build("same", &[dtype], |v| vec![v[0]])?;
+            b.map(&same, &[MapArg::View(ins[1])], std::slice::from_mut(deviations))
+        };
+        let mut inputs = vec![x.clone(), spread.clone()];
         inputs.extend(scaled.then(|| affine[0].clone()));
         inputs.extend(shifted.then(|| affine[1].clone()));
         let name = format!("normalize/{name}/{scaled}/{shifted}");
-        s.case(&Case::new(name, inputs, statistics(), &forward).bound(Bound::Naive));
+        s.case(&Case::new(name, inputs, statistics(), &forward).bound(Bound::Naive).magnitude(&magnitude));
     }
 
     // The statistics need only be close to those of `x`, because the gradient takes them as operands.
@@ -226,6 +246,32 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
             s.case(&Case::new(name, inputs, outputs, &backward).bound(Bound::Linear(terms)).magnitude(&magnitude));
         }
     }
+}
+
+/// `1 / sqrt(variance + eps)` over the axes, or with the mean of the squares in place of the variance.
+fn inverse_deviation(x: &Array, axes: Axes, eps: f64, rms: bool) -> Array {
+    let (dims, reduced) = (x.shape.dims(), x.shape.reduced(axes, true));
+    let row = |mut i: usize| {
+        let (mut row, mut step) = (0, 1);
+        for (axis, size) in dims.iter().enumerate().rev() {
+            if !axes.contains(axis) {
+                row += i % size * step;
+                step *= size;
+            }
+            i /= size;
+        }
+        row
+    };
+    let count = (x.data.len() / reduced.numel().max(1)) as f64;
+    let mean_of = |f: &dyn Fn(usize, f64) -> f64| {
+        let mut sums = vec![0.0; reduced.numel()];
+        x.data.iter().enumerate().for_each(|(i, v)| sums[row(i)] += f(row(i), v.to_f64()) / count);
+        sums
+    };
+    let mean = if rms { vec![0.0; reduced.numel()] } else { mean_of(&|_, v| v) };
+    let variance = mean_of(&|row, v| (v - mean[row]).powi(2));
+    let rstd: Vec<f64> = variance.iter().map(|v| 1.0 / (v + eps).sqrt()).collect();
+    Array::floats(x.dtype.compute(), reduced.dims(), &rstd)
 }
 
 /// Calls `call` with the negative of `x`.
