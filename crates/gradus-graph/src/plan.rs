@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use gradus_tensor::ops::{
-    Block, Home, Op, Progress, ReplayCall, ReplayOperand, ReplayState, Source, over_storage, prepares, replay,
+    Block, Effect, Home, Op, Progress, ReplayCall, ReplayOperand, ReplayState, Saved, Source, over_storage, prepares,
+    replay,
 };
 use gradus_tensor::{Attempt, Device, Error, ErrorKind, Layout, Result, Storage, Tensor, WeakState};
 use smallvec::SmallVec;
@@ -49,7 +50,7 @@ pub(crate) struct Plan {
     /// The sources of the operations, each once.
     sources: Vec<Arc<dyn Source>>,
     /// Their states before a replay.
-    saved: Vec<[u64; 2]>,
+    saved: Vec<Saved>,
     /// Whether the caller restores what the next replay writes.
     pub(crate) is_trial: bool,
     /// Whether the latest replay failed after it had begun to write what outlives the call.
@@ -65,6 +66,11 @@ pub(crate) struct Plan {
     layouts: Vec<Option<Layout>>,
     /// Switches that decide what runs, with their values in the trace.
     switches: Vec<(Arc<AtomicBool>, bool)>,
+}
+
+/// Whether others know that a node ran. The source of an operation takes back what it did.
+fn is_seen(node: &Node) -> bool {
+    node.op.effect() == Effect::CallsHost && node.source.is_none()
 }
 
 enum Renew {
@@ -147,7 +153,7 @@ impl Plan {
             home,
             away: 0,
             sizes,
-            saved: vec![[0; 2]; sources.len()],
+            saved: vec![Saved::default(); sources.len()],
             is_trial: false,
             has_written: false,
             sources,
@@ -209,9 +215,14 @@ impl Plan {
         self.saved.iter().zip(&self.sources).for_each(|(&saved, source)| source.restore(saved));
     }
 
-    /// Whether a node writes to memory that outlives the call.
+    /// Whether a node writes to memory that outlives the call, or others know that it ran.
     fn writes(&self, node: &Node) -> bool {
-        node.outputs.iter().any(|p| !matches!(self.graph.memories[p.memory].origin, Origin::Computed))
+        is_seen(node) || node.outputs.iter().any(|p| !matches!(self.graph.memories[p.memory].origin, Origin::Computed))
+    }
+
+    /// Whether others know that the plan ran, such as ranks with which it exchanges tensors.
+    pub(crate) fn is_seen(&self) -> bool {
+        self.graph.nodes.iter().any(is_seen)
     }
 
     /// Tells the sources that a replay failed.
@@ -224,7 +235,7 @@ impl Plan {
     }
 
     /// The states of the sources.
-    pub(crate) fn states(&self) -> Vec<[u64; 2]> {
+    pub(crate) fn states(&self) -> Vec<Saved> {
         self.sources.iter().map(|source| source.save()).collect()
     }
 
@@ -242,8 +253,14 @@ impl Plan {
             self.fail(if self.is_trial { Progress::default() } else { progress });
             self.has_written = self.graph.nodes.iter().take(progress.begun).any(|node| self.writes(node));
         }
+        if done.as_ref().is_err_and(|e| *e.kind() == ErrorKind::Peer) {
+            // The replay has left its memory to the call that failed.
+            *blocks = Blocks::default();
+            self.home.lock().clear();
+        }
         let (tensors, fresh) = done?;
-        let storages: SmallVec<[_; 4]> = fresh.into_iter().map(|b| b.into_storage(&self.graph.device)).collect();
+        let storages = fresh.into_iter().map(|b| b.into_storage(&self.graph.device));
+        let storages = storages.collect::<Result<SmallVec<[_; 4]>>>()?;
         let result = |p: &Place| {
             let number = self.numbers[p.memory];
             let storage = match number.checked_sub(tensors.len()) {

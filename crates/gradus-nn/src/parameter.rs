@@ -271,6 +271,17 @@ impl RandomState {
         self.0.set(generator);
     }
 
+    /// Continues with the stream for part `key` of what is done at this position, such as a part of a batch; see
+    /// [`Generator::part`]. Unlike [`set`](RandomState::set), this can be captured.
+    pub fn begin_part(&self, key: u64) {
+        ops::Jump::Part(key).make(&self.0);
+    }
+
+    /// Continues behind all parts; see [`Generator::after_parts`].
+    pub fn end_parts(&self) {
+        ops::Jump::AfterParts.make(&self.0);
+    }
+
     /// Locks the generator.
     pub(crate) fn lock(&self) -> StateGuard<'_, Generator> {
         ops::note_random(&self.0);

@@ -1,13 +1,15 @@
-//! [`Device::dispatch_compute`]: runs a user's own compute modules on tensors.
+//! [`Device::dispatch_compute`]: runs a user's own compute modules on tensors. [`Device::dispatch_host`]: makes a call of the
+//! host on their memory.
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use gradus_backend::{
     ComputeLimits, ComputeModule, Error, ErrorKind, Here, ModuleHash, NativeCall, NativeFunction, Result,
 };
 
-use crate::autograd::Nested;
-use crate::ops::{Dispatch, InPlace, To, bind};
+use crate::autograd::{Nested, PartsOf};
+use crate::ops::{Dispatch, HostCall, InPlace, Module, To, bind};
 use crate::{Device, Tensor};
 
 const OP: &str = "dispatch_compute";
@@ -28,6 +30,28 @@ impl<'a> Bound<'a> {
             Bound::Read(t) | Bound::Write(t) => t,
         }
     }
+}
+
+/// The tensors that are written.
+fn written<'a>(bindings: &[Bound<'a>]) -> impl Iterator<Item = &'a Tensor> {
+    bindings.iter().filter_map(|b| if let Bound::Write(t) = *b { Some(t) } else { None })
+}
+
+/// The tensors that are only read, contiguous.
+#[track_caller]
+fn reads(bindings: &[Bound<'_>]) -> Result<Vec<Tensor>> {
+    let mut reads = Vec::new();
+    for bound in bindings {
+        let Bound::Read(t) = bound else { continue };
+        // The locks check this too, but they would miss a strided tensor, because it is copied first.
+        if written(bindings).any(|w| Arc::ptr_eq(w.storage(), t.storage())) {
+            let e = Error::argument(OP, "a tensor that is written shares memory with another operand");
+            return Err(t.describe(e, "operand").help("pass a copy: x.copy()?"));
+        }
+        // This only makes a copy. The source was checked when it was bound.
+        reads.push(t.detach().contiguous()?);
+    }
+    Ok(reads)
 }
 
 impl Device {
@@ -75,43 +99,68 @@ impl Device {
         constants: &[u8],
         groups: [u32; 3],
     ) -> Result<()> {
+        self.bound(bindings)?;
+        // This is checked before any tensor is marked as written.
+        self.backend().check_compute(module, bindings.len(), constants, groups).here()?;
+        let reads = reads(bindings)?;
+        let op = Dispatch {
+            module: Module::Compute(module.into()),
+            written: bindings.iter().map(|b| matches!(b, Bound::Write(_))).collect(),
+            constants: constants.into(),
+            groups,
+        };
+        self.dispatch(op, bindings, &reads)
+    }
+
+    /// Makes a call of the host on the memory of tensors of this device, as a [`dispatch_compute`](Device::dispatch_compute)
+    /// without limits that a captured step repeats. `line` is the line that errors and traces report. There may be no
+    /// bindings.
+    ///
+    /// # Errors
+    /// Those of the call, and those of `dispatch_compute` for tensors. After an error of the kind
+    /// [`Peer`](ErrorKind::Peer), the memory of the tensors is never freed; see [`HostCall::call`].
+    #[track_caller]
+    pub fn dispatch_host(
+        &self,
+        call: Arc<dyn HostCall>,
+        bindings: &[Bound<'_>],
+        line: &'static Location<'static>,
+    ) -> Result<()> {
+        let _whole = PartsOf::new("dispatch_host", line);
+        self.bound(bindings)?;
+        let reads = reads(bindings)?;
+        let op = Dispatch::of_host(call, bindings.iter().map(|b| matches!(b, Bound::Write(_))));
+        let made = self.dispatch(op, bindings, &reads);
+        if made.as_ref().is_err_and(|e| *e.kind() == ErrorKind::Peer) {
+            std::mem::forget((reads, written(bindings).cloned().collect::<Vec<_>>()));
+        }
+        made.map_err(|e| e.at(line))
+    }
+
+    /// Checks that these tensors can be bound.
+    #[track_caller]
+    fn bound(&self, bindings: &[Bound<'_>]) -> Result<()> {
         let operands: Vec<&Tensor> = bindings.iter().map(Bound::tensor).collect();
         if let Some((i, t)) = operands.iter().enumerate().find(|(_, t)| t.device() != self) {
             let e = Error::new(ErrorKind::DeviceMismatch, OP, format!("binding {i} does not live on {self}"));
             let e = self.tell_apart(t.device(), t.describe(e, "binding"));
             return Err(e.help("move it here first: x.to_device(&device)?"));
         }
-        let written: Vec<&Tensor> =
-            bindings.iter().filter_map(|b| if let Bound::Write(t) = *b { Some(t) } else { None }).collect();
-        for t in &written {
+        for t in written(bindings) {
             t.check_writable(InPlace::Dispatch, &operands)?;
             if !t.is_contiguous() {
                 let e = Error::argument(OP, "a tensor that a module writes is contiguous; this one is strided");
                 return Err(t.describe(e, "binding").help("write into a new tensor, and copy_ it there"));
             }
         }
-        // This is checked before any tensor is marked as written.
-        self.backend().check_compute(module, bindings.len(), constants, groups).here()?;
-        let mut reads = Vec::new();
-        for bound in bindings {
-            let Bound::Read(t) = bound else { continue };
-            // The locks check this too, but they would miss a strided tensor, because it is copied first.
-            if written.iter().any(|w| Arc::ptr_eq(w.storage(), t.storage())) {
-                let e = Error::argument(OP, "a tensor that is written shares memory with another operand");
-                return Err(t.describe(e, "operand").help("pass a copy: x.copy()?"));
-            }
-            // This only makes a copy. The source was checked when it was bound.
-            reads.push(t.detach().contiguous()?);
-        }
-        let refs: Vec<&Tensor> = reads.iter().collect();
+        Ok(())
+    }
+
+    #[track_caller]
+    fn dispatch(&self, op: Dispatch, bindings: &[Bound<'_>], reads: &[Tensor]) -> Result<()> {
+        let (reads, written): (Vec<&Tensor>, Vec<&Tensor>) = (reads.iter().collect(), written(bindings).collect());
         let _nested = Nested::enter(OP)?;
-        let op = Dispatch {
-            module: module.into(),
-            written: bindings.iter().map(|b| matches!(b, Bound::Write(_))).collect(),
-            constants: constants.into(),
-            groups,
-        };
-        bind(op, &refs, To::Written(InPlace::Dispatch, self, &written))
+        bind(op, &reads, To::Written(InPlace::Dispatch, self, &written))
     }
 
     /// Registers `function` under `name` for [`ComputeModule::Native`] on this device. It stays registered for as long

@@ -13,22 +13,34 @@ use crate::autograd::{note_draw, notes_access};
 pub struct Generator {
     seed: u64,
     offset: u64,
+    /// The seed and the offset of the generator of which this is a [part](Generator::part).
+    whole: Option<(u64, u64)>,
 }
 
 impl Generator {
     /// A generator at the start of the stream of `seed`.
     pub fn new(seed: u64) -> Self {
-        Generator { seed, offset: 0 }
+        Generator { seed, offset: 0, whole: None }
     }
 
     /// A generator at a given position of the stream of `seed`.
     pub fn at(seed: u64, offset: u64) -> Self {
-        Generator { seed, offset }
+        Generator { seed, offset, whole: None }
     }
 
     /// The seed.
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// Seed and offset, and those of the whole if this is a part.
+    pub(crate) fn numbers(&self) -> ([u64; 2], Option<[u64; 2]>) {
+        ([self.seed, self.offset], self.whole.map(<[u64; 2]>::from))
+    }
+
+    /// The generator with these [numbers](Generator::numbers).
+    pub(crate) fn of_numbers(([seed, offset], whole): ([u64; 2], Option<[u64; 2]>)) -> Generator {
+        Generator { seed, offset, whole: whole.map(<(u64, u64)>::from) }
     }
 
     /// The number of 32-bit words consumed so far.
@@ -72,6 +84,31 @@ impl Generator {
         // Draws never reach counters of 2^62 or more, so a fork's seed is independent of the numbers drawn.
         let words = philox::block(self.seed ^ 0x9E37_79B9_7F4A_7C15, key | 1 << 62);
         Generator::new(u64::from(words[0]) << 32 | u64::from(words[1]))
+    }
+
+    /// The generator for part `key` of what is done at this position, such as a part of a batch. Its stream depends on the
+    /// position, not on the numbers that other parts draw. A part of a part is another part of the whole.
+    ///
+    /// ```
+    /// # use gradus_tensor::Generator;
+    /// let whole = Generator::at(7, 3);
+    /// let mut part = whole.part(0);
+    /// part.next_u64();
+    /// assert_eq!(part.part(1), whole.part(1));
+    /// assert_eq!(part.after_parts(), Generator::at(7, 4));
+    /// ```
+    #[must_use]
+    pub fn part(&self, key: u64) -> Generator {
+        let (seed, offset) = self.whole.unwrap_or((self.seed, self.offset));
+        let fork = Generator::new(seed).fork(offset).fork(key);
+        Generator { whole: Some((seed, offset)), ..fork }
+    }
+
+    /// The generator behind all [parts](Generator::part): the next position of the whole.
+    #[must_use]
+    pub fn after_parts(&self) -> Generator {
+        let (seed, offset) = self.whole.unwrap_or((self.seed, self.offset));
+        Generator::at(seed, offset.wrapping_add(1))
     }
 
     /// The numbers `0..n` in random order. Fails with [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if the

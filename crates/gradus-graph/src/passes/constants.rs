@@ -76,6 +76,6 @@ fn computed(graph: &Graph, keep: &[bool]) -> Result<Vec<(usize, Tensor)>> {
     let mut blocks =
         made.iter().map(|&m| Block::new(&graph.device, graph.memories[m].bytes)).collect::<Result<Vec<_>>>()?;
     replay(&graph.device, &calls, &tensors, blocks.iter_mut(), &mut Progress::default(), &mut ReplayState::default())?;
-    let value = |(m, block): (usize, Block)| Ok((m, bytes_of(&block.into_storage(&graph.device))?));
+    let value = |(m, block): (usize, Block)| Ok((m, bytes_of(&block.into_storage(&graph.device)?)?));
     made.into_iter().zip(blocks).map(value).collect()
 }

@@ -12,6 +12,8 @@ pub fn dead_code(graph: &mut Graph) {
         live[i] = node.source.is_some() || node.op.can_fail() || node.outputs.iter().any(|out| read[out.memory]);
         if live[i] {
             node.inputs.iter().for_each(|input| read[input.memory] = true);
+            // It may read what it updates, or keep a part of it.
+            node.outputs.iter().filter(|_| node.in_place).for_each(|out| read[out.memory] = true);
         }
     }
     graph.retain(&live);

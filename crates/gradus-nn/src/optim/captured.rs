@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use gradus_tensor::ops::{Effect, Op, Source, collect_updates};
+use gradus_tensor::ops::{Effect, Op, Saved, Source, collect_updates};
 use gradus_tensor::{DType, Device, Error, Result, Tensor};
 
 use super::rule::{Hyper, Rule};
@@ -175,17 +175,17 @@ impl<R: Rule> Source for Updates<R> {
         Ok(())
     }
 
-    fn save(&self) -> [u64; 2] {
-        [self.rates.step.count(), 0]
+    fn save(&self) -> Saved {
+        ([self.rates.step.count(), 0], None)
     }
 
-    fn restore(&self, [count, _]: [u64; 2]) {
+    fn restore(&self, ([count, _], _): Saved) {
         self.rates.step.set_count(count);
         // What is left was collected for the step that is taken back.
         self.left.lock().unwrap_or_else(|e| e.into_inner()).updates.clear();
     }
 
-    fn fail(&self, saved: [u64; 2], begun: usize, done: usize, all: usize) {
+    fn fail(&self, saved: Saved, begun: usize, done: usize, all: usize) {
         if self.phase == Phase::Update && begun > 0 && done == all {
             return; // The parameter has been stepped.
         }

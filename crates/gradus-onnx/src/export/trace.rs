@@ -102,7 +102,7 @@ impl Recorder {
             Effect::Crosses => {
                 return self.refuse(ran, "moves a tensor to another device", "move it before the export");
             }
-            Effect::Calls => {
+            Effect::Calls | Effect::CallsHost => {
                 return self.refuse(ran, "runs a function of its own", "compose it of operations of tensors");
             }
             Effect::Pure | Effect::Updates if ran.in_place || ran.op.effect().updates() => {

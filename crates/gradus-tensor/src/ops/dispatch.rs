@@ -1,18 +1,61 @@
-//! `dispatch_compute`: runs a compute module written by the user. The method is in the crate's `compute.rs`.
+//! `dispatch_compute`: runs a compute module written by the user; and `dispatch_host`: makes a [`HostCall`]. The methods are
+//! in the crate's `compute.rs`.
 
+use std::any::Any;
+use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use gradus_backend::compute::OwnedModule;
 use gradus_backend::{Backend, Binding, Result, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::{Effect, Flow, InputSpec, Operation, Outputs, Spec};
+use super::{Effect, Flow, InputSpec, Op, Operation, Outputs, Spec};
 
-/// A run of a compute module written by the user.
+/// A call of the host among the operations of a step, such as a collective of many ranks. A replay of a captured step makes
+/// it again, each time and in its place: no pass removes it, repeats it, or moves it past another one.
+pub trait HostCall: fmt::Debug + Any + Send + Sync {
+    /// The name that errors, graphs and logs show.
+    fn name(&self) -> &str;
+
+    /// Whether the other one does the same with the same operands.
+    fn is_same(&self, other: &dyn HostCall) -> bool;
+
+    /// Makes the call on these operands, which are contiguous and have the same memory only until it returns, unless it
+    /// returns an error of the kind [`Peer`](crate::ErrorKind::Peer): then their memory is never freed, because the other
+    /// side may still be at work on it.
+    ///
+    /// The tensors are locked meanwhile: to use one of them here, or to wait for a thread that does, is a deadlock.
+    fn call(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()>;
+}
+
+impl PartialEq for dyn HostCall {
+    fn eq(&self, other: &Self) -> bool {
+        self.is_same(other)
+    }
+}
+impl Eq for dyn HostCall {}
+
+impl Hash for dyn HostCall {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name().hash(state);
+    }
+}
+
+/// What a [`Dispatch`] runs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Module {
+    /// A compute module written by the user.
+    Compute(OwnedModule),
+    /// A call of the host.
+    Host(Arc<dyn HostCall>),
+}
+
+/// A run of a compute module or of a call of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Dispatch {
-    /// The compute module.
-    pub module: OwnedModule,
+    /// What runs.
+    pub module: Module,
     /// Whether each binding is written.
     pub written: SmallVec<[bool; 8]>,
     /// Push constants.
@@ -21,9 +64,32 @@ pub struct Dispatch {
     pub groups: [u32; 3],
 }
 
+impl Dispatch {
+    /// A call of the host that writes these of its operands.
+    pub(crate) fn of_host(call: Arc<dyn HostCall>, written: impl Iterator<Item = bool>) -> Self {
+        Dispatch { module: Module::Host(call), written: written.collect(), constants: Arc::new([]), groups: [1; 3] }
+    }
+}
+
+impl Op {
+    /// The call of the host that this operation is, if it is one of type `C`.
+    pub(crate) fn host_call<C: HostCall>(&self) -> Option<&C> {
+        match self {
+            Op::Dispatch(dispatch) => match &dispatch.module {
+                Module::Host(call) => (&**call as &dyn Any).downcast_ref(),
+                Module::Compute(_) => None,
+            },
+            _ => None,
+        }
+    }
+}
+
 impl Operation for Dispatch {
     fn name(&self) -> &str {
-        "dispatch_compute"
+        match &self.module {
+            Module::Compute(_) => "dispatch_compute",
+            Module::Host(call) => call.name(),
+        }
     }
 
     fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
@@ -40,7 +106,12 @@ impl Operation for Dispatch {
                 false => inputs.next().map(|x| Binding::Read(*x)),
             });
         }
-        backend.dispatch_compute(self.module.as_module(), &mut operands, &self.constants, self.groups)
+        match &self.module {
+            Module::Compute(module) => {
+                backend.dispatch_compute(module.as_module(), &mut operands, &self.constants, self.groups)
+            }
+            Module::Host(call) => call.call(backend, &mut operands),
+        }
     }
 
     fn flow(&self) -> Flow {
@@ -52,7 +123,10 @@ impl Operation for Dispatch {
     }
 
     fn effect(&self) -> Effect {
-        Effect::Calls
+        match &self.module {
+            Module::Compute(_) => Effect::Calls,
+            Module::Host(_) => Effect::CallsHost,
+        }
     }
 
     fn differentiable(&self, _: usize) -> bool {

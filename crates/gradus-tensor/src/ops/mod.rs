@@ -93,6 +93,7 @@ use bind::{apply_view, apply_views, infer};
 pub use crate::autograd::Keep;
 pub use attention::AttentionOptions;
 pub use causal::{Causal, causal_mask};
+pub use dispatch::{HostCall, Module};
 pub use elementwise::{Class, Elementwise, Numbers};
 pub use grid::Indexing;
 pub use grid_sample::{GridPadding, GridSample, Sampling};
@@ -113,7 +114,7 @@ pub use replay::{
 };
 pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
-pub use source::{Source, SourceGuard, draws_lead, source_guard};
+pub use source::{Jump, Saved, Source, SourceGuard, draws_lead, source_guard};
 pub use trace::{
     Closed, Made, StateUse, Traced, Uses, is_captured, note_random, note_state, note_switch, refuse, trace,
     trace_closed,
@@ -153,12 +154,15 @@ pub enum Effect {
     Crosses,
     /// As [`Updates`](Effect::Updates), by a function of the user, which may have other effects.
     Calls,
+    /// As [`Updates`](Effect::Updates), by a [`HostCall`], whose effects others see: that it is made, how often, and in which
+    /// order with others.
+    CallsHost,
 }
 
 impl Effect {
     /// Whether the operation may read the tensors that it writes.
     pub fn updates(self) -> bool {
-        matches!(self, Effect::Updates | Effect::Calls)
+        matches!(self, Effect::Updates | Effect::Calls | Effect::CallsHost)
     }
 }
 

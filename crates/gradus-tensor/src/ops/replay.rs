@@ -12,8 +12,8 @@ use gradus_backend::{
 };
 use smallvec::SmallVec;
 
-use super::Op;
 use super::update::Operands;
+use super::{Effect, Op};
 use crate::autograd::{before_overwrite, checks_access, is_watched, packs_saved};
 use crate::footprint::Footprint;
 use crate::storage::WriteGuard;
@@ -48,33 +48,46 @@ pub struct ReplayCall {
     pub location: &'static Location<'static>,
 }
 
-/// Uninitialised memory of a device, for the values that a replay computes.
+/// Uninitialised memory of a device, for the values that a replay computes. It is gone after a replay has failed with an
+/// error of the kind `Peer`; see [`HostCall::call`](super::HostCall::call).
 #[derive(Debug)]
-pub struct Block(Buffer);
+pub struct Block(Option<Buffer>);
 
 impl Block {
     /// Allocates memory for `bytes` bytes.
     #[track_caller]
     pub fn new(device: &Device, bytes: usize) -> Result<Block> {
-        device.backend().alloc(bytes).map(Block).here()
+        device.backend().alloc(bytes).map(|buffer| Block(Some(buffer))).here()
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, Buffer::bytes)
     }
 
     /// Memory for a copy of the same size.
     #[track_caller]
     pub fn like(&self, device: &Device) -> Result<Block> {
-        Block::new(device, self.0.bytes())
+        Block::new(device, self.bytes())
     }
 
     /// Copies the contents of a block of the same size.
     #[track_caller]
     pub fn copy_from(&mut self, device: &Device, from: &Block) -> Result<()> {
-        device.backend().copy_buffer(&from.0, 0, &mut self.0, 0, from.0.bytes()).here()
+        let (Some(from), Some(to)) = (&from.0, &mut self.0) else { return Err(gone()) };
+        device.backend().copy_buffer(from, 0, to, 0, from.bytes()).here()
     }
 
     /// A storage that owns this memory.
-    pub fn into_storage(self, device: &Device) -> Arc<Storage> {
-        Arc::new(Storage::new(device.clone(), self.0))
+    #[track_caller]
+    pub fn into_storage(self, device: &Device) -> Result<Arc<Storage>> {
+        self.0.map(|buffer| Arc::new(Storage::new(device.clone(), buffer))).ok_or_else(gone)
     }
+}
+
+#[cold]
+#[track_caller]
+fn gone() -> Error {
+    Error::argument(OP, "the memory of a value was left to a call that failed")
 }
 
 /// Blocks for the results of a replay, which are copied from there. The device may take them back between replays, when it
@@ -99,7 +112,7 @@ impl Home {
 
 impl Reclaim for Home {
     fn bytes(&self) -> usize {
-        self.0.try_lock().map_or(0, |blocks| blocks.iter().map(|block| block.0.bytes()).sum())
+        self.0.try_lock().map_or(0, |blocks| blocks.iter().map(Block::bytes).sum())
     }
 
     fn clear(&self) -> bool {
@@ -192,11 +205,11 @@ impl ReplayState {
         parts.filter(|part| part.calls.contains(&call)).for_each(|part| part.has_run = false);
     }
 
-    /// Divides a list of `all` calls into those that vary and those between them.
-    fn divided(&self, all: usize) -> Vec<Part> {
+    /// Divides a list of calls into those that vary or that the host makes, and those between them.
+    fn divided(&self, calls: &[ReplayCall]) -> Vec<Part> {
         let mut parts: Vec<Part> = vec![];
-        for call in 0..all {
-            let varies = self.varies(call);
+        for (call, ReplayCall { op, .. }) in calls.iter().enumerate() {
+            let varies = self.varies(call) || op.effect() == Effect::CallsHost;
             match parts.last_mut() {
                 Some(part) if part.prepared.is_none() == varies => part.calls.end = call + 1,
                 _ => {
@@ -208,8 +221,8 @@ impl ReplayState {
         parts
     }
 
-    /// The parts of a list of `all` calls on these memories.
-    fn parts(&mut self, memory: &[Memory<'_>], all: usize) -> &mut [Part] {
+    /// The parts of a list of calls on these memories.
+    fn parts(&mut self, memory: &[Memory<'_>], calls: &[ReplayCall]) -> &mut [Part] {
         let address = |memory: &Memory<'_>| match memory {
             Memory::Read(buffer) => buffer.as_ptr().addr().get(),
             Memory::Write(buffer) => buffer.as_ref().map_or(0, |buffer| buffer.as_ptr().addr().get()),
@@ -222,7 +235,7 @@ impl ReplayState {
                     self.placed.remove(0);
                 }
                 let addresses = memory.iter().map(address).collect();
-                self.placed.push(Placed { addresses, parts: self.divided(all) });
+                self.placed.push(Placed { addresses, parts: self.divided(calls) });
             }
         }
         self.placed.last_mut().map_or(&mut [], |placed| &mut placed.parts)
@@ -255,13 +268,30 @@ enum Held<'a> {
 /// # Errors
 /// Fails before anything runs if two tensors share a storage, if a write would change a value that a graph protects, or
 /// if this thread is tracing, observing or recomputing operations. The error of an operation reports the line of its
-/// call.
+/// call. After an error of the kind [`Peer`](ErrorKind::Peer), none of the memory is ever freed.
 #[track_caller]
 pub fn replay<'b>(
     device: &Device,
     calls: &[ReplayCall],
     tensors: &[Tensor],
     blocks: impl Iterator<Item = &'b mut Block>,
+    progress: &mut Progress,
+    state: &mut ReplayState,
+) -> Result<()> {
+    let mut blocks: SmallVec<[&mut Block; 16]> = blocks.collect();
+    let done = replay_on(device, calls, tensors, &mut blocks, progress, state);
+    if done.as_ref().is_err_and(|e| *e.kind() == ErrorKind::Peer) {
+        std::mem::forget((tensors.to_vec(), blocks.into_iter().map(|block| block.0.take()).collect::<Vec<_>>()));
+    }
+    done
+}
+
+#[track_caller]
+fn replay_on(
+    device: &Device,
+    calls: &[ReplayCall],
+    tensors: &[Tensor],
+    blocks: &mut [&mut Block],
     progress: &mut Progress,
     state: &mut ReplayState,
 ) -> Result<()> {
@@ -293,8 +323,8 @@ pub fn replay<'b>(
             Held::Write(buffer) => Memory::Write(Some(buffer)),
         });
     }
-    memory.extend(blocks.map(|block| Memory::Write(Some(&mut block.0))));
-    for part in state.parts(&memory, calls.len()) {
+    memory.extend(blocks.iter_mut().map(|block| Memory::Write(block.0.as_mut())));
+    for part in state.parts(&memory, calls) {
         let end = part.calls.end;
         let mut made = part.prepared.is_none();
         let mut all = || {

@@ -1,13 +1,20 @@
 //! [`Source`]: numbers that an operation takes from the host and that differ from call to call.
 
+use std::any::Any;
 use std::cell::RefCell;
+use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_backend::{Error, Result};
+use gradus_backend::{Backend, Binding, Error, Result};
 
-use super::{Effect, Op};
+use super::trace::{Traced, traced};
+use super::{Dispatch, Effect, HostCall, Op};
 use crate::autograd::is_traced;
-use crate::{Generator, WeakState};
+use crate::{Generator, State, WeakState};
+
+/// A state that a [`Source`] noted, as numbers: for random numbers, seed and offset, and those of the whole if it is a
+/// [part](Generator::part).
+pub type Saved = ([u64; 2], Option<[u64; 2]>);
 
 /// Host state that determines parameters of an operation: a learning rate, the number of a step, a position in a stream
 /// of random numbers. A replay of traced operations asks it for the parameters of each call.
@@ -23,14 +30,14 @@ pub trait Source: Send + Sync {
     fn renew(&self, op: &mut Op) -> Result<()>;
 
     /// The current state, as numbers.
-    fn save(&self) -> [u64; 2];
+    fn save(&self) -> Saved;
 
     /// Restores a state that [`save`](Source::save) returned.
-    fn restore(&self, saved: [u64; 2]);
+    fn restore(&self, saved: Saved);
 
     /// Takes the call back that a failed replay began, given the state `saved` before it. Of the `all` operations that
     /// the source serves, `begun` were begun and `done` ended. By default, the state is restored.
-    fn fail(&self, saved: [u64; 2], _begun: usize, _done: usize, _all: usize) {
+    fn fail(&self, saved: Saved, _begun: usize, _done: usize, _all: usize) {
         self.restore(saved);
     }
 
@@ -51,35 +58,97 @@ impl Source for WeakState<Generator> {
     }
 
     fn serves(&self, op: &Op) -> bool {
-        op.effect() == Effect::Draws
+        op.effect() == Effect::Draws || op.host_call::<Jump>().is_some()
     }
 
     fn renew(&self, op: &mut Op) -> Result<()> {
-        let Op::Random(random) = op else { return Ok(()) };
-        let spec = random.spec;
         let Some(state) = self.upgrade() else {
             return Err(Error::argument("replay", "the layer whose random numbers the step draws is gone"));
         };
-        (random.seed, random.offset) = state.lock().advance(random.distribution, spec.dtype, spec.shape.numel());
+        let mut generator = state.lock();
+        if let Some(jump) = op.host_call::<Jump>() {
+            *generator = jump.from(&generator);
+        } else if let Op::Random(random) = op {
+            let spec = random.spec;
+            (random.seed, random.offset) = generator.advance(random.distribution, spec.dtype, spec.shape.numel());
+        }
         Ok(())
     }
 
-    fn save(&self) -> [u64; 2] {
-        self.upgrade().map_or([0; 2], |state| [state.get().seed(), state.get().offset()])
+    fn save(&self) -> Saved {
+        self.upgrade().map_or_else(Saved::default, |state| state.get().numbers())
     }
 
-    fn restore(&self, [seed, offset]: [u64; 2]) {
+    fn restore(&self, saved: Saved) {
         if let Some(state) = self.upgrade() {
-            state.set(Generator::at(seed, offset));
+            state.set(Generator::of_numbers(saved));
         }
     }
 }
 
-/// Whether these draws, one after the other and without gaps, move a generator from `start` to `end`.
+/// A move of a random state from where it is, by no draw. In a trace it is a call of the host without operands, so that a
+/// replay moves the state too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Jump {
+    /// To [`Generator::part`].
+    Part(u64),
+    /// To [`Generator::after_parts`].
+    AfterParts,
+}
+
+impl Jump {
+    fn from(self, generator: &Generator) -> Generator {
+        match self {
+            Jump::Part(key) => generator.part(key),
+            Jump::AfterParts => generator.after_parts(),
+        }
+    }
+
+    /// Moves a random state.
+    #[track_caller]
+    pub fn make(self, state: &State<Generator>) {
+        super::note_random(state);
+        let moved = self.from(&state.get());
+        state.set(moved);
+        if is_traced() {
+            let source: Arc<dyn Source> = Arc::new(state.downgrade());
+            traced(&Traced {
+                op: &Dispatch::of_host(Arc::new(self), std::iter::empty()).into(),
+                inputs: &[],
+                outputs: &[],
+                in_place: true,
+                kernel: true,
+                location: Location::caller(),
+                source: Some(&source),
+            });
+        }
+    }
+}
+
+impl HostCall for Jump {
+    fn name(&self) -> &str {
+        "jump"
+    }
+
+    fn is_same(&self, other: &dyn HostCall) -> bool {
+        (other as &dyn Any).downcast_ref() == Some(self)
+    }
+
+    // The source of the operation moves the state.
+    fn call(&self, _: &dyn Backend, _: &mut [Binding<'_>]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether these draws and jumps, one after the other and without gaps, move a generator from `start` to `end`.
 pub fn draws_lead(start: &Generator, ops: &[&Op], end: &Generator) -> bool {
     let mut generator = start.clone();
-    let continues = ops.iter().all(|op| match op {
-        Op::Random(r) => {
+    let continues = ops.iter().all(|op| match (op, op.host_call::<Jump>()) {
+        (_, Some(jump)) => {
+            generator = jump.from(&generator);
+            true
+        }
+        (Op::Random(r), None) => {
             let spec = r.spec;
             generator.advance(r.distribution, spec.dtype, spec.shape.numel()) == (r.seed, r.offset)
         }

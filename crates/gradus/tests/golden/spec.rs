@@ -61,6 +61,7 @@ fn note(rows: &mut Rows, ran: &Traced<'_>, called: Vec<String>) {
         Effect::Draws => "draws",
         Effect::Updates => "updates",
         Effect::Calls => "updates, calls",
+        Effect::CallsHost => "updates, calls the host",
         Effect::Crosses => "crosses",
     };
     let flow = match op.flow() {
