@@ -9,6 +9,7 @@ use gradus_tensor::{DType, Device, Error, Generator, Gradients, Here, Result, Te
 
 use crate::call::Collective;
 use crate::communicator::Communicator;
+use crate::fact::fact;
 use crate::group::Line;
 use crate::reduce::Reduce;
 
@@ -63,7 +64,7 @@ pub struct DataParallel {
 pub(crate) struct Extras {
     floats: Vec<(Buffer, Tensor)>,
     integers: Vec<(Buffer, Tensor)>,
-    random: Vec<(RandomState, Generator)>,
+    random: Vec<RandomState>,
 }
 
 impl Extras {
@@ -74,8 +75,7 @@ impl Extras {
             let list = if before.dtype().is_float() { &mut extras.floats } else { &mut extras.integers };
             list.push((buffer, before));
         }
-        extras.random =
-            model.named_random_states().into_iter().map(|(_, state)| (state.clone(), state.get())).collect();
+        extras.random = model.named_random_states().into_iter().map(|(_, state)| state).collect();
         Ok(extras)
     }
 
@@ -84,10 +84,7 @@ impl Extras {
         for (buffer, before) in self.floats.iter().chain(&self.integers) {
             buffer.set(before)?;
         }
-        for (state, before) in &self.random {
-            // The offset tells steps apart, and the shard its streams.
-            state.set(before.fork(before.offset()).fork(shard));
-        }
+        self.random.iter().for_each(|state| state.begin_part(shard));
         Ok(())
     }
 
@@ -104,9 +101,7 @@ impl Extras {
 
     /// The state with which the next step differs from this one.
     fn advance(&self) {
-        for (state, before) in &self.random {
-            state.set(Generator::at(before.seed(), before.offset() + 1));
-        }
+        self.random.iter().for_each(RandomState::end_parts);
     }
 }
 
@@ -376,7 +371,8 @@ impl Sums {
     pub(crate) fn take_heads(&mut self, comm: &dyn Communicator, line: Line) -> Result<(Tensor, Vec<bool>)> {
         let mut reader = Reader::new(&self.heads);
         let loss = reader.take(DType::F32, DType::F32, &[])?;
-        let there = reader.take(DType::F32, DType::F32, &[self.parameters.len()])?.to_vec::<f32>()?;
+        let there = reader.take(DType::F32, DType::F32, &[self.parameters.len()])?;
+        let there = fact(&there, "the parameters that have a gradient", line)?;
         for (buffer, before) in &self.extras.floats {
             buffer.set(&reader.take(before.dtype().compute(), before.dtype(), before.shape())?)?;
         }

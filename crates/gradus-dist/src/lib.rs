@@ -16,6 +16,7 @@ mod communicator;
 mod data_parallel;
 mod differentiable;
 mod engine;
+mod fact;
 mod full_shard;
 mod fully_sharded;
 mod group;

@@ -1,15 +1,19 @@
 //! [`Peers`]: a [`Communicator`] of a [`Group`], which brings the bytes of tensors to it.
 //!
-//! Where the host can reach a device's memory, a call runs as a compute module on the tensors themselves. Elsewhere the
-//! bytes are copied to the host and back.
+//! A call is a [`HostCall`], so that captured steps make it too. Where the host can reach a device's memory, it runs as a
+//! compute module on the tensors themselves. Elsewhere the bytes are copied to the host and back.
 
+use std::any::Any;
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, mpsc};
 use std::time::Duration;
 
-use gradus_tensor::backend::{ComputeModule, Element, NativeBinding, NativeCall};
-use gradus_tensor::{Bound, DType, Device, Error, ErrorKind, Result, Tensor, bf16, f16, no_grad};
+use gradus_tensor::backend::{Backend, Binding, ComputeModule, Element, NativeBinding, NativeCall, View};
+use gradus_tensor::ops::{self, HostCall};
+use gradus_tensor::{Bound, DType, Device, Error, Result, Tensor, bf16, f16, no_grad};
 
 use crate::call::{Call, Collective};
 use crate::communicator::Communicator;
@@ -27,6 +31,11 @@ type Made = HashMap<u64, (Arc<Group>, Call)>;
 /// The calls that are being made, by the number that the module receives.
 static CALLS: LazyLock<Mutex<Made>> = LazyLock::new(Default::default);
 static NEXT: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Whether this is a thread of a communicator, which makes the calls that were started.
+    static MAKES_STARTED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// What is to be done on the thread of a communicator.
 type Job = Box<dyn FnOnce() + Send>;
@@ -75,55 +84,23 @@ impl Shared {
         reached
     }
 
-    /// Makes a call with `input`, if any, into `output`.
-    fn make(&self, call: &Call, input: Option<&Tensor>, output: &Tensor) -> Result<()> {
-        let group = &self.group;
-        if group.size() == 1 {
-            return match input {
-                Some(input) if output.numel() > 0 => no_grad(|| output.copy_(input)),
+    /// Makes a call with `input`, if any, into `output`, if any.
+    fn make(self: &Arc<Self>, call: &Call, input: Option<&Tensor>, output: Option<&Tensor>, on: &Device) -> Result<()> {
+        if self.group.size() == 1 {
+            return match (input, output) {
+                (Some(input), Some(output)) if output.numel() > 0 => no_grad(|| output.copy_(input)),
                 _ => Ok(()),
             };
         }
-        if output.numel() == 0 && input.is_none_or(|x| x.numel() == 0) {
-            // SAFETY: there is no memory.
-            return unsafe { group.transfer(call, &[], &mut []) };
-        }
-        let device = output.device();
-        if !self.reaches(device) {
-            let given = input.map_or_else(|| Ok(vec![]), Tensor::to_bytes)?;
-            let mut bytes = aligned(&output.to_bytes()?);
-            let room = u64::as_bytes_mut(&mut bytes).unwrap_or_default();
-            let len = output.numel() * output.dtype().size();
-            let given = aligned(&given);
-            let length = input.map_or(0, |x| x.numel() * x.dtype().size());
-            // SAFETY: what is forgotten is never freed.
-            let made = unsafe { group.transfer(call, &u64::as_bytes(&given)[..length], &mut room[..len]) };
-            if made.is_err() {
-                std::mem::forget((given, bytes));
-                return made;
-            }
-            let result = Tensor::from_bytes(&room[..len], output.shape(), output.dtype(), device)?;
-            return no_grad(|| output.copy_(&result));
-        }
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let lock = || CALLS.lock().unwrap_or_else(|e| e.into_inner());
-        lock().insert(number, (group.clone(), call.clone()));
-        let mut bindings: Vec<Bound<'_>> = input.into_iter().map(Bound::Read).collect();
-        bindings.push(Bound::Write(output));
-        let module = ComputeModule::Native(MODULE);
-        let made = no_grad(|| device.dispatch_compute(module, &bindings, &number.to_ne_bytes(), [1; 3]));
-        lock().remove(&number);
-        if let Err(e) = &made
-            && *e.kind() == ErrorKind::Peer
-        {
-            // Another rank, or the engine, may still use the memory of a call that stopped half-way.
-            std::mem::forget((input.cloned(), output.clone()));
-        }
-        made.map_err(|e| e.at(call.line))
+        let mut bindings: Vec<Bound<'_>> = vec![];
+        bindings.extend(input.filter(|x| x.numel() > 0).map(Bound::Read));
+        bindings.extend(output.filter(|y| y.numel() > 0).map(Bound::Write));
+        let exchange = Exchange { shared: self.clone(), call: call.clone(), reaches: self.reaches(on) };
+        no_grad(|| on.dispatch_host(Arc::new(exchange), &bindings, call.line))
     }
 
     /// The result of a call on `x`.
-    fn result(&self, collective: Collective, x: &Tensor, line: Line) -> Result<Tensor> {
+    fn result(self: &Arc<Self>, collective: Collective, x: &Tensor, line: Line) -> Result<Tensor> {
         if x.dtype() == DType::Bool {
             return self.result(collective, &x.to_dtype(DType::U8)?, line)?.to_dtype(DType::Bool);
         }
@@ -137,19 +114,22 @@ impl Shared {
         let output = match collective {
             Collective::AllReduce(_) | Collective::Broadcast(_) | Collective::Receive(_) => {
                 let output = x.copy()?;
-                self.make(&call, None, &output)?;
+                self.make(&call, None, Some(&output), x.device())?;
                 return Ok(output);
             }
             Collective::Barrier | Collective::Split => {
-                self.make(&call, None, x)?;
+                self.make(&call, None, None, x.device())?;
+                return Ok(x.clone());
+            }
+            Collective::Send(_) => {
+                self.make(&call, Some(x), None, x.device())?;
                 return Ok(x.clone());
             }
             Collective::ReduceScatter(_) => made(x.shape()[0] / size)?,
             Collective::AllGather => made(x.shape()[0] * size)?,
             Collective::AllToAll => made(x.shape()[0])?,
-            Collective::Send(_) => Tensor::zeros([1], DType::U8, x.device())?,
         };
-        self.make(&call, Some(x), &output)?;
+        self.make(&call, Some(x), Some(&output), x.device())?;
         Ok(output)
     }
 
@@ -168,12 +148,26 @@ impl Shared {
         Ok(words)
     }
 
+    /// Returns when all calls that were started have ended, unless this is the thread that makes them.
+    fn settle(&self) {
+        if self.started.load(Ordering::SeqCst) == 0 || MAKES_STARTED.get() {
+            return;
+        }
+        let (sender, receiver) = mpsc::channel::<()>();
+        self.enqueue(Box::new(move || drop(sender)));
+        // It ends when the sender is dropped.
+        let _ = receiver.recv();
+    }
+
     /// Runs `job` after all that were started, on the thread for them.
     fn enqueue(&self, job: Job) {
         let mut jobs = self.jobs.lock().unwrap_or_else(|e| e.into_inner());
         let sender = jobs.get_or_insert_with(|| {
             let (sender, receiver) = mpsc::channel::<Job>();
-            std::thread::spawn(move || receiver.into_iter().for_each(|job| job()));
+            std::thread::spawn(move || {
+                MAKES_STARTED.set(true);
+                receiver.into_iter().for_each(|job| job());
+            });
             sender
         });
         // The thread ends only when the sender is dropped. If it has panicked, the waiting side finds its channel closed.
@@ -181,13 +175,104 @@ impl Shared {
     }
 }
 
-/// `x` as words, so that elements of any dtype are aligned.
-fn aligned(bytes: &[u8]) -> Vec<u64> {
-    let mut words = vec![0u64; bytes.len().div_ceil(8)];
-    if let Some(room) = u64::as_bytes_mut(&mut words) {
-        room[..bytes.len()].copy_from_slice(bytes);
+/// A call of a communicator on the memory of tensors.
+struct Exchange {
+    shared: Arc<Shared>,
+    call: Call,
+    /// Whether the device runs it as a module.
+    reaches: bool,
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Call { collective, dtype, shape, .. } = &self.call;
+        write!(f, "{collective} of {shape} {dtype} over {} ranks", self.shared.group.size())
     }
-    words
+}
+
+impl HostCall for Exchange {
+    fn name(&self) -> &str {
+        self.call.collective.name()
+    }
+
+    fn is_same(&self, other: &dyn HostCall) -> bool {
+        let other: Option<&Exchange> = (other as &dyn Any).downcast_ref();
+        other.is_some_and(|other| Arc::ptr_eq(&self.shared, &other.shared) && self.call == other.call)
+    }
+
+    fn call(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
+        self.shared.settle();
+        if self.reaches && !operands.is_empty() {
+            return self.on_device(backend, operands);
+        }
+        self.over_host(backend, operands)
+    }
+}
+
+impl Exchange {
+    /// Makes the call on the memory itself.
+    fn on_device(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let lock = || CALLS.lock().unwrap_or_else(|e| e.into_inner());
+        lock().insert(number, (self.shared.group.clone(), self.call.clone()));
+        let made = backend.dispatch_compute(ComputeModule::Native(MODULE), operands, &number.to_ne_bytes(), [1; 3]);
+        lock().remove(&number);
+        made
+    }
+
+    /// Makes the call on copies in memory of the host.
+    fn over_host(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
+        let mut rooms = [Room::default(), Room::default()];
+        let [given, taken] = &mut rooms;
+        for operand in operands.iter() {
+            match operand {
+                Binding::Read(x) => given.download(backend, x)?,
+                Binding::Write(y) => taken.download(backend, &y.as_view())?,
+            }
+        }
+        // SAFETY: what is forgotten is never freed.
+        let made = unsafe { self.shared.group.transfer(&self.call, given.bytes(), taken.bytes()) };
+        if made.is_err() {
+            std::mem::forget(rooms);
+            return made;
+        }
+        operands.iter_mut().try_for_each(|operand| match operand {
+            Binding::Read(_) => Ok(()),
+            Binding::Write(y) => {
+                let at = y.layout.offset() * y.dtype.size();
+                backend.upload(y.buffer, at, taken.bytes())
+            }
+        })
+    }
+}
+
+/// Memory of the host for the elements of a tensor, in words, so that those of any dtype are aligned.
+#[derive(Default)]
+struct Room {
+    words: Vec<u64>,
+    length: usize,
+}
+
+impl Room {
+    fn download(&mut self, backend: &dyn Backend, x: &View<'_>) -> Result<()> {
+        self.length = x.layout.numel() * x.dtype.size();
+        self.words = vec![0; self.length.div_ceil(8)];
+        backend.download(x.buffer, x.layout.offset() * x.dtype.size(), self.bytes())
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        let length = self.length;
+        u64::as_bytes_mut(&mut self.words).and_then(|bytes| bytes.get_mut(..length)).unwrap_or_default()
+    }
+}
+
+/// Refuses what a replay of a captured step would not do.
+fn refuse(what: &str, line: Line) -> Result<()> {
+    let refused = ops::refuse(|| {
+        let e = Error::argument("capture", what).at(line).note("a replay makes the collectives of tensors only");
+        e.help("do it before the step, or exchange a tensor")
+    });
+    refused.map_err(|e| e.at(line))
 }
 
 fn shape_of(x: &Tensor) -> Result<gradus_tensor::Shape> {
@@ -205,15 +290,21 @@ fn run_module(native: &mut NativeCall<'_>) -> Result<()> {
     let [number] = native.constants::<u64, 1>()?;
     let call = CALLS.lock().unwrap_or_else(|e| e.into_inner()).get(&number).cloned();
     let Some((group, call)) = call else { return Err(Error::argument(MODULE, "there is no such call")) };
-    let Some((output, inputs)) = native.bindings.split_last_mut() else {
-        return Err(Error::argument(MODULE, "nothing is bound"));
+    let (input, output) = match (&mut native.bindings[..], call.collective) {
+        ([input], Collective::Send(_)) => (Some(input), None),
+        ([output], _) => (None, Some(output)),
+        ([input, output], _) => (Some(input), Some(output)),
+        _ => return Err(Error::argument(MODULE, "too many tensors are bound")),
     };
-    let output = typed!(MODULE, output.dtype(), bytes_mut(output))?;
-    let input = match inputs.first() {
+    let input = match input {
         Some(x) => typed!(MODULE, x.dtype(), bytes(x))?,
         None => &[],
     };
-    // SAFETY: this module is called by `Shared::make`, which forgets the tensors after an error of that kind.
+    let output = match output {
+        Some(y) => typed!(MODULE, y.dtype(), bytes_mut(y))?,
+        None => &mut [],
+    };
+    // SAFETY: this module is called by `Exchange::call`, whose callers never free the memory after an error of that kind.
     unsafe { group.transfer(&call, input, output) }
 }
 
@@ -235,39 +326,33 @@ impl Communicator for Peers {
     }
 
     fn run(&self, collective: Collective, x: &Tensor, line: Line) -> Result<Tensor> {
-        if self.0.started.load(Ordering::SeqCst) > 0 {
-            return self.start(collective, x, line)?.wait();
-        }
         self.0.result(collective, &x.detach(), line)
     }
 
     fn run_in_place(&self, collective: Collective, x: &Tensor, line: Line) -> Result<()> {
-        if self.0.started.load(Ordering::SeqCst) > 0 || x.dtype() == DType::Bool {
+        if x.dtype() == DType::Bool {
             let result = self.run(collective, x, line)?;
             return no_grad(|| x.copy_(&result)).map_err(|e| e.at(line));
         }
         let call = Call { collective, dtype: x.dtype(), shape: shape_of(x)?, line };
-        self.0.make(&call, None, x)
+        self.0.make(&call, None, Some(x), x.device())
     }
 
     fn run_on_host(&self, collective: Collective, dtype: DType, words: Vec<u64>, line: Line) -> Result<Vec<u64>> {
+        refuse("numbers of the host are exchanged between ranks inside a captured step", line)?;
         let call = Call { collective, dtype, shape: gradus_tensor::Shape::new(&[words.len()])?, line };
-        if self.0.started.load(Ordering::SeqCst) == 0 {
-            return self.0.make_on_host(&call, words);
-        }
-        let (sender, receiver) = mpsc::channel();
-        let this = self.clone();
-        self.0.enqueue(Box::new(move || {
-            // Nobody waits if the caller has panicked.
-            let _ = sender.send(this.0.make_on_host(&call, words));
-        }));
-        let gone =
-            || Error::new(ErrorKind::Peer, collective.name(), "the thread that makes the calls has ended").at(line);
-        receiver.recv().unwrap_or_else(|_| Err(gone()))
+        self.0.settle();
+        self.0.make_on_host(&call, words)
     }
 
     fn start(&self, collective: Collective, x: &Tensor, line: Line) -> Result<Handle> {
         let (sender, receiver) = mpsc::channel();
+        // A trace sees the operations of its own thread.
+        if ops::is_captured() {
+            // The receiver is there.
+            let _ = sender.send(self.run(collective, x, line));
+            return Ok(Handle::new(receiver, collective.name(), line));
+        }
         let (this, x) = (self.clone(), x.detach().copy()?);
         self.0.started.fetch_add(1, Ordering::SeqCst);
         self.0.enqueue(Box::new(move || {
@@ -280,7 +365,9 @@ impl Communicator for Peers {
     }
 
     fn split_by(&self, color: u32, key: i64, line: Line) -> Result<Arc<dyn Communicator>> {
+        refuse("a communicator is made inside a captured step", line)?;
         let group = &self.0.group;
+        self.0.settle();
         let call =
             Call { collective: Collective::Split, dtype: DType::I64, shape: gradus_tensor::Shape::new(&[3])?, line };
         let gathered = group.gather(&call, [i64::from(color), key, group.next_context()])?;

@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use gradus_nn::{BatchNorm, BatchNormConfig, Forward, Init, Module, Visitor, VisitorMut};
-use gradus_tensor::{DType, Error, Result, Tensor};
+use gradus_tensor::{Error, Result, Tensor};
 
 use crate::call::Collective;
 use crate::communicator::Communicator;
@@ -17,7 +17,7 @@ use crate::reduce::Reduce;
 ///
 /// All ranks call it at the same time, so that a rank computes its part of a batch at once:
 /// `DataParallel::with_shards(comm, comm.size())`, with at least as many rows as ranks. The bits then depend on the number
-/// of ranks. Such a step is not captured. Without running statistics, evaluation needs all ranks at the same time too.
+/// of ranks. Without running statistics, evaluation needs all ranks at the same time too.
 #[derive(Clone)]
 pub struct SyncBatchNorm {
     /// What it normalises with, apart from the statistics of a batch.
@@ -42,29 +42,30 @@ impl SyncBatchNorm {
     }
 
     /// The sum over ranks of the sums of each channel, divided by the number of its elements on all ranks.
-    fn mean(&self, x: &Tensor, axes: &[isize], count: f64, line: Line) -> Result<Tensor> {
+    fn mean(&self, x: &Tensor, axes: &[isize], count: &Tensor, line: Line) -> Result<Tensor> {
         self.comm.differentiable(Collective::AllReduce(Reduce::Sum), &x.sum(axes, false)?, line)?.div(count)
     }
 
     /// The mean and the biased variance of each channel over the inputs of all ranks, and the number of its elements.
-    fn statistics(&self, x: &Tensor, line: Line) -> Result<(Tensor, Tensor, f64)> {
+    fn statistics(&self, x: &Tensor, line: Line) -> Result<(Tensor, Tensor, Tensor)> {
         // f16 and bf16 are summed in f32, as everywhere.
         let wide = x.to_dtype(x.dtype().compute())?;
         let axes: Vec<isize> = (0..x.rank() as isize).filter(|&axis| axis != 1).collect();
         let mut channels = vec![1; x.rank()];
         channels[1] = self.num_features;
         let mine = (x.numel() / self.num_features.max(1)) as f64;
-        let counts =
-            self.comm.run_on_host(Collective::AllReduce(Reduce::Sum), DType::F64, vec![mine.to_bits()], line)?;
-        let count = counts.first().map_or(mine, |&bits| f64::from_bits(bits));
-        if count < 2.0 {
-            let m = format!("{count} element a channel on all ranks has no variance");
+        let count = Tensor::full([], mine, wide.dtype(), x.device())?;
+        let count = self.comm.run(Collective::AllReduce(Reduce::Sum), &count, line)?;
+        // The number is read where it may be too small, since a captured step cannot read it.
+        let all = if mine < 2.0 { count.item()? } else { mine };
+        if all < 2.0 {
+            let m = format!("{all} element a channel on all ranks has no variance");
             let e = Error::shape("sync_batch_norm", m).operand("input", x.shape(), x.dtype(), x.device());
             return Err(e.help("give a larger batch, or call eval()"));
         }
-        let mean = self.mean(&wide, &axes, count, line)?;
+        let mean = self.mean(&wide, &axes, &count, line)?;
         let centred = wide.sub(&mean.reshape(&channels)?)?;
-        let var = self.mean(&centred.square()?, &axes, count, line)?;
+        let var = self.mean(&centred.square()?, &axes, &count, line)?;
         Ok((mean, var, count))
     }
 }
@@ -99,7 +100,7 @@ impl Forward for SyncBatchNorm {
         }
         let shared = || {
             let (mean, var, count) = self.statistics(x, line)?;
-            self.norm.track(&mean.detach(), &var.detach().mul(count / (count - 1.0))?)?;
+            self.norm.track(&mean.detach(), &var.detach().mul(count.div(&count.sub(1.0)?)?)?)?;
             self.norm.normalize(x, &mean, &var)
         };
         shared().map_err(|e: Error| e.at(line))

@@ -1,9 +1,12 @@
 //! Ranks that do not do the same. In the snippets, ranks are threads; processes that `mpirun` started get the same errors.
 
+use std::ops::Range;
+
 use crate::page::page;
 use gradus::prelude::*;
 use gradus_dist::{
-    Mesh, Options, ParallelAttention, ParallelEmbedding, Reduce, RowLinear, parallel_cross_entropy, threads,
+    DataParallel, Mesh, Options, ParallelAttention, ParallelEmbedding, Reduce, RowLinear, ShardedOptimizer,
+    parallel_cross_entropy, threads,
 };
 
 page! {
@@ -15,6 +18,8 @@ page! {
     heads_that_do_not_divide,
     a_sequence_that_does_not_divide,
     logits_of_all_classes,
+    a_communicator_is_made_in_a_captured_step,
+    divided_parameters_in_a_captured_step,
 }
 
 /// Every rank makes the same calls in the same order. Here the last batch of one rank is smaller than that of the other.
@@ -138,6 +143,52 @@ fn logits_of_all_classes(device: &Device) -> Result<Error> {
     threads(2, Options::default(), |comm| {
         let logits = ParallelEmbedding::of(&table, comm)?.head()?.forward(&x)?;
         parallel_cross_entropy(&logits, &targets, 6, comm, &options)
+    })?;
+    Ok(error)
+}
+
+/// A replay of a captured step makes the collectives of tensors again. It makes no communicator, and exchanges no numbers of
+/// the host.
+///
+/// Mend: split before the step; exchange numbers as a tensor.
+fn a_communicator_is_made_in_a_captured_step(device: &Device) -> Result<Error> {
+    let x = Tensor::ones([2], DType::F32, device)?;
+    let error = threads(2, Options::default(), |comm| {
+        let mut step = capture(|x| comm.split(0, 0)?.all_reduce(&x[0], Reduce::Sum));
+        step.call::<Tensor>(&[&x])
+    })
+    .unwrap_err();
+
+    threads(2, Options::default(), |comm| {
+        let part = comm.split(0, 0)?;
+        let mut step = capture(|x| part.all_reduce(&x[0], Reduce::Sum));
+        step.call::<Tensor>(&[&x])
+    })?;
+    Ok(error)
+}
+
+/// With `ShardedOptimizer::fully_sharded`, a block of the parameters is there only while it is needed. A replay needs all
+/// memory of its tensors from beginning to end.
+///
+/// Mend: step outside of captured steps, or divide gradients and state only.
+fn divided_parameters_in_a_captured_step(device: &Device) -> Result<Error> {
+    let x = Tensor::ones([16, 2], DType::F32, device)?;
+    let adam = |parameters| AdamW::new(parameters, AdamConfig::default());
+    let error = threads(1, Options::default(), |comm| {
+        let model = Linear::new(2, 1, &mut Init::new(DType::F32, device, &mut Generator::new(1)))?;
+        let mut optimizer = ShardedOptimizer::fully_sharded(&DataParallel::new(comm.clone())?, &model, adam)?;
+        let loss = |rows: Range<usize>| model.forward(&x.narrow(0, rows.start, 1)?)?.mean_all();
+        let mut step = capture(|_| optimizer.step(&model, 16, loss));
+        step.call::<Tensor>(&[&x])
+    })
+    .unwrap_err();
+
+    threads(1, Options::default(), |comm| {
+        let model = Linear::new(2, 1, &mut Init::new(DType::F32, device, &mut Generator::new(1)))?;
+        let mut optimizer = ShardedOptimizer::new(&DataParallel::new(comm.clone())?, &model, adam)?;
+        let loss = |rows: Range<usize>| model.forward(&x.narrow(0, rows.start, 1)?)?.mean_all();
+        let mut step = capture(|_| optimizer.step(&model, 16, loss));
+        step.call::<Tensor>(&[&x])
     })?;
     Ok(error)
 }
