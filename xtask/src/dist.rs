@@ -93,8 +93,8 @@ fn all(root: &Path, folder: &Path, which: Which) -> Result<(), String> {
     if failures.is_empty() { Ok(()) } else { Err(format!("{} failures", failures.len())) }
 }
 
-/// Trains each model on 1, 2 and 4 ranks, on 4 with divided parameters, and with these on 4 and then without on 2, with
-/// a checkpoint in between.
+/// Trains each model on 1, 2 and 4 ranks, eagerly and captured, on 4 with a divided optimiser or divided parameters, and
+/// with these on 4 and then without on 2, with a checkpoint in between.
 fn same_bits(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<String>, String> {
     let mut failures = vec![];
     for (model, steps) in MODELS {
@@ -115,6 +115,10 @@ fn same_bits(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<S
         for (name, other) in [
             ("2 ranks", train(2, "2", &[])),
             ("4 ranks", train(4, "4", &[])),
+            ("1 rank, captured", train(1, "1-captured", &["captured"])),
+            ("2 ranks, captured", train(2, "2-captured", &["captured"])),
+            ("4 ranks, captured", train(4, "4-captured", &["captured"])),
+            ("4 ranks with ZeRO 2, captured", train(4, "4-divided", &["divide", "captured"])),
             ("4 ranks with ZeRO 3", train(4, "4-shard", &["shard"])),
             ("4 ranks with ZeRO 3, then 2 without", changed()),
         ] {

@@ -1,7 +1,7 @@
 //! What `cargo xtask dist` runs on several ranks. Each rank writes its outcome to `FOLDER/rank-N`.
 //!
 //! ```text
-//! mpirun -n 4 ranks FOLDER train digits|gpt|resnet STEPS [save|resume] [shard]
+//! mpirun -n 4 ranks FOLDER train digits|gpt|resnet STEPS [save|resume] [divide|shard] [captured]
 //! mpirun -n 4 ranks FOLDER trouble kill|stop|other|leave RANK CALL SECONDS
 //! mpirun -n 4 ranks FOLDER speed
 //! ```
@@ -60,7 +60,8 @@ fn run(arguments: &[&str], comm: &Arc<dyn Communicator>, device: &Device) -> Res
     match *arguments {
         [folder, "train", model, steps, ref rest @ ..] => {
             let [save, resume] = ["save", "resume"].map(|word| rest.contains(&word).then(|| Path::new(folder)));
-            let how = train::How { save, resume, shards: rest.contains(&"shard") };
+            let [divides, shards, captured] = ["divide", "shard", "captured"].map(|word| rest.contains(&word));
+            let how = train::How { save, resume, divides, shards, captured };
             train::run(comm, device, model, number(steps)?, &how)
         }
         [_, "trouble", how, rank, call, _] => trouble::run(comm, device, how, number(rank)?, number(call)?),

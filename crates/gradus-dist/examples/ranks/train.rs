@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use gradus_data::{DataLoader, digits};
 use gradus_dist::{Communicator, DataParallel, Reduce, ShardedOptimizer};
+use gradus_graph::Captured;
 use gradus_models::{Gpt2, Gpt2Config, ResNet, ResNetConfig};
 use gradus_nn::{
     AdamConfig, AdamW, Conv2d, ConvConfig, Dropout, Flatten, Forward, Init, Linear, Module, Optimizer, Relu,
@@ -23,8 +24,12 @@ pub(crate) struct How<'a> {
     /// Where the first half of the steps is saved, or where the second half goes on.
     pub(crate) save: Option<&'a Path>,
     pub(crate) resume: Option<&'a Path>,
-    /// Whether parameters, gradients and state are divided among the ranks (ZeRO 3).
+    /// Whether gradients and the state of the optimiser are divided among the ranks (ZeRO 2), and whether parameters are
+    /// too (ZeRO 3).
+    pub(crate) divides: bool,
     pub(crate) shards: bool,
+    /// Whether the steps are captured.
+    pub(crate) captured: bool,
 }
 
 /// An optimiser of the whole model, or of this rank's part.
@@ -127,18 +132,39 @@ fn train<M: Module + Forward>(
         }
         first = steps / 2;
     }
-    let mut optimizer = match how.shards {
+    let mut optimizer = match how.shards || how.divides {
         false => Either::Whole(optimizer),
         true => {
             let state = optimizer.state_dict()?;
-            let mut divided = ShardedOptimizer::fully_sharded(&parallel, &model, adam)?;
+            let mut divided = match how.shards {
+                true => ShardedOptimizer::fully_sharded(&parallel, &model, adam)?,
+                false => ShardedOptimizer::new(&parallel, &model, adam)?,
+            };
             divided.load_state_dict(&state)?;
             Either::Divided(divided)
         }
     };
+    let step = |optimizer: &mut Either, x: &Tensor, y: &Tensor| -> Result<Tensor> {
+        let loss = |rows: Range<usize>| {
+            let x = x.narrow(0, rows.start, rows.len())?;
+            let y = y.narrow(0, rows.start, rows.len())?;
+            let classes = model.forward(&x)?;
+            let classes = classes.reshape([y.numel(), classes.size(-1)?])?;
+            classes.cross_entropy(&y.reshape([y.numel()])?)
+        };
+        match optimizer {
+            Either::Whole(optimizer) => {
+                let (loss, gradients) = parallel.backward(&model, x.shape()[0], loss)?;
+                optimizer.step(&gradients)?;
+                Ok(loss)
+            }
+            Either::Divided(optimizer) => optimizer.step(&model, x.shape()[0], loss),
+        }
+    };
+    let mut captured = Captured::strict();
     let (mut text, mut last) = (String::new(), f64::NAN);
-    for (step, (x, y)) in batches.iter().enumerate().skip(first) {
-        if let Some(folder) = how.save.filter(|_| step == steps / 2) {
+    for (i, (x, y)) in batches.iter().enumerate().skip(first) {
+        if let Some(folder) = how.save.filter(|_| i == steps / 2) {
             let mut checkpoint = Checkpoint::default();
             checkpoint.optimizer = optimizer.state()?;
             checkpoint.model = model.state_dict()?;
@@ -150,21 +176,14 @@ fn train<M: Module + Forward>(
             }
             return Ok("saved\n".into());
         }
-        let loss = |rows: Range<usize>| {
-            let x = x.narrow(0, rows.start, rows.len())?;
-            let y = y.narrow(0, rows.start, rows.len())?;
-            let classes = model.forward(&x)?;
-            let classes = classes.reshape([y.numel(), classes.size(-1)?])?;
-            classes.cross_entropy(&y.reshape([y.numel()])?)
+        let loss = match how.captured {
+            true => captured.call(0, &[x, y], |_| Ok((vec![step(&mut optimizer, x, y)?], ())))?.0.pop(),
+            false => Some(step(&mut optimizer, x, y)?),
         };
-        last = match &mut optimizer {
-            Either::Whole(optimizer) => {
-                let (loss, gradients) = parallel.backward(&model, x.shape()[0], loss)?;
-                optimizer.step(&gradients)?;
-                loss.item()?
-            }
-            Either::Divided(optimizer) => optimizer.step(&model, x.shape()[0], loss)?.item()?,
-        };
+        last = loss.map_or(Ok(f64::NAN), |loss| loss.item())?;
+    }
+    if how.captured && captured.replays() == 0 {
+        return Err(Error::argument("ranks", "no step was replayed"));
     }
     // Divided parameters are gathered here.
     let _state = optimizer.state()?;
