@@ -8,8 +8,8 @@ use gradus_cpu::CpuBackend;
 use gradus_dist::{Communicator, DataParallel, Options, Pipeline, Stage, cut_evenly, threads};
 use gradus_models::{Gpt2, Gpt2Config, ResNet, ResNetConfig};
 use gradus_nn::{
-    AdamConfig, AdamW, AdaptiveAvgPool2d, Dropout, Embedding, Flatten, Forward, Init, LayerNorm, Linear, Module,
-    Optimizer, Parameter, Relu, Sequential, clip_grad_norm,
+    AdamConfig, AdamW, AdaptiveAvgPool2d, Flatten, Forward, Init, Linear, Module, Optimizer, Relu, Sequential,
+    clip_grad_norm,
 };
 use gradus_tensor::{DType, Device, Generator, Result, Tensor};
 
@@ -19,54 +19,18 @@ fn device() -> Result<Device> {
     Ok(Device::from_backend(Arc::new(CpuBackend::new()?)))
 }
 
-/// The embeddings of a GPT-2.
-#[derive(Module)]
-struct Embeddings {
-    wte: Embedding,
-    wpe: Embedding,
-    drop: Dropout,
+fn gpt_config(dropout: f64) -> Gpt2Config {
+    let (resid_pdrop, embd_pdrop, attn_pdrop) = (dropout, dropout, dropout);
+    let sizes =
+        Gpt2Config { vocab_size: 17, n_positions: 6, n_embd: 8, n_layer: 2, n_head: 2, ..Gpt2Config::default() };
+    Gpt2Config { resid_pdrop, embd_pdrop, attn_pdrop, ..sizes }
 }
 
-impl Forward for Embeddings {
-    fn compute(&self, tokens: &Tensor) -> Result<Tensor> {
-        let positions = Tensor::arange(0, tokens.size(1)? as i64, 1, DType::I64, tokens.device())?;
-        self.drop.forward(&self.wte.forward(tokens)?.add(&self.wpe.forward(&positions)?)?)
-    }
-}
-
-/// The last norm and the head of a GPT-2: one row of logits for each token.
-#[derive(Module)]
-struct Head {
-    ln_f: LayerNorm,
-    lm_head: Linear,
-}
-
-impl Forward for Head {
-    fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        let logits = self.lm_head.forward(&self.ln_f.forward(x)?)?;
-        logits.reshape([x.size(0)? * x.size(1)?, logits.size(-1)?])
-    }
-}
-
-/// A GPT-2 as four modules; the head has a copy of the table of tokens.
+/// A GPT-2 as four modules; the head has a weight of its own.
 fn gpt(device: &Device, dropout: f64) -> Result<Sequential> {
-    let config = Gpt2Config {
-        vocab_size: 17,
-        n_positions: 6,
-        n_embd: 8,
-        n_layer: 2,
-        n_head: 2,
-        resid_pdrop: dropout,
-        attn_pdrop: dropout,
-        ..Gpt2Config::default()
-    };
-    let model = Gpt2::new(config, &mut Init::new(DType::F32, device, &mut Generator::new(5)))?;
-    let lm_head = Linear::from_parameters(Parameter::new(model.lm_head.weight.values().copy()?)?, None)?;
-    let Gpt2 { transformer, .. } = model;
-    let drop = Dropout::new(dropout, &mut Generator::new(6))?;
-    let mut all = Sequential::new().add(Embeddings { wte: transformer.wte, wpe: transformer.wpe, drop });
-    transformer.h.into_iter().for_each(|block| all.push(block));
-    Ok(all.add(Head { ln_f: transformer.ln_f, lm_head }))
+    let mut generator = Generator::new(5);
+    let mut init = Init::new(DType::F32, device, &mut generator);
+    (0..4).map(|i| Gpt2::part(&gpt_config(dropout), i, &mut init)).collect()
 }
 
 /// Tokens of a step and those that follow.
@@ -106,7 +70,8 @@ fn cut_rows(x: &Tensor, rows: &Range<usize>) -> Result<Tensor> {
 }
 
 fn mean_loss(output: &Tensor, targets: &Tensor) -> Result<Tensor> {
-    output.cross_entropy(&targets.reshape([targets.numel()])?)
+    let classes = output.size(-1)?;
+    output.reshape([targets.numel(), classes])?.cross_entropy(&targets.reshape([targets.numel()])?)
 }
 
 fn adam(model: &impl Module) -> Result<AdamW> {
@@ -244,22 +209,12 @@ fn tied_weights_get_the_sum_of_their_gradients_and_count_once_in_the_norm() {
     let (x, y) = text(&device().unwrap(), rows, 0).unwrap();
     let one = {
         let device = x.device().clone();
-        let config = Gpt2Config {
-            vocab_size: 17,
-            n_positions: 6,
-            n_embd: 8,
-            n_layer: 2,
-            n_head: 2,
-            resid_pdrop: 0.0,
-            attn_pdrop: 0.0,
-            embd_pdrop: 0.0,
-            ..Gpt2Config::default()
-        };
-        let model = Gpt2::new(config, &mut Init::new(DType::F32, &device, &mut Generator::new(5))).unwrap();
+        let mut generator = Generator::new(5);
+        let model = Gpt2::new(gpt_config(0.0), &mut Init::new(DType::F32, &device, &mut generator)).unwrap();
         let mut optimizer = adam(&model).unwrap();
         let mut norms = vec![];
         for _ in 0..STEPS {
-            let loss = mean_loss(&model.forward(&x).unwrap().reshape([rows * 6, 17]).unwrap(), &y).unwrap();
+            let loss = mean_loss(&model.forward(&x).unwrap(), &y).unwrap();
             let mut gradients = loss.backward().unwrap();
             norms.push(clip_grad_norm(&mut gradients, &model.parameters(), 0.2).unwrap());
             optimizer.step(&gradients).unwrap();
@@ -273,9 +228,6 @@ fn tied_weights_get_the_sum_of_their_gradients_and_count_once_in_the_norm() {
             let (x, y) = (x.to_device(&device)?, y.to_device(&device)?);
             let cut = cut_evenly(&[1; 4], stages)?;
             let stage = Stage::of(comm, gpt(&device, 0.0)?, &cut)?;
-            if let Some((_, head)) = stage.named_parameters().iter().find(|(name, _)| name == TIED[1]) {
-                head.set(&head.values().zeros_like()?)?; // it gets the values of the other
-            }
             let mut pipeline = Pipeline::new(comm, 4, &device)?;
             pipeline.tie(&stage, TIED)?;
             let (mut optimizer, mut norms) = (adam(&stage)?, vec![]);

@@ -224,6 +224,16 @@ pub struct Gpt2Block {
 
 impl Gpt2Block {
     #[track_caller]
+    fn new(config: &Gpt2Config, init: &mut Init<'_>) -> Result<Self> {
+        Ok(Gpt2Block {
+            ln_1: config.norm(init)?,
+            attn: Gpt2Attention::new(config, init)?,
+            ln_2: config.norm(init)?,
+            mlp: Gpt2Mlp::new(config, init)?,
+        })
+    }
+
+    #[track_caller]
     fn run(&self, x: &Tensor, cache: Option<&mut KvCache>) -> Result<Tensor> {
         let h = self.ln_1.forward(x)?;
         let attended = match cache {
@@ -239,6 +249,68 @@ impl Forward for Gpt2Block {
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
         self.run(input, None)
+    }
+}
+
+/// The embeddings of a model, the first of its [parts](Gpt2::part): tokens `[n, length]` (i64, i32 or u32) to features
+/// `[n, length, n_embd]`.
+#[derive(Clone, Module)]
+pub struct Gpt2Embeddings {
+    /// The table of tokens, `[vocab_size, n_embd]`.
+    pub wte: Embedding,
+    /// The table of positions, `[n_positions, n_embd]`.
+    pub wpe: Embedding,
+    drop: Dropout,
+}
+
+impl Gpt2Embeddings {
+    #[track_caller]
+    fn new(config: &Gpt2Config, init: &mut Init<'_>) -> Result<Self> {
+        let (width, std) = (config.n_embd, config.initializer_range);
+        let wte = normal_embedding(config.vocab_size, width, None, std, init)?;
+        let wpe = normal_embedding(config.n_positions, width, None, std, init)?;
+        Ok(Gpt2Embeddings { wte, wpe, drop: Dropout::new(config.embd_pdrop, init.generator)? })
+    }
+}
+
+impl Forward for Gpt2Embeddings {
+    #[track_caller]
+    fn compute(&self, tokens: &Tensor) -> Result<Tensor> {
+        self.drop.forward(&embedded(&self.wte, &self.wpe, tokens, 0)?)
+    }
+}
+
+/// The embeddings of tokens `[n, length]` that follow `first` others.
+#[track_caller]
+fn embedded(wte: &Embedding, wpe: &Embedding, tokens: &Tensor, first: usize) -> Result<Tensor> {
+    let &[_, length] = tokens.shape() else {
+        let e = Error::shape(OP, "tokens are [n, length]");
+        return Err(e.operand("tokens", tokens.shape(), tokens.dtype(), tokens.device()));
+    };
+    let most = wpe.weight.shape()[0];
+    if first.checked_add(length).is_none_or(|end| end > most) {
+        let m = format!("{length} tokens after {first} of the cache; the model has {most} positions");
+        let e = Error::argument(OP, m).operand("tokens", tokens.shape(), tokens.dtype(), tokens.device());
+        return Err(e.help(format!("pass at most {} tokens, or begin with an empty cache", most - first.min(most))));
+    }
+    let positions = Tensor::arange(first as i64, (first + length) as i64, 1, DType::I64, tokens.device())?;
+    wte.forward(tokens)?.add(&wpe.forward(&positions)?)
+}
+
+/// The last norm and the head of a model, the last of its [parts](Gpt2::part): features `[n, length, n_embd]` to logits
+/// `[n, length, vocab_size]`.
+#[derive(Clone, Module)]
+pub struct Gpt2Head {
+    /// The last norm.
+    pub ln_f: LayerNorm,
+    /// From features to logits.
+    pub lm_head: Linear,
+}
+
+impl Forward for Gpt2Head {
+    #[track_caller]
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
+        self.lm_head.forward(&self.ln_f.forward(input)?)
     }
 }
 
@@ -265,19 +337,8 @@ impl Gpt2Model {
     #[track_caller]
     pub fn new(config: Gpt2Config, init: &mut Init<'_>) -> Result<Self> {
         config.check()?;
-        let (width, std) = (config.n_embd, config.initializer_range);
-        let wte = normal_embedding(config.vocab_size, width, None, std, init)?;
-        let wpe = normal_embedding(config.n_positions, width, None, std, init)?;
-        let drop = Dropout::new(config.embd_pdrop, init.generator)?;
-        let mut h = Vec::new();
-        for _ in 0..config.n_layer {
-            h.push(Gpt2Block {
-                ln_1: config.norm(init)?,
-                attn: Gpt2Attention::new(&config, init)?,
-                ln_2: config.norm(init)?,
-                mlp: Gpt2Mlp::new(&config, init)?,
-            });
-        }
+        let Gpt2Embeddings { wte, wpe, drop } = Gpt2Embeddings::new(&config, init)?;
+        let h = (0..config.n_layer).map(|_| Gpt2Block::new(&config, init)).collect::<Result<_>>()?;
         Ok(Gpt2Model { wte, wpe, drop, h, ln_f: config.norm(init)?, config })
     }
 
@@ -289,10 +350,6 @@ impl Gpt2Model {
     /// The features of tokens `[n, length]` that follow the tokens in the caches, one cache for each block.
     #[track_caller]
     fn run(&self, tokens: &Tensor, mut caches: Option<&mut [KvCache]>) -> Result<Tensor> {
-        let &[_, length] = tokens.shape() else {
-            let e = Error::shape(OP, "tokens are [n, length]");
-            return Err(e.operand("tokens", tokens.shape(), tokens.dtype(), tokens.device()));
-        };
         let first = match &caches {
             Some(caches) if caches.len() != self.h.len() => {
                 let m = format!("{} caches for {} blocks", caches.len(), self.h.len());
@@ -301,15 +358,7 @@ impl Gpt2Model {
             Some(caches) => caches.first().map_or(0, KvCache::len),
             None => 0,
         };
-        let most = self.config.n_positions;
-        if first.checked_add(length).is_none_or(|end| end > most) {
-            let m = format!("{length} tokens after {first} of the cache; the model has {most} positions");
-            let e = Error::argument(OP, m).operand("tokens", tokens.shape(), tokens.dtype(), tokens.device());
-            return Err(e.help(format!("pass at most {} tokens, or begin with an empty cache", most - first.min(most))));
-        }
-        let positions = Tensor::arange(first as i64, (first + length) as i64, 1, DType::I64, tokens.device())?;
-        let x = self.wte.forward(tokens)?.add(&self.wpe.forward(&positions)?)?;
-        let mut x = self.drop.forward(&x)?;
+        let mut x = self.drop.forward(&embedded(&self.wte, &self.wpe, tokens, first)?)?;
         for (i, block) in self.h.iter().enumerate() {
             x = match &mut caches {
                 Some(caches) => block.run(&x, Some(&mut caches[i]))?,
@@ -359,6 +408,47 @@ impl Gpt2 {
         let transformer = Gpt2Model::new(config, init)?;
         let lm_head = Linear::from_parameters(transformer.wte.weight.clone(), None)?;
         Ok(Gpt2 { transformer, lm_head })
+    }
+
+    /// Part `i` of the `n_layer + 2` parts that make a model when they are applied one after the other: the
+    /// [`Gpt2Embeddings`], each [`Gpt2Block`], and the [`Gpt2Head`]. For pipelines, whose stages make only theirs.
+    ///
+    /// With one generator, all parts in turn get the numbers of [`new`](Gpt2::new). The head has a weight of its own,
+    /// `lm_head.weight`, drawn after them; tie it to `wte.weight` to train the model of `new`.
+    ///
+    /// ```
+    /// # use gradus_models::{Gpt2, Gpt2Config}; use gradus_nn::{Forward, Init}; use gradus_tensor::*;
+    /// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+    /// let config = Gpt2Config { vocab_size: 65, n_positions: 16, n_embd: 8, n_layer: 2, n_head: 2, ..Default::default() };
+    /// let mut x = Tensor::from_vec(vec![3i64, 1, 4, 1, 5], [1, 5], &device)?;
+    /// for i in 0..config.n_layer + 2 {
+    ///     let mut generator = Generator::new(7).fork(i as u64);
+    ///     x = Gpt2::part(&config, i, &mut Init::new(DType::F32, &device, &mut generator))?.forward(&x)?;
+    /// }
+    /// assert_eq!(x.shape(), [1, 5, 65]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Gpt2Model::new`], and [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) if there is
+    /// no part `i`.
+    #[track_caller]
+    pub fn part(config: &Gpt2Config, i: usize, init: &mut Init<'_>) -> Result<Box<dyn Forward>> {
+        config.check()?;
+        match i {
+            0 => Ok(Box::new(Gpt2Embeddings::new(config, init)?)),
+            i if i <= config.n_layer => Ok(Box::new(Gpt2Block::new(config, init)?)),
+            i if i == config.n_layer + 1 => {
+                let ln_f = config.norm(init)?;
+                let weight = init.normal([config.vocab_size, config.n_embd], 0.0, config.initializer_range)?;
+                Ok(Box::new(Gpt2Head { ln_f, lm_head: Linear::from_parameters(Parameter::new(weight)?, None)? }))
+            }
+            _ => {
+                let m =
+                    format!("part {i} of a model of {} blocks, which has {} parts", config.n_layer, config.n_layer + 2);
+                Err(Error::argument(OP, m))
+            }
+        }
     }
 
     /// The configuration.

@@ -55,7 +55,9 @@ pub use bert::{
 };
 pub use convnext::{ConvNeXt, ConvNeXtBlock, ConvNeXtConfig};
 pub use generate::{CausalLm, GenerateOptions, Generation, generate};
-pub use gpt2::{Conv1D, Gpt2, Gpt2Activation, Gpt2Attention, Gpt2Block, Gpt2Config, Gpt2Mlp, Gpt2Model};
+pub use gpt2::{
+    Conv1D, Gpt2, Gpt2Activation, Gpt2Attention, Gpt2Block, Gpt2Config, Gpt2Embeddings, Gpt2Head, Gpt2Mlp, Gpt2Model,
+};
 pub use llama::{Llama, LlamaAttention, LlamaConfig, LlamaLayer, LlamaMlp, LlamaModel};
 pub use mobilenet_v2::{MobileNetV2, MobileNetV2Block, MobileNetV2Config};
 pub use mobilenet_v3::{MobileNetV3, MobileNetV3Block, MobileNetV3Config, SqueezeExcitation};

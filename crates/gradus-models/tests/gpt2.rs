@@ -260,3 +260,28 @@ fn wrong_arguments_are_refused() {
         plain.probabilities(&[0.0, f64::NAN], &[]).unwrap_err().to_string().contains("the logit of token 1 is NaN")
     );
 }
+
+#[test]
+fn parts_one_after_the_other_are_the_model() {
+    let device = device();
+    let whole = Gpt2::new(tiny(), &mut Init::new(DType::F32, &device, &mut Generator::new(3))).unwrap();
+    let mut generator = Generator::new(3);
+    let mut init = Init::new(DType::F32, &device, &mut generator);
+    let parts: Vec<_> = (0..4).map(|i| Gpt2::part(&tiny(), i, &mut init).unwrap()).collect();
+    let head = parts[3].named_parameters().into_iter().find(|(name, _)| name == "lm_head.weight").unwrap().1;
+    head.set(whole.transformer.wte.weight.values()).unwrap();
+    let names: Vec<String> = whole.named_parameters().into_iter().map(|(name, _)| name).collect();
+    let of_parts = parts.iter().flat_map(|part| part.named_parameters()).filter(|(name, _)| name != "lm_head.weight");
+    assert!(of_parts.map(|(name, _)| name).eq(names.iter().map(|name| {
+        let name = name.trim_start_matches("transformer.");
+        name.strip_prefix("h.").map_or(name, |rest| rest.split_once('.').unwrap().1).to_owned()
+    })));
+    // Dropout draws the same numbers, too.
+    let (x, _) = tokens(&device);
+    let y = parts.iter().fold(x.clone(), |x, part| part.forward(&x).unwrap());
+    assert_eq!(y.to_vec::<f32>().unwrap(), whole.forward(&x).unwrap().to_vec::<f32>().unwrap());
+
+    let e = Gpt2::part(&tiny(), 4, &mut init).unwrap_err();
+    assert!(e.message().contains("part 4 of a model of 2 blocks, which has 4 parts"), "{e}");
+    assert!(parts[0].forward(&x.select(0, 0).unwrap()).unwrap_err().message().contains("tokens are [n, length]"));
+}
