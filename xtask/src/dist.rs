@@ -75,6 +75,7 @@ fn all(root: &Path, folder: &Path, which: Which) -> Result<(), String> {
     let mut counts = Counts::default();
     let begun = Instant::now();
     let mut failures = same_bits(ranks, folder, &mut counts)?;
+    failures.extend(pipelines(ranks, folder, &mut counts)?);
     println!("trainings on 1, 2 and 4 ranks: {:.1} s", begun.elapsed().as_secs_f64());
     let begun = Instant::now();
     let troubles = if which == Which::All { MOST_TROUBLES } else { TROUBLES_OF_CI };
@@ -128,6 +129,32 @@ fn same_bits(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<S
                 Ok(other) => failures.push(format!("{model} on {name}: {other}, not {one}")),
                 Err(e) => failures.push(e),
             }
+        }
+    }
+    Ok(failures)
+}
+
+/// Trains a GPT in pipelines: on 1 stage, then on 2 and 4, and in 2 pipelines of 2 stages each.
+fn pipelines(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<String>, String> {
+    let train = |ranks: usize, pipelines: &str| -> Result<String, String> {
+        let out = folder.join(format!("pipeline-{ranks}-{pipelines}"));
+        let arguments = ["pipeline", "6", pipelines];
+        let outcome = Launch::new(program, ranks, &out).run(&arguments, Duration::from_secs(300))?;
+        let whole = outcome.iter().all(|one| one.is_some() && *one == outcome[0]);
+        match &outcome[0] {
+            Some(text) if whole && !text.starts_with("error") => Ok(text.trim().to_owned()),
+            _ => Err(format!("{pipelines} pipelines on {ranks} ranks: {outcome:?}")),
+        }
+    };
+    let one = train(1, "1")?;
+    println!("gpt in a pipeline: {one}");
+    let mut failures = vec![];
+    for (ranks, pipelines) in [(2, "1"), (4, "1"), (4, "2")] {
+        counts.compared += 1;
+        match train(ranks, pipelines) {
+            Ok(other) if other == one => counts.same += 1,
+            Ok(other) => failures.push(format!("{pipelines} pipelines on {ranks} ranks: {other}, not {one}")),
+            Err(e) => failures.push(e),
         }
     }
     Ok(failures)

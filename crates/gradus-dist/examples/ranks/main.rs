@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! mpirun -n 4 ranks FOLDER train digits|gpt|resnet STEPS [save|resume] [divide|shard] [captured]
+//! mpirun -n 4 ranks FOLDER pipeline STEPS PIPELINES
 //! mpirun -n 4 ranks FOLDER trouble kill|stop|other|leave RANK CALL SECONDS
 //! mpirun -n 4 ranks FOLDER speed
 //! ```
 #![allow(clippy::print_stdout)]
 
+mod pipeline;
 mod speed;
 mod train;
 mod trouble;
@@ -64,6 +66,7 @@ fn run(arguments: &[&str], comm: &Arc<dyn Communicator>, device: &Device) -> Res
             let how = train::How { save, resume, divides, shards, captured };
             train::run(comm, device, model, number(steps)?, &how)
         }
+        [_, "pipeline", steps, pipelines] => pipeline::run(comm, device, number(steps)?, number(pipelines)?),
         [_, "trouble", how, rank, call, _] => trouble::run(comm, device, how, number(rank)?, number(call)?),
         [_, "speed"] => speed::run(comm, device),
         _ => Err(Error::argument("ranks", format!("no such run: {}", arguments.join(" ")))),
@@ -74,9 +77,12 @@ fn number(text: &str) -> Result<usize> {
     text.parse().map_err(|_| Error::argument("ranks", format!("{text} is no number")))
 }
 
-/// A hash of bytes (FNV-1a).
-fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+/// The hash of no bytes.
+const EMPTY: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// A hash of the bytes after those of another one (FNV-1a).
+fn hash(before: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(before, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// Appends a line to a text.

@@ -15,7 +15,7 @@ use gradus_nn::{
 use gradus_tensor::{DType, Device, Error, Generator, Result, Tensor};
 use gradus_train::{Checkpoint, Checkpoints};
 
-use super::{hash, line};
+use super::{EMPTY, hash, line};
 
 const BATCH: usize = 64;
 
@@ -192,7 +192,7 @@ fn train<M: Module + Forward>(
         bytes.extend(name.as_bytes());
         bytes.extend(tensor.to_bytes()?);
     }
-    let mine = hash(&bytes);
+    let mine = hash(EMPTY, &bytes);
     let all = comm.all_gather(&Tensor::from_vec(vec![mine], [1], device)?)?.to_vec::<u64>()?;
     if all.iter().any(|other| *other != mine) {
         return Err(Error::argument("ranks", format!("ranks have different weights: {all:x?}")));
