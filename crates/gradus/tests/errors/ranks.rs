@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::page::page;
 use gradus::prelude::*;
 use gradus_dist::{
-    DataParallel, Mesh, Options, ParallelAttention, ParallelEmbedding, Reduce, RowLinear, ShardedOptimizer,
-    parallel_cross_entropy, threads,
+    DataParallel, Mesh, Options, ParallelAttention, ParallelEmbedding, Pipeline, Reduce, RowLinear, ShardedOptimizer,
+    Stage, parallel_cross_entropy, threads,
 };
 
 page! {
@@ -20,6 +20,8 @@ page! {
     logits_of_all_classes,
     a_communicator_is_made_in_a_captured_step,
     divided_parameters_in_a_captured_step,
+    a_stage_of_a_pipeline_fails,
+    stages_share_a_parameter,
 }
 
 /// Every rank makes the same calls in the same order. Here the last batch of one rank is smaller than that of the other.
@@ -189,6 +191,48 @@ fn divided_parameters_in_a_captured_step(device: &Device) -> Result<Error> {
         let loss = |rows: Range<usize>| model.forward(&x.narrow(0, rows.start, 1)?)?.mean_all();
         let mut step = capture(|_| optimizer.step(&model, 16, loss));
         step.call::<Tensor>(&[&x])
+    })?;
+    Ok(error)
+}
+
+/// The second stage of a pipeline takes another number of features than the first gives. It gets that error; this is the
+/// error of the first, which waits for a gradient.
+///
+/// Mend: look at the reason in the note, and mend it on the rank that it names.
+fn a_stage_of_a_pipeline_fails(device: &Device) -> Result<Error> {
+    let x = Tensor::ones([8, 3], DType::F32, device)?;
+    let train = |features: [usize; 2]| {
+        threads(2, Options::default(), |comm| {
+            let mut generator = Generator::new(0);
+            let mut init = Init::new(DType::F32, device, &mut generator);
+            let stage = Stage::new(comm, &[0..1, 1..2], |i| Linear::new(features[i], 4, &mut init))?;
+            let pipeline = Pipeline::new(comm, 1, device)?;
+            let input = |rows: std::ops::Range<usize>| x.narrow(0, rows.start, rows.len());
+            Ok(pipeline.backward(&stage, 8, input, |y, _| y.square()?.mean_all()).err())
+        })
+    };
+    let error = train([3, 5])?.remove(0).unwrap();
+
+    assert!(train([3, 4])?.iter().all(Option::is_none));
+    Ok(error)
+}
+
+/// Layers of two stages have a parameter in common. Each rank would have its own after the cut, and they would drift apart.
+///
+/// Mend: make them two parameters, and tie these.
+fn stages_share_a_parameter(device: &Device) -> Result<Error> {
+    let layer = |seed: u64| Linear::new(3, 3, &mut Init::new(DType::F32, device, &mut Generator::new(seed)));
+    let error = threads(2, Options::default(), |comm| {
+        let shared = layer(0)?;
+        Stage::of(comm, Sequential::new().add(shared.clone()).add(shared), &[0..1, 1..2])
+    })
+    .unwrap_err();
+
+    threads(2, Options::default(), |comm| {
+        let stage = Stage::new(comm, &[0..1, 1..2], |_| layer(0))?;
+        let mut pipeline = Pipeline::new(comm, 4, device)?;
+        pipeline.tie(&stage, ["0.weight", "1.weight"])?;
+        pipeline.tie(&stage, ["0.bias", "1.bias"])
     })?;
     Ok(error)
 }
