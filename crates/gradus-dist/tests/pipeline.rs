@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gradus_cpu::CpuBackend;
-use gradus_dist::{Communicator, DataParallel, Options, Pipeline, Stage, cut_evenly, threads};
+use gradus_dist::{Communicator, DataParallel, Mesh, Options, Pipeline, Stage, cut_evenly, threads};
 use gradus_models::{Gpt2, Gpt2Config, ResNet, ResNetConfig};
 use gradus_nn::{
     AdamConfig, AdamW, AdaptiveAvgPool2d, Flatten, Forward, Init, Linear, Module, Optimizer, Relu, Sequential,
@@ -109,12 +109,12 @@ fn whole(make: Make<'_>, batch: Batch, rows: usize, micro_batches: usize) -> Tra
 fn piped(make: Make<'_>, batch: Batch, rows: usize, micro_batches: usize, stages: usize, pipelines: usize) -> Trained {
     let all = threads(stages * pipelines, Options::default(), |comm| {
         let device = device()?;
-        let (pipeline, stage) = (comm.rank() / stages, comm.rank() % stages);
-        let line = comm.split(pipeline as u32, 0)?;
+        let mesh = Mesh::new(comm, [("data", pipelines), ("pipe", stages)])?;
+        let line = mesh.axis("pipe")?;
         let model = make(&device)?;
         let costs: Vec<usize> = model.iter().map(|layer| layer.num_parameters()).collect();
         let model = Stage::of(&line, model, &cut_evenly(&costs, stages)?)?;
-        let data = DataParallel::with_shards(comm.split(stage as u32, 0)?, micro_batches);
+        let data = DataParallel::with_shards(mesh.axis("data")?, micro_batches);
         let pipeline = match pipelines {
             1 => Pipeline::new(&line, micro_batches, &device)?,
             _ => Pipeline::with_data(&line, &data?, &device)?,

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use gradus_dist::{Communicator, DataParallel, Pipeline, Stage};
+use gradus_dist::{Communicator, DataParallel, Mesh, Pipeline, Stage};
 use gradus_models::{Gpt2, Gpt2Config};
 use gradus_nn::{AdamConfig, AdamW, Init, Module, Optimizer};
 use gradus_tensor::{DType, Device, Error, Generator, Result, Tensor};
@@ -17,20 +17,17 @@ const MICRO_BATCHES: usize = 8;
 /// Trains with `pipelines` pipelines, among which the ranks are divided.
 pub(crate) fn run(comm: &Arc<dyn Communicator>, device: &Device, steps: usize, pipelines: usize) -> Result<String> {
     let stages = comm.size() / pipelines.max(1);
-    if stages * pipelines != comm.size() {
-        return Err(Error::argument("ranks", format!("{pipelines} pipelines of {} ranks", comm.size())));
-    }
-    let stages_of_mine = comm.split((comm.rank() / stages) as u32, 0)?;
-    let same_stage = comm.split((comm.rank() % stages) as u32, 0)?;
+    let mesh = Mesh::new(comm, [("data", pipelines), ("pipe", stages)])?;
+    let pipe = mesh.axis("pipe")?;
     let config =
         Gpt2Config { vocab_size: 32, n_positions: 16, n_embd: 32, n_layer: 2, n_head: 2, ..Gpt2Config::default() };
     let parts = config.n_layer + 2;
-    let stage = Stage::even(&stages_of_mine, parts, |i| {
+    let stage = Stage::even(&pipe, parts, |i| {
         let mut generator = Generator::new(7).fork(i as u64);
         Gpt2::part(&config, i, &mut Init::new(DType::F32, device, &mut generator))
     })?;
-    let data = DataParallel::with_shards(same_stage, MICRO_BATCHES)?;
-    let mut pipeline = Pipeline::with_data(&stages_of_mine, &data, device)?;
+    let data = DataParallel::with_shards(mesh.axis("data")?, MICRO_BATCHES)?;
+    let mut pipeline = Pipeline::with_data(&pipe, &data, device)?;
     pipeline.tie(&stage, ["0.wte.weight", &format!("{}.lm_head.weight", parts - 1)])?;
     let mut optimizer = AdamW::new(stage.named_parameters(), AdamConfig { lr: 0.01, ..AdamConfig::default() })?;
     let mut rng = Generator::new(3);
@@ -48,19 +45,19 @@ pub(crate) fn run(comm: &Arc<dyn Communicator>, device: &Device, steps: usize, p
         last = loss.item()?;
     }
     // The hash goes on from stage to stage.
-    let (rank, last_stage) = (stages_of_mine.rank(), stages - 1);
+    let (rank, last_stage) = (pipe.rank(), stages - 1);
     let mut mine = match rank {
         0 => EMPTY,
-        _ => stages_of_mine.receive([1], DType::U64, device, rank - 1)?.to_vec::<u64>()?[0],
+        _ => pipe.receive([1], DType::U64, device, rank - 1)?.to_vec::<u64>()?[0],
     };
     for (name, tensor) in stage.state_dict()?.iter() {
         mine = hash(hash(mine, name.as_bytes()), &tensor.to_bytes()?);
     }
     let mine = Tensor::from_vec(vec![mine], [1], device)?;
     if rank < last_stage {
-        stages_of_mine.send(&mine, rank + 1)?;
+        pipe.send(&mine, rank + 1)?;
     }
-    let whole = stages_of_mine.broadcast(&mine, last_stage)?;
+    let whole = pipe.broadcast(&mine, last_stage)?;
     let all = comm.all_gather(&whole)?.to_vec::<u64>()?;
     if all.iter().any(|other| *other != all[0]) {
         return Err(Error::argument("ranks", format!("pipelines have different weights: {all:x?}")));
