@@ -157,6 +157,16 @@ fn pipelines(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<S
             Err(e) => failures.push(e),
         }
     }
+    // A stage that fails ends the others long before the deadline of 60 s.
+    let out = folder.join("pipeline-fails");
+    let outcome = Launch::new(program, RANKS, &out).run(&["pipeline", "2", "1", "fail"], Duration::from_secs(30))?;
+    counts.runs += 1;
+    let told = |one: &Option<String>| one.as_ref().is_some_and(|text| text.contains("no loss for these rows"));
+    if outcome.iter().all(told) {
+        counts.in_time += 1;
+    } else {
+        failures.push(format!("a stage of a pipeline that fails: {outcome:?}"));
+    }
     Ok(failures)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! mpirun -n 4 ranks FOLDER train digits|gpt|resnet STEPS [save|resume] [divide|shard] [captured]
-//! mpirun -n 4 ranks FOLDER pipeline STEPS PIPELINES
+//! mpirun -n 4 ranks FOLDER pipeline STEPS PIPELINES [fail]
 //! mpirun -n 4 ranks FOLDER trouble kill|stop|other|leave RANK CALL SECONDS
 //! mpirun -n 4 ranks FOLDER speed
 //! ```
@@ -66,7 +66,9 @@ fn run(arguments: &[&str], comm: &Arc<dyn Communicator>, device: &Device) -> Res
             let how = train::How { save, resume, divides, shards, captured };
             train::run(comm, device, model, number(steps)?, &how)
         }
-        [_, "pipeline", steps, pipelines] => pipeline::run(comm, device, number(steps)?, number(pipelines)?),
+        [_, "pipeline", steps, pipelines, ref rest @ ..] => {
+            pipeline::run(comm, device, number(steps)?, number(pipelines)?, rest.contains(&"fail"))
+        }
         [_, "trouble", how, rank, call, _] => trouble::run(comm, device, how, number(rank)?, number(call)?),
         [_, "speed"] => speed::run(comm, device),
         _ => Err(Error::argument("ranks", format!("no such run: {}", arguments.join(" ")))),

@@ -14,8 +14,15 @@ use super::{EMPTY, hash, line};
 const BATCH: usize = 64;
 const MICRO_BATCHES: usize = 8;
 
-/// Trains with `pipelines` pipelines, among which the ranks are divided.
-pub(crate) fn run(comm: &Arc<dyn Communicator>, device: &Device, steps: usize, pipelines: usize) -> Result<String> {
+/// Trains with `pipelines` pipelines, among which the ranks are divided. If it `fails`, the last step does so in the middle,
+/// at the last stage.
+pub(crate) fn run(
+    comm: &Arc<dyn Communicator>,
+    device: &Device,
+    steps: usize,
+    pipelines: usize,
+    fails: bool,
+) -> Result<String> {
     let stages = comm.size() / pipelines.max(1);
     let mesh = Mesh::new(comm, [("data", pipelines), ("pipe", stages)])?;
     let pipe = mesh.axis("pipe")?;
@@ -32,11 +39,14 @@ pub(crate) fn run(comm: &Arc<dyn Communicator>, device: &Device, steps: usize, p
     let mut optimizer = AdamW::new(stage.named_parameters(), AdamConfig { lr: 0.01, ..AdamConfig::default() })?;
     let mut rng = Generator::new(3);
     let mut last = f64::NAN;
-    for _ in 0..steps {
+    for step in 0..steps {
         let text = Tensor::randint(0, 32, [BATCH, 17], DType::I64, device, &mut rng)?;
         let rows_of = |rows: Range<usize>| text.narrow(0, rows.start, rows.len());
         let input = |rows: Range<usize>| rows_of(rows)?.narrow(1, 0, 16);
         let (loss, mut gradients) = pipeline.backward(&stage, BATCH, input, |logits, rows| {
+            if fails && step + 1 == steps && rows.start == BATCH / 2 {
+                return Err(Error::argument("loss", "no loss for these rows"));
+            }
             let targets = rows_of(rows)?.narrow(1, 1, 16)?;
             logits.reshape([targets.numel(), 32])?.cross_entropy(&targets.reshape([targets.numel()])?)
         })?;
