@@ -88,6 +88,62 @@ fn a_stage_holds_the_activations_of_no_more_micro_batches_than_there_are_stages_
     }
 }
 
+/// A layer whose passes take some time, in which they count how many of all stages are at work.
+#[derive(Module)]
+struct Slow {
+    linear: Linear,
+    #[module(skip)]
+    busy: Arc<Live>,
+}
+
+struct Work(Arc<Live>);
+
+impl Work {
+    fn done(&self, x: &Tensor) -> Result<Tensor> {
+        let now = self.0.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.0.most.fetch_max(now, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(20));
+        self.0.now.fetch_sub(1, Ordering::SeqCst);
+        x.mul(1.0)
+    }
+}
+
+impl CustomOp for Work {
+    fn name(&self) -> &str {
+        "work"
+    }
+
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![self.done(&x[0])?])
+    }
+
+    fn backward(&self, _: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![g[0].as_ref().map(|g| self.done(g)).transpose()?])
+    }
+}
+
+impl Forward for Slow {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(apply_custom(&Arc::new(Work(self.busy.clone())), &[&self.linear.forward(x)?])?.remove(0))
+    }
+}
+
+#[test]
+fn all_stages_compute_at_the_same_time() {
+    let busy = Arc::new(Live::default());
+    threads(4, Options::default(), |comm| {
+        let device = device()?;
+        let make = |i: usize| Ok(Slow { linear: linear(&device, i)?, busy: busy.clone() });
+        let stage = Stage::new(comm, &cut_evenly(&[1; 4], 4)?, make)?;
+        let x = Tensor::ones([16, 3], DType::F32, &device)?;
+        let pipeline = Pipeline::new(comm, 8, &device)?;
+        let input = |rows: Range<usize>| x.narrow(0, rows.start, rows.len());
+        pipeline.backward(&stage, 16, input, |y, _| y.square()?.mean_all()).map(drop)
+    })
+    .unwrap();
+    assert_eq!(busy.most.load(Ordering::SeqCst), 4);
+}
+
 /// A layer that fails at its n-th call.
 #[derive(Module)]
 struct Fails {
