@@ -21,6 +21,8 @@ const MOST_TROUBLES: usize = 500;
 /// The calls of a step of `ranks trouble`.
 const CALLS: usize = 11;
 const RANKS: usize = 4;
+/// How often the speed is measured.
+const ROUNDS: usize = 5;
 /// The deadline of runs with trouble, in seconds, and how much later an error may come.
 const DEADLINE: f64 = 1.5;
 const LATER: f64 = 1.0;
@@ -214,32 +216,57 @@ fn wrong(rank: usize, outcome: Option<&str>) -> Option<String> {
     }
 }
 
-/// The times of all-reduces beside those of MPI, and of training steps beside what `gradus plan` says of them.
+/// The times of all-reduces beside those of MPI, what they add to a step, and steps beside what `gradus plan` says of them.
 fn speed(root: &Path, program: &Path, folder: &Path) -> Result<String, String> {
     let bare = folder.join("bare");
     let source = root.join("crates/gradus-dist/examples/ranks/bare.c");
     let mut mpicc = std::process::Command::new("mpicc");
     crate::workspace::done(mpicc.args(["-O2", "-o"]).arg(&bare).arg(source), "mpicc")?;
     let out = folder.join("speed");
-    let ours = Launch::new(program, RANKS, &out).run(&["speed"], Duration::from_secs(200))?;
-    let ours = ours[0].clone().ok_or("no times")?;
-    let theirs = Launch::new(&bare, RANKS, &out).printed(Duration::from_secs(200))?;
-    let times = |text: &str| -> Vec<(u64, f64)> {
-        let line = |line: &str| {
-            let mut words = line.split(' ');
-            Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
-        };
-        text.lines().filter_map(line).collect()
+    let limit = Duration::from_secs(200);
+    let ours = |what: &str| {
+        let outcome = Launch::new(program, RANKS, &out).run(&[what], limit)?;
+        numbers(outcome[0].as_deref().unwrap_or_default())
     };
-    let (ours, theirs) = (times(&ours), times(&theirs));
-    if ours.len() != 3 || theirs.len() != 3 {
-        return Err(format!("times are missing: {ours:?} {theirs:?}"));
+    // In turns, so that both meet the same disturbances.
+    let mut rounds = vec![];
+    for _ in 0..ROUNDS {
+        rounds.push((ours("speed")?, numbers(&Launch::new(&bare, RANKS, &out).printed(limit)?)?));
     }
-    let pairs = ours.iter().zip(&theirs);
-    let each = pairs.map(|(&(bytes, ours), &(_, theirs))| {
+    let mut words = vec![];
+    for (i, bytes) in [4 << 10, 1 << 20, 64 << 20].into_iter().enumerate() {
+        let time = |times: &[Vec<f64>]| times.get(i).and_then(|line| line.get(1).copied()).unwrap_or(f64::NAN);
+        let of = |of: fn(f64, f64) -> f64| median(rounds.iter().map(|(a, b)| of(time(a), time(b))));
+        let [ours, theirs, quotient, more] = [of(|a, _| a), of(|_, b| b), of(|a, b| a / b), of(|a, b| a - b)];
         let size = if bytes < 1 << 20 { format!("{} KB", bytes >> 10) } else { format!("{} MB", bytes >> 20) };
-        format!("{size} {ours:.0} us, MPI {theirs:.0} us ({:.2}, {:+.0} us)", ours / theirs, ours - theirs)
-    });
-    let each = each.collect::<Vec<_>>().join("; ");
-    Ok(format!("all-reduce: {each}; {}", planned::run(root, &folder.join("planned"))?))
+        words.push(format!("{size} {ours:.0} us, MPI {theirs:.0} us ({quotient:.2}, {more:+.0} us)"));
+    }
+    let steps = ours("step")?;
+    let Some(&[bytes, step, passes, sum, more]) = steps.first().map(Vec::as_slice) else {
+        return Err(format!("no times of a step: {steps:?}"));
+    };
+    let [step, passes, sum] = [step, passes, sum].map(|time| time / 1e3);
+    words.push(format!(
+        "a step with {:.0} MB of gradients {step:.1} ms, its passes {passes:.1} ms and their all-reduce {sum:.1} ms ({:+.1} %)",
+        bytes / f64::from(1 << 20),
+        100.0 * more
+    ));
+    words.push(planned::run(root, &folder.join("planned"))?);
+    Ok(format!("all-reduce: {}", words.join("; ")))
+}
+
+/// The numbers of each line, after which may stand a unit.
+fn numbers(text: &str) -> Result<Vec<Vec<f64>>, String> {
+    let line = |line: &str| line.trim_end_matches(" us").split(' ').map(|word| word.parse().ok()).collect();
+    text.lines()
+        .map(line)
+        .collect::<Option<_>>()
+        .filter(|lines: &Vec<_>| !lines.is_empty())
+        .ok_or(format!("no times: {text}"))
+}
+
+fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
 }

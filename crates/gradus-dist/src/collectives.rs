@@ -10,11 +10,16 @@ use gradus_tensor::backend::Element;
 use gradus_tensor::{DType, Result};
 
 use crate::call::{Call, Collective};
+use crate::engine::Until;
 use crate::group::{Group, INLINE, State, Talk};
 use crate::reduce::{Reduce, tree};
 
 /// The bytes that each rank sends to each other at once, so that what arrives is reduced while it is in the cache.
 const SEGMENT: usize = 512 << 10;
+
+/// How many segments a rank sends to each other before it has received as many. A rank that is behind then finds the
+/// bytes of the others there, and need not wait for each of them in turn.
+const AHEAD: usize = 16;
 
 /// The elements of part `i` of `n`, as bytes.
 fn part(bytes: usize, dtype: DType, i: usize, n: usize) -> Range<usize> {
@@ -94,22 +99,44 @@ impl Talk<'_> {
     /// Reduces part `me` of the data of all ranks into that part of `data`, while the other ranks reduce theirs.
     fn reduce_parts(&self, state: &mut State, reduce: Reduce, data: &mut [u8], me: usize) -> Result<()> {
         let (n, dtype, len) = (self.group.size(), self.call.dtype, data.len());
-        let longest = (0..n).map(|rank| part(len, dtype, rank, n).len()).max().unwrap_or(0);
-        let cut = |rank: usize, at: usize| {
-            let whole = part(len, dtype, rank, n);
-            let start = (whole.start + at).min(whole.end);
-            start..(start + SEGMENT).min(whole.end)
+        let mine = part(len, dtype, me, n);
+        let (before, rest) = data.split_at_mut(mine.start);
+        let (own, after) = rest.split_at_mut(mine.len());
+        let of = |rank: usize| {
+            let Range { start, end } = part(len, dtype, rank, n);
+            if rank < me { &before[start..end] } else { &after[start - mine.end..end - mine.end] }
         };
+        self.reduce_segments(state, reduce, of, own)
+    }
+
+    /// Reduces `own` and what the other ranks give for it into `own`. `of(rank)` is what this rank gives to another one.
+    fn reduce_segments<'d>(
+        &self,
+        state: &mut State,
+        reduce: Reduce,
+        of: impl Fn(usize) -> &'d [u8],
+        own: &mut [u8],
+    ) -> Result<()> {
+        let cut = |bytes: usize, i: usize| (i * SEGMENT).min(bytes)..((i + 1) * SEGMENT).min(bytes);
+        let longest = self.others().map(|rank| of(rank).len()).max().unwrap_or(0).max(own.len());
+        let segments = longest.div_ceil(SEGMENT);
         let State { scratch, heard, .. } = state;
-        scratch.resize(SEGMENT / 8 * (n - 1), 0);
-        for at in (0..longest).step_by(SEGMENT) {
-            let mine = cut(me, at);
+        scratch.resize(SEGMENT / 8 * (self.group.size() - 1), 0);
+        let mut sent = 0;
+        for i in 0..segments {
+            let ahead = sent..(i + AHEAD).min(segments);
+            sent = ahead.end;
+            let outgoing: Vec<(usize, &[u8])> = ahead
+                .flat_map(|j| self.others().map(move |rank| (rank, j)))
+                .map(|(rank, j)| (rank, &of(rank)[cut(of(rank).len(), j)]))
+                .collect();
+            let mine = cut(own.len(), i);
             let Some(bytes) = u64::as_bytes_mut(scratch) else { continue };
             let mut rooms: Vec<&mut [u8]> = bytes.chunks_mut(SEGMENT).map(|room| &mut room[..mine.len()]).collect();
-            let outgoing: Vec<(usize, &[u8])> = self.others().map(|rank| (rank, &data[cut(rank, at)])).collect();
             let incoming = self.others().zip(rooms.iter_mut().map(|room| &mut room[..])).collect();
-            self.exchange(true, &outgoing, incoming, heard)?;
-            self.reduce_own(reduce, rooms, &mut data[mine])?;
+            let until = if i + 1 == segments { Until::Done } else { Until::Received };
+            self.exchange(true, until, &outgoing, incoming, heard)?;
+            self.reduce_own(reduce, rooms, &mut own[mine])?;
         }
         Ok(())
     }
@@ -139,26 +166,15 @@ impl Talk<'_> {
             incoming.push((rank, piece));
         }
         let outgoing: Vec<(usize, &[u8])> = self.others().map(|rank| (rank, &*own)).collect();
-        self.exchange(true, &outgoing, incoming, &state.heard)
+        self.exchange(true, Until::Done, &outgoing, incoming, &state.heard)
     }
 
     fn reduce_scatter(&self, state: &mut State, reduce: Reduce, input: &[u8], output: &mut [u8]) -> Result<()> {
         self.compare(state, &[])?;
-        let (n, me, len) = (self.group.size(), self.group.rank, output.len());
-        let State { scratch, heard, .. } = state;
-        scratch.resize(SEGMENT / 8 * (n - 1), 0);
-        for at in (0..len).step_by(SEGMENT) {
-            let end = (at + SEGMENT).min(len);
-            let Some(bytes) = u64::as_bytes_mut(scratch) else { continue };
-            let mut rooms: Vec<&mut [u8]> = bytes.chunks_mut(SEGMENT).map(|room| &mut room[..end - at]).collect();
-            let outgoing: Vec<(usize, &[u8])> =
-                self.others().map(|rank| (rank, &input[rank * len + at..rank * len + end])).collect();
-            let incoming = self.others().zip(rooms.iter_mut().map(|room| &mut room[..])).collect();
-            self.exchange(true, &outgoing, incoming, heard)?;
-            output[at..end].copy_from_slice(&input[me * len + at..me * len + end]);
-            self.reduce_own(reduce, rooms, &mut output[at..end])?;
-        }
-        Ok(())
+        let (me, len) = (self.group.rank, output.len());
+        let of = |rank: usize| &input[rank * len..(rank + 1) * len];
+        output.copy_from_slice(of(me));
+        self.reduce_segments(state, reduce, of, output)
     }
 
     fn all_gather(&self, state: &mut State, input: &[u8], output: &mut [u8]) -> Result<()> {
@@ -190,9 +206,9 @@ impl Talk<'_> {
         if me == root {
             let outgoing: Vec<(usize, &[u8])> =
                 self.others().map(|rank| (rank, &data[part(len, dtype, rank, n)])).collect();
-            self.exchange(true, &outgoing, vec![], &state.heard)?;
+            self.exchange(true, Until::Done, &outgoing, vec![], &state.heard)?;
         } else {
-            self.exchange(true, &[], vec![(root, &mut data[mine.clone()])], &state.heard)?;
+            self.exchange(true, Until::Done, &[], vec![(root, &mut data[mine.clone()])], &state.heard)?;
         }
         self.spread(state, data, mine, |rank, len| part(len, dtype, rank, n))
     }
@@ -208,7 +224,7 @@ impl Talk<'_> {
         }
         let outgoing: Vec<(usize, &[u8])> = self.others().map(|rank| (rank, &input[of(rank)])).collect();
         let rooms = output.chunks_mut(len).enumerate().filter(|(rank, _)| *rank != me);
-        self.exchange(true, &outgoing, rooms.collect(), &state.heard)
+        self.exchange(true, Until::Done, &outgoing, rooms.collect(), &state.heard)
     }
 
     fn send(&self, state: &mut State, input: &[u8], to: usize) -> Result<()> {
@@ -216,7 +232,7 @@ impl Talk<'_> {
             return self.compare(state, input).map(drop);
         }
         self.compare(state, &[])?;
-        self.exchange(true, &[(to, input)], vec![], &state.heard)
+        self.exchange(true, Until::Done, &[(to, input)], vec![], &state.heard)
     }
 
     fn receive(&self, state: &mut State, output: &mut [u8], from: usize) -> Result<()> {
@@ -226,6 +242,6 @@ impl Talk<'_> {
             return Ok(());
         }
         self.compare(state, &[])?;
-        self.exchange(true, &[], vec![(from, output)], &state.heard)
+        self.exchange(true, Until::Done, &[], vec![(from, output)], &state.heard)
     }
 }

@@ -28,6 +28,15 @@ pub(crate) struct Incoming<'a> {
     pub(crate) room: &'a mut [u8],
 }
 
+/// What an exchange waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// All bytes of this exchange have come, and all that were sent since the last such exchange of the channel have gone.
+    Done,
+    /// All bytes of this exchange have come. What it sends may still be on its way.
+    Received,
+}
+
 /// What a rank tells all others, outside of any call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Notice {
@@ -71,14 +80,16 @@ pub(crate) trait Engine: Send + Sync + fmt::Debug {
     /// Sends and receives all of these at once. If it stops early, the contents of the incoming bytes are undefined.
     ///
     /// # Safety
-    /// If it stops early, the memory of all these bytes is never freed: the engine, or another rank, may still be at
-    /// work on it.
+    /// Bytes that are sent [until received](Until::Received) neither change nor move until the channel is
+    /// [done](Until::Done). If an exchange stops early, the memory of all these bytes is never freed: the engine, or
+    /// another rank, may still be at work on it.
     unsafe fn exchange(
         &self,
         channel: Channel,
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
-        until: Instant,
+        until: Until,
+        deadline: Instant,
     ) -> Result<(), Stop>;
 
     /// Tells all other ranks; never waits for one of them. If the rank has given up, exchanges on its other threads stop,
@@ -86,5 +97,5 @@ pub(crate) trait Engine: Send + Sync + fmt::Debug {
     fn notify(&self, notice: &Notice);
 
     /// Called once, when the last communicator is dropped. `healthy` says whether no call has failed.
-    fn close(&self, healthy: bool, until: Instant);
+    fn close(&self, healthy: bool, deadline: Instant);
 }

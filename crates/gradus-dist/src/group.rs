@@ -10,7 +10,7 @@ use gradus_tensor::backend::Element;
 use gradus_tensor::{Error, ErrorKind, Result};
 
 use crate::call::{Call, Collective, HEAD, Seen};
-use crate::engine::{Channel, Engine, Incoming, LENGTH, Notice, Outgoing, Stop};
+use crate::engine::{Channel, Engine, Incoming, LENGTH, Notice, Outgoing, Stop, Until};
 
 /// How ranks wait for each other.
 #[derive(Debug, Clone)]
@@ -203,6 +203,7 @@ impl Talk<'_> {
         head[..LENGTH].copy_from_slice(&whole);
         self.exchange(
             false,
+            Until::Done,
             &others.iter().map(|&to| (to, &head[..])).collect::<Vec<_>>(),
             others.iter().copied().zip(bytes.chunks_mut(ROOM)).collect(),
             heard,
@@ -239,6 +240,7 @@ impl Talk<'_> {
     pub(crate) fn exchange(
         &self,
         body: bool,
+        until: Until,
         outgoing: &[(usize, &[u8])],
         incoming: Vec<(usize, &mut [u8])>,
         heard: &[Option<(Instant, [u8; HEAD])>],
@@ -251,8 +253,10 @@ impl Talk<'_> {
         let channel = Channel { context: group.context, body };
         let deadline = group.world.options.deadline;
         // SAFETY: the bytes lie in the `State`, which forgets its memory if a call fails (`Group::made`), or in the memory
-        // of the caller of `Group::transfer`, who promises the same.
-        let made = unsafe { group.world.engine.exchange(channel, &outgoing, &mut incoming, self.began + deadline) };
+        // of the caller of `Group::transfer`, who promises the same. A call that sends until received sends bytes that it
+        // only reads, and ends with an exchange that is done.
+        let made =
+            unsafe { group.world.engine.exchange(channel, &outgoing, &mut incoming, until, self.began + deadline) };
         let Err(stop) = made else { return Ok(()) };
         let here = |world: &usize| group.ranks.iter().position(|rank| rank == world);
         let waited = self.began.elapsed().as_secs_f64();

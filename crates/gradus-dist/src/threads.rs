@@ -7,7 +7,7 @@ use std::time::Instant;
 use gradus_tensor::{Error, ErrorKind, Result};
 
 use crate::communicator::Communicator;
-use crate::engine::{Channel, Engine, GRACE, Incoming, Notice, Outgoing, Stop};
+use crate::engine::{Channel, Engine, GRACE, Incoming, Notice, Outgoing, Stop, Until};
 use crate::group::Options;
 use crate::on_device::Peers;
 
@@ -62,7 +62,8 @@ impl Engine for Thread {
         channel: Channel,
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
-        until: Instant,
+        _: Until,
+        deadline: Instant,
     ) -> Result<(), Stop> {
         for Outgoing { to, bytes } in outgoing {
             self.posts[*to].lock().messages.entry((self.rank, channel)).or_default().push_back(bytes.to_vec());
@@ -92,10 +93,10 @@ impl Engine for Thread {
                     Notice::Left => {}
                 }
             }
-            if now >= until {
+            if now >= deadline {
                 return Err(Stop::Late { from: missing.iter().map(|one| one.from).collect(), to: vec![] });
             }
-            let wait = (until - now).min(GRACE);
+            let wait = (deadline - now).min(GRACE);
             mail = mine.arrived.wait_timeout(mail, wait).unwrap_or_else(|e| e.into_inner()).0;
         }
     }

@@ -5,6 +5,7 @@
 //! mpirun -n 4 ranks FOLDER pipeline STEPS PIPELINES [fail]
 //! mpirun -n 4 ranks FOLDER trouble kill|stop|other|leave RANK CALL SECONDS
 //! mpirun -n 4 ranks FOLDER speed
+//! mpirun -n 4 ranks FOLDER step
 //! ```
 #![allow(clippy::print_stdout)]
 
@@ -71,6 +72,7 @@ fn run(arguments: &[&str], comm: &Arc<dyn Communicator>, device: &Device) -> Res
         }
         [_, "trouble", how, rank, call, _] => trouble::run(comm, device, how, number(rank)?, number(call)?),
         [_, "speed"] => speed::run(comm, device),
+        [_, "step"] => speed::step(comm, device),
         _ => Err(Error::argument("ranks", format!("no such run: {}", arguments.join(" ")))),
     }
 }

@@ -16,7 +16,7 @@ use gradus_tensor::{Error, ErrorKind, Result};
 
 use self::library::{Functions, Loaded, Pointer, text};
 use crate::communicator::Communicator;
-use crate::engine::{Channel, Engine, GRACE, Incoming, LENGTH, Notice, Outgoing, Stop};
+use crate::engine::{Channel, Engine, GRACE, Incoming, LENGTH, Notice, Outgoing, Stop, Until};
 use crate::group::Options;
 use crate::on_device::Peers;
 
@@ -92,7 +92,7 @@ fn start<H: AnyHandle>(f: Functions<H>, version: String, deadline: Duration) -> 
         };
         fails("MPI_Irecv", code)?;
     }
-    let turn = Turn { requests, notices, told: HashMap::new(), broken: false };
+    let turn = Turn { requests, notices, told: HashMap::new(), sending: HashMap::new(), broken: false };
     let mut mpi =
         Mpi { f, version, rank, size, turn: Mutex::new(turn), neighbours: vec![None; size], spin: Duration::ZERO };
     // MPI has begun, which may take long on many machines.
@@ -109,6 +109,9 @@ struct Posted {
     first_of: Option<usize>,
     open: bool,
 }
+
+/// Transfers, and what is known about each.
+type Begun<H> = (Vec<H>, Vec<Posted>);
 
 /// Bytes of a notice.
 const NOTICE: usize = 1024;
@@ -132,6 +135,8 @@ struct Turn<H> {
     notices: &'static mut [[u8; NOTICE]],
     /// The notices that came, and when.
     told: HashMap<usize, (Notice, Instant)>,
+    /// What exchanges have begun to send that have returned.
+    sending: HashMap<Channel, Begun<H>>,
     /// Whether an exchange stopped half-way. From then on MPI is called for notices only.
     broken: bool,
 }
@@ -168,15 +173,16 @@ impl<H: AnyHandle> Mpi<H> {
     }
 
     /// Learns which ranks run on this machine.
-    fn meet(&mut self, until: Instant) -> Result<()> {
+    fn meet(&mut self, deadline: Instant) -> Result<()> {
         let mine = machine::here().to_vec();
         let mut all = vec![[0; machine::PLACE]; self.size];
         let other = |rank: &usize| *rank != self.rank;
         let outgoing: Vec<_> = (0..self.size).filter(other).map(|to| Outgoing { to, bytes: &mine }).collect();
         let rooms = all.iter_mut().enumerate().filter(|(from, _)| other(from));
         let mut incoming: Vec<_> = rooms.map(|(from, room)| Incoming { from, room }).collect();
+        let channel = Channel { context: 0, body: true };
         // SAFETY: what is forgotten is never freed.
-        let made = unsafe { self.exchange(Channel { context: 0, body: true }, &outgoing, &mut incoming, until) };
+        let made = unsafe { self.exchange(channel, &outgoing, &mut incoming, Until::Done, deadline) };
         if let Err(stop) = made {
             std::mem::forget((mine, all));
             let why = match stop {
@@ -188,7 +194,9 @@ impl<H: AnyHandle> Mpi<H> {
         }
         self.neighbours = all.iter().map(machine::process).collect();
         let ranks_here = 1 + self.neighbours.iter().flatten().count();
-        self.spin = if ranks_here > machine::cores() { Duration::ZERO } else { SPIN };
+        // Open MPI leaves the core itself then, at each look. More often would leave it to other programs for whole time slices.
+        let leaves = std::env::var("OMPI_MCA_mpi_oversubscribe").is_ok_and(|value| value == "1");
+        self.spin = if ranks_here > machine::cores() && !leaves { Duration::ZERO } else { SPIN };
         Ok(())
     }
 
@@ -253,16 +261,15 @@ impl<H: AnyHandle> Mpi<H> {
         Ok(request)
     }
 
-    /// Begins the transfers.
+    /// Begins the transfers, and adds them to these.
     fn post(
         &self,
         channel: Channel,
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
-    ) -> std::result::Result<(Vec<H>, Vec<Posted>), Stop> {
+        (requests, about): &mut Begun<H>,
+    ) -> std::result::Result<(), Stop> {
         let tag = Self::tag(channel);
-        let count = 2 * (outgoing.len() + incoming.len());
-        let (mut requests, mut about) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (index, Incoming { from: rank, room }) in incoming.iter_mut().enumerate() {
             let (rank, receives, open) = (*rank, true, true);
             if channel.body {
@@ -288,7 +295,7 @@ impl<H: AnyHandle> Mpi<H> {
                 about.push(Posted { rank: *rank, receives: false, first_of: None, open: true });
             }
         }
-        Ok((requests, about))
+        Ok(())
     }
 
     /// Begins to receive the rest of a message whose first piece has come. Returns the number of transfers.
@@ -340,11 +347,16 @@ impl<H: AnyHandle> Engine for Mpi<H> {
         channel: Channel,
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
-        until: Instant,
+        until: Until,
+        deadline: Instant,
     ) -> std::result::Result<(), Stop> {
         let mut turn = self.turn();
-        let (mut requests, mut about) = self.post(channel, outgoing, incoming).inspect_err(|_| turn.broken = true)?;
-        let (mut left, mut polls, mut progress) = (requests.len(), 0u32, Instant::now());
+        let mut begun = turn.sending.remove(&channel).unwrap_or_default();
+        self.post(channel, outgoing, incoming, &mut begun).inspect_err(|_| turn.broken = true)?;
+        let (mut requests, mut about) = begun;
+        let awaited = |one: &Posted| one.open && (one.receives || until == Until::Done);
+        let mut left = about.iter().filter(|one| awaited(one)).count();
+        let (mut polls, mut progress) = (0u32, Instant::now());
         let mut looked = progress;
         let stop = loop {
             let before = left;
@@ -354,7 +366,7 @@ impl<H: AnyHandle> Engine for Mpi<H> {
                 }
                 match self.test(&mut requests) {
                     Ok(Some(i)) => {
-                        left -= usize::from(about[i].open);
+                        left -= usize::from(awaited(&about[i]));
                         about[i].open = false;
                         if let Some(index) = about[i].first_of {
                             match self.rest(channel, &mut incoming[index], &mut requests, &mut about) {
@@ -371,9 +383,14 @@ impl<H: AnyHandle> Engine for Mpi<H> {
                 break stop;
             }
             polls += 1;
-            let missing = |rank: usize| about.iter().any(|one| one.open && one.rank == rank);
+            let missing = |rank: usize| about.iter().any(|one| awaited(one) && one.rank == rank);
             // Notices are looked for while it waits: each look may leave the core to others.
             if left == 0 {
+                let still = requests.into_iter().zip(about).filter(|(_, one)| one.open);
+                let still: Begun<H> = still.unzip();
+                if !still.0.is_empty() {
+                    turn.sending.insert(channel, still);
+                }
                 return Ok(());
             }
             if polls.is_multiple_of(32)
@@ -385,9 +402,9 @@ impl<H: AnyHandle> Engine for Mpi<H> {
             if left < before {
                 progress = now;
             }
-            if now >= until {
+            if now >= deadline {
                 let of = |receives: bool| {
-                    let open = about.iter().filter(|one| one.open && one.receives == receives);
+                    let open = about.iter().filter(|one| awaited(one) && one.receives == receives);
                     let mut ranks: Vec<usize> = open.map(|one| one.rank).collect();
                     ranks.dedup();
                     ranks
@@ -455,10 +472,10 @@ impl<H: AnyHandle> Engine for Mpi<H> {
         drop(turn);
     }
 
-    fn close(&self, healthy: bool, until: Instant) {
+    fn close(&self, healthy: bool, deadline: Instant) {
         // MPI_Finalize waits for all ranks, and never returns if one is gone. So the ranks first wait for each other's
         // notices here; if one does not come, MPI is left as it is and ends with the process.
-        while healthy && Instant::now() < until {
+        while healthy && Instant::now() < deadline {
             let mut turn = self.turn();
             if turn.broken || self.listen(&mut turn, &|_| false).is_err() {
                 return;
