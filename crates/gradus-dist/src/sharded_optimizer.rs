@@ -75,8 +75,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     ///
     /// # Errors
     /// Those of `make`, and [`ErrorKind::Unsupported`](gradus_tensor::ErrorKind::Unsupported) for an optimiser that does
-    /// not treat each element by itself, such as `Lamb`, `Muon` and `Lbfgs`, and for one that checks gradients
-    /// ([`NonFinite`]), of which a rank has only a part.
+    /// not treat each element by itself, such as `Lamb`, `Muon` and `Lbfgs`.
     #[track_caller]
     pub fn new(
         parallel: &DataParallel,
@@ -99,9 +98,9 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument), but for after
     /// [`gather`](ShardedOptimizer::gather).
     ///
-    /// A rank holds its parts of parameters and state, at most two blocks of values (the second while it arrives), the
-    /// gradients of a block while they are summed, and the parts of as many sums as the tree has levels: one more than
-    /// the logarithm of the number of shards of a rank.
+    /// A rank holds its parts of parameters and state, the values and gradients of one block, the values of the next, which
+    /// is gathered while that one computes, and the parts of as many sums as the tree has levels: one more than the logarithm
+    /// of the number of shards of a rank.
     ///
     /// # Errors
     /// Those of [`new`](ShardedOptimizer::new), and
@@ -180,8 +179,9 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     ///
     /// # Errors
     /// Those of [`DataParallel::backward`] and of the optimiser, and
-    /// [`ErrorKind::Autograd`](gradus_tensor::ErrorKind::Autograd) if no loss depends on a parameter. If the norm of the
-    /// gradients is asked for and not finite, the step changes no parameter and is an
+    /// [`ErrorKind::Autograd`](gradus_tensor::ErrorKind::Autograd) if no loss depends on a parameter. If the optimiser
+    /// checks gradients ([`NonFinite`]) and one of any rank is not finite, the step fails, or is skipped, on all ranks. If
+    /// it does not, and the norm of the gradients is asked for and not finite, the step changes no parameter and is an
     /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) on all ranks.
     #[track_caller]
     pub fn step(
@@ -227,7 +227,8 @@ impl<O: Optimizer> ShardedOptimizer<O> {
                 }
                 Divided::Parameters(_) => sums.gradients.into_iter().map(|(_, part)| part).collect(),
             };
-            let norm = match self.max_norm {
+            let finite = self.all_finite(&mut mine, line)?;
+            let norm = match self.max_norm.filter(|_| finite) {
                 Some(max_norm) => Some(self.clip(&mut mine, max_norm, line)?),
                 None => None,
             };
@@ -255,6 +256,23 @@ impl<O: Optimizer> ShardedOptimizer<O> {
             Divided::Parameters(full) => full.note_step(line).here()?,
         }
         Ok(value)
+    }
+
+    /// Whether the gradients of all ranks are finite, if the optimiser checks that. If one of another rank is not, this
+    /// rank's become NaN, so that its optimiser does the same as the other's.
+    fn all_finite(&self, mine: &mut [Tensor], line: Line) -> Result<bool> {
+        if self.optimizer.non_finite_policy() == NonFinite::Unchecked {
+            return Ok(true);
+        }
+        let is_finite = |vector: &Tensor| Ok(vector.isfinite()?.all(&[0], false)?.item()? != 0.0);
+        let own = mine.iter().map(is_finite).collect::<Result<Vec<_>>>()?.into_iter().all(|finite| finite);
+        let call = Collective::AllReduce(Reduce::Max);
+        let bad = self.parallel.communicator().run_on_host(call, DType::U64, vec![u64::from(!own)], line)?;
+        let finite = bad == [0];
+        if own && !finite {
+            no_grad(|| mine.iter_mut().try_for_each(|vector| vector.mul(f64::NAN).map(|nan| *vector = nan)))?;
+        }
+        Ok(finite)
     }
 
     /// Clips this rank's gradients by the norm of those of all ranks, which it returns. Each vector is cut into as many
@@ -363,25 +381,35 @@ fn parts(blocks: &[Block]) -> Vec<(String, Parameter)> {
 /// The optimiser, unless its state cannot be divided.
 #[track_caller]
 fn divisible<O: Optimizer>(optimizer: O) -> Result<O> {
-    check_divisible(&optimizer).map(|_| optimizer)
+    check_elementwise(&optimizer).map(|_| optimizer)
+}
+
+fn unsupported(m: String) -> Error {
+    Error::new(gradus_tensor::ErrorKind::Unsupported, "sharded_optimizer", m)
+}
+
+/// The state of an optimiser. Fails unless it treats each element by itself.
+#[track_caller]
+fn check_elementwise(optimizer: &dyn Optimizer) -> Result<StateDict> {
+    let state = optimizer.state_dict()?;
+    let kind = state.metadata("optimizer").unwrap_or("unknown");
+    if ELEMENTWISE.contains(&kind) {
+        return Ok(state);
+    }
+    let e = unsupported(format!("{kind} does not treat each element by itself, so its state cannot be divided"));
+    Err(e.help("take SGD or one of the Adam family, or a whole optimiser on each rank"))
 }
 
 /// The state of an optimiser. Fails unless it treats each element by itself, and does not look for gradients that are not
 /// finite, which each rank would do for its part alone.
 #[track_caller]
 pub(crate) fn check_divisible(optimizer: &dyn Optimizer) -> Result<StateDict> {
-    let refuse = |m: String| Error::new(gradus_tensor::ErrorKind::Unsupported, "sharded_optimizer", m);
-    let state = optimizer.state_dict()?;
-    let kind = state.metadata("optimizer").unwrap_or("unknown");
-    if !ELEMENTWISE.contains(&kind) {
-        let e = refuse(format!("{kind} does not treat each element by itself, so its state cannot be divided"));
-        return Err(e.help("take SGD or one of the Adam family, or a whole optimiser on each rank"));
-    }
+    let state = check_elementwise(optimizer)?;
     match optimizer.non_finite_policy() {
         NonFinite::Unchecked => Ok(state),
         policy => {
             let m = format!("NonFinite::{policy:?} looks at the gradients of one rank, which has only a part of them");
-            Err(refuse(m).help("take Trainer::on_non_finite, or clip_norm of ShardedOptimizer, an error on all ranks"))
+            Err(unsupported(m).help("take Trainer::on_non_finite, which looks at those of all ranks"))
         }
     }
 }

@@ -8,7 +8,7 @@ use gradus_cpu::CpuBackend;
 use gradus_dist::{Communicator, DataParallel, Options, ShardedOptimizer, threads};
 use gradus_nn::{
     AdamConfig, AdamW, BatchNorm1d, BatchNormConfig, Dropout, Forward, Init, Lamb, LambConfig, Linear, Module,
-    Optimizer, Relu, Sequential, StateDict, Strict, clip_grad_norm,
+    NonFinite, Optimizer, Relu, Sequential, StateDict, Strict, clip_grad_norm,
 };
 use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Reduction, Result, Tensor};
 
@@ -120,6 +120,53 @@ fn gradients_of_a_divided_optimizer_are_clipped_by_the_norm_of_all() {
         .unwrap();
         let first = all.remove(0);
         assert!(*bits.get_or_insert_with(|| first.clone()) == first, "{ranks} ranks");
+    }
+}
+
+#[test]
+fn gradients_that_are_not_finite_are_seen_by_all_ranks() {
+    for (stage, clips) in [(2, false), (2, true), (3, false)] {
+        let outcomes = threads(4, Options::default(), |comm| {
+            let device = device()?;
+            let x = inputs(&device)?;
+            let mut kinds = vec![];
+            for policy in [NonFinite::Skip, NonFinite::Error] {
+                let model = Linear::new(5, 3, &mut Init::new(DType::F32, &device, &mut Generator::new(1)))?;
+                let parallel = DataParallel::new(comm.clone())?;
+                let adam = |parameters| Ok(AdamW::new(parameters, AdamConfig::default())?.non_finite(policy));
+                let mut optimizer = match stage {
+                    2 => ShardedOptimizer::new(&parallel, &model, adam)?,
+                    _ => ShardedOptimizer::fully_sharded(&parallel, &model, adam)?,
+                };
+                if clips {
+                    optimizer.clip_norm(1.0)?;
+                }
+                let finite = |rows: std::ops::Range<usize>| {
+                    model.forward(&x.narrow(0, rows.start, rows.len())?)?.square()?.mean_all()
+                };
+                let _ = optimizer.step(&model, BATCH, finite)?;
+                optimizer.gather()?;
+                let before = bytes(&model.state_dict()?)?;
+                // Only the last element of the bias, of which one rank has the gradient.
+                let made = optimizer.step(&model, BATCH, |rows| {
+                    let y = model.forward(&x.narrow(0, rows.start, rows.len())?)?;
+                    y.narrow(1, 2, 1)?
+                        .sum_all()?
+                        .mul(0.0)?
+                        .add(&model.parameters()[1].narrow(0, 2, 1)?.sum_all()?.mul(f64::INFINITY)?)
+                });
+                kinds.push(made.map(drop).map_err(|e| e.kind().clone()));
+                assert_eq!(optimizer.inner().skipped_steps(), u64::from(policy == NonFinite::Skip));
+                optimizer.gather()?;
+                assert!(bytes(&model.state_dict()?)? == before);
+                // The ranks are still in step.
+                let _ = optimizer.step(&model, BATCH, finite)?;
+            }
+            Ok(kinds)
+        });
+        for kinds in outcomes.unwrap() {
+            assert_eq!(kinds, [Ok(()), Err(ErrorKind::InvalidArgument)], "stage {stage}");
+        }
     }
 }
 
