@@ -57,7 +57,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         line: &'static Location<'static>,
     ) -> Result<Vec<u64>>;
 
-    /// Starts a call on a copy of `x`.
+    /// Starts a call on `x`, which nobody writes until the call has ended. The result of an `AllReduce` or a `Broadcast`
+    /// may take the place of `x` in its memory.
     fn start(&self, collective: Collective, x: &Tensor, line: &'static Location<'static>) -> Result<Handle>;
 
     /// Makes the call `Split`.
@@ -177,7 +178,7 @@ impl dyn Communicator + '_ {
     #[track_caller]
     pub fn begin(&self, collective: Collective, x: &Tensor) -> Result<Handle> {
         check(collective, x, self, Location::caller())?;
-        self.start(collective, &x.detach(), Location::caller())
+        self.start(collective, &x.detach().copy()?, Location::caller())
     }
 
     /// A communicator of the ranks that give the same `color`, numbered in the order of `key` and, where keys are

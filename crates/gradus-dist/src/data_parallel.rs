@@ -2,19 +2,25 @@
 
 use std::ops::Range;
 use std::panic::Location;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use gradus_nn::{Buffer, Module, Parameter, RandomState};
-use gradus_tensor::{DType, Device, Error, Generator, Gradients, Here, Result, Tensor, all_or_nothing, no_grad};
+use gradus_tensor::{DType, Device, Error, Generator, Gradients, Here, Result, Tensor, all_or_nothing, no_grad, ops};
 
+use crate::buckets::Buckets;
 use crate::call::Collective;
 use crate::communicator::Communicator;
 use crate::fact::fact;
 use crate::group::Line;
 use crate::reduce::Reduce;
+use crate::vectors::{Flats, Reader, Tree, joined, pad};
 
 /// The number of virtual shards unless another is given.
 const SHARDS: usize = 16;
+
+/// The bytes of a bucket unless other are given.
+const BUCKET: usize = 25 << 20;
 
 /// Trains one model on all ranks: each computes the gradients of a part of the batch, and all make the same step.
 ///
@@ -58,6 +64,9 @@ const SHARDS: usize = 16;
 pub struct DataParallel {
     comm: Arc<dyn Communicator>,
     shards: usize,
+    bucket_bytes: usize,
+    /// The same ranks, for the sums of gradients: a loss may make calls of its own meanwhile.
+    beside: Arc<dyn Communicator>,
 }
 
 /// What the shards of a batch change in a model besides its gradients.
@@ -106,7 +115,7 @@ impl Extras {
 }
 
 impl DataParallel {
-    /// Over 16 virtual shards.
+    /// Over 16 virtual shards. All ranks call it.
     ///
     /// # Errors
     /// Those of [`with_shards`](DataParallel::with_shards).
@@ -115,11 +124,12 @@ impl DataParallel {
         Self::with_shards(comm, SHARDS)
     }
 
-    /// Over `shards` virtual shards. Runs with the same number of shards have the same bits.
+    /// Over `shards` virtual shards. Runs with the same number of shards have the same bits. All ranks call it, as it makes a
+    /// communicator for their gradients.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) unless the shards of a rank are a power
-    /// of two: only then are they a branch of the tree.
+    /// of two: only then are they a branch of the tree; and those of a call, as `Communicator` lists them.
     #[track_caller]
     pub fn with_shards(comm: Arc<dyn Communicator>, shards: usize) -> Result<Self> {
         let ranks = comm.size();
@@ -132,12 +142,25 @@ impl DataParallel {
                 ranks * (shards / ranks.max(1)).max(1).next_power_of_two()
             )));
         }
-        Ok(DataParallel { comm, shards })
+        let beside = match ranks {
+            1 => comm.clone(),
+            _ => comm.split_by(0, comm.rank() as i64, Location::caller())?,
+        };
+        Ok(DataParallel { comm, shards, bucket_bytes: BUCKET, beside })
+    }
+
+    /// Sends gradients in buckets of at most so many bytes, 25 MB (2^20 bytes) unless it is set; a larger parameter has one
+    /// of its own. All ranks give the same number, which changes no bit: smaller ones are sent earlier in the backward pass,
+    /// larger ones in fewer calls.
+    #[must_use]
+    pub fn bucket_bytes(mut self, bytes: usize) -> Self {
+        self.bucket_bytes = bytes;
+        self
     }
 
     /// With any number of shards, all of them of one rank.
     pub(crate) fn alone(comm: Arc<dyn Communicator>, shards: usize) -> Self {
-        DataParallel { comm, shards }
+        DataParallel { beside: comm.clone(), comm, shards, bucket_bytes: BUCKET }
     }
 
     /// The communicator.
@@ -185,7 +208,10 @@ impl DataParallel {
     /// The mean loss of a batch of `batch` rows and its gradients, the same on all ranks. `loss` computes the mean loss
     /// of some of these rows and is called for each shard of this rank that has rows.
     ///
-    /// Gradients are added in at least f32. A parameter that no loss depends on has none.
+    /// Gradients are added in at least f32. A parameter that no loss depends on has none. In the last shard of this rank,
+    /// gradients are sent while the backward pass goes on: in [buckets](DataParallel::bucket_bytes), those of the last
+    /// parameters first, each as soon as it is complete and the ones before it were sent. A bucket with a parameter that
+    /// the shard does not reach is sent after the pass, and so are those behind it.
     ///
     /// # Errors
     /// Those of `loss` and of the communicator. If `loss` fails on one rank, the others get an error when it drops its
@@ -197,7 +223,11 @@ impl DataParallel {
         batch: usize,
         mut loss: impl FnMut(Range<usize>) -> Result<Tensor>,
     ) -> Result<(Tensor, Gradients)> {
-        self.reduced(model, batch, &mut |rows, share| pass(loss(rows)?, share), Location::caller())
+        let mut pass = |rows, share, buckets: &Rc<Buckets>| {
+            let loss = loss(rows)?.mul(share)?;
+            Ok((loss.detach(), buckets.backward(&loss)?))
+        };
+        self.reduced(model, batch, &mut pass, Location::caller())
     }
 
     /// [`backward`](DataParallel::backward), where `pass` also computes the gradients of the shard.
@@ -206,14 +236,24 @@ impl DataParallel {
         &self,
         model: &(impl Module + ?Sized),
         batch: usize,
-        pass: &mut Pass<'_>,
+        pass: &mut BucketsPass<'_>,
         line: Line,
     ) -> Result<(Tensor, Gradients)> {
         let step = || {
-            let parameters = trained(model);
-            let mut of_shard = |rows, share| Shard::of(&parameters, rows, share, 1, pass);
-            let sums = self.sums(model, batch, Order::Own, &mut of_shard)?;
-            self.of_all_ranks(sums, line)
+            let overlaps = self.comm.size() > 1 && !ops::is_captured();
+            let (comm, shards, bytes) = (self.beside.clone(), self.shards().len(), self.bucket_bytes);
+            let buckets = Rc::new(Buckets::new(trained(model), shards, bytes, comm, overlaps, line));
+            let mut of_shard = |rows: Range<usize>, share| {
+                let (loss, there) = buckets.shard((!rows.is_empty()).then_some(|| pass(rows, share, &buckets)))?;
+                Ok(Shard { loss, there, vectors: vec![] })
+            };
+            let mut sums = self.sums(model, batch, Order::Own, &mut of_shard)?;
+            for (_, head) in &sums.heads {
+                self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), head, line)?;
+            }
+            buckets.finish()?;
+            let (value, there) = sums.take_heads(&*self.comm, line)?;
+            Ok((value, buckets.gradients(&there)?))
         };
         all_or_nothing(step).here()
     }
@@ -336,6 +376,9 @@ impl Shard {
 /// Computes the rows of a shard: their mean loss times their share in the batch, and the gradients of that.
 pub(crate) type Pass<'a> = dyn FnMut(Range<usize>, f64) -> Result<(Tensor, Gradients)> + 'a;
 
+/// [`Pass`], which may give the gradients to the buckets instead.
+pub(crate) type BucketsPass<'a> = dyn FnMut(Range<usize>, f64, &Rc<Buckets>) -> Result<(Tensor, Gradients)> + 'a;
+
 /// The pass of a shard with this mean loss.
 pub(crate) fn pass(loss: Tensor, share: f64) -> Result<(Tensor, Gradients)> {
     let loss = loss.mul(share)?;
@@ -350,9 +393,6 @@ pub(crate) type Named = (String, Parameter);
 pub(crate) fn trained(model: &(impl Module + ?Sized)) -> Vec<Named> {
     model.named_parameters().into_iter().filter(|(_, p)| !p.is_frozen()).collect()
 }
-
-/// Vectors, each with a dtype that tells them apart.
-pub(crate) type Flats = Vec<(DType, Tensor)>;
 
 /// The sums of some shards.
 pub(crate) struct Sums {
@@ -393,37 +433,6 @@ impl Sums {
     }
 }
 
-/// Takes vectors apart, in the order in which they were joined.
-pub(crate) struct Reader<'a> {
-    flats: Vec<(DType, &'a Tensor, usize)>,
-}
-
-impl<'a> Reader<'a> {
-    pub(crate) fn new(flats: &'a Flats) -> Self {
-        Reader { flats: flats.iter().map(|(key, flat)| (*key, flat, 0)).collect() }
-    }
-
-    /// The next elements of the vector `key`, as a tensor of this dtype and shape.
-    pub(crate) fn take(&mut self, key: DType, dtype: DType, shape: &[usize]) -> Result<Tensor> {
-        let Some((_, flat, at)) = self.flats.iter_mut().find(|(other, _, _)| *other == key) else {
-            return Err(Error::argument("data_parallel", format!("there is no vector of {key}")));
-        };
-        let n = shape.iter().product();
-        let piece = flat.narrow(0, *at, n)?.reshape(shape)?;
-        *at += n;
-        piece.to_dtype(dtype)
-    }
-}
-
-/// Joins pieces with the same key.
-pub(crate) fn joined(pieces: &[(DType, Tensor)]) -> Result<Flats> {
-    let mut keys: Vec<DType> = pieces.iter().map(|(key, _)| *key).collect();
-    keys.sort();
-    keys.dedup();
-    let of = |key| pieces.iter().filter(move |(other, _)| *other == key).map(|(_, piece)| piece);
-    keys.into_iter().map(|key| Ok((key, Tensor::cat(&of(key).collect::<Vec<_>>(), 0)?))).collect()
-}
-
 /// The loss of one shard, whether each parameter has a gradient, and the running statistics.
 pub(crate) fn head(device: &Device, there: &[bool], loss: Option<Tensor>, statistics: Flats) -> Result<Flats> {
     let there: Vec<f32> = there.iter().map(|&there| f32::from(u8::from(there))).collect();
@@ -455,48 +464,4 @@ fn joined_gradients(parameters: &[Named], gradients: &Gradients, multiple: usize
     }
     pad(&mut pieces, multiple)?;
     joined(&pieces)
-}
-
-/// Adds zeros, so that the elements of each key are a multiple of `multiple`.
-pub(crate) fn pad(pieces: &mut Vec<(DType, Tensor)>, multiple: usize) -> Result<()> {
-    let mut counts = std::collections::BTreeMap::new();
-    for (key, piece) in pieces.iter() {
-        let (n, _, _) = counts.entry(*key).or_insert((0, piece.dtype(), piece.device().clone()));
-        *n += piece.numel();
-    }
-    for (key, (n, dtype, device)) in counts {
-        pieces.push((key, Tensor::zeros([usize::next_multiple_of(n, multiple) - n], dtype, &device)?));
-    }
-    Ok(())
-}
-
-/// Sums of the shards so far, each with the number of shards in it, a power of two; larger ones first.
-#[derive(Default)]
-pub(crate) struct Tree(Vec<(usize, Flats)>);
-
-impl Tree {
-    /// Adds the next shard. Sums of as many shards are added at once, the earlier one first.
-    pub(crate) fn push(&mut self, flats: Flats) -> Result<()> {
-        let (mut count, mut flats) = (1, flats);
-        while let Some((_, left)) = self.0.pop_if(|(other, _)| *other == count) {
-            flats = Tree::joined(left, &flats)?;
-            count *= 2;
-        }
-        self.0.push((count, flats));
-        Ok(())
-    }
-
-    /// The sum of all. If they are no power of two, the last sums are added first.
-    pub(crate) fn all(mut self) -> Result<Flats> {
-        let mut all = self.0.pop().ok_or_else(|| Error::argument("data_parallel", "no shards"))?.1;
-        while let Some((_, left)) = self.0.pop() {
-            all = Tree::joined(left, &all)?;
-        }
-        Ok(all)
-    }
-
-    fn joined(left: Flats, right: &Flats) -> Result<Flats> {
-        no_grad(|| left.iter().zip(right).try_for_each(|((_, into), (_, other))| into.add_(other)))?;
-        Ok(left)
-    }
 }

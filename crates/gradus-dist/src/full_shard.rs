@@ -2,7 +2,10 @@
 //!
 //! While a shard of the batch is computed, an operation that needs a block that is not there gathers it first and gives
 //! the block before it back ([`with_supply`]). A gradient leaves the backward pass as soon as it is complete
-//! ([`take_gradients`]); once a block has all of its own, they are summed over the ranks, and each rank keeps its part.
+//! ([`take_gradients`]); once a block has all of its own, its values are given back, the gradients are summed over the
+//! ranks, and each rank keeps its part.
+//!
+//! The shard before says which block is next. It is gathered while this one is computed.
 //!
 //! **Invariant**: ranks make the same calls in the same order. Where all have rows, their passes come to the same
 //! [events](Event), which they compare at the end of the shard, before anything is made of its results. Otherwise, and
@@ -22,6 +25,7 @@ use crate::block::Block;
 use crate::call::Collective;
 use crate::data_parallel::{DataParallel, Named, Shard, trained};
 use crate::group::Line;
+use crate::handle::Handle;
 use crate::reduce::Reduce;
 
 /// What a rank has come to. Of several, the largest is next.
@@ -51,6 +55,11 @@ struct Round {
     line: Line,
     /// The events so far, as one number, if all ranks come to the same.
     events: Option<u64>,
+    /// The blocks that were gathered in the last shard in which all ranks came to the same events, and so far in this one.
+    last: Vec<usize>,
+    gathered: Vec<usize>,
+    /// A block that is being gathered before it is needed.
+    ahead: Option<(usize, Handle)>,
     /// The versions at which the parameters were filled, if they are there.
     there: Vec<Option<Vec<u64>>>,
     gradients: Vec<Sum>,
@@ -59,8 +68,8 @@ struct Round {
 /// The gradients of a block.
 #[derive(Debug, Default)]
 struct Sum {
-    /// Those of this rank so far, as one vector.
-    own: Option<Tensor>,
+    /// Those of this rank so far, one for each parameter.
+    own: Vec<Option<Tensor>>,
     /// Whether each parameter has one.
     taken: Vec<bool>,
     /// This rank's part of the sum over all ranks.
@@ -79,7 +88,8 @@ impl FullShard {
         let versions =
             |block: &Block| Some(block.parameters.iter().map(|(_, p)| p.values().storage().version()).collect());
         let there = blocks.iter().map(versions).collect();
-        let round = Mutex::new(Round { line, events: None, there, gradients: vec![] });
+        let (events, last, gathered, ahead, gradients) = (None, vec![], vec![], None, vec![]);
+        let round = Mutex::new(Round { line, events, last, gathered, ahead, there, gradients });
         let this = FullShard { parallel: parallel.clone(), blocks, homes, round };
         this.give_back()?;
         Ok(this)
@@ -180,6 +190,8 @@ impl FullShard {
     fn supplied_alike<R>(self: &Arc<Self>, line: Line, alike: bool, f: impl FnOnce() -> Result<R>) -> Result<R> {
         let mut round = self.lock();
         (round.line, round.events) = (line, alike.then_some(0));
+        // Those of a shard that failed are of no use.
+        (round.gathered, round.ahead) = (vec![], None);
         drop(round);
         let this = self.clone();
         let result = with_supply(Rc::new(move |storages| this.supply(storages)), f)?;
@@ -196,7 +208,10 @@ impl FullShard {
         line: Line,
         pass: Option<impl FnOnce() -> Result<(Tensor, Gradients)>>,
     ) -> Result<Shard> {
-        let empty = |block: &Block| Sum { taken: vec![false; block.parameters.len()], ..Sum::default() };
+        let empty = |block: &Block| {
+            let n = block.parameters.len();
+            Sum { own: vec![None; n], taken: vec![false; n], part: None }
+        };
         self.lock().gradients = self.blocks.iter().map(empty).collect();
         let of_block =
             |(i, block): (usize, &Block)| (0..block.parameters.len()).map(move |j| (i, j)).collect::<Vec<_>>();
@@ -242,22 +257,20 @@ impl FullShard {
     fn take(&self, (i, j): (usize, usize), gradient: &Tensor) -> Result<()> {
         let mut round = self.lock();
         let (block, sum) = (&self.blocks[i], &mut round.gradients[i]);
-        let (name, parameter) = &block.parameters[j];
+        let name = &block.parameters[j].0;
         if sum.part.is_some() || std::mem::replace(&mut sum.taken[j], true) {
             let m = format!("a second backward pass over the same shard reaches {name}");
             return Err(
                 Error::new(ErrorKind::Autograd, "sharded_optimizer", m).help("add the losses, and return the sum")
             );
         }
-        let own = match sum.own.take() {
-            Some(own) => own,
-            None => self.zeros(block, block.padded)?,
-        };
-        if let Some(at) = block.offsets().nth(j) {
-            own.narrow(0, at, parameter.numel())?.copy_(&gradient.reshape([parameter.numel()])?)?;
+        sum.own[j] = Some(gradient.clone());
+        if !sum.taken.iter().all(|&taken| taken) {
+            return Ok(());
         }
-        sum.own = Some(own);
-        if sum.taken.iter().all(|&taken| taken) { self.reach(Event::Reduce(i), &mut round) } else { Ok(()) }
+        // Nothing reads the values of a layer after its gradients, but for rare models, for which they are gathered again.
+        self.give_back_one(i, &mut round)?;
+        self.reach(Event::Reduce(i), &mut round)
     }
 
     /// Sums the gradients of the blocks of which a parameter has none, after the pass of a shard.
@@ -276,10 +289,25 @@ impl FullShard {
         Tensor::zeros([n], block.dtype.compute(), block.part.device())
     }
 
+    /// The gradients of a block as one vector, with zeros for those that are missing and for the padding.
+    fn vector(&self, block: &Block, own: &mut [Option<Tensor>]) -> Result<Tensor> {
+        let piece = |((_, parameter), own): (&Named, &mut Option<Tensor>)| match own.take() {
+            Some(own) => own.to_dtype(block.dtype.compute())?.reshape([parameter.numel()]),
+            None => self.zeros(block, parameter.numel()),
+        };
+        let mut pieces = block.parameters.iter().zip(own).map(piece).collect::<Result<Vec<_>>>()?;
+        let length: usize = pieces.iter().map(Tensor::numel).sum();
+        pieces.push(self.zeros(block, block.padded - length)?);
+        Tensor::cat(&pieces.iter().collect::<Vec<_>>(), 0)
+    }
+
     /// Returns when `mine` has happened on all ranks.
     fn reach(&self, mine: Event, round: &mut Round) -> Result<()> {
         if let Some(events) = round.events {
             if mine == Event::Done {
+                // What was gathered ahead and not needed is no loss but of time.
+                round.ahead.take().map(|(_, handle)| handle.wait()).transpose()?;
+                round.last = std::mem::take(&mut round.gathered);
                 return self.compare(events, round.line);
             }
             // Numbers of two orders of events hardly ever agree.
@@ -338,12 +366,20 @@ impl FullShard {
 
     /// Gathers a block, and keeps it if this rank asked for it.
     fn gather_one(&self, i: usize, mine: bool, round: &mut Round) -> Result<()> {
-        let block = &self.blocks[i];
-        let whole = self.parallel.communicator().run(Collective::AllGather, block.part.values(), round.line)?;
+        let (block, comm) = (&self.blocks[i], self.parallel.communicator());
+        let ahead = round.ahead.take().map(|(j, handle)| Ok((j, handle.wait()?))).transpose()?;
+        let whole = match ahead {
+            Some((j, whole)) if j == i => whole,
+            other => {
+                drop(other);
+                comm.run(Collective::AllGather, block.part.values(), round.line)?
+            }
+        };
         if !mine {
             return Ok(());
         }
         let pieces = block.cut(&whole).map(|piece| piece?.1.copy()).collect::<Result<Vec<_>>>()?;
+        drop(whole);
         let fill = |((_, parameter), piece): (&Named, Tensor)| {
             let storage = parameter.values().storage();
             storage.fill(piece)?;
@@ -357,6 +393,24 @@ impl FullShard {
                 return Err(e);
             }
         }
+        self.gather_ahead(i, round)
+    }
+
+    /// After block `i`, begins to gather the next one, if all ranks come to the same events, and did so in the last shard.
+    fn gather_ahead(&self, i: usize, round: &mut Round) -> Result<()> {
+        if round.events.is_none() {
+            return Ok(());
+        }
+        round.gathered.push(i);
+        let (so_far, rest) = round.last.split_at(round.gathered.len().min(round.last.len()));
+        if so_far == round.gathered
+            && let Some(&next) = rest.first()
+            && round.there[next].is_none()
+        {
+            let part = self.blocks[next].part.values();
+            let handle = self.parallel.communicator().start(Collective::AllGather, part, round.line)?;
+            round.ahead = Some((next, handle));
+        }
         Ok(())
     }
 
@@ -366,11 +420,11 @@ impl FullShard {
         if sum.part.is_some() || !(mine == Event::Reduce(i) || mine == Event::Done) {
             return Err(disagree(&format!("the gradients of {}", block.name)));
         }
-        let own = match sum.own.take() {
-            Some(own) => own,
-            None => self.zeros(block, block.padded)?,
+        let vector = match sum.own.iter().all(Option::is_none) {
+            true => self.zeros(block, block.padded)?,
+            false => self.vector(block, &mut sum.own)?,
         };
-        let part = self.parallel.communicator().run(Collective::ReduceScatter(Reduce::Sum), &own, round.line)?;
+        let part = self.parallel.communicator().run(Collective::ReduceScatter(Reduce::Sum), &vector, round.line)?;
         sum.part = Some(part);
         Ok(())
     }

@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 mod block;
+mod buckets;
 mod call;
 mod collectives;
 mod communicator;
@@ -40,6 +41,7 @@ mod stage;
 mod sync_batch_norm;
 mod threads;
 mod tie;
+mod vectors;
 
 pub use call::{Call, Collective};
 pub use communicator::Communicator;

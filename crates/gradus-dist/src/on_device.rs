@@ -133,6 +133,17 @@ impl Shared {
         Ok(output)
     }
 
+    /// The result of a call on `x`, whose memory it may use.
+    fn result_over(self: &Arc<Self>, collective: Collective, x: Tensor, line: Line) -> Result<Tensor> {
+        let in_place = matches!(collective, Collective::AllReduce(_) | Collective::Broadcast(_));
+        if !in_place || x.dtype() == DType::Bool || !x.is_contiguous() {
+            return self.result(collective, &x, line);
+        }
+        let call = Call { collective, dtype: x.dtype(), shape: shape_of(&x)?, line };
+        self.make(&call, None, Some(&x), x.device())?;
+        Ok(x)
+    }
+
     /// Makes a call that leaves the shape as it is, on words of the host.
     fn make_on_host(&self, call: &Call, mut words: Vec<u64>) -> Result<Vec<u64>> {
         if self.group.size() == 1 {
@@ -353,11 +364,13 @@ impl Communicator for Peers {
             let _ = sender.send(self.run(collective, x, line));
             return Ok(Handle::new(receiver, collective.name(), line));
         }
-        let (this, x) = (self.clone(), x.detach().copy()?);
+        let (this, x) = (self.clone(), x.detach());
         self.0.started.fetch_add(1, Ordering::SeqCst);
         self.0.enqueue(Box::new(move || {
-            let result = this.0.result(collective, &x, line);
+            let result = this.0.result_over(collective, x, line);
             this.0.started.fetch_sub(1, Ordering::SeqCst);
+            // The communicator is dropped by who waits, not here, where nobody waits for its end.
+            drop(this);
             // Nobody waits for a result whose handle was dropped.
             let _ = sender.send(result);
         }));

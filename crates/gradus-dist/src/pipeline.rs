@@ -12,13 +12,14 @@ use gradus_tensor::{
 
 use crate::call::Collective;
 use crate::communicator::Communicator;
-use crate::data_parallel::{DataParallel, Extras, Flats, Named, Shard, Sums, Tree, head, trained};
+use crate::data_parallel::{DataParallel, Extras, Named, Shard, Sums, head, trained};
 use crate::group::Line;
 use crate::handle::Handle;
 use crate::link::{Link, MicroBatch, Parcel};
 use crate::reduce::Reduce;
 use crate::stage::together;
 use crate::tie::Tie;
+use crate::vectors::{Flats, Tree};
 
 /// Trains a model whose consecutive modules are divided among ranks: rank `r` is stage `r`, and holds only the parameters
 /// of its [`Stage`](crate::Stage).

@@ -26,7 +26,7 @@ impl Ranks for DataParallel {
 
     #[track_caller]
     fn backward(&self, model: &dyn Module, samples: usize, pass: &mut Pass<'_>) -> Result<(Tensor, Gradients)> {
-        self.reduced(model, samples, &mut |_, share| pass(share), Location::caller())
+        self.reduced(model, samples, &mut |_, share, _| pass(share), Location::caller())
     }
 
     #[track_caller]

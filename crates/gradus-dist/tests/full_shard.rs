@@ -186,9 +186,11 @@ fn a_transformer_with_a_tied_weight_and_checkpoints_gives_the_same_bits() {
 fn a_rank_holds_its_part_and_a_block() {
     const WIDTH: usize = 64;
     const LAYERS: usize = 8;
-    // In bytes. What else there is, eight rows and their activations, is small beside a block.
+    // In bytes.
     const BLOCK: usize = (WIDTH * WIDTH + WIDTH) * 4;
     const ALL: usize = LAYERS * BLOCK;
+    // The activations of one row and their gradients.
+    const ROW: usize = 3 * 2 * LAYERS * WIDTH * 4;
     for ranks in [2, 4] {
         let held = threads(ranks, Options::default(), |comm| {
             let device = device()?;
@@ -200,7 +202,7 @@ fn a_rank_holds_its_part_and_a_block() {
             let mut optimizer = ShardedOptimizer::fully_sharded(&parallel, &model, adam)?;
             let (mut forward, mut after) = (0, 0);
             for _ in 0..3 {
-                let _ = optimizer.step(&model, 8, |rows| {
+                let _ = optimizer.step(&model, ranks, |rows| {
                     let loss = model.forward(&x.narrow(0, rows.start, rows.len())?)?.square()?.mean_all()?;
                     forward = device.memory_stats().in_use - before;
                     Ok(loss)
@@ -212,9 +214,12 @@ fn a_rank_holds_its_part_and_a_block() {
         for (after, forward, peak) in held.unwrap() {
             // The parameters and the two moments of Adam.
             assert_eq!(after, 3 * ALL / ranks);
-            assert!(forward <= 3 * ALL / ranks + 2 * BLOCK, "{forward} with {ranks} ranks");
-            // The sums of the gradients, and while a block is gathered or summed, its values and gradients twice.
-            assert!(peak <= 4 * ALL / ranks + 4 * BLOCK, "{peak} with {ranks} ranks");
+            // The values of a block, and those of the next.
+            assert!(forward <= 3 * ALL / ranks + 2 * BLOCK + ROW, "{forward} with {ranks} ranks");
+            // The sums of the gradients, and the values and gradients of a block. While there is a next one, whose values come
+            // ahead, its sums are missing. Before, the whole parameters are divided.
+            let dividing = ALL + ALL / ranks + BLOCK;
+            assert!(peak <= dividing.max(4 * ALL / ranks + 2 * BLOCK + ROW), "{peak} with {ranks} ranks");
         }
     }
 }
