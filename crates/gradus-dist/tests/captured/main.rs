@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod far;
+mod layers;
 mod programs;
 mod training;
 mod trouble;
@@ -164,4 +165,23 @@ fn calls_of_parts_of_the_ranks_are_captured() {
         Ok(())
     })
     .unwrap();
+}
+
+/// With `verify`, ranks make the calls of the replay and those of the function.
+#[test]
+fn replays_are_verified_on_all_ranks() {
+    for (name, step) in STEPS {
+        threads(2, Options::default(), |comm| {
+            let device = device()?;
+            let mut captured = capture(|x| step(&**comm, &x[0]));
+            captured.verify(2);
+            for call in 0..5 {
+                let x = numbers(&**comm, call, &[8, 3], &device)?;
+                assert_eq!(bits(&captured.call::<Vec<Tensor>>(&[&x])?)?, bits(&step(&**comm, &x)?)?, "{name}");
+            }
+            assert_eq!(captured.replays(), 3);
+            Ok(())
+        })
+        .unwrap();
+    }
 }
