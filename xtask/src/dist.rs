@@ -181,7 +181,12 @@ fn trouble(program: &Path, folder: &Path, number: usize, counts: &mut Counts) ->
         let case = run * 137 % all;
         let (how, rank, call) = (TROUBLES[case % 5], case / 5 % RANKS, case / 5 / RANKS);
         let out = folder.join(format!("trouble-{run}"));
-        let arguments = ["trouble", how, &rank.to_string(), &call.to_string(), &DEADLINE.to_string()];
+        // Of the two times that a case may come, the calls are replays of captured steps in one.
+        let captured = (run + run / all) % 2 == 1;
+        let (rank_word, call_word, deadline) = (rank.to_string(), call.to_string(), DEADLINE.to_string());
+        let mut arguments = vec!["trouble", how, &rank_word, &call_word];
+        arguments.extend(captured.then_some("captured"));
+        arguments.push(&deadline);
         let begun = Instant::now();
         let launch = Launch::new(program, RANKS, &out).gone(if how == "kill" || how == "stop" || how == "kill-soon" {
             Some(rank)
@@ -190,7 +195,7 @@ fn trouble(program: &Path, folder: &Path, number: usize, counts: &mut Counts) ->
         });
         let outcome = launch.run(&arguments, Duration::from_secs(40))?;
         counts.runs += 1;
-        let case = format!("{how} of rank {rank} at call {call}");
+        let case = format!("{how} of rank {rank} at call {call}{}", if captured { ", captured" } else { "" });
         let wrong: Vec<String> = (0..RANKS)
             .filter(|&other| other != rank)
             .filter_map(|other| wrong(other, outcome[other].as_deref()))

@@ -3,7 +3,7 @@
 //! ```text
 //! mpirun -n 4 ranks FOLDER train digits|gpt|resnet STEPS [save|resume] [divide|shard] [captured]
 //! mpirun -n 4 ranks FOLDER pipeline STEPS PIPELINES [fail]
-//! mpirun -n 4 ranks FOLDER trouble kill|stop|other|leave RANK CALL SECONDS
+//! mpirun -n 4 ranks FOLDER trouble kill|stop|other|leave RANK CALL [captured] SECONDS
 //! mpirun -n 4 ranks FOLDER speed
 //! mpirun -n 4 ranks FOLDER step
 //! ```
@@ -70,7 +70,9 @@ fn run(arguments: &[&str], comm: &Arc<dyn Communicator>, device: &Device) -> Res
         [_, "pipeline", steps, pipelines, ref rest @ ..] => {
             pipeline::run(comm, device, number(steps)?, number(pipelines)?, rest.contains(&"fail"))
         }
-        [_, "trouble", how, rank, call, _] => trouble::run(comm, device, how, number(rank)?, number(call)?),
+        [_, "trouble", how, rank, call, ref rest @ ..] => {
+            trouble::run(comm, device, how, (number(rank)?, number(call)?), rest.contains(&"captured"))
+        }
         [_, "speed"] => speed::run(comm, device),
         [_, "step"] => speed::step(comm, device),
         _ => Err(Error::argument("ranks", format!("no such run: {}", arguments.join(" ")))),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gradus_dist::{Collective, Communicator, DataParallel, Reduce};
+use gradus_graph::Captured;
 use gradus_nn::{Init, Linear};
 use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Result, Tensor};
 
@@ -41,12 +42,23 @@ fn call(comm: &Arc<dyn Communicator>, device: &Device, number: usize) -> Result<
 
 /// The number of calls of a step.
 const CALLS: usize = 11;
+/// How many of them can be captured: a communicator is not made in a captured step, and neither is a model.
+const REPLAYED: usize = CALLS - 2;
 
-pub(crate) fn run(comm: &Arc<dyn Communicator>, device: &Device, how: &str, rank: usize, at: usize) -> Result<String> {
+pub(crate) fn run(
+    comm: &Arc<dyn Communicator>,
+    device: &Device,
+    how: &str,
+    (rank, at): (usize, usize),
+    is_captured: bool,
+) -> Result<String> {
     let everyone = Instant::now();
-    for step in 0..3 {
-        for number in 0..CALLS {
-            if step == 1 && number == at && comm.rank() == rank {
+    // Each call is a step of its own. The first two are traced, and those that cannot be captured run eagerly.
+    let mut captured: Vec<Captured> = (0..CALLS).map(|_| Captured::or_eager()).collect();
+    let (x, last) = (Tensor::zeros([1], DType::F32, device)?, if is_captured { 3 } else { 1 });
+    for step in 0..last + 2 {
+        for (number, captured) in captured.iter_mut().enumerate() {
+            if step == last && number == at && comm.rank() == rank {
                 let signal = |name: &str| {
                     let status = Command::new("kill").args([name, &std::process::id().to_string()]).status();
                     status.map_err(|e| Error::io("kill", name, e)).map(drop)
@@ -69,10 +81,18 @@ pub(crate) fn run(comm: &Arc<dyn Communicator>, device: &Device, how: &str, rank
                 }
             }
             let begun = Instant::now();
-            let made = call(comm, device, number);
+            let make = || call(comm, device, number);
+            let made = match is_captured {
+                true => captured.call(0, &[&x], |_| make().map(|()| (vec![], ()))).map(drop),
+                false => make(),
+            };
             if made.is_err() {
                 return outcome(made, begun, everyone);
             }
+        }
+        if is_captured && step == 2 && captured.iter().filter(|captured| captured.replays() > 0).count() < REPLAYED {
+            let replays: Vec<u64> = captured.iter().map(Captured::replays).collect();
+            return Err(Error::argument("ranks", format!("some calls were not replayed: {replays:?}")));
         }
     }
     Ok("no error\n".into())
