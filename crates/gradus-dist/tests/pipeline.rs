@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gradus_cpu::CpuBackend;
-use gradus_dist::{Communicator, DataParallel, Mesh, Options, Pipeline, Stage, cut_evenly, threads};
+use gradus_dist::{DataParallel, Mesh, Options, Pipeline, Stage, cut_evenly, threads};
 use gradus_models::{Gpt2, Gpt2Config, ResNet, ResNetConfig};
 use gradus_nn::{
-    AdamConfig, AdamW, AdaptiveAvgPool2d, Flatten, Forward, Init, Linear, Module, Optimizer, Relu, Sequential,
+    AdamConfig, AdamW, AdaptiveAvgPool2d, Flatten, Forward, Init, Linear, Module, Optimizer, Relu, Sequential, Strict,
     clip_grad_norm,
 };
 use gradus_tensor::{DType, Device, Generator, Result, Tensor};
@@ -308,8 +308,9 @@ fn outputs_without_gradients_are_those_of_the_whole_model() {
 }
 
 #[test]
-fn a_stage_of_a_state_dict_is_read_at_another_cut() {
-    threads(2, Options::default(), |comm: &Arc<dyn Communicator>| {
+fn an_even_cut_counts_parameters_and_its_files_are_read_at_another_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let counts = threads(2, Options::default(), |comm| {
         let device = device()?;
         let make = |i: usize| {
             let mut generator = Generator::new(9).fork(i as u64);
@@ -321,16 +322,27 @@ fn a_stage_of_a_state_dict_is_read_at_another_cut() {
         let expected = if comm.rank() == 0 { 0..3 } else { 3..4 };
         let expected: Vec<String> = expected.flat_map(|i| [format!("{i}.weight"), format!("{i}.bias")]).collect();
         assert_eq!(names, expected);
-        let other = Stage::new(comm, &[0..1, 1..4], make)?;
-        // The numbers of a module do not depend on the cut.
-        for (name, parameter) in other.named_parameters() {
-            if let Some((_, same)) = even.named_parameters().into_iter().find(|(known, _)| *known == name) {
-                assert_eq!(same.values().to_vec::<f32>()?, parameter.values().to_vec::<f32>()?);
+        // The files of both stages have all that another cut needs.
+        for parameter in even.parameters() {
+            parameter.set(&parameter.values().mul(3.0)?)?;
+        }
+        let file = |rank: usize| folder.path().join(format!("stage-{rank}.safetensors"));
+        even.save_safetensors(file(comm.rank()))?;
+        comm.barrier(&device)?;
+        let mut other = Stage::new(comm, &[0..1, 1..4], make)?;
+        for rank in 0..2 {
+            let _ = other.load_safetensors(file(rank), &device, Strict::No)?;
+        }
+        for (i, layer) in (0..4).map(|i| (i, make(i))) {
+            let name = format!("{i}.weight");
+            if let Some((_, parameter)) = other.named_parameters().into_iter().find(|(known, _)| *known == name) {
+                let expected = layer?.weight.values().mul(3.0)?.to_vec::<f32>()?;
+                assert_eq!(parameter.values().to_vec::<f32>()?, expected, "{name}");
             }
         }
-        Ok(())
-    })
-    .unwrap();
+        Ok(other.named_parameters().len())
+    });
+    assert_eq!(counts.unwrap(), [2, 6]);
 }
 
 #[test]
