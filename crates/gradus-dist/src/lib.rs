@@ -12,6 +12,7 @@
 mod block;
 mod buckets;
 mod call;
+mod clip;
 mod collectives;
 mod communicator;
 mod data_parallel;
@@ -44,6 +45,7 @@ mod tie;
 mod vectors;
 
 pub use call::{Call, Collective};
+pub use clip::clip_grad_norm;
 pub use communicator::Communicator;
 pub use data_parallel::DataParallel;
 pub use fully_sharded::FullyShardedDataParallel;

@@ -74,6 +74,7 @@ impl ParallelAttention {
         };
         let mut heads = whole.with_heads([query / ranks, key / ranks], own)?;
         heads.out_proj.bias = None;
+        heads.parameters().iter().for_each(Parameter::set_divided);
         if ranks > 1 {
             for (_, state) in heads.named_random_states() {
                 state.set(state.get().fork(rank as u64));

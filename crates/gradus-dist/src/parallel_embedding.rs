@@ -9,7 +9,7 @@ use gradus_tensor::{DType, Error, Here, Result, Tensor};
 
 use crate::communicator::Communicator;
 use crate::parallel_linear::ColumnLinear;
-use crate::region::{joined, leave, parameter_like, range};
+use crate::region::{joined, leave, part_of, range, whole_of};
 
 const OP: &str = "parallel_embedding";
 
@@ -67,7 +67,7 @@ impl ParallelEmbedding {
             return Err(Error::shape(OP, m).operand("weight", values.shape(), values.dtype(), values.device()));
         }
         let own = range(num_embeddings, comm.rank(), comm.size());
-        let weight = parameter_like(&whole.weight, values.narrow(0, own.start, own.len())?.copy()?)?;
+        let weight = part_of(&whole.weight, values.narrow(0, own.start, own.len())?.copy()?)?;
         let (padding_idx, comm) = (whole.padding_idx(), comm.clone());
         Ok(ParallelEmbedding { num_embeddings, embedding_dim, padding_idx, weight, sequence: None, comm })
     }
@@ -91,7 +91,7 @@ impl ParallelEmbedding {
     #[track_caller]
     pub fn whole(&self) -> Result<Embedding> {
         let values = joined(self.weight.values(), 0, self.num_embeddings, &*self.comm, Location::caller()).here()?;
-        Embedding::from_parameters(parameter_like(&self.weight, values)?, self.padding_idx)
+        Embedding::from_parameters(whole_of(&self.weight, values)?, self.padding_idx)
     }
 }
 

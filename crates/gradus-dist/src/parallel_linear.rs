@@ -13,7 +13,7 @@ use gradus_tensor::{CustomOp, Error, Here, Result, Tensor, apply_custom};
 
 use crate::communicator::Communicator;
 use crate::group::Line;
-use crate::region::{Border, copied, cross, enter, joined, leave, parameter_like, range, sequence_axis};
+use crate::region::{Border, copied, cross, enter, joined, leave, part_of, range, sequence_axis, whole_of};
 
 /// This rank's part of a parameter, along an axis that must divide.
 #[track_caller]
@@ -24,7 +24,7 @@ fn part(x: &Parameter, axis: usize, comm: &dyn Communicator, layer: &str) -> Res
         return Err(Error::shape(layer, m).operand("weight", x.shape(), x.dtype(), x.device()));
     }
     let own = range(n, comm.rank(), ranks);
-    parameter_like(x, x.values().detach().narrow(axis as isize, own.start, own.len())?.copy()?)
+    part_of(x, x.values().detach().narrow(axis as isize, own.start, own.len())?.copy()?)
 }
 
 /// A [`Linear`] whose output features are divided: `[.., in_features]`, the same on all ranks, to this rank's
@@ -71,8 +71,7 @@ impl ColumnLinear {
     #[track_caller]
     pub fn whole(&self) -> Result<Linear> {
         let line = Location::caller();
-        let whole =
-            |part: &Parameter| parameter_like(part, joined(part.values(), 0, self.out_features, &*self.comm, line)?);
+        let whole = |part: &Parameter| whole_of(part, joined(part.values(), 0, self.out_features, &*self.comm, line)?);
         let bias = self.linear.bias.as_ref().map(whole).transpose().here()?;
         Linear::from_parameters(whole(&self.linear.weight).here()?, bias)
     }
@@ -173,7 +172,7 @@ impl RowLinear {
         let part = &self.linear.weight;
         let n = part.shape()[1] * self.comm.size();
         let weight = joined(part.values(), 1, n, &*self.comm, Location::caller()).here()?;
-        Linear::from_parameters(parameter_like(part, weight)?, self.linear.bias.as_ref().map(copied).transpose()?)
+        Linear::from_parameters(whole_of(part, weight)?, self.linear.bias.as_ref().map(copied).transpose()?)
     }
 }
 

@@ -11,6 +11,7 @@ use gradus_tensor::{
 };
 
 use crate::call::Collective;
+use crate::clip::gathered;
 use crate::communicator::Communicator;
 use crate::data_parallel::{DataParallel, Extras, Named, Shard, Sums, head, trained};
 use crate::group::Line;
@@ -280,23 +281,13 @@ impl Pipeline {
         let line = Location::caller();
         let counts = |p: &&Parameter| !self.ties.iter().any(|tie| tie.second.as_ref().is_some_and(|q| q.is_same(p)));
         let counted: Vec<Parameter> = parameters.iter().filter(counts).cloned().collect();
-        let gather = |numbers: Vec<f64>| self.gather(&numbers, line);
-        let norm = together(&*self.comm, || grad_norm_across(gradients, &counted, gather)).here()?;
+        let gather = |numbers: Vec<f64>| gathered(&*self.comm, &numbers, line);
+        let norm = || {
+            counted.iter().try_for_each(|p| p.check_whole("clip_grad_norm"))?;
+            grad_norm_across(gradients, &counted, gather)
+        };
+        let norm = together(&*self.comm, norm).here()?;
         clip_to_norm(gradients, parameters, norm, max_norm).map(|()| norm)
-    }
-
-    /// The numbers of all stages, one after the other.
-    fn gather(&self, mine: &[f64], line: Line) -> Result<Vec<f64>> {
-        let (rank, sum) = (self.comm.rank(), Collective::AllReduce(Reduce::Sum));
-        let mut counts = vec![0; self.comm.size()];
-        counts[rank] = mine.len() as u64;
-        let counts = self.comm.run_on_host(sum, DType::U64, counts, line)?;
-        let at = counts[..rank].iter().sum::<u64>() as usize;
-        let mut words = vec![0.0f64.to_bits(); counts.iter().sum::<u64>() as usize];
-        words[at..at + mine.len()].iter_mut().zip(mine).for_each(|(word, x)| *word = x.to_bits());
-        // Each number is added to zeros, which is exact.
-        let all = self.comm.run_on_host(sum, DType::F64, words, line)?;
-        Ok(all.into_iter().map(f64::from_bits).collect())
     }
 
     fn micro_batch(&self, batch: usize, shard: usize) -> MicroBatch {

@@ -198,16 +198,23 @@ pub(crate) fn joined(part: &Tensor, axis: usize, n: usize, comm: &dyn Communicat
     Tensor::cat(&pieces.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>(), axis as isize)
 }
 
-/// A parameter with these values, which is frozen if `like` is.
-pub(crate) fn parameter_like(like: &Parameter, values: Tensor) -> Result<Parameter> {
-    let new = Parameter::new(values)?;
-    if like.is_frozen() {
-        new.freeze();
+/// This rank's part of a parameter, with these values.
+pub(crate) fn part_of(whole: &Parameter, values: Tensor) -> Result<Parameter> {
+    let part = whole.with_values(values)?;
+    part.set_divided();
+    Ok(part)
+}
+
+/// The parameter of which this rank has `part`, with these values.
+pub(crate) fn whole_of(part: &Parameter, values: Tensor) -> Result<Parameter> {
+    let whole = Parameter::new(values)?;
+    if part.is_frozen() {
+        whole.freeze();
     }
-    Ok(new)
+    Ok(whole)
 }
 
 /// A copy of a parameter.
 pub(crate) fn copied(parameter: &Parameter) -> Result<Parameter> {
-    parameter_like(parameter, parameter.values().detach().copy()?)
+    parameter.with_values(parameter.values().detach().copy()?)
 }

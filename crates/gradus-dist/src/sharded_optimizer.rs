@@ -182,7 +182,8 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     /// [`ErrorKind::Autograd`](gradus_tensor::ErrorKind::Autograd) if no loss depends on a parameter. If the optimiser
     /// checks gradients ([`NonFinite`]) and one of any rank is not finite, the step fails, or is skipped, on all ranks. If
     /// it does not, and the norm of the gradients is asked for and not finite, the step changes no parameter and is an
-    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) on all ranks.
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) on all ranks; that
+    /// of a model with divided layers is an [`ErrorKind::Unsupported`](gradus_tensor::ErrorKind::Unsupported).
     #[track_caller]
     pub fn step(
         &mut self,
@@ -192,6 +193,9 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     ) -> Result<Tensor> {
         let line = Location::caller();
         let comm = self.parallel.communicator().clone();
+        if self.max_norm.is_some() {
+            trained(model).iter().try_for_each(|(_, parameter)| parameter.check_whole("clip_norm")).here()?;
+        }
         let gradients = || {
             let mut sums = match &self.divided {
                 Divided::Gradients(_) => {

@@ -42,7 +42,7 @@ fn a_divided_embedding_is_the_whole_one() {
             let mut init = Init::new(DType::F64, &device, &mut rng);
             let (whole, after) = (Embedding::new(7, 4, Some(4), &mut init)?, Linear::new(4, 3, &mut init)?);
             let divided = ParallelEmbedding::of(&whole, comm)?;
-            near_all(&divided.whole()?, &whole, 0.0);
+            near_all(&divided.whole()?, &whole, |_| 0.0);
             let scale = Tensor::ones([4], DType::F64, &device)?.with_grad()?;
             for dtype in [DType::I64, DType::I32, DType::U32, DType::U8] {
                 let ids = Tensor::from_vec(vec![0i64, 6, 4, 2, 6, 3], [2, 3], &device)?.to_dtype(dtype)?;
@@ -62,7 +62,7 @@ fn a_divided_embedding_is_the_whole_one() {
                     let before = whole.weight.values().copy()?;
                     descend(&divided, &grads(&ours, &divided)?)?;
                     descend(&whole, &grads(&theirs, &whole)?)?;
-                    near_all(&divided.whole()?, &whole, 1e-9);
+                    near_all(&divided.whole()?, &whole, |_| 1e-9);
                     let moved = off(&before, whole.weight.values());
                     assert!(moved > 1e-3, "{moved}");
                     near(&before.narrow(0, 4, 1)?, &whole.weight.values().narrow(0, 4, 1)?);
@@ -244,7 +244,7 @@ fn divided_attention_is_the_whole_one_to_second_order() {
                     parameter.set(&Tensor::randn(parameter.shape(), DType::F64, &device, &mut rng)?.mul(0.4)?)?;
                 }
                 let divided = ParallelAttention::of(&whole, comm)?;
-                near_all(&divided.whole()?, &whole, 0.0);
+                near_all(&divided.whole()?, &whole, |_| 0.0);
                 let names = |m: &dyn Module| {
                     m.named_parameters().into_iter().map(|(name, _)| name).collect::<std::collections::BTreeSet<_>>()
                 };
@@ -278,7 +278,7 @@ fn divided_attention_is_the_whole_one_to_second_order() {
                     for (ours, theirs) in [of_first, of_second] {
                         descend(&divided, &ours)?;
                         descend(&whole, &theirs)?;
-                        near_all(&divided.whole()?, &whole, 1e-9);
+                        near_all(&divided.whole()?, &whole, |_| 1e-9);
                     }
                 }
             }

@@ -35,7 +35,7 @@ fn a_gpt_on_parts_of_the_sequence_is_the_whole_one_to_second_order() {
             for (ours, theirs) in [both((mine, theirs))?, both(second)?] {
                 descend(&divided, &ours)?;
                 descend(&whole, &theirs)?;
-                near_all(&divided.whole()?, &whole, 1e-9);
+                near_all(&divided.whole()?, &whole, |_| 1e-9);
             }
             Ok(())
         })

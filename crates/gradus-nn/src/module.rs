@@ -421,11 +421,7 @@ fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Ten
                 if Arc::ptr_eq(t.storage(), p.values().storage()) {
                     return Ok(());
                 }
-                let new = Parameter::new(t)?;
-                if p.is_frozen() {
-                    new.freeze();
-                }
-                parameters.insert(p.id(), new);
+                parameters.insert(p.id(), p.with_values(t)?);
                 Ok(())
             }),
             Item::Buffer(b) if !buffers.contains_key(&b.id()) => f(&b.tensor()).and_then(|t| {

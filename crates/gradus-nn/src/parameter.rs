@@ -37,6 +37,7 @@ struct Inner {
     /// A tensor outside the graph with the same storage, which computations use while the parameter is frozen.
     values: Tensor,
     frozen: Arc<AtomicBool>,
+    divided: AtomicBool,
 }
 
 impl Parameter {
@@ -49,7 +50,12 @@ impl Parameter {
             return Err(e.operand("tensor", tensor.shape(), tensor.dtype(), tensor.device()));
         }
         let values = tensor.detach().contiguous()?.frozen();
-        Ok(Parameter(Arc::new(Inner { leaf: values.with_grad()?, values, frozen: Arc::default() })))
+        Ok(Parameter(Arc::new(Inner {
+            leaf: values.with_grad()?,
+            values,
+            frozen: Arc::default(),
+            divided: AtomicBool::new(false),
+        })))
     }
 
     /// The tensor to compute with. It is also the key for looking up the gradient: `gradients.get(parameter.tensor())`.
@@ -85,6 +91,37 @@ impl Parameter {
     /// Whether the parameter is frozen.
     pub fn is_frozen(&self) -> bool {
         self.0.frozen.load(Ordering::Relaxed)
+    }
+
+    /// Says that the parameter and its clones are one part of a parameter that is divided among processes. What needs all
+    /// of it fails from then on: norms of gradients, and optimisers that do not treat each element by itself.
+    pub fn set_divided(&self) {
+        self.0.divided.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the parameter is one part of a parameter that is divided among processes.
+    pub fn is_divided(&self) -> bool {
+        self.0.divided.load(Ordering::Relaxed)
+    }
+
+    /// Fails if the parameter [is divided](Parameter::is_divided), for an operation `op` that needs all of it.
+    #[track_caller]
+    pub fn check_whole(&self, op: &str) -> Result<()> {
+        if !self.is_divided() {
+            return Ok(());
+        }
+        let m = "this needs all of a parameter, and has one part of it: the parameter is divided among processes";
+        let (e, values) = (Error::new(ErrorKind::Unsupported, op, m), self.values());
+        Err(e.operand("part", values.shape(), values.dtype(), values.device()))
+    }
+
+    /// A parameter with the values of `tensor` that is frozen and divided as this one is.
+    #[track_caller]
+    pub fn with_values(&self, tensor: Tensor) -> Result<Self> {
+        let new = Parameter::new(tensor)?;
+        new.0.frozen.store(self.is_frozen(), Ordering::Relaxed);
+        new.0.divided.store(self.is_divided(), Ordering::Relaxed);
+        Ok(new)
     }
 
     /// Whether `other` is the same parameter, that is, a clone of this one.

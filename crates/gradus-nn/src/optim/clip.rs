@@ -81,7 +81,8 @@ fn total_norm(
 
 /// [`total_norm`] of gradients that are at hand.
 #[track_caller]
-fn norm_of_all(gradients: &[(&Parameter, Tensor)], norm_type: f64) -> Result<f64> {
+fn norm_of_all(op: &str, gradients: &[(&Parameter, Tensor)], norm_type: f64) -> Result<f64> {
+    gradients.iter().try_for_each(|(p, _)| p.check_whole(op)).here()?;
     total_norm(gradients.len(), &|i| Ok(Some(gradients[i].1.clone())), norm_type, &Ok)
 }
 
@@ -126,12 +127,12 @@ fn device_norm(gradients: &[Tensor]) -> Result<Tensor> {
 /// gradient do not count.
 ///
 /// # Errors
-/// Fails if `norm_type` is not above 0.
+/// Fails if `norm_type` is not above 0, or if a parameter [is divided](Parameter::is_divided) among processes.
 #[track_caller]
 pub fn grad_norm(gradients: &Gradients, parameters: &[Parameter], norm_type: f64) -> Result<f64> {
     check_norm_type("grad_norm", norm_type)?;
     let _guards = (no_grad_guard(), no_autocast_guard());
-    norm_of_all(&present(gradients, parameters), norm_type)
+    norm_of_all("grad_norm", &present(gradients, parameters), norm_type)
 }
 
 /// The [`grad_norm`] of `n` gradients that need not all be there at once, to the same bits: `get` gives that of a number,
@@ -197,7 +198,8 @@ fn check_norm_type(op: &str, norm_type: f64) -> Result<()> {
 /// ```
 ///
 /// # Errors
-/// Fails if the norm is not finite or `max_norm` is not above 0. No gradient is changed then.
+/// Fails if the norm is not finite or `max_norm` is not above 0, or if a parameter [is
+/// divided](Parameter::is_divided) among processes. No gradient is changed then.
 #[track_caller]
 pub fn clip_grad_norm(gradients: &mut Gradients, parameters: &[Parameter], max_norm: f64) -> Result<f64> {
     clip_grad_norm_with(gradients, parameters, max_norm, 2.0)
@@ -218,7 +220,7 @@ pub fn clip_grad_norm_with(
     }
     let _guards = (no_grad_guard(), no_autocast_guard());
     let found = present(gradients, parameters);
-    let norm = norm_of_all(&found, norm_type)?;
+    let norm = norm_of_all("clip_grad_norm", &found, norm_type)?;
     clip_to_norm(gradients, parameters, norm, max_norm).map(|()| norm)
 }
 
@@ -269,6 +271,7 @@ pub fn clip_grad_norm_on_device(gradients: &mut Gradients, parameters: &[Paramet
         return Err(Error::argument(OP, "no parameter has a gradient")
             .help("give the parameters that the loss was computed with"));
     };
+    found.iter().try_for_each(|(p, _)| p.check_whole(OP)).here()?;
     let filled: Vec<Tensor> = found.iter().map(|(_, g)| g).filter(|g| g.numel() > 0).cloned().collect();
     if filled.is_empty() {
         return Tensor::zeros([], DType::F64, first.device());

@@ -90,6 +90,10 @@ impl Rule for LambConfig {
         at_least_zero("lamb", "eps", self.eps).map(|_| ())
     }
 
+    fn mixes(&self) -> bool {
+        true
+    }
+
     fn slots(&self) -> &'static [&'static str] {
         &["exp_avg", "exp_avg_sq"]
     }

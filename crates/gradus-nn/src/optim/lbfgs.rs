@@ -125,7 +125,7 @@ impl Lbfgs {
     ///
     /// # Errors
     /// Fails for impossible hyper-parameters, if two parameters have the same name, and for parameters of several
-    /// dtypes or devices, or in half precision.
+    /// dtypes or devices, in half precision, or divided among processes.
     #[track_caller]
     pub fn new(parameters: impl IntoIterator<Item = (String, Parameter)>, config: LbfgsConfig) -> Result<Self> {
         at_least_zero(OP, "learning rate", config.lr)?;
@@ -136,6 +136,7 @@ impl Lbfgs {
             if kept.iter().any(|(_, p)| p.is_same(&parameter)) {
                 continue;
             }
+            parameter.check_whole(OP)?;
             let (first, new) = (kept.first().map_or(&parameter, |(_, p)| p).values().clone(), parameter.values());
             if new.dtype() != new.dtype().compute() || new.dtype() != first.dtype() || new.device() != first.device() {
                 let m = format!("{name} cannot be stepped with the others");

@@ -133,6 +133,10 @@ impl Rule for MuonConfig {
         Err(e.help("give Muon the matrices of hidden layers, and AdamW the other parameters"))
     }
 
+    fn mixes(&self) -> bool {
+        true
+    }
+
     fn slots(&self) -> &'static [&'static str] {
         &["momentum_buffer"]
     }

@@ -34,6 +34,11 @@ pub(super) trait Rule: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether the update of an element depends on other elements of its parameter.
+    fn mixes(&self) -> bool {
+        false
+    }
+
     /// The number of tensors of the parameter's shape that [`prepare`](Rule::prepare) writes.
     fn scratch(&self) -> usize {
         0

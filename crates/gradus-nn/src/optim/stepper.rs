@@ -179,6 +179,9 @@ fn arranged<R: Rule>(rule: &R, groups: impl IntoIterator<Item = Group>) -> Resul
             }
             others.push((span, name.clone()));
             rule.check_parameter(&name, parameter.values())?;
+            if rule.mixes() {
+                parameter.check_whole(op)?;
+            }
             members.push(Member { name, parameter, state: None });
         }
         made.push(Members {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::page::page;
 use gradus::prelude::*;
 use gradus_dist::{
-    DataParallel, Mesh, Options, ParallelAttention, ParallelEmbedding, Pipeline, Reduce, RowLinear, ShardedOptimizer,
-    Stage, parallel_cross_entropy, threads,
+    self as dist, DataParallel, Mesh, Options, ParallelAttention, ParallelEmbedding, Pipeline, Reduce, RowLinear,
+    ShardedOptimizer, Stage, parallel_cross_entropy, threads,
 };
 
 page! {
@@ -18,6 +18,7 @@ page! {
     heads_that_do_not_divide,
     a_sequence_that_does_not_divide,
     logits_of_all_classes,
+    the_norm_of_gradients_of_parts,
     a_communicator_is_made_in_a_captured_step,
     divided_parameters_in_a_captured_step,
     a_stage_of_a_pipeline_fails,
@@ -145,6 +146,29 @@ fn logits_of_all_classes(device: &Device) -> Result<Error> {
     threads(2, Options::default(), |comm| {
         let logits = ParallelEmbedding::of(&table, comm)?.head()?.forward(&x)?;
         parallel_cross_entropy(&logits, &targets, 6, comm, &options)
+    })?;
+    Ok(error)
+}
+
+/// A rank has the gradients of its own parts of divided layers. Their norm differs from rank to rank, and so would what the
+/// gradients are scaled by.
+///
+/// Mend: call `dist::clip_grad_norm` with the communicator of the ranks among which the layers are divided.
+fn the_norm_of_gradients_of_parts(device: &Device) -> Result<Error> {
+    let mut rng = Generator::new(0);
+    let linear = Linear::new(4, 8, &mut Init::new(DType::F32, device, &mut rng))?;
+    let x = Tensor::ones([3, 2], DType::F32, device)?; // this rank's features
+    let error = threads(2, Options::default(), |comm| {
+        let layer = RowLinear::of(&linear, comm)?;
+        let mut gradients = layer.forward(&x)?.square()?.sum_all()?.backward()?;
+        clip_grad_norm(&mut gradients, &layer.parameters(), 1.0)
+    })
+    .unwrap_err();
+
+    threads(2, Options::default(), |comm| {
+        let layer = RowLinear::of(&linear, comm)?;
+        let mut gradients = layer.forward(&x)?.square()?.sum_all()?.backward()?;
+        dist::clip_grad_norm(&mut gradients, &layer.parameters(), 1.0, comm)
     })?;
     Ok(error)
 }
