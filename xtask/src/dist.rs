@@ -79,6 +79,7 @@ fn all(root: &Path, folder: &Path, which: Which) -> Result<(), String> {
     let mut failures = same_bits(ranks, folder, &mut counts)?;
     failures.extend(pipelines(ranks, folder, &mut counts)?);
     println!("trainings on 1, 2 and 4 ranks: {:.1} s", begun.elapsed().as_secs_f64());
+    failures.extend(mesh(ranks, folder)?);
     let begun = Instant::now();
     let troubles = if which == Which::All { MOST_TROUBLES } else { TROUBLES_OF_CI };
     failures.extend(trouble(ranks, folder, troubles, &mut counts)?);
@@ -170,6 +171,17 @@ fn pipelines(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<S
         failures.push(format!("a stage of a pipeline that fails: {outcome:?}"));
     }
     Ok(failures)
+}
+
+/// Trains a GPT with data and tensor parallelism at once; it is within rounding of one process, as the program checks.
+fn mesh(program: &Path, folder: &Path) -> Result<Vec<String>, String> {
+    let outcome = Launch::new(program, RANKS, &folder.join("mesh")).run(&["mesh"], Duration::from_secs(300))?;
+    let whole = outcome.iter().all(|one| one.as_ref().is_some_and(|text| !text.starts_with("error")));
+    let Some(text) = outcome[0].as_ref().filter(|_| whole) else {
+        return Ok(vec![format!("a GPT on a mesh: {outcome:?}")]);
+    };
+    text.lines().for_each(|line| println!("a GPT on a mesh of 2 x 2, {line}"));
+    Ok(vec![])
 }
 
 /// Runs in which one rank makes trouble at one call: `number` of them, spread over all ways, ranks and calls.

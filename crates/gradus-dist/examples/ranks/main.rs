@@ -3,12 +3,14 @@
 //! ```text
 //! mpirun -n 4 ranks FOLDER train digits|gpt|resnet STEPS [save|resume] [divide|shard] [captured]
 //! mpirun -n 4 ranks FOLDER pipeline STEPS PIPELINES [fail]
+//! mpirun -n 4 ranks FOLDER mesh
 //! mpirun -n 4 ranks FOLDER trouble kill|stop|other|leave RANK CALL [captured] SECONDS
 //! mpirun -n 4 ranks FOLDER speed
 //! mpirun -n 4 ranks FOLDER step
 //! ```
 #![allow(clippy::print_stdout)]
 
+mod mesh;
 mod pipeline;
 mod speed;
 mod train;
@@ -73,6 +75,7 @@ fn run(arguments: &[&str], comm: &Arc<dyn Communicator>, device: &Device) -> Res
         [_, "trouble", how, rank, call, ref rest @ ..] => {
             trouble::run(comm, device, how, (number(rank)?, number(call)?), rest.contains(&"captured"))
         }
+        [_, "mesh"] => mesh::run(comm, device),
         [_, "speed"] => speed::run(comm, device),
         [_, "step"] => speed::step(comm, device),
         _ => Err(Error::argument("ranks", format!("no such run: {}", arguments.join(" ")))),
