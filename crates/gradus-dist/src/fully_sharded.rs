@@ -19,9 +19,9 @@ use crate::sharded_optimizer::check_divisible;
 /// parameters, of their gradients and of the optimiser's state: ZeRO 3, as
 /// [`ShardedOptimizer::fully_sharded`](crate::ShardedOptimizer::fully_sharded) describes it.
 ///
-/// The bits are those of `DataParallel`. Model and optimiser are whole when a training begins and when it ends; for a
-/// checkpoint, rank 0 gathers them, and keeps the last one on its device from the start. An error leaves model and
-/// optimiser divided: make them anew. Parameters are frozen and unfrozen before a training. Steps are not captured.
+/// The bits are those of `DataParallel`. Model and optimiser are whole when a training begins and when it ends. Each rank
+/// writes its part of a checkpoint into the folder of rank 0, which all ranks reach by the same path. An error leaves
+/// model and optimiser divided: make them anew. Parameters are frozen and unfrozen before a training. Steps are not captured.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -132,8 +132,8 @@ impl FullyShardedDataParallel {
         })
     }
 
-    /// The state of the optimiser of all ranks; empty unless it is kept.
-    fn whole_state(&self, divided: &Divided, own: &StateDict, keep: bool) -> Result<StateDict> {
+    /// The state of the optimiser of all ranks.
+    fn whole_state(&self, divided: &Divided, own: &StateDict) -> Result<StateDict> {
         let line = Location::caller();
         let mut whole = own.clone();
         for (block, pieces) in divided.full.blocks.iter().zip(&*divided.pieces) {
@@ -154,14 +154,14 @@ impl FullyShardedDataParallel {
                 for (((_, parameter), at), (piece, there)) in
                     block.parameters.iter().zip(block.offsets()).zip(pieces.iter().zip(&there))
                 {
-                    if keep && there.is_some() {
+                    if there.is_some() {
                         let own = all.narrow(0, at, parameter.numel())?.reshape(parameter.shape())?.copy()?;
                         whole.insert(key(piece), own);
                     }
                 }
             }
         }
-        Ok(if keep { whole } else { StateDict::new() })
+        Ok(whole)
     }
 
     /// The gradient of the whole parameter of which the optimiser has `parameter`. `gathered` keeps those of a block for
@@ -266,8 +266,8 @@ impl Ranks for FullyShardedDataParallel {
     }
 
     #[track_caller]
-    fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
-        Ranks::broadcast(&self.parallel, bytes)
+    fn broadcast(&self, from: usize, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        Ranks::broadcast(&self.parallel, from, bytes)
     }
 
     fn divides(&self) -> bool {
@@ -301,7 +301,7 @@ impl Ranks for FullyShardedDataParallel {
     fn join(&self, parameters: Vec<(String, Parameter)>, optimizer: &mut dyn Optimizer) -> Result<()> {
         let line = Location::caller();
         let divided = self.divided()?;
-        let state = no_grad(|| self.whole_state(&divided, &optimizer.state_dict()?, true))?;
+        let state = no_grad(|| self.whole_state(&divided, &optimizer.state_dict()?))?;
         no_grad(|| divided.full.gather(line, true))?;
         optimizer.rebind_with(parameters, &state)?;
         *self.lock() = None;
@@ -309,13 +309,17 @@ impl Ranks for FullyShardedDataParallel {
     }
 
     #[track_caller]
-    fn whole(&self, optimizer: &dyn Optimizer, keep: bool) -> Result<StateDict> {
-        let line = Location::caller();
+    fn pieces(&self) -> Result<Vec<gradus_train::Piece>> {
         let divided = self.divided()?;
-        no_grad(|| {
-            divided.full.gather(line, keep)?;
-            self.whole_state(&divided, &optimizer.state_dict()?, keep)
-        })
+        // What a forward pass wrote is part of the values, and what is set must not be hidden by values that are there.
+        divided.full.give_back()?;
+        let piece = |piece: &Piece| gradus_train::Piece {
+            name: piece.name.clone(),
+            shape: piece.whole.shape().to_vec(),
+            start: piece.range.start,
+            part: piece.part.clone(),
+        };
+        Ok(divided.pieces.iter().flatten().map(piece).collect())
     }
 
     #[track_caller]

@@ -39,12 +39,12 @@ impl Ranks for DataParallel {
     }
 
     #[track_caller]
-    fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
+    fn broadcast(&self, from: usize, bytes: Vec<u8>) -> Result<Vec<u8>> {
         let line = Location::caller();
-        let run = |words| self.communicator().run_on_host(Collective::Broadcast(0), DType::U64, words, line);
+        let run = |words| self.communicator().run_on_host(Collective::Broadcast(from), DType::U64, words, line);
         let length = run(vec![bytes.len() as u64])?.first().map_or(0, |&length| length as usize);
         let mut words = vec![0; length.div_ceil(8)];
-        if self.rank() == 0 {
+        if self.rank() == from {
             for (word, bytes) in words.iter_mut().zip(bytes.chunks(8)) {
                 let mut eight = [0; 8];
                 eight[..bytes.len()].copy_from_slice(bytes);

@@ -307,7 +307,7 @@ fn ranks_with_other_settings_are_an_error_on_all() {
         });
         for (rank, e) in outcomes.unwrap().iter().enumerate() {
             let text = e.to_string();
-            let said = if rank == 2 { difference } else { "1 of 4 ranks differ from rank 0" };
+            let said = if rank == 2 { difference } else { "rank 2: the settings of rank 0 differ" };
             assert!(text.contains(said), "rank {rank}: {text}");
             assert_eq!(*e.kind() == ErrorKind::Peer, rank != 2, "{text}");
         }
@@ -322,7 +322,7 @@ fn rolling_back_without_a_folder_is_named_by_all_ranks() {
     });
     let outcomes = outcomes.unwrap();
     assert!(outcomes[0].message().contains("rolling back needs checkpoints"), "{}", outcomes[0]);
-    assert!(outcomes[1].message().contains("rank 0, which writes the checkpoints, shall roll back"), "{}", outcomes[1]);
+    assert!(outcomes[1].message().contains("rank 0: rolling back needs checkpoints"), "{}", outcomes[1]);
 }
 
 #[test]

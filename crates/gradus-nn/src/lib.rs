@@ -88,6 +88,7 @@ pub use module::{Forward, ForwardPass, ItemMut, Module, Visitor, VisitorMut};
 pub use optim::*;
 pub use parameter::{Buffer, Mode, Parameter, RandomDraw, RandomState};
 pub use reduce_lr_on_plateau::{PlateauConfig, PlateauMode, ReduceLrOnPlateau, ThresholdMode};
+pub use safetensors_file::{SafetensorsIndex, StoredElements, StoredTensor};
 pub use schedule::{Anneal, CyclicConfig, CyclicMode, OneCycleConfig, Schedule};
 pub use state_dict::StateDict;
 pub use summary::{LayerSummary, StepMemory, Summary, step_memory, summary};

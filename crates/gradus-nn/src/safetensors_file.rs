@@ -2,6 +2,7 @@
 //! dtype, shape and position of each tensor, then the tensors, row-major and little endian, without gaps.
 
 mod header;
+mod index;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,8 +11,10 @@ use std::path::Path;
 
 use gradus_tensor::{DType, Device, Error, ErrorKind, Here, Result, Tensor};
 use safetensors::Dtype;
+use safetensors::tensor::Metadata;
 
 use self::header::{HeaderError, LOAD, MAX_HEADER, read_header};
+pub use self::index::{SafetensorsIndex, StoredElements, StoredTensor};
 use crate::StateDict;
 use crate::places::Places;
 
@@ -225,40 +228,80 @@ fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result
 
 #[track_caller]
 fn load(path: &Path, device: &Device) -> Result<StateDict> {
+    let (mut reader, length) = open(path)?;
+    parse(&mut reader, length, path, device)
+}
+
+/// Opens a file, and returns its length too.
+#[track_caller]
+fn open(path: &Path) -> Result<(BufReader<File>, u64)> {
     let failed = |e| not_read(path, e);
     // Check the metadata before opening the file, because opening a pipe waits for its writer.
     let found = std::fs::metadata(path).map_err(failed).here()?;
     gradus_file::check_regular(LOAD, path, &found).map_err(|e| e.help("give the path of a safetensors file"))?;
     let file = File::open(path).map_err(failed).here()?;
     let length = file.metadata().map_err(failed).here()?.len();
-    parse(&mut BufReader::new(file), length, path, device)
+    Ok((BufReader::new(file), length))
+}
+
+/// The error of a file whose contents are wrong.
+#[track_caller]
+fn damaged(path: &Path, m: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display())).help(HELP_FORMAT)
+}
+
+/// The header of a file of `length` bytes, of which `all` is to be read or some.
+#[track_caller]
+fn described(reader: &mut impl Read, length: u64, path: &Path, device: &Device, all: bool) -> Result<Metadata> {
+    let header = read_header(reader, length, device, all).map_err(|e| match e {
+        HeaderError::Io(e) => not_read(path, e),
+        HeaderError::Format(m) => damaged(path, m),
+        HeaderError::Memory(e) => e.note(format!("file: {}", path.display())),
+    });
+    header.here()
+}
+
+/// The dtype of a tensor.
+#[track_caller]
+fn dtype_of(path: &Path, name: &str, code: Dtype) -> Result<DType> {
+    DTYPES.iter().find(|(_, d, _)| *d == code).map(|&(dtype, ..)| dtype).ok_or_else(|| {
+        let e = damaged(path, format!("tensor {name:?} has dtype {code:?}, which Gradus does not have"));
+        e.help("convert the tensor where the file is made, to F32 for example")
+    })
+}
+
+/// The names that are not stored, each with the stored name of the same tensor.
+#[track_caller]
+fn tied(path: &Path, header: &Metadata) -> Result<BTreeMap<String, String>> {
+    let Some(text) = header.metadata().as_ref().and_then(|m| m.get(TIED)) else { return Ok(BTreeMap::new()) };
+    let tied: BTreeMap<String, String> =
+        serde_json::from_str(text).map_err(|e| damaged(path, format!("the metadata {TIED} is damaged: {e}"))).here()?;
+    for (name, stored) in &tied {
+        if header.info(name).is_some() {
+            return Err(damaged(path, format!("the metadata {TIED} names {name:?}, which is stored itself")));
+        }
+        if header.info(stored).is_none() {
+            return Err(damaged(path, format!("the metadata {TIED} names {stored:?}, which is not stored")));
+        }
+    }
+    Ok(tied)
 }
 
 /// Reads a file of `length` bytes, which errors call `path`.
 #[track_caller]
 fn parse(reader: &mut impl Read, length: u64, path: &Path, device: &Device) -> Result<StateDict> {
     let failed = |e| not_read(path, e);
-    let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display())).help(HELP_FORMAT);
-    let header = read_header(reader, length, device)
-        .map_err(|e| match e {
-            HeaderError::Io(e) => failed(e),
-            HeaderError::Format(m) => wrong(m),
-            HeaderError::Memory(e) => e.note(format!("file: {}", path.display())),
-        })
-        .here()?;
-
+    let header = described(reader, length, path, device, true)?;
+    let tied = tied(path, &header)?;
     let mut state = StateDict::new();
     // In order of their data, so that the file is read once from front to back.
     for name in header.offset_keys() {
         let Some(info) = header.info(&name) else { continue };
-        let Some(&(dtype, ..)) = DTYPES.iter().find(|(_, d, _)| *d == info.dtype) else {
-            let e = wrong(format!("tensor {name:?} has dtype {:?}, which Gradus does not have", info.dtype)).here();
-            return Err(e.help("convert the tensor where the file is made, to F32 for example"));
-        };
+        let dtype = dtype_of(path, &name, info.dtype)?;
         let tensor = Tensor::from_pieces(&info.shape, dtype, device, |piece| {
             reader.read_exact(piece).map_err(failed)?;
             if dtype == DType::Bool && piece.iter().any(|&b| b > 1) {
-                return Err(wrong(format!("tensor {name:?} is bool, but has bytes other than 0 and 1")).here());
+                return Err(damaged(path, format!("tensor {name:?} is bool, but has bytes other than 0 and 1")));
             }
             reorder(piece, dtype);
             Ok(())
@@ -275,17 +318,9 @@ fn parse(reader: &mut impl Read, length: u64, path: &Path, device: &Device) -> R
     for (key, text) in header.metadata().iter().flatten().filter(|(key, _)| *key != TIED) {
         state.set_metadata(key.clone(), text.clone());
     }
-    if let Some(text) = header.metadata().as_ref().and_then(|m| m.get(TIED)) {
-        let tied: BTreeMap<String, String> =
-            serde_json::from_str(text).map_err(|e| wrong(format!("the metadata {TIED} is damaged: {e}"))).here()?;
-        for (name, stored) in tied {
-            if header.info(&name).is_some() {
-                return Err(wrong(format!("the metadata {TIED} names {name:?}, which is stored itself")).here());
-            }
-            match header.info(&stored).and_then(|_| state.get(&stored)).cloned() {
-                Some(tensor) => state.insert(name, tensor),
-                None => return Err(wrong(format!("the metadata {TIED} names {stored:?}, which is not stored")).here()),
-            }
+    for (name, stored) in tied {
+        if let Some(tensor) = state.get(&stored).cloned() {
+            state.insert(name, tensor);
         }
     }
     Ok(state)

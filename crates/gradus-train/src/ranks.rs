@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use gradus_nn::{Buffer, Module, Optimizer, Parameter, RandomState, StateDict, grad_norm};
-use gradus_tensor::{Gradients, Result, Tensor};
+use gradus_nn::{Buffer, Module, Optimizer, Parameter, RandomState, grad_norm};
+use gradus_tensor::{Error, ErrorKind, Gradients, Here, Result, Tensor};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// The processes that train one model together, each a *rank*, as [`Trainer::ranks`](crate::Trainer::ranks) needs them.
 /// `DataParallel` of the crate `gradus-dist` implements it. All ranks make the same calls in the same order, and an error
@@ -27,8 +29,8 @@ pub trait Ranks: Send + Sync {
     /// Replaces each number by its sum over all ranks.
     fn sum(&self, numbers: &mut [f64]) -> Result<()>;
 
-    /// The bytes that rank 0 gives.
-    fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>>;
+    /// The bytes that rank `from` gives.
+    fn broadcast(&self, from: usize, bytes: Vec<u8>) -> Result<Vec<u8>>;
 
     /// Whether each rank holds only a part of the parameters, their gradients and the state of the optimiser while a model
     /// is trained. If so, `FullyShardedDataParallel` of the crate `gradus-dist` implements the methods below, which are
@@ -47,10 +49,9 @@ pub trait Ranks: Send + Sync {
         Ok(())
     }
 
-    /// Gives the parameters their values until the next pass, and returns the state of the optimiser of all ranks. Only on
-    /// a rank that wants to `keep` them: the others take part, and get nothing.
-    fn whole(&self, optimizer: &dyn Optimizer, _keep: bool) -> Result<StateDict> {
-        optimizer.state_dict()
+    /// What this rank holds of the divided parameters. [`stepped`](Ranks::stepped) is called after writing into it.
+    fn pieces(&self) -> Result<Vec<Piece>> {
+        Ok(vec![])
     }
 
     /// Runs `f`, in which parameters have their values when they are needed.
@@ -63,10 +64,23 @@ pub trait Ranks: Send + Sync {
         grad_norm(gradients, parameters, 2.0)
     }
 
-    /// Called after each step of the optimiser.
+    /// Called after each step of the optimiser, and when the values of pieces were set.
     fn stepped(&self) -> Result<()> {
         Ok(())
     }
+}
+
+/// Some elements of a parameter, which a rank holds, for [`Ranks::pieces`]. There may be none.
+#[derive(Debug, Clone)]
+pub struct Piece {
+    /// The name of the parameter.
+    pub name: String,
+    /// The shape of the whole parameter.
+    pub shape: Vec<usize>,
+    /// The first of the elements, in row-major order.
+    pub start: usize,
+    /// The elements as a vector, which the optimiser has in place of the parameter.
+    pub part: Parameter,
 }
 
 /// Computes a part of a batch, for [`Ranks::backward`].
@@ -80,6 +94,29 @@ pub(crate) fn dividing(ranks: &Shared) -> Option<&dyn Ranks> {
     ranks.as_deref().filter(|ranks| ranks.divides())
 }
 
+/// What all ranks have, in their order. If one failed, the others get an error that names it with its message.
+#[track_caller]
+pub(crate) fn all_have<T>(ranks: &dyn Ranks, op: &'static str, mine: Result<T>) -> Result<Result<Vec<T>>>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let broken = |e: serde_json::Error| Error::new(ErrorKind::Format, op, e.to_string());
+    let own = serde_json::to_vec(&mine.as_ref().map_err(|e| e.message().to_owned())).map_err(broken).here()?;
+    let (mut all, mut failed) = (vec![], None);
+    for rank in 0..ranks.size() {
+        let bytes = ranks.broadcast(rank, if rank == ranks.rank() { own.clone() } else { vec![] })?;
+        match serde_json::from_slice::<std::result::Result<T, String>>(&bytes).map_err(broken).here()? {
+            Ok(one) => all.push(one),
+            Err(m) => drop(failed.get_or_insert(format!("rank {rank}: {m}"))),
+        }
+    }
+    Ok(match (mine, failed) {
+        (Err(e), _) => Err(e.note(format!("this is rank {} of {}", ranks.rank(), ranks.size()))),
+        (Ok(_), Some(m)) => Err(Error::new(ErrorKind::Peer, op, m).help("the error of that rank says more").here()),
+        (Ok(_), None) => Ok(all),
+    })
+}
+
 /// Runs `f` where parameters have their values when they are needed.
 pub(crate) fn supplied<R>(ranks: Option<&dyn Ranks>, f: impl FnOnce() -> Result<R>) -> Result<R> {
     let Some(ranks) = ranks else { return f() };
@@ -90,7 +127,7 @@ pub(crate) fn supplied<R>(ranks: Option<&dyn Ranks>, f: impl FnOnce() -> Result<
         }
         Ok(())
     })?;
-    result.ok_or_else(|| gradus_tensor::Error::argument("ranks", "nothing was run"))
+    result.ok_or_else(|| Error::argument("ranks", "nothing was run"))
 }
 
 /// The parts of a batch of `samples` that this process computes.

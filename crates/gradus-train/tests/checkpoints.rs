@@ -242,10 +242,10 @@ fn if_all_are_damaged_the_error_lists_them_and_a_later_format_is_refused() {
     let e = e.to_string();
     assert!(e.contains("no checkpoint") && e.contains("-000001.") && e.contains("-000002."), "{e}");
     let path = dir.path().join("checkpoint-000002.json");
-    fs::write(&path, "{\"format\": 2, \"gradus\": \"9.0\"}").unwrap();
+    fs::write(&path, "{\"format\": 3, \"gradus\": \"9.0\"}").unwrap();
     let e = Checkpoints::open(dir.path()).unwrap().newest(&device).unwrap_err();
     assert_eq!(e.kind(), &ErrorKind::Unsupported);
-    assert!(e.to_string().contains("has format 2, which Gradus 9.0 wrote"), "{e}");
+    assert!(e.to_string().contains("has format 3, which Gradus 9.0 wrote"), "{e}");
 }
 
 #[test]

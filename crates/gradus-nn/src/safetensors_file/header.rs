@@ -32,10 +32,16 @@ const PARSED: usize = 8;
 /// How many characters of a name an error shows.
 const SHOWN: usize = 100;
 
-/// Reads and checks the header of a file of `length` bytes, and checks that the tensors it describes fit into memory.
-/// Nothing is allocated before these checks, because a sparse file may claim to be far longer than its disk.
+/// Reads and checks the header of a file of `length` bytes, and checks that the tensors it describes fit into memory if
+/// `all` of them are to be read. Nothing is allocated before these checks, because a sparse file may claim to be far
+/// longer than its disk.
 #[track_caller]
-pub(super) fn read_header(reader: &mut impl Read, length: u64, device: &Device) -> Result<Metadata, HeaderError> {
+pub(super) fn read_header(
+    reader: &mut impl Read,
+    length: u64,
+    device: &Device,
+    all: bool,
+) -> Result<Metadata, HeaderError> {
     let backend = device.backend();
     let wrong = |m: String| Err(HeaderError::Format(m));
     if length < 8 {
@@ -65,7 +71,7 @@ pub(super) fn read_header(reader: &mut impl Read, length: u64, device: &Device) 
         return wrong(format!("the header describes {described} bytes of tensors, but {present} follow"));
     }
     // On the CPU the tensors take host memory. Check that all of them fit together, before the first one is allocated.
-    if backend.info().kind == BackendKind::Cpu {
+    if all && backend.info().kind == BackendKind::Cpu {
         check_room(backend, LOAD, described, 1).map_err(HeaderError::Memory)?;
     }
     Ok(metadata)

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gradus_file::{Disk, Os};
 use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
 
-use super::file;
+use super::file::{self, Listed};
 use super::state::Checkpoint;
+use super::stored::{Stored, Wanted};
 use super::writer::{Place, Writer, after, manifests, numbers};
 use crate::claim::{Attempt, Claim};
 
@@ -18,7 +19,8 @@ const OP: &str = "checkpoints";
 /// A folder of checkpoints that survives a kill, a full disk and a power cut at any instant.
 ///
 /// A checkpoint is a safetensors file with all tensors and texts, and a small JSON file, the manifest, with its length
-/// and checksum. Each is written under a temporary name, flushed and renamed, and the folder is flushed; the manifest
+/// and checksum. (Ranks of a [`Trainer`](crate::Trainer) that divide the parameters write a safetensors file each, and are
+/// read as a whole here.) Each is written under a temporary name, flushed and renamed, and the folder is flushed; the manifest
 /// comes last. So a checkpoint exists completely or not at all, and no file is ever overwritten. The newest checkpoints
 /// are kept (2, unless set by [`keep`](Checkpoints::keep)), and so is the best one.
 ///
@@ -131,17 +133,51 @@ impl Checkpoints {
     /// if there is not enough memory. Also returns the error of an earlier [`save`](Checkpoints::save).
     #[track_caller]
     pub fn newest(&self, device: &Device) -> Result<Option<Checkpoint>> {
-        self.find(device, |_| true)
+        let read = |stored: &Stored| stored.read(device, |_, _| Wanted::Whole);
+        Ok(self.find(device, |_| true, read)?.map(|(_, found)| found))
     }
 
     /// The best checkpoint that exists and is not damaged; otherwise like [`newest`](Checkpoints::newest).
     #[track_caller]
     pub fn best(&self, device: &Device) -> Result<Option<Checkpoint>> {
-        self.find(device, |is_best| is_best)
+        let read = |stored: &Stored| stored.read(device, |_, _| Wanted::Whole);
+        Ok(self.find(device, |is_best| is_best, read)?.map(|(_, found)| found))
+    }
+
+    /// The number of the checkpoint that [`newest`](Checkpoints::newest) returns, and its texts.
+    #[track_caller]
+    pub(crate) fn newest_texts(&self, device: &Device) -> Result<Option<(u64, Checkpoint)>> {
+        self.find(device, |_| true, |stored| stored.read(device, |_, _| Wanted::Nothing))
+    }
+
+    /// The number of a checkpoint whose files are to be written by others.
+    #[track_caller]
+    pub(crate) fn begin(&self) -> Result<u64> {
+        self.place().begin()
+    }
+
+    /// Lets a checkpoint exist whose files others have written, in the order of ranks. `at` has its position. If this
+    /// fails, nothing of it is left.
+    #[track_caller]
+    pub(crate) fn publish(&self, number: u64, at: &Checkpoint, files: Vec<Listed>) -> Result<()> {
+        let mut place = self.place();
+        let written = file::write_manifest(&*place.disk, &self.path, number, at, files);
+        place.settle(number, at.best, written)
+    }
+
+    /// Removes the files of a checkpoint that was not published.
+    pub(crate) fn discard(&self, number: u64) {
+        // What cannot be removed is a leftover, which the next run removes.
+        let _ = self.place().remove(number);
     }
 
     #[track_caller]
-    fn find(&self, device: &Device, wanted: impl Fn(bool) -> bool) -> Result<Option<Checkpoint>> {
+    fn find(
+        &self,
+        device: &Device,
+        wanted: impl Fn(bool) -> bool,
+        read: impl Fn(&Stored) -> Result<Checkpoint>,
+    ) -> Result<Option<(u64, Checkpoint)>> {
         self.wait()?;
         let mut place = self.place();
         let mut passed_over = Vec::new();
@@ -151,9 +187,14 @@ impl Checkpoints {
             if place.saved.get(&number).is_some_and(|&is_best| !wanted(is_best)) {
                 continue;
             }
-            match file::read(&self.path, number, device) {
-                Ok(found) if wanted(found.best) => return Ok(Some(Checkpoint { passed_over, ..found })),
-                Ok(_) => {}
+            let found =
+                Stored::open(&self.path, number, device, true).and_then(|stored| match wanted(stored.is_best()) {
+                    true => read(&stored).map(Some),
+                    false => Ok(None),
+                });
+            match found {
+                Ok(Some(found)) => return Ok(Some((number, Checkpoint { passed_over, ..found }))),
+                Ok(None) => {}
                 Err(e) if *e.kind() == ErrorKind::Format => {
                     // A damaged checkpoint does not count towards the number to keep.
                     place.saved.remove(&number);

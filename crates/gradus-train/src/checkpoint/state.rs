@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gradus_nn::{Module, Optimizer, StateDict, Strict};
+use gradus_nn::{Module, Optimizer, RandomState, StateDict, Strict};
 use gradus_tensor::{Error, Generator, Here, Result, no_grad_guard};
 
 use crate::History;
@@ -74,6 +74,16 @@ pub struct Checkpoint {
     /// An error for each newer checkpoint that could not be used, newest first. It says which file is damaged and how.
     /// [`Checkpoints::newest`](crate::Checkpoints::newest) fills this list; it is not saved.
     pub passed_over: Vec<Error>,
+    /// The tensors of which this has some elements, as a vector, by their names in the file. Only what a rank writes has
+    /// such.
+    pub(crate) cuts: BTreeMap<String, Cut>,
+}
+
+/// Which elements of a tensor of this shape a vector has: those from `start` on, in row-major order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) start: usize,
+    pub(crate) shape: Vec<usize>,
 }
 
 impl Checkpoint {
@@ -100,13 +110,7 @@ impl Checkpoint {
     pub fn restore<M: Module + ?Sized>(&self, model: &mut M, optimizer: &mut dyn Optimizer) -> Result<()> {
         let note = |e: Error| e.note(format!("while going on from step {} of a checkpoint", self.step));
         let states = model.named_random_states();
-        let missing = states.iter().map(|(name, _)| name).filter(|name| !self.random.contains_key(*name));
-        let missing = listed(missing.map(|name| format!("the checkpoint has no random state {name}")));
-        let more = self.random.keys().filter(|name| !states.iter().any(|(known, _)| known == *name));
-        let more = listed(more.map(|name| format!("the model has no random state {name}")));
-        if let Some(m) = [missing, more].into_iter().flatten().reduce(|a, b| format!("{a}; {b}")) {
-            return Err(note(Error::argument(OP, m).help("make the model in the same way as the one that was saved")));
-        }
+        self.check_random(&states).map_err(note)?;
         let before = model.state_dict()?;
         model.load_state_dict(&self.model, Strict::Yes).map_err(note)?;
         if let Err(e) = optimizer.load_state_dict(&self.optimizer, Strict::Yes) {
@@ -119,6 +123,17 @@ impl Checkpoint {
             }
         }
         Ok(())
+    }
+
+    /// Errors unless the checkpoint has the random numbers of these states and no others.
+    #[track_caller]
+    pub(crate) fn check_random(&self, states: &[(String, RandomState)]) -> Result<()> {
+        let missing = states.iter().map(|(name, _)| name).filter(|name| !self.random.contains_key(*name));
+        let missing = listed(missing.map(|name| format!("the checkpoint has no random state {name}")));
+        let more = self.random.keys().filter(|name| !states.iter().any(|(known, _)| known == *name));
+        let more = listed(more.map(|name| format!("the model has no random state {name}")));
+        let Some(m) = [missing, more].into_iter().flatten().reduce(|a, b| format!("{a}; {b}")) else { return Ok(()) };
+        Err(Error::argument(OP, m).help("make the model in the same way as the one that was saved"))
     }
 
     /// Errors if `now` has other settings than the checkpoint. The error lists each setting that differs with both
@@ -153,7 +168,7 @@ impl Checkpoint {
     /// Copies the tensors of the user's states, which may be written in place before a thread has saved them. Errors if
     /// the name of a state could not be read back.
     #[track_caller]
-    pub(super) fn detached(mut self) -> Result<Checkpoint> {
+    pub(crate) fn detached(mut self) -> Result<Checkpoint> {
         let _guard = no_grad_guard();
         self.states.keys().try_for_each(|name| check_state_name(OP, name)).here()?;
         for state in self.states.values_mut() {
@@ -181,7 +196,7 @@ pub(crate) fn check_state_name(op: &'static str, name: &str) -> Result<()> {
 }
 
 /// The items, separated by semicolons; `None` if there are none.
-fn listed(items: impl Iterator<Item = String>) -> Option<String> {
+pub(crate) fn listed(items: impl Iterator<Item = String>) -> Option<String> {
     let mut items: Vec<String> = items.collect();
     let more = items.len().saturating_sub(MOST_LISTED);
     items.truncate(MOST_LISTED);

@@ -19,7 +19,7 @@ const OP: &str = "save_checkpoint";
 
 /// After a write, the thread counts as resting for this many times as long as the write took. A checkpoint that is
 /// passed to it meanwhile is written regardless.
-const REST: u32 = 19;
+pub(crate) const REST: u32 = 19;
 
 /// The thread, and the queue of checkpoints to write. Dropping it waits until all are written.
 #[derive(Debug)]
@@ -148,22 +148,37 @@ impl Place {
     /// Writes a checkpoint, then removes those beyond the number to keep.
     #[track_caller]
     fn write(&mut self, checkpoint: &Checkpoint) -> Result<()> {
-        // The number is used up even if this fails, so that no file is ever written twice.
+        let number = self.begin()?;
+        let names = [file::data_name(number, None), file::manifest_name(number)];
+        let is_taken = names.iter().any(|name| fs::symlink_metadata(self.folder.join(name)).is_ok());
+        match file::write(&*self.disk, &self.folder, number, checkpoint) {
+            // Files that existed before are kept.
+            Err(e) if is_taken => Err(e),
+            written => self.settle(number, checkpoint.best, written),
+        }
+    }
+
+    /// The number of the next checkpoint. It is used up even if the checkpoint fails, so that no file is ever written twice.
+    #[track_caller]
+    pub(super) fn begin(&mut self) -> Result<u64> {
         let number = self.next;
         self.next = after(number)?;
         if !self.is_clean {
             remove_leftovers(&*self.disk, &self.folder).map_err(|e| gradus_file::failed(OP, &self.folder, e)).here()?;
             self.is_clean = true;
         }
-        let is_taken = file::names(number).iter().any(|name| fs::symlink_metadata(self.folder.join(name)).is_ok());
-        if let Err(e) = file::write(&*self.disk, &self.folder, number, checkpoint) {
-            // The manifest may exist even though the folder could not be flushed. Files that existed before are kept.
-            if !is_taken {
-                let _ = self.remove(number);
-            }
+        Ok(number)
+    }
+
+    /// After an attempt to write a checkpoint: removes it if that failed, and those beyond the number to keep otherwise.
+    #[track_caller]
+    pub(super) fn settle(&mut self, number: u64, best: bool, written: Result<()>) -> Result<()> {
+        if let Err(e) = written {
+            // The manifest may exist even though the folder could not be flushed.
+            let _ = self.remove(number);
             return Err(e);
         }
-        self.saved.insert(number, checkpoint.best);
+        self.saved.insert(number, best);
         let newest = self.saved.keys().rev().take(self.keep);
         let best = self.saved.iter().rev().find(|(_, best)| **best);
         let kept: BTreeSet<u64> = newest.copied().chain(best.map(|(number, _)| *number)).collect();
@@ -178,11 +193,18 @@ impl Place {
         Ok(())
     }
 
-    /// Removes a checkpoint, its manifest first: without a manifest, the other file does not count as a checkpoint.
+    /// Removes a checkpoint, its manifest first: without a manifest, the other files do not count as a checkpoint.
     #[track_caller]
-    fn remove(&self, number: u64) -> Result<()> {
-        for name in file::names(number).iter().rev() {
-            let path = self.folder.join(name);
+    pub(super) fn remove(&self, number: u64) -> Result<()> {
+        let mut paths = vec![self.folder.join(file::manifest_name(number))];
+        let failed = |e| gradus_file::failed(OP, &self.folder, e);
+        for entry in fs::read_dir(&self.folder).map_err(failed).here()? {
+            let name = entry.map_err(failed).here()?.file_name();
+            if name.to_str().and_then(file::number) == Some((number, false)) {
+                paths.push(self.folder.join(name));
+            }
+        }
+        for path in paths {
             match self.disk.remove(&path) {
                 Err(e) if e.kind() != IoKind::NotFound => return Err(gradus_file::failed(OP, &path, e)),
                 _ => {}
@@ -230,7 +252,7 @@ fn remove_leftovers(disk: &dyn Disk, folder: &Path) -> std::io::Result<()> {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         let alone = matches!(file::number(name), Some((number, false))
-            if fs::symlink_metadata(folder.join(&file::names(number)[1])).is_err() && file::is_ours(&entry.path()));
+            if fs::symlink_metadata(folder.join(file::manifest_name(number))).is_err() && file::is_ours(&entry.path()));
         if alone || gradus_file::is_temporary(name) {
             // A file that cannot be removed only takes up space.
             let _ = disk.remove(&entry.path());

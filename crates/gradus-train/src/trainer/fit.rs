@@ -82,7 +82,11 @@ impl Trainer {
         if let Some(ranks) = &self.ranks {
             self.share(&**ranks, model, optimizer, train.device(), &config, &mut resumed)?;
             ranks.divide(model.named_parameters(), optimizer).here()?;
+            if ranks.divides() {
+                saving = self.open_parts(ranks, saving, &*model, optimizer, &config)?;
+            }
         }
+        let may_fail = saving.as_ref().is_some_and(|saving| saving.may_fail);
         tell(Event::Start { epochs, steps: batches.div_ceil(self.accumulate), samples: train.samples() }).here()?;
         let mut passes = Passes::new(self, &*optimizer, task, D::Item::tensors);
         let goes_on = resumed.is_some();
@@ -137,9 +141,10 @@ impl Trainer {
                         let is_due = self.save_every.is_some_and(|every| run.steps.is_multiple_of(every))
                             || self.save_interval.is_some_and(|interval| saved_at.elapsed() >= interval);
                         let is_free = |open: &Saving| self.on_non_finite == OnNonFinite::RollBack || !open.is_busy();
-                        if self.agrees_to_save(is_due && saving.as_ref().is_some_and(is_free), &saving)? {
-                            let done = self.save(&mut saving, model, optimizer, &progress, &run, false)?;
-                            self.go_on(done, &mut saving, &mut tell)?;
+                        let wanted = is_due && saving.as_ref().is_some_and(is_free);
+                        let now = (&*model, &*optimizer);
+                        let done = self.save_if(wanted, &mut saving, now, (&progress, &run), false)?;
+                        if go_on(done, may_fail, &mut saving, &mut tell)? {
                             (saved_at, is_saved) = (Instant::now(), true);
                         }
                     }
@@ -159,15 +164,12 @@ impl Trainer {
                         progress.skipped += 1;
                         run.skipped += 1;
                         if self.on_non_finite == OnNonFinite::RollBack {
-                            if let Some(ranks) = &self.ranks {
-                                ranks.join(model.named_parameters(), optimizer).here()?;
-                            }
                             if let Some(saving) = &saving {
                                 self.roll_back(saving, model, optimizer)?;
                             }
-                            if let Some(ranks) = &self.ranks {
+                            // Ranks that divide the parameters have rolled their parts back.
+                            if let Some(ranks) = self.ranks.as_ref().filter(|ranks| !ranks.divides()) {
                                 self.share(&**ranks, model, optimizer, train.device(), &config, &mut None)?;
-                                ranks.divide(model.named_parameters(), optimizer).here()?;
                             }
                             passes.clear();
                         }
@@ -178,11 +180,9 @@ impl Trainer {
             // An epoch whose validation was skipped is not complete: a run that resumes validates first.
             if (passes.are_to_stop() || self.stopped()?) && (progress.batches < batches || validation.is_some()) {
                 if progress.steps_of_epoch > 0 {
-                    if self.agrees_to_save(true, &saving)? {
-                        let done = self.save(&mut saving, model, optimizer, &progress, &run, false)?;
-                        self.go_on(done, &mut saving, &mut tell)?;
-                        is_saved = true;
-                    }
+                    let now = (&*model, &*optimizer);
+                    let done = self.save_if(true, &mut saving, now, (&progress, &run), false)?;
+                    is_saved |= go_on(done, may_fail, &mut saving, &mut tell)?;
                     let report = self.report(&progress, &run, None);
                     (run.samples, run.seconds) = (run.samples + report.samples, run.seconds + report.seconds);
                     tell(Event::EpochEnd(&report)).here()?;
@@ -209,43 +209,25 @@ impl Trainer {
                 tally: Default::default(),
                 ..progress
             };
-            if self.agrees_to_save(self.save_epochs, &saving)? {
-                let done = self.save(&mut saving, model, optimizer, &progress, &run, is_best)?;
-                self.go_on(done, &mut saving, &mut tell)?;
+            let now = (&*model, &*optimizer);
+            let done = self.save_if(self.save_epochs, &mut saving, now, (&progress, &run), is_best)?;
+            if go_on(done, may_fail, &mut saving, &mut tell)? {
                 (saved_at, is_saved) = (Instant::now(), true);
             }
         }
         run.stopped_early = progress.is_done;
         run.stopped = !run.stopped_early && progress.epoch <= epochs;
-        if self.agrees_to_save(!is_saved, &saving)? {
-            let done = self.save(&mut saving, model, optimizer, &progress, &run, false)?;
-            self.go_on(done, &mut saving, &mut tell)?;
-        }
+        let done = self.save_if(!is_saved, &mut saving, (&*model, &*optimizer), (&progress, &run), false)?;
+        go_on(done, may_fail, &mut saving, &mut tell)?;
+        let done = saving.as_mut().map_or(Ok(Ok(())), Saving::finish)?;
+        go_on(done.map(|()| false), may_fail, &mut saving, &mut tell)?;
+        drop(saving.take());
         if let Some(ranks) = &self.ranks {
             ranks.join(model.named_parameters(), optimizer).here()?;
         }
-        let done = saving.take().map_or(Ok(()), Saving::finish);
-        self.go_on(done, &mut saving, &mut tell)?;
         passes.log();
         tell(Event::End(&run)).here()?;
         Ok(run)
-    }
-
-    /// After an attempt to save a checkpoint that failed: errors, or goes on without checkpoints.
-    #[track_caller]
-    fn go_on(
-        &self,
-        done: Result<()>,
-        saving: &mut Option<Saving>,
-        tell: &mut dyn FnMut(Event<'_>) -> Result<()>,
-    ) -> Result<()> {
-        match done {
-            Err(error) if self.checkpoints_may_fail => {
-                *saving = None;
-                tell(Event::Unsaved { error: &error })
-            }
-            done => done,
-        }
     }
 
     fn report(&self, progress: &Progress, run: &Run, validation: Option<crate::Evaluation>) -> EpochReport {
@@ -285,5 +267,23 @@ impl Trainer {
             progress.best = Some(value);
         }
         Ok(is_best)
+    }
+}
+
+/// After an attempt to save a checkpoint, whether there was one. If it failed: errors, or goes on without checkpoints.
+#[track_caller]
+fn go_on(
+    done: Result<bool>,
+    may_fail: bool,
+    saving: &mut Option<Saving>,
+    tell: &mut dyn FnMut(Event<'_>) -> Result<()>,
+) -> Result<bool> {
+    match done {
+        Err(error) if may_fail => {
+            *saving = None;
+            tell(Event::Unsaved { error: &error })?;
+            Ok(true)
+        }
+        done => done,
     }
 }

@@ -1,11 +1,13 @@
 //! [`Trainer`]: trains a model step by step, in epochs.
 
+mod divided;
 mod early_stopping;
 mod failure;
 mod fit;
 mod lr_finder;
 mod options;
 mod overfit;
+mod parts;
 mod passes;
 mod progress;
 mod saving;

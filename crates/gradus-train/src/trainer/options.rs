@@ -301,9 +301,11 @@ impl Trainer {
     }
 
     /// Shares each step with other processes. All of them call [`fit`](Trainer::fit) with the same settings and as many
-    /// samples, or all get an error. They begin with the model and the optimiser of rank 0, which alone writes checkpoints and goes on
-    /// from them. Each rank reads the samples that it computes. All validate a part of the batches. All stop after the
-    /// same step if one is told to [stop](Trainer::stop_when): that in which it was told, or the next. Loggers are called on every rank.
+    /// samples, or all get an error. They begin with the model and the optimiser of rank 0, whose settings of
+    /// [checkpoints](Trainer::checkpoints) count. It writes them and goes on from them; if parameters are
+    /// [divided](crate::Ranks::divides), all do, each a part, in the same folder. Each rank reads the samples that it computes.
+    /// All validate a part of the batches. All stop after the same step if one is told to [stop](Trainer::stop_when): that in
+    /// which it was told, or the next. Loggers are called on every rank.
     ///
     /// With `DataParallel` of the crate `gradus-dist`, any number of ranks computes the same bits, and a run can be
     /// resumed on another number. These are other bits than without ranks, since gradients are added in another order. The loss of a

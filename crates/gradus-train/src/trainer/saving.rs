@@ -1,23 +1,53 @@
 //! The checkpoints of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
 
-use gradus_nn::{Module, Optimizer, StateDict};
+use gradus_nn::{Module, Optimizer};
 use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
+use serde::{Deserialize, Serialize};
 
+use super::divided;
 use super::options::{OnNonFinite, Trainer};
+use super::parts::Parts;
 use super::progress::Progress;
-use crate::checkpoint::check_state_name;
-use crate::ranks::dividing;
+use crate::checkpoint::{Stored, check_state_name};
+use crate::ranks::{Piece, Ranks, all_have, dividing};
 use crate::{Checkpoint, Checkpoints, Run};
 
-/// The checkpoints of a run, and the last good state.
+/// The checkpoints of a run.
 pub(super) struct Saving {
-    folder: Checkpoints,
-    /// The last checkpoint, to roll back to. It shares its tensors with the checkpoint that is being written.
-    pub(super) last: Checkpoint,
+    files: Files,
+    /// The settings of the run.
+    config: BTreeMap<String, String>,
+    /// The last good state, if the run rolls back to it. It shares its tensors with the checkpoint that is being written.
+    last: Option<Checkpoint>,
+    /// The errors of damaged checkpoints that were skipped.
+    passed_over: Vec<Error>,
     /// The progress of the saved run, if this run resumes from it.
     pub(super) resumed: Option<(Progress, Run)>,
+    /// Whether the run goes on without checkpoints if one cannot be saved.
+    pub(super) may_fail: bool,
+}
+
+/// Who writes checkpoints.
+enum Files {
+    /// This process.
+    Whole(Checkpoints),
+    /// All ranks, a part each.
+    Parts(Box<Parts>),
+    /// All ranks, which do not know the folder yet. This is the first, and goes on from the checkpoint of this number.
+    First(Checkpoints, Option<u64>),
+}
+
+/// What rank 0 tells the others about its checkpoints.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    folder: String,
+    /// The checkpoint to go on from.
+    number: Option<u64>,
+    may_fail: bool,
 }
 
 impl Trainer {
@@ -33,8 +63,8 @@ impl Trainer {
         config
     }
 
-    /// Opens the folder, if this process saves. Restores its newest checkpoint, if the run resumes and there is one.
-    /// `config` are the settings of the run.
+    /// Opens the folder, if this process saves. Restores its newest checkpoint, if the run resumes and there is one, unless
+    /// parameters are divided: then [`open_parts`](Trainer::open_parts) does. `config` are the settings of the run.
     #[track_caller]
     pub(super) fn open<M: Module + ?Sized>(
         &self,
@@ -45,11 +75,25 @@ impl Trainer {
     ) -> Result<Option<Saving>> {
         let Some(path) = self.folder.as_ref().filter(|_| self.saves() && !self.fast_dev_run) else { return Ok(None) };
         let folder = Checkpoints::open_on(self.disk.clone(), path)?.keep(self.keep);
-        let found = folder.newest(device)?;
-        let Some(found) = found else {
-            let now = self.now(model, optimizer)?;
-            let last = Checkpoint { config: config.clone(), ..now };
-            return Ok(Some(Saving { folder, last, resumed: None }));
+        let divides = dividing(&self.ranks).is_some();
+        let found = match divides {
+            true => folder.newest_texts(device)?,
+            false => folder.newest(device)?.map(|found| (0, found)),
+        };
+        let (number, found) = found.unzip();
+        let mut saving = Saving {
+            files: if divides { Files::First(folder, number) } else { Files::Whole(folder) },
+            config: config.clone(),
+            last: None,
+            passed_over: vec![],
+            resumed: None,
+            may_fail: self.checkpoints_may_fail,
+        };
+        let Some(mut found) = found else {
+            if self.on_non_finite == OnNonFinite::RollBack && !divides {
+                saving.last = Some(self.now(model, optimizer)?);
+            }
+            return Ok(Some(saving));
         };
         if !self.resumes {
             let m = format!("{} has checkpoints of another run already", path.display());
@@ -57,20 +101,64 @@ impl Trainer {
         }
         let from = |e: Error| e.note(format!("checkpoints: {}", path.display()));
         // A checkpoint of another loop has none of a trainer's settings, which would be a long list.
-        let progress = Progress::of(&found).map_err(from)?;
+        saving.resumed = Some(Progress::of(&found).map_err(from)?);
         found.check_config(config).map_err(from)?;
         let missing = self.states.iter().find(|own| !found.states.contains_key(&own.name));
         if let Some(own) = missing {
             let m = format!("the checkpoint has no state {:?}", own.name);
             return Err(from(Error::argument("trainer", m).help("set the same states as the run that was saved")));
         }
-        found.restore(model, optimizer).map_err(from)?;
-        for own in &self.states {
-            if let Some(state) = found.states.get(&own.name) {
-                (own.put)(state).map_err(from)?;
-            }
+        saving.passed_over = std::mem::take(&mut found.passed_over);
+        if !divides {
+            found.restore(model, optimizer).map_err(from)?;
+            self.put_states(&found).map_err(from)?;
+            saving.last = Some(found).filter(|_| self.on_non_finite == OnNonFinite::RollBack);
         }
-        Ok(Some(Saving { folder, last: found, resumed: Some(progress) }))
+        Ok(Some(saving))
+    }
+
+    /// Opens the folder of rank 0 on all ranks, which have divided the parameters, and restores the checkpoint that rank 0
+    /// found.
+    #[track_caller]
+    pub(super) fn open_parts<M: Module + ?Sized>(
+        &self,
+        ranks: &Arc<dyn Ranks>,
+        saving: Option<Saving>,
+        model: &M,
+        optimizer: &mut dyn Optimizer,
+        config: &BTreeMap<String, String>,
+    ) -> Result<Option<Saving>> {
+        let mut mine = saving;
+        let told = mine.as_ref().map(Saving::told).transpose();
+        let Some(told) = all_have(&**ranks, "trainer", told)??.into_iter().next().flatten() else { return Ok(None) };
+        let (checkpoints, passed_over) = match mine.take() {
+            Some(Saving { files: Files::First(checkpoints, _), passed_over, .. }) => (Some(checkpoints), passed_over),
+            _ => (None, vec![]),
+        };
+        let pieces = ranks.pieces()?;
+        if let Some(number) = told.number {
+            let restored = (|| {
+                let stored = Stored::open(Path::new(&told.folder), number, &device_of(model)?, false)?;
+                let found = divided::read(&stored, &pieces, model)?;
+                divided::restore(&found, &pieces, model, optimizer)?;
+                self.put_states(&found)
+            })();
+            let from = |e: Error| e.note(format!("checkpoints: {}", told.folder));
+            all_have(&**ranks, "trainer", restored.map_err(from))??;
+            ranks.stepped()?;
+        }
+        let rolls_back = self.on_non_finite == OnNonFinite::RollBack;
+        let last = rolls_back.then(|| self.own_state(&pieces, model, optimizer)).transpose()?;
+        let parts = Parts::new(ranks.clone(), self.disk.clone(), told.folder.into(), checkpoints);
+        let files = Files::Parts(Box::new(parts));
+        Ok(Some(Saving { files, config: config.clone(), last, passed_over, resumed: None, may_fail: told.may_fail }))
+    }
+
+    /// Restores the states of the user.
+    #[track_caller]
+    fn put_states(&self, found: &Checkpoint) -> Result<()> {
+        let own = self.states.iter().filter_map(|own| Some((own, found.states.get(&own.name)?)));
+        own.into_iter().try_for_each(|(own, state)| (own.put)(state)).here()
     }
 
     /// Errors if this process shall roll back to checkpoints and writes none.
@@ -97,60 +185,74 @@ impl Trainer {
     /// A checkpoint of the current state.
     #[track_caller]
     pub(super) fn now<M: Module + ?Sized>(&self, model: &M, optimizer: &dyn Optimizer) -> Result<Checkpoint> {
-        let mut checkpoint = Checkpoint::of(model, optimizer)?;
+        self.with_states(Checkpoint::of(model, optimizer)?)
+    }
+
+    /// What this rank holds of the current state.
+    #[track_caller]
+    fn own_state<M: Module + ?Sized>(
+        &self,
+        pieces: &[Piece],
+        model: &M,
+        optimizer: &dyn Optimizer,
+    ) -> Result<Checkpoint> {
+        self.with_states(divided::own_state(pieces, model, optimizer)?)
+    }
+
+    #[track_caller]
+    fn with_states(&self, mut checkpoint: Checkpoint) -> Result<Checkpoint> {
         for own in &self.states {
             checkpoint.states.insert(own.name.clone(), (own.read)().here()?);
         }
         Ok(checkpoint)
     }
 
-    /// Whether rank 0 wants to save now. Ranks that divide the parameters all take part.
-    pub(super) fn agrees_to_save(&self, wanted: bool, saving: &Option<Saving>) -> Result<bool> {
-        let mine = wanted && saving.is_some();
-        let Some(ranks) = dividing(&self.ranks) else { return Ok(mine) };
-        let mut count = [f64::from(u8::from(mine))];
-        ranks.sum(&mut count)?;
-        Ok(count[0] > 0.0)
-    }
-
-    /// Passes a checkpoint to the writing thread, if this process saves. Errors of ranks are not errors of saving.
+    /// Saves a checkpoint if that is `wanted`: passes it to the writing thread. Where ranks divide the parameters, all call
+    /// it after each step, and rank 0 decides. The inner result is whether there was one to save, or an error of saving;
+    /// errors of ranks are not such.
     #[track_caller]
-    pub(super) fn save<M: Module + ?Sized>(
+    pub(super) fn save_if<M: Module + ?Sized>(
         &self,
+        wanted: bool,
         saving: &mut Option<Saving>,
-        model: &M,
-        optimizer: &dyn Optimizer,
-        progress: &Progress,
-        run: &Run,
+        (model, optimizer): (&M, &dyn Optimizer),
+        (progress, run): (&Progress, &Run),
         best: bool,
-    ) -> Result<Result<()>> {
-        let whole = dividing(&self.ranks).map(|ranks| ranks.whole(optimizer, saving.is_some())).transpose()?;
-        let Some(saving) = saving else { return Ok(Ok(())) };
-        Ok(self.save_here(saving, (model, optimizer, whole), progress, run, best))
-    }
-
-    /// Passes a checkpoint to the writing thread. If there is a whole state, it takes the place of the optimiser's.
-    #[track_caller]
-    fn save_here<M: Module + ?Sized>(
-        &self,
-        saving: &mut Saving,
-        (model, optimizer, whole): (&M, &dyn Optimizer, Option<StateDict>),
-        progress: &Progress,
-        run: &Run,
-        best: bool,
-    ) -> Result<()> {
-        let mut checkpoint = self.now(model, optimizer)?;
-        if let Some(whole) = whole {
-            checkpoint.optimizer = whole;
+    ) -> Result<Result<bool>> {
+        let Some(saving) = saving else { return Ok(Ok(false)) };
+        let agreed = match &mut saving.files {
+            Files::Parts(parts) => parts.agree(wanted)?,
+            _ => Ok(wanted),
+        };
+        match agreed {
+            Ok(true) => {}
+            other => return Ok(other),
         }
-        progress.put_into(&mut checkpoint, run)?;
-        checkpoint.best = best;
-        checkpoint.config = saving.last.config.clone();
-        saving.last = checkpoint.clone();
-        saving.folder.save(checkpoint)
+        let complete = |checkpoint: &mut Checkpoint| {
+            checkpoint.best = best;
+            checkpoint.config.clone_from(&saving.config);
+            progress.put_into(checkpoint, run)
+        };
+        let rolls_back = self.on_non_finite == OnNonFinite::RollBack;
+        match &mut saving.files {
+            Files::Parts(parts) => {
+                let pieces = parts.ranks.pieces()?;
+                let mut own = self.own_state(&pieces, model, optimizer)?;
+                complete(&mut own)?;
+                let part = divided::part(&own, &pieces, parts.ranks.rank() == 0)?;
+                saving.last = Some(own).filter(|_| rolls_back);
+                Ok(parts.begin(part)?.map(|()| true))
+            }
+            Files::Whole(folder) | Files::First(folder, _) => {
+                let mut checkpoint = self.now(model, optimizer)?;
+                complete(&mut checkpoint)?;
+                saving.last = rolls_back.then(|| checkpoint.clone());
+                Ok(folder.save(checkpoint).map(|()| true))
+            }
+        }
     }
 
-    /// Restores the last good state.
+    /// Restores the last good state, as far as this process holds it.
     #[track_caller]
     pub(super) fn roll_back<M: Module + ?Sized>(
         &self,
@@ -158,26 +260,60 @@ impl Trainer {
         model: &mut M,
         optimizer: &mut dyn Optimizer,
     ) -> Result<()> {
-        saving.last.restore(model, optimizer)?;
-        let own = self.states.iter().filter_map(|own| Some((own, saving.last.states.get(&own.name)?)));
-        own.into_iter().try_for_each(|(own, state)| (own.put)(state)).here()
+        let Some(last) = &saving.last else { return Ok(()) };
+        match &saving.files {
+            Files::Parts(parts) => {
+                divided::restore(last, &parts.ranks.pieces()?, model, optimizer)?;
+                parts.ranks.stepped()?;
+            }
+            _ => last.restore(model, optimizer)?,
+        }
+        self.put_states(last)
     }
 }
 
+/// The device of a model.
+#[track_caller]
+fn device_of<M: Module + ?Sized>(model: &M) -> Result<Device> {
+    let none = || Error::argument("trainer", "the model has no parameters");
+    model.parameters().first().map(|p| p.device().clone()).ok_or_else(none)
+}
+
 impl Saving {
-    /// Whether a checkpoint would slow the run down and may be skipped.
-    pub(super) fn is_busy(&self) -> bool {
-        self.folder.is_busy()
+    /// What the first rank tells the others.
+    #[track_caller]
+    fn told(&self) -> Result<Told> {
+        let Files::First(folder, number) = &self.files else {
+            return Err(Error::argument("trainer", "this process saves alone"));
+        };
+        let failed = |e| Error::io("trainer", folder.path().display(), e);
+        let path = std::fs::canonicalize(folder.path()).map_err(failed).here()?;
+        let Some(path) = path.to_str() else {
+            let m = format!("{} is no Unicode, and other ranks cannot be told of it", path.display());
+            return Err(Error::argument("trainer", m).help("name a folder of letters and digits for the checkpoints"));
+        };
+        Ok(Told { folder: path.to_owned(), number: *number, may_fail: self.may_fail })
     }
 
-    /// Waits until all checkpoints are written.
+    /// Whether a checkpoint would slow the run down and may be skipped.
+    pub(super) fn is_busy(&self) -> bool {
+        match &self.files {
+            Files::Whole(folder) | Files::First(folder, _) => folder.is_busy(),
+            Files::Parts(parts) => parts.is_busy(),
+        }
+    }
+
+    /// Waits until all checkpoints are written. The inner error is one of saving.
     #[track_caller]
-    pub(super) fn finish(self) -> Result<()> {
-        self.folder.wait()
+    pub(super) fn finish(&mut self) -> Result<Result<()>> {
+        match &mut self.files {
+            Files::Whole(folder) | Files::First(folder, _) => Ok(folder.wait()),
+            Files::Parts(parts) => parts.finish(),
+        }
     }
 
     /// The errors of damaged checkpoints that were skipped.
     pub(super) fn passed_over(&self) -> &[Error] {
-        &self.last.passed_over
+        &self.passed_over
     }
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use gradus_data::{Batches, DataLoader, Dataset, Parts, Sample};
 use gradus_nn::{Module, Optimizer};
-use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
+use gradus_tensor::{Device, Error, Here, Result};
 
 use super::options::Trainer;
 use super::progress::Progress;
 use crate::Run;
 use crate::checkpoint::{from_bytes, to_bytes};
-use crate::ranks::{self, Ranks};
+use crate::ranks::{self, Ranks, all_have};
 
 impl Trainer {
     /// The batches of an epoch without the first `skip`, as far as this process computes them.
@@ -66,30 +66,12 @@ impl Trainer {
             }
             bytes = to_bytes(&state)?;
         }
-        let bytes = ranks.broadcast(bytes)?;
+        let bytes = ranks.broadcast(0, bytes)?;
         let mine = match ranks.rank() {
             0 => self.check_rolls_back(),
             _ => self.take(&bytes, model, optimizer, device, &config, resumed),
         };
-        let flag = |set: bool| f64::from(u8::from(set));
-        let mut failed = [flag(mine.is_err()), flag(mine.is_err() && ranks.rank() == 0)];
-        ranks.sum(&mut failed)?;
-        if ranks.rank() == 0 {
-            mine?;
-        } else {
-            mine.map_err(|e| e.note(format!("rank {} differs from rank 0", ranks.rank())))?;
-        }
-        if failed[1] > 0.0 {
-            let m = "rank 0, which writes the checkpoints, shall roll back to them and has no folder for them";
-            let e = Error::new(ErrorKind::Peer, "trainer", m);
-            return Err(e.help("name a folder with `checkpoints` there"));
-        }
-        if failed[0] > 0.0 {
-            let m = format!("{} of {} ranks differ from rank 0", failed[0], ranks.size());
-            let e = Error::new(ErrorKind::Peer, "trainer", m);
-            return Err(e.help("start all ranks with the same program, options and data; the error of each says more"));
-        }
-        Ok(())
+        all_have(ranks, "trainer", mine)?.map(drop)
     }
 
     /// Takes the state that rank 0 gave.

@@ -1,0 +1,193 @@
+//! [`Parts`]: checkpoints of which each rank writes a part.
+//!
+//! A thread of each rank writes a file. Once all ranks have told each other that theirs is there, rank 0 writes the
+//! manifest, with which the checkpoint begins to exist. So a rank that is killed or has a full disk leaves the checkpoint
+//! before it as the newest one.
+//!
+//! **Invariant**: a rank whose report the others may have received removes its file only if it knows that no manifest
+//! will name it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use gradus_file::Disk;
+use gradus_tensor::{Error, ErrorKind, Here, Result};
+
+use crate::checkpoint::{Listed, REST, data_name, write_data};
+use crate::ranks::{Ranks, all_have};
+use crate::{Checkpoint, Checkpoints};
+
+const OP: &str = "save_checkpoint";
+
+/// How often ranks that wait for a checkpoint look whether all have written it.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How long a file of another rank may take to be seen by rank 0.
+const APPEARS: Duration = Duration::from_secs(5);
+
+pub(super) struct Parts {
+    pub(super) ranks: Arc<dyn Ranks>,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) folder: PathBuf,
+    /// The folder as rank 0 holds it.
+    pub(super) checkpoints: Option<Checkpoints>,
+    /// The checkpoint that is being written, on all ranks or on none.
+    writing: Option<Writing>,
+    rests_until: Option<Instant>,
+}
+
+/// A part that a thread writes. Dropping it before it was reported removes it.
+struct Writing {
+    number: u64,
+    /// The position of the checkpoint.
+    at: Checkpoint,
+    thread: Option<JoinHandle<(Result<Listed>, Duration)>>,
+    disk: Arc<dyn Disk>,
+    file: PathBuf,
+    /// Whether the others may know that it is there.
+    is_reported: bool,
+}
+
+impl Parts {
+    pub(super) fn new(
+        ranks: Arc<dyn Ranks>,
+        disk: Arc<dyn Disk>,
+        folder: PathBuf,
+        checkpoints: Option<Checkpoints>,
+    ) -> Parts {
+        Parts { ranks, disk, folder, checkpoints, writing: None, rests_until: None }
+    }
+
+    /// Whether a checkpoint is being written, or the last one was a short time ago.
+    pub(super) fn is_busy(&self) -> bool {
+        self.writing.is_some() || self.rests_until.is_some_and(|end| Instant::now() < end)
+    }
+
+    /// Whether rank 0 wants to save. All ranks call it, after each step. A checkpoint that all have written is completed.
+    /// The inner error is one of saving, which all ranks get.
+    pub(super) fn agree(&mut self, wanted: bool) -> Result<Result<bool>> {
+        let is_written = self.writing.as_ref().is_none_or(Writing::is_written);
+        let mut counts = [f64::from(u8::from(wanted && self.ranks.rank() == 0)), f64::from(u8::from(is_written))];
+        self.ranks.sum(&mut counts)?;
+        let completes = self.writing.is_some() && counts[1] == self.ranks.size() as f64;
+        let done = if completes { self.complete()? } else { Ok(()) };
+        Ok(done.map(|()| counts[0] > 0.0))
+    }
+
+    /// Waits until the checkpoint is complete that is being written, if any.
+    #[track_caller]
+    pub(super) fn finish(&mut self) -> Result<Result<()>> {
+        while self.writing.is_some() {
+            if let Err(e) = self.agree(false)? {
+                return Ok(Err(e));
+            }
+            // Ranks whose disks are slow still answer the others.
+            std::thread::sleep(if self.writing.is_some() { LOOK } else { Duration::ZERO });
+        }
+        Ok(Ok(()))
+    }
+
+    /// Begins to write this rank's part of a checkpoint, after the one before is complete.
+    #[track_caller]
+    pub(super) fn begin(&mut self, part: Checkpoint) -> Result<Result<()>> {
+        if let Err(e) = self.finish()? {
+            return Ok(Err(e));
+        }
+        let part = part.detached()?;
+        let number = self.checkpoints.as_ref().map_or(Ok(0), Checkpoints::begin);
+        let number = match all_have(&*self.ranks, OP, number)? {
+            Ok(numbers) => numbers.first().copied().unwrap_or(0),
+            Err(e) => return Ok(Err(e)),
+        };
+        let name = data_name(number, Some((self.ranks.rank(), self.ranks.size())));
+        let Checkpoint { step, epoch, batch, best, .. } = part;
+        let at = Checkpoint { step, epoch, batch, best, ..Checkpoint::default() };
+        let (disk, folder, file) = (self.disk.clone(), self.folder.clone(), self.folder.join(&name));
+        let write = move || {
+            let start = Instant::now();
+            (write_data(&*disk, &folder, &name, &part), start.elapsed())
+        };
+        let thread = std::thread::Builder::new().name("gradus-checkpoints".into());
+        let thread = thread.spawn(write).map_err(|e| Error::io(OP, "a thread", e)).here()?;
+        let (thread, disk) = (Some(thread), self.disk.clone());
+        self.writing = Some(Writing { number, at, thread, disk, file, is_reported: false });
+        Ok(Ok(()))
+    }
+
+    /// Lets the checkpoint exist that all ranks have written, or removes it if one could not.
+    #[track_caller]
+    fn complete(&mut self) -> Result<Result<()>> {
+        let Some(mut writing) = self.writing.take() else { return Ok(Ok(())) };
+        let (number, step) = (writing.number, writing.at.step);
+        let (written, took) = writing.outcome();
+        self.rests_until = Instant::now().checked_add(took * REST);
+        writing.is_reported = true;
+        let done = match all_have(&*self.ranks, OP, written)? {
+            Ok(files) => {
+                let publish = |checkpoints: &Checkpoints| {
+                    self.see(&files)?;
+                    checkpoints.publish(number, &writing.at, files)
+                };
+                let published = self.checkpoints.as_ref().map_or(Ok(()), publish);
+                all_have(&*self.ranks, OP, published)?.map(drop)
+            }
+            Err(e) => {
+                writing.is_reported = false;
+                Err(e)
+            }
+        };
+        drop(writing);
+        if let (Err(_), Some(checkpoints)) = (&done, &self.checkpoints) {
+            checkpoints.discard(number);
+        }
+        Ok(done.map_err(|e| e.note(format!("the checkpoint of step {step} is not saved; those before it are"))))
+    }
+
+    /// Fails unless rank 0 sees the files of all ranks.
+    #[track_caller]
+    fn see(&self, files: &[Listed]) -> Result<()> {
+        let end = Instant::now() + APPEARS;
+        for (rank, listed) in files.iter().enumerate() {
+            let path = self.folder.join(&listed.file);
+            while !fs::metadata(&path).is_ok_and(|found| found.len() == listed.bytes) {
+                if Instant::now() > end {
+                    let m = format!("rank {rank} has written {}, and rank 0 does not see it there", path.display());
+                    let e = Error::new(ErrorKind::Io, OP, m);
+                    return Err(e.help("put the run into a folder that all machines share, or train without --shard"));
+                }
+                std::thread::sleep(LOOK);
+                // Some network file systems look again only when the folder is read.
+                let _ = fs::read_dir(&self.folder).map(Iterator::count);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Writing {
+    fn is_written(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits for the thread.
+    fn outcome(&mut self) -> (Result<Listed>, Duration) {
+        let panicked = || (Err(Error::new(ErrorKind::Backend, OP, "the device panicked")), Duration::ZERO);
+        self.thread.take().map_or_else(panicked, |thread| thread.join().unwrap_or_else(|_| panicked()))
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // Its error no longer matters.
+            let _ = thread.join();
+        }
+        if !self.is_reported {
+            // It may not be there. What cannot be removed is a leftover, which the next run removes.
+            let _ = self.disk.remove(&self.file);
+        }
+    }
+}
