@@ -22,6 +22,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// those that do not follow it.
 const ENDING: Duration = Duration::from_secs(10);
 
+/// Within how many seconds a machine must answer `ssh`.
+const ANSWERS: u32 = 10;
+
 /// Which `mpirun` there is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mpi {
@@ -75,20 +78,30 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
     // With --force, what was there before is not gone on from.
     let old = out.as_deref().filter(|_| forced).and_then(newest_state);
     let state = || out.as_deref().and_then(newest_state).filter(|state| Some(state) != old.as_ref());
-    let (mut ranks, mut restarts) = (args.ranks, 0);
+    let (mut ranks, mut restarts, mut hosts) = (args.ranks, 0, args.hosts.clone().map(Hosts::Given));
     loop {
         let before = state();
         let words = with_resume(args, restarts > 0, forced);
-        let mpirun = start(mpi, args, ranks, &words)?;
+        let mpirun = start(mpi, args, hosts.as_ref().map(Hosts::file), ranks, &words)?;
         let process = mpirun.id();
         interrupt.before_the_end(move || end(process));
         let status = wait(mpirun, || stop.load(Ordering::Relaxed))?;
         if status.success() {
             return Ok(());
         }
+        // A machine that is gone is the reason of what the ranks say.
+        let asked = hosts.as_ref().filter(|_| !recurs(status.code()) && !stop.load(Ordering::Relaxed));
+        let silent = asked.map_or_else(Vec::new, |hosts| silent(hosts.file()));
         let lost = |more: &str| {
             let m = format!("the ranks have failed ({status}){more}");
-            Err(Error::new(ErrorKind::Peer, "launch", m).help("the errors of the ranks are above"))
+            let e = Error::new(ErrorKind::Peer, "launch", m);
+            let e = silent.iter().fold(e, |e, (host, why)| e.note(format!("{host} does not answer: {why}")));
+            Err(match silent.first() {
+                Some((host, _)) => {
+                    e.help(format!("let `ssh {host} true` work without a password, or leave the host out"))
+                }
+                None => e.help("the errors of the ranks are above"),
+            })
         };
         let after = state();
         if restarts == args.restarts || stop.load(Ordering::Relaxed) {
@@ -104,6 +117,11 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
         // A machine that is gone, or has too little memory, would fail again.
         if after == before {
             ranks = (ranks / 2).max(1);
+        }
+        if let Some(given) = hosts.as_ref().filter(|_| !silent.is_empty()) {
+            let Some(left) = given.without(&silent)? else { return lost("; no host answers") };
+            silent.iter().for_each(|(host, why)| complain(&format!("{host} does not answer ({why}), and is left out")));
+            hosts = Some(left);
         }
         complain(&format!("restart {restarts} of {}: going on from the newest state on {ranks} ranks", args.restarts));
     }
@@ -137,7 +155,86 @@ fn value<'a>(words: &'a [OsString], name: &str) -> Option<&'a Path> {
     None
 }
 
-fn start(mpi: Mpi, args: &LaunchArgs, ranks: usize, words: &[OsString]) -> Result<Child> {
+/// The file that lists the machines.
+enum Hosts {
+    Given(PathBuf),
+    /// One of this process, without the machines that are gone.
+    Left(PathBuf),
+}
+
+impl Hosts {
+    fn file(&self) -> &Path {
+        match self {
+            Hosts::Given(path) | Hosts::Left(path) => path,
+        }
+    }
+
+    /// The same without some machines; `None` if there are no others.
+    fn without(&self, silent: &[(String, String)]) -> Result<Option<Hosts>> {
+        let text = std::fs::read_to_string(self.file()).map_err(|e| Error::io("launch", self.file().display(), e))?;
+        let stays = |line: &&str| host(line).is_some_and(|host| silent.iter().all(|(gone, _)| gone != host));
+        let lines: Vec<&str> = text.lines().filter(stays).collect();
+        if lines.is_empty() {
+            return Ok(None);
+        }
+        // The file before it, which has more lines, is removed after this one is made.
+        let name = format!("gradus-hosts-{}-{}", std::process::id(), lines.len());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, lines.join("\n") + "\n").map_err(|e| Error::io("launch", path.display(), e))?;
+        Ok(Some(Hosts::Left(path)))
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        if let Hosts::Left(path) = self {
+            // It goes with the other temporary files otherwise.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// The machine in a line of a file of hosts, of Open MPI (`name slots=2`) or MPICH (`name:2`).
+fn host(line: &str) -> Option<&str> {
+    let line = line.split('#').next().unwrap_or_default();
+    line.split_whitespace().next()?.split(':').next().filter(|name| !name.is_empty())
+}
+
+/// The options with which `mpirun` and [`silent`] call `ssh`: no machine keeps them waiting, and no question.
+fn ssh_options() -> String {
+    format!("-o BatchMode=yes -o ConnectTimeout={ANSWERS}")
+}
+
+/// The machines that do not answer `ssh`, with what it says.
+fn silent(hosts: &Path) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(hosts).unwrap_or_default();
+    let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let mut names: Vec<&str> = text.lines().filter_map(host).collect();
+    names.sort_unstable();
+    names.dedup();
+    // mpirun needs no ssh for this machine.
+    names.retain(|name| !["localhost", "127.0.0.1", here.trim()].contains(name));
+    let ask = |name: &str| {
+        let (options, name) = (ssh_options(), name.to_owned());
+        std::thread::spawn(move || {
+            let mut ssh = Command::new("ssh");
+            ssh.args(options.split(' ')).args([&name, "true"]).stdin(Stdio::null());
+            match ssh.output() {
+                // The code of ssh itself.
+                Ok(output) if output.status.code() == Some(255) => {
+                    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                    Some((name, text.lines().last().unwrap_or("ssh fails").to_owned()))
+                }
+                Ok(_) => None,
+                Err(e) => Some((name, format!("ssh: {e}"))),
+            }
+        })
+    };
+    let asked: Vec<_> = names.into_iter().map(ask).collect();
+    asked.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+}
+
+fn start(mpi: Mpi, args: &LaunchArgs, hosts: Option<&Path>, ranks: usize, words: &[OsString]) -> Result<Child> {
     let program = std::env::current_exe().map_err(|e| Error::io("launch", "the path of this program", e))?;
     let mut command = Command::new("mpirun");
     command.args(["-n", &ranks.to_string()]);
@@ -145,7 +242,7 @@ fn start(mpi: Mpi, args: &LaunchArgs, ranks: usize, words: &[OsString]) -> Resul
     match mpi {
         Mpi::Open => {
             command.args(["--oversubscribe", "--bind-to", "none", "-x", LAUNCHED, "-x", DEADLINE]);
-            if let Some(hosts) = &args.hosts {
+            if let Some(hosts) = hosts {
                 command.arg("--hostfile").arg(hosts);
             }
             // Its warning is about programs that write where they should not.
@@ -153,9 +250,15 @@ fn start(mpi: Mpi, args: &LaunchArgs, ranks: usize, words: &[OsString]) -> Resul
         }
         Mpi::Mpich => {
             command.args(["-genv", LAUNCHED, "1", "-genv", DEADLINE, &deadline]);
-            if let Some(hosts) = &args.hosts {
+            if let Some(hosts) = hosts {
                 command.arg("-f").arg(hosts);
             }
+        }
+    }
+    // Open MPI 4, 5, and MPICH. What the user has set comes first.
+    for name in ["OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args", "HYDRA_LAUNCHER_EXTRA_ARGS"] {
+        if std::env::var_os(name).is_none() {
+            command.env(name, ssh_options());
         }
     }
     command.env(LAUNCHED, "1").env(DEADLINE, &deadline).stdin(Stdio::piped()).arg(program).args(words);
@@ -185,5 +288,26 @@ fn wait(mut mpirun: Child, stop: impl Fn() -> bool) -> Result<ExitStatus> {
             input = None;
         }
         std::thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_read_as_both_launchers_do_and_those_that_are_gone_are_left_out() {
+        let names = ["a slots=2", "b:4", " user@c  # the third", "# none", ""].map(host);
+        assert_eq!(names, [Some("a"), Some("b"), Some("user@c"), None, None]);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("hosts");
+        std::fs::write(&path, "a slots=2\n# a comment\nb slots=4\n").unwrap();
+        let gone = |name: &str| vec![(name.to_owned(), "no route".to_owned())];
+        let left = Hosts::Given(path).without(&gone("a")).unwrap().unwrap();
+        let kept = left.file().to_owned();
+        assert_eq!(std::fs::read_to_string(&kept).unwrap(), "b slots=4\n");
+        assert!(left.without(&gone("b")).unwrap().is_none());
+        drop(left);
+        assert!(!kept.exists());
     }
 }
