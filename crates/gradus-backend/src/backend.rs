@@ -572,7 +572,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     /// Registers `function` as the one that [`ComputeModule::Native`]`(name)` runs, for the life of the backend.
     /// Returns an error if the name is taken, and [`ErrorKind::Unsupported`] if functions on the host cannot access the
-    /// backend's memory.
+    /// backend's memory, or if the function is one [on a device](NativeFunction::on_device) and the memory is the host's.
     fn register_native(&self, name: &str, function: NativeFunction) -> Result<()> {
         let m = format!("backend {} runs no functions of the host, so neither {name:?}, {function:?}", self.name());
         Err(Error::new(ErrorKind::Unsupported, "register_native", m))

@@ -1,5 +1,6 @@
 //! User-written programs for [`Backend::dispatch_compute`](crate::Backend::dispatch_compute).
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -226,19 +227,34 @@ impl<T> Modules<T> {
 /// or writes a tensor that shares memory with a binding, it gets an error; it must not wait for another thread that
 /// does so.
 #[derive(Clone)]
-pub struct NativeFunction(Arc<Function>);
+pub struct NativeFunction {
+    function: Arc<Function>,
+    is_on_device: bool,
+}
 
 type Function = dyn Fn(&mut NativeCall<'_>) -> Result<()> + Send + Sync;
 
 impl NativeFunction {
-    /// Wraps a function.
+    /// Wraps a function that works on memory of the host.
     pub fn new(f: impl Fn(&mut NativeCall<'_>) -> Result<()> + Send + Sync + 'static) -> Self {
-        NativeFunction(Arc::new(f))
+        NativeFunction { function: Arc::new(f), is_on_device: false }
+    }
+
+    /// Wraps a function that has a device work on its own memory, which the host cannot reach: it gets the addresses of
+    /// its operands from [`NativeBinding::memory`], and what it needs of the backend from [`NativeCall::device`].
+    /// When it returns, no work that it has begun uses the operands any more.
+    pub fn on_device(f: impl Fn(&mut NativeCall<'_>) -> Result<()> + Send + Sync + 'static) -> Self {
+        NativeFunction { function: Arc::new(f), is_on_device: true }
+    }
+
+    /// Whether the operands are in memory of a device: see [`on_device`](Self::on_device).
+    pub fn is_on_device(&self) -> bool {
+        self.is_on_device
     }
 
     /// Calls the function.
     pub fn call(&self, call: &mut NativeCall<'_>) -> Result<()> {
-        (self.0)(call)
+        (self.function)(call)
     }
 }
 
@@ -257,9 +273,18 @@ pub struct NativeCall<'a> {
     pub constants: &'a [u8],
     /// The number of work-groups along each axis.
     pub groups: [u32; 3],
+    /// What the backend gives to a function [on the device](NativeFunction::on_device).
+    pub backend: Option<&'a dyn Any>,
 }
 
 impl<'a> NativeCall<'a> {
+    /// What the backend gives to a function [on the device](NativeFunction::on_device): the backend's crate says of which
+    /// type it is. An error if this backend gives nothing of that type.
+    pub fn device<T: 'static>(&self) -> Result<&'a T> {
+        let wrong = || Error::new(ErrorKind::Unsupported, OP, "the function was written for another kind of device");
+        self.backend.and_then(|given| given.downcast_ref()).ok_or_else(wrong)
+    }
+
     /// All operands as an array; an error unless there are exactly `N`: `let [x, y] = call.operands()?`.
     pub fn operands<const N: usize>(&mut self) -> Result<&mut [NativeBinding<'a>; N]> {
         let count = self.bindings.len();
@@ -292,6 +317,19 @@ pub enum NativeMemory<'a> {
     Read(&'a [u8]),
     /// Written, or read and written.
     Write(&'a mut [u8]),
+    /// On a device. The host cannot reach it.
+    Device(DeviceMemory),
+}
+
+/// Memory of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// The address on the device; 0 if there are no bytes.
+    pub address: u64,
+    /// The number of bytes.
+    pub bytes: usize,
+    /// Whether the operand is written, or read and written.
+    pub is_written: bool,
 }
 
 impl<'a> NativeBinding<'a> {
@@ -310,11 +348,21 @@ impl<'a> NativeBinding<'a> {
         &self.shape
     }
 
-    /// The elements. Returns an error if their dtype is not that of `T`.
+    /// Where the elements are on the device. An error if they are in memory of the host.
+    pub fn memory(&self) -> Result<DeviceMemory> {
+        match &self.memory {
+            NativeMemory::Device(memory) => Ok(*memory),
+            _ => Err(Error::new(ErrorKind::Unsupported, OP, "the operand is in memory of the host")
+                .help("read or write its elements")),
+        }
+    }
+
+    /// The elements. Returns an error if their dtype is not that of `T`, or if they are on a device.
     pub fn read<T: Element>(&self) -> Result<&[T]> {
         let bytes = match &self.memory {
             NativeMemory::Read(bytes) => bytes,
             NativeMemory::Write(bytes) => &**bytes,
+            NativeMemory::Device(_) => return Err(out_of_reach()),
         };
         T::slice(bytes).filter(|_| T::DTYPE == self.dtype).ok_or_else(|| self.wrong(T::DTYPE))
     }
@@ -323,9 +371,13 @@ impl<'a> NativeBinding<'a> {
     /// reading.
     pub fn write<T: Element>(&mut self) -> Result<&mut [T]> {
         let wrong = self.wrong(T::DTYPE);
-        let NativeMemory::Write(bytes) = &mut self.memory else {
-            let e = Error::argument("dispatch_compute", "the function writes a binding that is bound for reading");
-            return Err(e.help("bind it for writing"));
+        let bytes = match &mut self.memory {
+            NativeMemory::Write(bytes) => bytes,
+            NativeMemory::Read(_) => {
+                let e = Error::argument("dispatch_compute", "the function writes a binding that is bound for reading");
+                return Err(e.help("bind it for writing"));
+            }
+            NativeMemory::Device(_) => return Err(out_of_reach()),
         };
         T::slice_mut(bytes).filter(|_| T::DTYPE == self.dtype).ok_or(wrong)
     }
@@ -334,6 +386,10 @@ impl<'a> NativeBinding<'a> {
         let m = format!("the function takes {wanted} where {} {} is bound", self.dtype, self.shape);
         Error::new(ErrorKind::DTypeMismatch, "dispatch_compute", m)
     }
+}
+
+fn out_of_reach() -> Error {
+    Error::new(ErrorKind::Unsupported, OP, "the operand is in memory of a device, which the host cannot reach")
 }
 
 const OP: &str = "dispatch_compute";
@@ -427,6 +483,7 @@ mod tests {
             ],
             constants: &7u32.to_ne_bytes(),
             groups: [1; 3],
+            backend: None,
         };
         assert_eq!(call.constants::<u32, 1>().unwrap(), [7]);
         assert!(call.constants::<u64, 1>().is_err() && call.constants::<u32, 2>().is_err());
@@ -436,5 +493,20 @@ mod tests {
         assert!(a.read::<i32>().is_err() && a.write::<f32>().is_err() && b.write::<u32>().is_err());
         b.write::<i32>().unwrap()[1] = 5;
         assert_eq!(b.read::<i32>().unwrap(), [0, 5]);
+        assert!(b.memory().is_err());
+        assert!(call.device::<u8>().is_err());
+    }
+
+    #[test]
+    fn operands_on_a_device_have_an_address_only() {
+        let memory = DeviceMemory { address: 512, bytes: 8, is_written: true };
+        let shape = Shape::new(&[2]).unwrap();
+        let mut binding = NativeBinding::new(DType::F32, shape, NativeMemory::Device(memory));
+        assert_eq!(binding.memory().unwrap(), memory);
+        assert_eq!(binding.read::<f32>().unwrap_err().kind(), &ErrorKind::Unsupported);
+        assert_eq!(binding.write::<f32>().unwrap_err().kind(), &ErrorKind::Unsupported);
+        let call = NativeCall { bindings: vec![binding], constants: &[], groups: [1; 3], backend: Some(&7u32) };
+        assert_eq!(call.device::<u32>().unwrap(), &7);
+        assert!(call.device::<u64>().is_err());
     }
 }

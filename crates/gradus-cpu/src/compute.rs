@@ -15,6 +15,10 @@ pub(crate) const LIMITS: ComputeLimits = ComputeLimits { groups: [65_535; 3], co
 
 /// See [`Backend::register_native`](gradus_backend::Backend::register_native).
 pub(crate) fn register(cpu: &CpuBackend, name: &str, function: NativeFunction) -> Result<()> {
+    if function.is_on_device() {
+        let m = format!("the function {name:?} works on memory of a device, and the CPU has that of the host");
+        return Err(Error::new(ErrorKind::Unsupported, "register_native", m));
+    }
     cpu.natives().insert(ComputeModule::Native(name), function)
 }
 
@@ -68,5 +72,5 @@ pub(crate) fn dispatch(
             }
         });
     }
-    function.call(&mut NativeCall { bindings: operands, constants, groups })
+    function.call(&mut NativeCall { bindings: operands, constants, groups, backend: None })
 }

@@ -5,11 +5,13 @@ use std::sync::Weak;
 use gradus_backend::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Binding, Buffer, ComputeLimits,
     ComputeModule, CrossEntropyParams, DType, Distribution, Kernel, MapArg, MapOperands, MemoryStats, ModuleHash,
-    Prepared, Reclaim, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    NativeFunction, Prepared, Reclaim, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 use crate::driver::shown;
-use crate::{CudaBackend, attention, compute, conv, graph, index, map, pool, product, reduce, rows, transfer, window};
+use crate::{
+    CudaBackend, attention, compute, conv, graph, index, map, native, pool, product, reduce, rows, transfer, window,
+};
 
 impl Backend for CudaBackend {
     fn info(&self) -> BackendInfo {
@@ -345,7 +347,10 @@ impl Backend for CudaBackend {
         constants: &[u8],
         groups: [u32; 3],
     ) -> Result<()> {
-        compute::ready(self, module, bindings, constants, groups).map(drop)
+        match module {
+            ComputeModule::Native(name) => native::ready(self, name, bindings, constants, groups).map(drop),
+            _ => compute::ready(self, module, bindings, constants, groups).map(drop),
+        }
     }
 
     fn dispatch_compute(
@@ -355,11 +360,19 @@ impl Backend for CudaBackend {
         constants: &[u8],
         groups: [u32; 3],
     ) -> Result<()> {
-        compute::dispatch(self, module, bindings, constants, groups)
+        match module {
+            ComputeModule::Native(name) => native::dispatch(self, name, bindings, constants, groups),
+            _ => compute::dispatch(self, module, bindings, constants, groups),
+        }
+    }
+
+    fn register_native(&self, name: &str, function: NativeFunction) -> Result<()> {
+        native::register(self, name, function)
     }
 
     fn allow_modules(&self, hashes: Option<&[ModuleHash]>) -> Result<()> {
         self.modules().allow(hashes);
+        self.natives().allow(hashes);
         Ok(())
     }
 }

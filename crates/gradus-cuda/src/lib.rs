@@ -29,6 +29,8 @@ mod index;
 mod map;
 mod memory;
 mod module;
+mod native;
+pub mod nccl;
 mod operand;
 mod options;
 mod pool;
@@ -50,9 +52,9 @@ mod window;
 use std::sync::{Arc, OnceLock};
 
 use gradus_backend::compute::Modules;
-use gradus_backend::{DType, Kernel, Result};
+use gradus_backend::{DType, Kernel, NativeFunction, Result};
 
-pub use driver::{DeviceSummary, devices};
+pub use driver::{CudaDevice, DeviceSummary, devices};
 pub use options::CudaOptions;
 
 use driver::{Device, FoundCublasLt};
@@ -63,6 +65,7 @@ use queue::Queue;
 pub struct CudaBackend {
     identities: [[OnceLock<Kernel>; DType::ALL.len()]; 2],
     modules: Modules<module::Program>,
+    natives: Modules<NativeFunction>,
     memory: Arc<Pool>,
     queue: Queue,
     library: FoundCublasLt,
@@ -97,6 +100,7 @@ impl CudaBackend {
         Ok(CudaBackend {
             identities: Default::default(),
             modules: Modules::new(),
+            natives: Modules::new(),
             memory,
             queue: Queue::new(device.clone())?,
             library: FoundCublasLt::default(),
@@ -123,6 +127,10 @@ impl CudaBackend {
         &self.memory
     }
 
+    pub(crate) fn shared_device(&self) -> Arc<Device> {
+        self.device.clone()
+    }
+
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
@@ -133,6 +141,10 @@ impl CudaBackend {
 
     pub(crate) fn modules(&self) -> &Modules<module::Program> {
         &self.modules
+    }
+
+    pub(crate) fn natives(&self) -> &Modules<NativeFunction> {
+        &self.natives
     }
 
     pub(crate) fn label(&self) -> &str {

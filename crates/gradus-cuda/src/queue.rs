@@ -222,6 +222,16 @@ impl Queue {
         Ok(true)
     }
 
+    /// Notes work on buffers that is done and that cannot fail late.
+    pub(crate) fn noted(&self, op: &str, uses: &[Use<'_>]) -> Result<()> {
+        let mut guard = self.ready(op)?;
+        let State { slots, log } = &mut *guard;
+        log.note(None, uses.iter().map(|u| (&u.block.contents, u.block.accessed(u.access))));
+        log.submitted(slots, None);
+        uses.iter().for_each(|u| u.block.queued(u.access));
+        Ok(())
+    }
+
     /// Makes a graph of work that calls have queued. It clears its slots for faults first.
     pub(crate) fn capture(&self, op: &str, works: &[What], slots: u64, bytes: usize) -> Result<Graph> {
         // SAFETY: the recording owns the slots and the temporary memory; the operands of the list are allocated whenever

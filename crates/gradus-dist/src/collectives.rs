@@ -22,7 +22,7 @@ const SEGMENT: usize = 512 << 10;
 const AHEAD: usize = 16;
 
 /// The elements of part `i` of `n`, as bytes.
-fn part(bytes: usize, dtype: DType, i: usize, n: usize) -> Range<usize> {
+pub(crate) fn part(bytes: usize, dtype: DType, i: usize, n: usize) -> Range<usize> {
     let elements = bytes / dtype.size();
     let at = |i: usize| elements * i / n * dtype.size();
     at(i)..at(i + 1)

@@ -10,6 +10,8 @@ use gradus_tensor::{DType, Device, Error, Result, Tensor};
 use crate::call::Collective;
 use crate::handle::Handle;
 use crate::reduce::Reduce;
+#[cfg(all(feature = "nccl", unix))]
+use crate::reduce::Reduction;
 
 /// Ranks that make calls together: every rank makes the same calls in the same order.
 ///
@@ -38,7 +40,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// The longest that a call waits for other ranks.
     fn deadline(&self) -> Duration;
 
-    /// What carries the data: `threads`, or the name and version of the MPI.
+    /// What carries the data: `threads`, or the name and version of the MPI; before it, those of NCCL if that carries what is
+    /// on a GPU.
     fn engine(&self) -> String;
 
     /// Makes a call on `x`, a tensor without gradient, and waits for the result. `line` is the line of the caller.
@@ -67,6 +70,15 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// Makes every further call fail on all ranks, and those that wait: this rank cannot go on. `why` becomes a note of
     /// their errors.
     fn give_up(&self, why: &str);
+
+    /// What [`nccl::over`](crate::nccl::over) returns.
+    #[cfg(all(feature = "nccl", unix))]
+    fn over_nccl(
+        &self,
+        device: &Device,
+        reduction: Reduction,
+        line: &'static Location<'static>,
+    ) -> Result<Arc<dyn Communicator>>;
 
     /// The same communicator, to keep.
     fn share(&self) -> Arc<dyn Communicator>;

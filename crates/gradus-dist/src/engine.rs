@@ -92,6 +92,10 @@ pub(crate) trait Engine: Send + Sync + fmt::Debug {
         deadline: Instant,
     ) -> Result<(), Stop>;
 
+    /// Whether a rank has given up, or the process of one of these ranks is gone. Never waits.
+    #[cfg(all(feature = "nccl", unix))]
+    fn look(&self, ranks: &[usize]) -> Result<(), Stop>;
+
     /// Tells all other ranks; never waits for one of them. If the rank has given up, exchanges on its other threads stop,
     /// too.
     fn notify(&self, notice: &Notice);

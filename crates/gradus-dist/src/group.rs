@@ -95,6 +95,10 @@ impl fmt::Debug for Group {
     }
 }
 
+/// How long after the deadline a rank waits for an answer to whether another one is still in the call.
+#[cfg(all(feature = "nccl", unix))]
+const ANSWER: Duration = Duration::from_millis(600);
+
 const ROOM: usize = LENGTH + HEAD + INLINE;
 
 /// One call while it is made.
@@ -150,6 +154,21 @@ impl Group {
     /// Makes every further call fail, on all ranks.
     pub(crate) fn give_up(&self, why: &str) {
         self.world.fail(why.to_owned());
+    }
+
+    /// Makes a call whose data then moves by other means. Returns its number.
+    #[cfg(all(feature = "nccl", unix))]
+    pub(crate) fn agree(&self, call: &Call) -> Result<u64> {
+        let mut state = self.lock();
+        let talk = self.begin(call, &mut state)?;
+        let compared = talk.compare(&mut state, &[]).map(drop);
+        Group::made(&mut state, compared).map(|()| talk.number)
+    }
+
+    /// Whether a call has failed, so that none can follow.
+    #[cfg(all(feature = "nccl", unix))]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.world.failed.lock().unwrap_or_else(|e| e.into_inner()).is_some()
     }
 
     /// The end of a call. After a failure the engine may still be at work on the memory of the state, so that is never
@@ -257,10 +276,15 @@ impl Talk<'_> {
         // only reads, and ends with an exchange that is done.
         let made =
             unsafe { group.world.engine.exchange(channel, &outgoing, &mut incoming, until, self.began + deadline) };
-        let Err(stop) = made else { return Ok(()) };
+        made.map_err(|stop| self.stopped(stop, body, heard))
+    }
+
+    /// The error of this call, which ends all communication, for what stopped it.
+    pub(crate) fn stopped(&self, stop: Stop, body: bool, heard: &[Option<(Instant, [u8; HEAD])>]) -> Error {
+        let group = self.group;
         let here = |world: &usize| group.ranks.iter().position(|rank| rank == world);
         let waited = self.began.elapsed().as_secs_f64();
-        Err(match stop {
+        match stop {
             Stop::Late { from, to } => {
                 let missing = if from.is_empty() { to } else { from };
                 let missing: Vec<usize> = missing.iter().filter_map(here).collect();
@@ -294,7 +318,7 @@ impl Talk<'_> {
             }
             #[cfg(feature = "mpi")]
             Stop::Engine(why) => self.fail(format!("{} fails: {why}", group.world.engine.name())),
-        })
+        }
     }
 
     /// An error of this call. Nobody else is told.
@@ -310,6 +334,51 @@ impl Talk<'_> {
         let call = self.call.seen(self.number);
         self.group.world.fail(format!("{message} ({call})"));
         self.error(message)
+    }
+
+    /// Ends all communication because of what happened to this rank alone.
+    #[cfg(all(feature = "nccl", unix))]
+    pub(crate) fn give_up(&self, why: &Error) {
+        self.group.world.fail(format!("{} ({})", why.message(), self.call.seen(self.number)));
+    }
+
+    /// Whether another rank has ended the call, while its data moves by other means. Never waits.
+    #[cfg(all(feature = "nccl", unix))]
+    pub(crate) fn look(&self) -> std::result::Result<(), Stop> {
+        let group = self.group;
+        let others: Vec<usize> = group.others(self.call.collective).into_iter().map(|rank| group.ranks[rank]).collect();
+        group.world.engine.look(&others)
+    }
+
+    /// The error of a call whose data moves by other means, when its deadline has passed: asks which ranks still answer,
+    /// and names those that do not.
+    #[cfg(all(feature = "nccl", unix))]
+    pub(crate) fn overdue(&self, by: &str) -> Error {
+        let (group, state) = (self.group, self.group.lock());
+        let others: Vec<usize> = group.others(self.call.collective).into_iter().map(|rank| group.ranks[rank]).collect();
+        // The engine may be at work on these after it has returned, so they are never freed.
+        let word: &'static [u8] = &[0; 8];
+        let rooms: &'static mut [u8] = Box::leak(vec![0; 8 * others.len()].into_boxed_slice());
+        let outgoing: Vec<Outgoing<'_>> = others.iter().map(|&to| Outgoing { to, bytes: word }).collect();
+        let mut incoming: Vec<Incoming<'_>> =
+            others.iter().zip(rooms.chunks_mut(8)).map(|(&from, room)| Incoming { from, room }).collect();
+        let channel = Channel { context: group.context, body: true };
+        let deadline = Instant::now() + ANSWER;
+        // SAFETY: the bytes live for ever.
+        let made = unsafe { group.world.engine.exchange(channel, &outgoing, &mut incoming, Until::Done, deadline) };
+        let m = format!("{by} did not complete this call within {:.1} s", self.began.elapsed().as_secs_f64());
+        match made {
+            Ok(()) => self
+                .fail(format!("{m}, though all ranks are in it"))
+                .help("give the ranks a longer deadline, and look at the network between the machines"),
+            Err(Stop::Late { from, .. }) if !from.is_empty() => {
+                let here = |world: &usize| group.ranks.iter().position(|rank| rank == world);
+                let silent = self.names(&from.iter().filter_map(here).collect::<Vec<_>>());
+                self.fail(format!("{m}, and {silent} did not answer afterwards"))
+                    .help("see whether it has ended, or is stopped, or did its part and went on")
+            }
+            Err(stop) => self.stopped(stop, true, &state.heard),
+        }
     }
 
     /// `rank 2` or `ranks 1, 2`.

@@ -4,7 +4,8 @@
 //! kept stable between releases.
 //!
 //! A [`Communicator`] connects ranks. [`threads`] runs a function on several threads of this process, each a rank;
-//! with the feature `mpi`, `mpi::world` connects the processes that `mpirun` started. Every call says what it is, and
+//! with the feature `mpi`, `mpi::world` connects the processes that `mpirun` started; with the feature `nccl`, `nccl::over`
+//! has NCCL move what is on GPUs. Every call says what it is, and
 //! ranks compare that before data moves. A rank that dies, stalls, leaves or makes another call is an error of the kind
 //! [`ErrorKind::Peer`](gradus_tensor::ErrorKind::Peer) on all others within the deadline, never a hang.
 #![warn(missing_docs)]
@@ -27,6 +28,8 @@ mod link;
 mod mesh;
 #[cfg(all(feature = "mpi", unix))]
 pub mod mpi;
+#[cfg(all(feature = "nccl", unix))]
+pub mod nccl;
 mod on_device;
 mod parallel_attention;
 mod parallel_cross_entropy;

@@ -1,7 +1,8 @@
 //! [`Peers`]: a [`Communicator`] of a [`Group`], which brings the bytes of tensors to it.
 //!
 //! A call is a [`HostCall`], so that captured steps make it too. Where the host can reach a device's memory, it runs as a
-//! compute module on the tensors themselves. Elsewhere the bytes are copied to the host and back.
+//! compute module on the tensors themselves. Elsewhere the bytes are copied to the host and back, unless NCCL moves
+//! them.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -49,6 +50,9 @@ struct Shared {
     jobs: Mutex<Option<mpsc::Sender<Job>>>,
     /// The number of calls that were started and have not ended.
     started: AtomicUsize,
+    /// What moves tensors on its device.
+    #[cfg(all(feature = "nccl", unix))]
+    nccl: Option<Arc<crate::nccl::Nccl>>,
 }
 
 /// A communicator over an engine of this crate.
@@ -66,7 +70,29 @@ impl Peers {
             devices: Mutex::default(),
             jobs: Mutex::default(),
             started: AtomicUsize::new(0),
+            #[cfg(all(feature = "nccl", unix))]
+            nccl: None,
         }))
+    }
+
+    /// Peers of a group, of which NCCL moves the tensors on a device.
+    #[cfg(all(feature = "nccl", unix))]
+    fn over(group: Group, device: &Device, reduction: crate::reduce::Reduction, line: Line) -> Result<Peers> {
+        let group = Arc::new(group);
+        let nccl = Some(crate::nccl::Nccl::connect(&group, device, reduction, line)?);
+        let (devices, jobs, started) = (Mutex::default(), Mutex::default(), AtomicUsize::new(0));
+        Ok(Peers(Arc::new(Shared { group, devices, jobs, started, nccl })))
+    }
+
+    /// The ranks of this group that give the same colour.
+    fn split_group(&self, color: u32, key: i64, line: Line) -> Result<Group> {
+        refuse("a communicator is made inside a captured step", line)?;
+        let group = &self.0.group;
+        self.0.settle();
+        let call =
+            Call { collective: Collective::Split, dtype: DType::I64, shape: gradus_tensor::Shape::new(&[3])?, line };
+        let gathered = group.gather(&call, [i64::from(color), key, group.next_context()])?;
+        Ok(group.part(&gathered))
     }
 }
 
@@ -86,7 +112,11 @@ impl Shared {
 
     /// Makes a call with `input`, if any, into `output`, if any.
     fn make(self: &Arc<Self>, call: &Call, input: Option<&Tensor>, output: Option<&Tensor>, on: &Device) -> Result<()> {
-        if self.group.size() == 1 {
+        #[cfg(all(feature = "nccl", unix))]
+        let by_nccl = self.nccl.as_ref().is_some_and(|nccl| nccl.device() == on);
+        #[cfg(not(all(feature = "nccl", unix)))]
+        let by_nccl = false;
+        if self.group.size() == 1 && !by_nccl {
             return match (input, output) {
                 (Some(input), Some(output)) if output.numel() > 0 => no_grad(|| output.copy_(input)),
                 _ => Ok(()),
@@ -95,7 +125,8 @@ impl Shared {
         let mut bindings: Vec<Bound<'_>> = vec![];
         bindings.extend(input.filter(|x| x.numel() > 0).map(Bound::Read));
         bindings.extend(output.filter(|y| y.numel() > 0).map(Bound::Write));
-        let exchange = Exchange { shared: self.clone(), call: call.clone(), reaches: self.reaches(on) };
+        let reaches = !by_nccl && self.reaches(on);
+        let exchange = Exchange { shared: self.clone(), call: call.clone(), reaches, by_nccl };
         no_grad(|| on.dispatch_host(Arc::new(exchange), &bindings, call.line))
     }
 
@@ -192,6 +223,8 @@ struct Exchange {
     call: Call,
     /// Whether the device runs it as a module.
     reaches: bool,
+    /// Whether NCCL moves the data.
+    by_nccl: bool,
 }
 
 impl fmt::Debug for Exchange {
@@ -213,6 +246,11 @@ impl HostCall for Exchange {
 
     fn call(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
         self.shared.settle();
+        #[cfg(all(feature = "nccl", unix))]
+        if let Some(nccl) = self.shared.nccl.as_ref().filter(|_| self.by_nccl) {
+            return nccl.call(backend, &self.call, operands);
+        }
+        debug_assert!(!self.by_nccl);
         if self.reaches && !operands.is_empty() {
             return self.on_device(backend, operands);
         }
@@ -333,7 +371,12 @@ impl Communicator for Peers {
     }
 
     fn engine(&self) -> String {
-        self.0.group.world.engine.name()
+        let host = self.0.group.world.engine.name();
+        #[cfg(all(feature = "nccl", unix))]
+        if let Some(nccl) = &self.0.nccl {
+            return format!("{}, {host}", nccl.name());
+        }
+        host
     }
 
     fn run(&self, collective: Collective, x: &Tensor, line: Line) -> Result<Tensor> {
@@ -378,13 +421,23 @@ impl Communicator for Peers {
     }
 
     fn split_by(&self, color: u32, key: i64, line: Line) -> Result<Arc<dyn Communicator>> {
-        refuse("a communicator is made inside a captured step", line)?;
-        let group = &self.0.group;
-        self.0.settle();
-        let call =
-            Call { collective: Collective::Split, dtype: DType::I64, shape: gradus_tensor::Shape::new(&[3])?, line };
-        let gathered = group.gather(&call, [i64::from(color), key, group.next_context()])?;
-        Ok(Arc::new(Peers::of(group.part(&gathered))))
+        let group = self.split_group(color, key, line)?;
+        #[cfg(all(feature = "nccl", unix))]
+        if let Some(nccl) = &self.0.nccl {
+            return Ok(Arc::new(Peers::over(group, nccl.device(), nccl.reduction(), line)?));
+        }
+        Ok(Arc::new(Peers::of(group)))
+    }
+
+    #[cfg(all(feature = "nccl", unix))]
+    fn over_nccl(
+        &self,
+        device: &Device,
+        reduction: crate::reduce::Reduction,
+        line: Line,
+    ) -> Result<Arc<dyn Communicator>> {
+        let group = self.split_group(0, self.rank() as i64, line)?;
+        Ok(Arc::new(Peers::over(group, device, reduction, line)?))
     }
 
     fn give_up(&self, why: &str) {

@@ -25,6 +25,21 @@ impl Reduce {
     }
 }
 
+#[cfg(all(feature = "nccl", unix))]
+/// Who adds the tensors of several ranks, or reduces them otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reduction {
+    /// Gradus, in the tree over ranks that every engine uses, from parts that NCCL moves: the bits are those of MPI and of
+    /// threads, and training gives the same bits for any number of ranks. It takes as much traffic as a ring, and memory
+    /// for one more copy of the tensor.
+    #[default]
+    Tree,
+    /// NCCL, in an order that it chooses, which depends on the number of ranks, on the machines and on its version: so the
+    /// bits depend on these too. NaN may get lost in a maximum or minimum. i16 and u16, which NCCL does not reduce, are
+    /// reduced as with [`Tree`](Reduction::Tree).
+    Nccl,
+}
+
 /// A number that can be reduced.
 trait Number: Element {
     fn sum(self, other: Self) -> Self;

@@ -101,6 +101,16 @@ impl Engine for Thread {
         }
     }
 
+    #[cfg(all(feature = "nccl", unix))]
+    fn look(&self, _: &[usize]) -> Result<(), Stop> {
+        let mail = self.posts[self.rank].lock();
+        let failed = mail.notices.iter().find_map(|(&rank, (notice, _))| match notice {
+            Notice::Failed(why) => Some(Stop::Failed { rank, why: why.clone() }),
+            Notice::Left => None,
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
     fn notify(&self, notice: &Notice) {
         let told = |rank: usize| rank != self.rank || *notice != Notice::Left;
         for (_, post) in self.posts.iter().enumerate().filter(|(rank, _)| told(*rank)) {

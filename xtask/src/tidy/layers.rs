@@ -22,7 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gradus-onnx", &["gradus-file", "gradus-graph", "gradus-nn", "gradus-tensor"]),
     ("gradus-train", &["gradus-file", "gradus-graph", "gradus-nn", "gradus-data", "gradus-tensor", "gradus-backend"]),
     ("gradus-models", &["gradus-nn", "gradus-tensor"]),
-    ("gradus-dist", &["gradus-nn", "gradus-tensor", "gradus-train"]),
+    ("gradus-dist", &["gradus-cuda", "gradus-nn", "gradus-tensor", "gradus-train"]),
     ("gradus-tasks", &["gradus-data", "gradus-image", "gradus-models", "gradus-nn", "gradus-tensor", "gradus-train"]),
     (
         "gradus",

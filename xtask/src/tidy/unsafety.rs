@@ -30,6 +30,7 @@ const PLACES: &[&str] = &[
     "crates/gradus-cuda/src/queue.rs",
     "crates/gradus-cuda/tests/injected/",
     "crates/gradus-dist/src/",
+    "crates/gradus-dist/tests/nccl/",
     "crates/gradus-fuzz/src/limited.rs",
     "crates/gradus-plugin/",
     "crates/gradus-ptx/src/driver",

@@ -21,6 +21,11 @@ const CUBLASLT: &str = "GRADUS_CUBLASLT";
 const NAMES_OF_CUBLASLT: [&str; 2] =
     if cfg!(windows) { ["cublasLt64_13.dll", "cublasLt64_12.dll"] } else { ["libcublasLt.so.13", "libcublasLt.so.12"] };
 
+/// The path of NCCL. If it is empty, NCCL is not used.
+const NCCL: &str = "GRADUS_NCCL";
+/// The name by which the system may know NCCL.
+const NAME_OF_NCCL: &str = "libnccl.so.2";
+
 /// The functions of the driver that this crate calls.
 const OF_DRIVER: &[&str] = &[
     "cuInit",
@@ -29,6 +34,7 @@ const OF_DRIVER: &[&str] = &[
     "cuDeviceGetCount",
     "cuDeviceGetName",
     "cuDeviceGetAttribute",
+    "cuDeviceGetUuid_v2",
     "cuDeviceTotalMem_v2",
     "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease_v2",
@@ -46,6 +52,8 @@ const OF_DRIVER: &[&str] = &[
     "cuEventDestroy_v2",
     "cuEventRecord",
     "cuEventSynchronize",
+    "cuEventQuery",
+    "cuStreamWaitEvent",
     "cuMemAlloc_v2",
     "cuMemFree_v2",
     "cuMemAllocHost_v2",
@@ -187,6 +195,48 @@ pub(super) fn cublaslt<T>(make: impl Fn(&Library) -> Result<T, String>) -> Resul
             };
             let named = NAMES_OF_CUBLASLT.iter().find_map(|name| made(Path::new(name)).ok());
             Ok(named.or_else(|| installed(is_cublaslt).iter().find_map(|path| made(path).ok())))
+        }
+    }
+}
+
+/// Finds NCCL, and makes what `make` makes of it. `make` refuses a library with the reason. Fails where there is none, where
+/// `GRADUS_NCCL` says that none is wanted, and where another library stands in for the driver, unless the variable names
+/// one.
+pub(super) fn nccl<T>(make: impl Fn(&Library) -> Result<T, String>) -> Result<T> {
+    let made = |path: &Path| -> Result<T, String> {
+        let library = load(path, false)?;
+        let made = make(&library)?;
+        // What was made of a library may call it at any time later.
+        std::mem::forget(library);
+        Ok(made)
+    };
+    let missing = |m: String| {
+        let e = Error::new(ErrorKind::Unsupported, "nccl", m);
+        Err(e.help(format!(
+            "install it: `pip install nvidia-nccl-cu13` (or -cu12), or on Debian libnccl2, or set {NCCL} to its path"
+        )))
+    };
+    match env::var_os(NCCL) {
+        Some(path) if path.is_empty() => missing(format!("{NCCL} is empty, which says that NCCL is not used")),
+        Some(path) => made(Path::new(&path)).or_else(|why| {
+            missing(format!("{NCCL} names {}, which cannot be used: {why}", Path::new(&path).display()))
+        }),
+        None if is_stand_in() => missing(format!("NCCL does not work with what {DRIVER} names")),
+        None => {
+            let known = [PathBuf::from(NAME_OF_NCCL)];
+            let found = installed(|name| name.starts_with("libnccl.so"));
+            let mut refused = None;
+            for path in known.iter().chain(&found) {
+                match made(path) {
+                    Ok(made) => return Ok(made),
+                    // A library that is not there says nothing of those that are.
+                    Err(why) if refused.is_none() && (path.is_file() || !why.contains("cannot open")) => {
+                        refused = Some(format!("NCCL at {} cannot be used: {why}", path.display()));
+                    }
+                    Err(_) => {}
+                }
+            }
+            missing(refused.unwrap_or_else(|| format!("NCCL ({NAME_OF_NCCL}) is not on this machine")))
         }
     }
 }

@@ -6,6 +6,7 @@
 mod cublaslt;
 mod graph;
 mod library;
+mod nccl;
 mod nvrtc;
 mod pinned;
 mod staging;
@@ -13,7 +14,7 @@ mod staging;
 use std::ffi::{CStr, CString, c_void};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys;
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUresult};
@@ -22,6 +23,7 @@ use gradus_backend::{Error, ErrorKind, Result};
 pub(crate) use cublaslt::{FoundCublasLt, Matrix, Problem, Product, check_named};
 pub(crate) use graph::Graph;
 pub(crate) use library::is_stand_in;
+pub use nccl::{Communicator, Moving, Reduction, Transfer, UniqueId, can_reduce, installed_version, unique_id};
 pub(crate) use nvrtc::{Declarations, Target, compile, fingerprint, shown};
 pub(crate) use pinned::Pinned;
 pub(crate) use staging::{BLOCK, Downloads, Uploads};
@@ -158,6 +160,25 @@ pub(crate) struct Device {
     is_lost: AtomicBool,
     /// Why the device is lost.
     why: Mutex<String>,
+}
+
+/// An open GPU, as a function on the device gets it from
+/// [`NativeCall::device`](gradus_backend::compute::NativeCall::device). While the function runs, the GPU's context is
+/// that of the thread.
+#[derive(Debug, Clone)]
+pub struct CudaDevice(pub(crate) Arc<Device>);
+
+impl CudaDevice {
+    /// What tells this GPU, or this part of one, from all others anywhere.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn uuid(&self) -> Result<[u8; 16]> {
+        let mut uuid = sys::CUuuid { bytes: [0; 16] };
+        // SAFETY: the function writes to these bytes.
+        self.0.check("cuda", unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, self.0.raw) })?;
+        Ok(uuid.bytes.map(|byte| byte as u8))
+    }
 }
 
 // SAFETY: the driver's handles may be used from any thread.

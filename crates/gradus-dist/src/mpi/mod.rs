@@ -433,6 +433,16 @@ impl<H: AnyHandle> Engine for Mpi<H> {
         Err(stop)
     }
 
+    #[cfg(feature = "nccl")]
+    fn look(&self, ranks: &[usize]) -> std::result::Result<(), Stop> {
+        let mut turn = self.turn();
+        self.listen(&mut turn, &|_| false)?;
+        match self.dead(&mut turn, &|rank| ranks.contains(&rank))? {
+            Some(rank) => Err(Stop::Died { rank }),
+            None => Ok(()),
+        }
+    }
+
     fn notify(&self, notice: &Notice) {
         let mut turn = self.turn();
         if *notice != Notice::Left {

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::abi::{Code, NOT_INITIALIZED, SUCCESS, UNKNOWN};
 use super::machine::{self, Driver};
+use super::nccl::BEHAVIOUR;
 
 /// Functions of the driver's C interface. The body gets the driver behind its lock, and says by a `Result` what the
 /// function returns.
@@ -63,7 +64,13 @@ pub(super) fn call(name: &'static str, body: impl FnOnce(&mut Driver) -> Result<
             new
         });
         let injected = driver.calls.count(name);
-        if let Err(code) = injected {
+        driver.nccl.behaviour = None;
+        if let Err(code) = injected
+            && name.starts_with("nccl")
+            && code.0 >= BEHAVIOUR
+        {
+            driver.nccl.behaviour = Some(code.0);
+        } else if let Err(code) = injected {
             if let (true, Some(device)) = (code.is_sticky(), machine::current()) {
                 driver.devices.get_mut(device).map(|device| device.lost.get_or_insert(code));
             }
@@ -81,5 +88,13 @@ pub(super) fn call(name: &'static str, body: impl FnOnce(&mut Driver) -> Result<
 }
 
 /// What may be called before `cuInit`.
-const WITHOUT_INIT: [&str; 6] =
-    ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cublasLtGetVersion", "gradus_ptx_fail"];
+const WITHOUT_INIT: [&str; 8] = [
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cublasLtGetVersion",
+    "ncclGetVersion",
+    "ncclGetUniqueId",
+    "gradus_ptx_fail",
+];

@@ -30,8 +30,8 @@ impl Rule {
         let (function, call) = call.split_once(':')?;
         let (call, and_later) = call.strip_suffix('+').map_or((call, false), |call| (call, true));
         let (call, code) = (call.trim().parse().ok()?, code.trim().parse().ok()?);
-        // Callers may know only the codes of the interface. Those of cuBLASLt have other meanings.
-        if !function.trim().starts_with("cublasLt") {
+        // Callers may know only the codes of the interface. Those of cuBLASLt and NCCL have other meanings.
+        if !["cublasLt", "nccl"].iter().any(|library| function.trim().starts_with(library)) {
             Code(code).name()?;
         }
         Some(Rule { function: function.trim().into(), call, and_later, code: Code(code), met: 0 })

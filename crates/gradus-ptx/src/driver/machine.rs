@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use super::abi::{
     CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, Code, Handle, Host, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_HANDLE,
-    INVALID_VALUE,
+    INVALID_VALUE, LAUNCH_TIMEOUT,
 };
 use super::blas::Blas;
 use super::counts::Counts;
 use super::inject;
 use super::kernel::Ready;
+use super::nccl::Nccl;
 use super::settings::Settings;
 use super::state::{Device, Event, Function, Graph, Loaded, Pinned, Stream};
 use super::work::{Work, code_of};
@@ -30,6 +31,7 @@ pub(super) struct Driver {
     pub(super) graphs: HashMap<Handle, Graph>,
     pub(super) pinned: Pinned,
     pub(super) blas: Blas,
+    pub(super) nccl: Nccl,
     pub(super) calls: inject::Calls,
     pub(super) counts: Counts,
 }
@@ -63,6 +65,7 @@ impl Driver {
             graphs: HashMap::new(),
             pinned: Pinned::default(),
             blas: Blas::default(),
+            nccl: Nccl::default(),
             calls,
             counts: Counts::default(),
         }
@@ -131,15 +134,14 @@ impl Driver {
             return Ok(());
         }
         let (device, blocking) = (stream.device, stream.blocking);
-        if !late {
-            self.perform(device, work);
-            return Ok(());
-        }
-        if blocking {
+        if blocking && late {
             self.finish_others(device, handle);
         }
         if let Some(stream) = self.streams.get_mut(&handle) {
             stream.queue.push_back(work);
+        }
+        if !late {
+            self.drain(handle);
         }
         Ok(())
     }
@@ -156,20 +158,49 @@ impl Driver {
         before.into_iter().for_each(|other| self.drain(other));
     }
 
-    /// Does the work of a stream, and work of others that it waits for.
+    /// Does the work of a stream, and work of others that it waits for, up to what waits for other ranks.
     pub(super) fn drain(&mut self, handle: Handle) {
         while let Some(stream) = self.streams.get_mut(&handle)
             && let Some(work) = stream.queue.pop_front()
         {
             let device = stream.device;
+            if self.is_held_up(&work) {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.queue.push_front(work);
+                }
+                return;
+            }
             self.perform(device, work);
         }
+    }
+
+    /// Whether work that is the next of its stream waits for other ranks.
+    fn is_held_up(&mut self, work: &Work) -> bool {
+        match work {
+            Work::Collective(launch) => !self.advance(launch),
+            Work::Wait { event, record } => {
+                self.wait_for(*event, *record);
+                self.events.get(event).is_some_and(|event| event.reached.0 < *record)
+            }
+            _ => false,
+        }
+    }
+
+    /// Reports a caller who waits for other ranks, and may do so without end.
+    pub(super) fn refuse_endless(&mut self, is_held_up: bool, call: &str) -> Result<(), Code> {
+        if !is_held_up {
+            return Ok(());
+        }
+        self.counts.report(&format!("{call} waits for other ranks without a deadline"));
+        Err(LAUNCH_TIMEOUT)
     }
 
     /// Does the work of a stream for a caller who waits.
     pub(super) fn finish_stream(&mut self, handle: Handle) -> Result<(), Code> {
         self.drain(handle);
-        let device = self.streams.get(&handle).ok_or(INVALID_HANDLE)?.device;
+        let stream = self.streams.get(&handle).ok_or(INVALID_HANDLE)?;
+        let (device, is_held_up) = (stream.device, !stream.queue.is_empty());
+        self.refuse_endless(is_held_up, "cuStreamSynchronize")?;
         self.devices[device].surface()
     }
 
@@ -209,10 +240,7 @@ impl Driver {
                 self.reach(event, record);
                 Ok(())
             }
-            Work::Wait { event, record } => {
-                self.wait_for(event, record);
-                Ok(())
-            }
+            Work::Wait { .. } | Work::Collective(_) => Ok(()),
             Work::Free { address } => {
                 let freed = self.devices[device].memory.free(address);
                 freed.map_err(|_| {

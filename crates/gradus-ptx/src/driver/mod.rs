@@ -7,7 +7,7 @@
 //! of a kernel is reported once on standard error. The next call that waits returns it, and so does every later call that
 //! needs the context, as with a real driver.
 //!
-//! It also stands in for cuBLASLt, as far as the CUDA backend calls that: see `blas`.
+//! It also stands in for cuBLASLt and for NCCL, as far as the CUDA backend calls those: see `blas` and `nccl`.
 //!
 //! `settings.rs` lists the environment variables, `inject.rs` says how calls are made to fail, and `api/probe.rs` has the
 //! functions for tests that no real driver has.
@@ -20,6 +20,7 @@ mod counts;
 mod inject;
 mod kernel;
 mod machine;
+mod nccl;
 mod settings;
 mod state;
 mod work;

@@ -13,6 +13,8 @@ pub(super) struct Settings {
     pub(super) driver_version: i32,
     /// `GRADUS_PTX_CUBLASLT_VERSION`: what `cublasLtGetVersion` answers, such as `120804`.
     pub(super) cublaslt_version: usize,
+    /// `GRADUS_PTX_NCCL_VERSION`: what `ncclGetVersion` answers, such as `22304`.
+    pub(super) nccl_version: i32,
     /// `GRADUS_PTX_MEMORY`: bytes of memory of a device.
     pub(super) memory: usize,
     /// `GRADUS_PTX_LATE`: the work of a stream is done when somebody waits for it, rather than when it is given.
@@ -55,6 +57,7 @@ impl Settings {
             capability,
             driver_version: number("GRADUS_PTX_DRIVER_VERSION", 13_000) as i32,
             cublaslt_version: number("GRADUS_PTX_CUBLASLT_VERSION", 130_000),
+            nccl_version: number("GRADUS_PTX_NCCL_VERSION", 22_304) as i32,
             memory: number("GRADUS_PTX_MEMORY", 4 << 30),
             late: number("GRADUS_PTX_LATE", 0) != 0,
             null: number("GRADUS_PTX_NULL", 0) != 0,

@@ -95,7 +95,7 @@ pub(super) struct Stream {
     pub(super) device: usize,
     /// Whether its work is ordered with that of the default stream.
     pub(super) blocking: bool,
-    /// Work that was given and not done yet; empty unless work is done late.
+    /// Work that was given and not done yet; empty unless work is done late or waits for other ranks.
     pub(super) queue: VecDeque<Work>,
     pub(super) capture: Option<Capture>,
 }

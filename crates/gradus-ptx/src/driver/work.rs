@@ -7,6 +7,7 @@ use super::abi::{
 };
 use super::blas::Product;
 use super::kernel::Ready;
+use super::nccl::Launch as Ranks;
 use crate::{FaultKind, Launch};
 
 #[derive(Clone)]
@@ -16,6 +17,8 @@ pub(super) enum Work {
         launch: Arc<Launch>,
     },
     Product(Arc<Product>),
+    /// Done once the other ranks have come.
+    Collective(Arc<Ranks>),
     /// From the host's memory as it was when the work was given.
     CopyBytes {
         to: u64,

@@ -7,6 +7,7 @@ mod failures;
 mod graphs;
 mod kernels;
 mod memory;
+mod nccl;
 mod settings;
 
 use std::process::Command;

@@ -70,6 +70,8 @@ exported! {
         let found = event_of(driver, event)?;
         let (device, record) = (found.device, found.given.0);
         driver.wait_for(event, record);
+        let is_held_up = driver.events.get(&event).is_some_and(|event| event.reached.0 < record);
+        driver.refuse_endless(is_held_up, "cuEventSynchronize")?;
         driver.devices[device].surface()
     }
 
