@@ -6,7 +6,7 @@
 #   scripts/gpu-check.sh checks      only what is right or wrong; `speeds`: only what is measured
 #   scripts/gpu-check.sh --small     runs them with small sizes over the stand-in for the driver, on any machine
 #
-# NVRTC is needed: it comes with the CUDA toolkit and with PyTorch. With PyTorch, the speeds are compared with its own, in the
+# NVRTC and NCCL are needed: they come with PyTorch, NVRTC also with the CUDA toolkit. With PyTorch, the speeds are compared with its own, in the
 # same run. WebGPU is checked and measured too where Vulkan finds the GPU. CASES is the number of random cases of each
 # operation (10,000; 0 for none), SANITIZE=0 leaves compute-sanitizer out, LIMIT ends a step after so many seconds (1800). A step
 # that fails does not end the others; the exit code is 1 if one failed.
@@ -26,13 +26,15 @@ build() {
   cargo build --release -p gradus-wgpu --example conform
   cargo build --release -p gradus --features cuda,wgpu --example gpu_rows
   cargo build --release -p gradus-cli --features cuda,wgpu
+  cargo build --release -p gradus-dist --features nccl --example nccl_check
   cargo build --release -p gradus-ptx
   local release="${CARGO_TARGET_DIR:-target}/release"
-  cp "$release/examples/conform_cuda" "$release/examples/gpu_rows" "$release/gradus" "$release/libgradus_ptx.so" "$out/"
+  cp "$release/examples/conform_cuda" "$release/examples/gpu_rows" "$release/examples/nccl_check" \
+    "$release/gradus" "$release/libgradus_ptx.so" "$out/"
   cp "$release/examples/conform" "$out/conform_wgpu"
   cp "$(made cargo test --release -p gradus --features cuda,wgpu --test golden)" "$out/golden"
   cp "$(made cargo bench -p gradus-wgpu --bench handwritten)" "$out/bench_wgpu"
-  (cd "$out" && strip conform_cuda conform_wgpu gpu_rows gradus golden bench_wgpu 2>/dev/null) || true
+  (cd "$out" && strip conform_cuda conform_wgpu gpu_rows nccl_check gradus golden bench_wgpu 2>/dev/null) || true
   ls -l "$out"
 }
 
@@ -48,6 +50,7 @@ case "${1:-}" in
     size=small
     conform=(fill)
     export GRADUS_CUDA_DRIVER="${GRADUS_CUDA_DRIVER:-$out/libgradus_ptx.so}" GRADUS_CUDA_EXACT=1
+    export GRADUS_NCCL="$GRADUS_CUDA_DRIVER" GRADUS_PTX_DEVICES="${GRADUS_PTX_DEVICES:-2}"
     ;;
   checks | speeds) steps="$1" ;;
   '') ;;
@@ -57,7 +60,7 @@ case "${1:-}" in
     ;;
 esac
 
-programs=(conform_cuda golden gradus gpu_rows)
+programs=(conform_cuda golden gradus gpu_rows nccl_check)
 [ "$size" = full ] && programs+=(conform_wgpu bench_wgpu)
 for program in "${programs[@]}"; do
   [ -x "$out/$program" ] || { echo "gpu-check: $out/$program is missing; run $0 --build first" >&2; exit 2; }
@@ -134,6 +137,12 @@ checks() {
     say "Vulkan finds no NVIDIA GPU here: WebGPU is not checked on it"
   fi
   finish "${names[@]}"
+  # One rank for each GPU; its times are those of a GPU that nothing else uses.
+  if [ "$size" = small ]; then
+    step nccl:2 "$out/nccl_check" small
+  else
+    step nccl:2 "$out/nccl_check"
+  fi
   [ "$size" = full ] || return
   [ "${CASES:-10000}" = 0 ] || step random_cases:8 "$out/conform_cuda" --each "${CASES:-10000}" --seed 7
   local sanitizer

@@ -1,6 +1,6 @@
 //! `cargo xtask cuda`: the CUDA backend, without a GPU.
 //!
-//! `gradus-ptx` stands in for the driver, and for cuBLASLt, and runs the kernels that NVRTC makes, with checks of bounds, races and memory that
+//! `gradus-ptx` stands in for the driver, and for cuBLASLt and NCCL, and runs the kernels that NVRTC makes, with checks of bounds, races and memory that
 //! was never written. Every kernel that the tests make is also compiled for real GPUs by `ptxas`, and what it takes of them
 //! is compared with a table. NVRTC and ptxas come from PyPI.
 
@@ -18,10 +18,11 @@ use scope::Scope;
 
 /// The features of what is tested. Everything is built as part of the workspace, so that what it depends on is built once
 /// for all of its tests.
-const FEATURES: &str = "gradus/cuda,gradus-cli/cuda";
+const FEATURES: &str = "gradus/cuda,gradus-cli/cuda,gradus-dist/nccl";
 const WORKSPACE: [&str; 3] = ["--workspace", "--features", FEATURES];
-/// The tests, besides those of `golden`: mistakes that the interpreter finds, what goes wrong, and Gradus beside the CPU.
-const TESTS: [&str; 6] = ["planted", "injected", "modules", "gemm_parts", "tf32", "cuda"];
+/// The tests, besides those of `golden`: mistakes that the interpreter finds, what goes wrong, Gradus beside the CPU, and ranks
+/// on several GPUs.
+const TESTS: [&str; 7] = ["planted", "injected", "modules", "gemm_parts", "tf32", "cuda", "nccl"];
 
 /// The tests and the cases that also run with cuBLASLt, whose products are those of half precision.
 const LIBRARY_TESTS: [&str; 3] = ["gemm_takes", "learns_as_on_the_cpu_in_bf16", "parts_of_a_long_inner_axis"];
