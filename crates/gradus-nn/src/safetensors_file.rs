@@ -264,10 +264,12 @@ fn described(reader: &mut impl Read, length: u64, path: &Path, device: &Device, 
 /// The dtype of a tensor.
 #[track_caller]
 fn dtype_of(path: &Path, name: &str, code: Dtype) -> Result<DType> {
-    DTYPES.iter().find(|(_, d, _)| *d == code).map(|&(dtype, ..)| dtype).ok_or_else(|| {
+    let found = DTYPES.iter().find(|(_, d, _)| *d == code).map(|&(dtype, ..)| dtype);
+    let unknown = || {
         let e = damaged(path, format!("tensor {name:?} has dtype {code:?}, which Gradus does not have"));
         e.help("convert the tensor where the file is made, to F32 for example")
-    })
+    };
+    found.ok_or_else(unknown).here()
 }
 
 /// The names that are not stored, each with the stored name of the same tensor.
@@ -278,10 +280,10 @@ fn tied(path: &Path, header: &Metadata) -> Result<BTreeMap<String, String>> {
         serde_json::from_str(text).map_err(|e| damaged(path, format!("the metadata {TIED} is damaged: {e}"))).here()?;
     for (name, stored) in &tied {
         if header.info(name).is_some() {
-            return Err(damaged(path, format!("the metadata {TIED} names {name:?}, which is stored itself")));
+            return Err(damaged(path, format!("the metadata {TIED} names {name:?}, which is stored itself")).here());
         }
         if header.info(stored).is_none() {
-            return Err(damaged(path, format!("the metadata {TIED} names {stored:?}, which is not stored")));
+            return Err(damaged(path, format!("the metadata {TIED} names {stored:?}, which is not stored")).here());
         }
     }
     Ok(tied)

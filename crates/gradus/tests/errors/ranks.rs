@@ -231,7 +231,7 @@ fn a_stage_of_a_pipeline_fails(device: &Device) -> Result<Error> {
             let mut init = Init::new(DType::F32, device, &mut generator);
             let stage = Stage::new(comm, &[0..1, 1..2], |i| Linear::new(features[i], 4, &mut init))?;
             let pipeline = Pipeline::new(comm, 1, device)?;
-            let input = |rows: std::ops::Range<usize>| x.narrow(0, rows.start, rows.len());
+            let input = |rows: Range<usize>| x.narrow(0, rows.start, rows.len());
             Ok(pipeline.backward(&stage, 8, input, |y, _| y.square()?.mean_all()).err())
         })
     };
