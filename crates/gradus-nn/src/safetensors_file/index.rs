@@ -137,7 +137,9 @@ impl StoredElements {
         self.file.read_exact(piece).map_err(|e| not_read(&self.path, e)).here()?;
         if self.dtype == DType::Bool && piece.iter().any(|&b| b > 1) {
             let name = &self.name;
-            return Err(damaged(&self.path, format!("tensor {name:?} is bool, but has bytes other than 0 and 1")).here());
+            return Err(
+                damaged(&self.path, format!("tensor {name:?} is bool, but has bytes other than 0 and 1")).here()
+            );
         }
         reorder(piece, self.dtype);
         Ok(())
