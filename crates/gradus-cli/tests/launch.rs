@@ -57,3 +57,37 @@ fn commands_that_do_not_train_are_refused_and_restarts_need_a_folder() {
     let err = fail("launch -n 2 -- train digits", &[("PATH", "/nowhere")]);
     assert!(err.contains("there is no mpirun") && err.contains("openmpi-bin"), "{err}");
 }
+
+/// With programs in the place of `mpirun` and `ssh`: the first fails, and the second takes some machines for gone.
+#[cfg(feature = "mpi")]
+#[test]
+fn hosts_are_asked_with_the_options_of_the_user_and_for_a_limited_time() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    write("mpirun", "#!/bin/sh\n[ \"$1\" = --version ] && echo Open MPI && exit 0\nexit 1\n");
+    write(
+        "ssh",
+        "#!/bin/sh\n[ \"$1 $2\" = '-p 7' ] || { echo \"port $2\" >&2; exit 255; }\n\
+         case $3 in slow) exec sleep 300;; gone) echo no route >&2; exit 255;; esac\n",
+    );
+    write("hosts", "slow\ngone\nthere\n");
+    let mut command = gradus();
+    command.current_dir(dir.path()).args("launch -n 2 --hosts hosts -- train digits".split(' '));
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{}:{path}", dir.path().display()));
+    command.env("HYDRA_LAUNCHER_EXTRA_ARGS", "-p 7").env_remove("OMPI_MCA_plm_rsh_args");
+    let begun = std::time::Instant::now();
+    let output = command.env_remove("PRTE_MCA_plm_ssh_args").output().unwrap();
+    let err = text(&output).1;
+    assert!(!output.status.success() && begun.elapsed().as_secs() < 60, "{err}");
+    for said in ["slow does not answer: no answer in time", "gone does not answer: no route"] {
+        assert!(err.contains(said), "{err}");
+    }
+    assert!(!err.contains("there does not answer"), "{err}");
+}

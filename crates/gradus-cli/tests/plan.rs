@@ -71,6 +71,39 @@ fn other_numbers_of_ranks_are_marked() {
 }
 
 #[test]
+fn divided_parameters_make_ranks_wait_for_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("gradus-bench.json"), measured().to_string()).unwrap();
+    let words = "--model gpt2-124m --gpus 4 --memory 64GiB --batch 4 --json";
+    let plans = last_json(&succeed(&mut plan(dir.path(), words)))["plans"].as_array().unwrap().clone();
+    let passes = |zero: u8| {
+        let found = plans.iter().find(|plan| plan["data"] == 4 && plan["zero"] == json!(zero)).unwrap();
+        found["seconds"]["passes"].as_f64().unwrap()
+    };
+    // Of 16 parts of the batch 4 have a sequence. Each rank has one, and they are computed one after the other.
+    assert!((passes(3) / passes(0) - 4.0).abs() < 1e-9, "{} and {}", passes(3), passes(0));
+    // Nor is there an optimiser that is divided among pipelines.
+    assert!(plans.iter().all(|plan| plan["pipeline"] == 1 || plan["zero"] == 0));
+}
+
+#[test]
+fn a_saved_model_is_trained_again_with_its_sizes() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("gradus-bench.json"), measured().to_string()).unwrap();
+    std::fs::write(dir.path().join("story.txt"), "pack my box with five dozen liquor jugs. ".repeat(50)).unwrap();
+    let train =
+        "train text story.txt --tokenizer bytes --layers 1 --heads 2 --width 32 --context 32 --epochs 1 --out m";
+    succeed(gradus().current_dir(dir.path()).args(train.split(' ')));
+    let said = succeed(&mut plan(dir.path(), "--model m --gpus 2 --memory 64GiB --batch 8"));
+    let next = said.split("next    ").nth(1).unwrap();
+    let options = "--layers 1 --heads 2 --width 32 --context 32 --tokenizer bytes --batch-size 8";
+    let command = format!("gradus launch -n 2 -- train text FILE {options}");
+    assert_eq!(next.lines().next(), Some(&*command), "{said}");
+    let named = succeed(&mut plan(dir.path(), "--model gpt2-124m --gpus 2 --memory 64GiB"));
+    assert!(named.contains("DataParallel::with_shards(") && !named.contains("train text"), "{named}");
+}
+
+#[test]
 fn what_cannot_be_planned_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let fail = |words: &str, said: &[&str]| {

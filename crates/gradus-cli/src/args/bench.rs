@@ -7,15 +7,15 @@ use crate::numbers::{memory, number};
 
 pub(super) const HELP: &str = "\
 It measures calls between the ranks, blocks of a transformer and passes over memory, and keeps what it finds in a file, one
-entry for each number of ranks. With --model it also trains that model for a few steps, and prints what `gradus plan` would
-have said of them.
+entry for each number of ranks. A file is of one device: a measurement of another one replaces its entries. With --model it
+also trains that model for a few steps, and prints what `gradus plan` would have said of them.
 
   for n in 1 2 4; do gradus launch -n $n -- bench; done
   gradus plan --model gpt2-124m --gpus 4 --memory 16GiB";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchArgs {
-    /// File for what was measured; entries of other numbers of ranks stay
+    /// File for what was measured; entries of other numbers of ranks on the same device stay
     #[arg(long, value_name = "FILE", default_value = MEASURED)]
     pub(crate) out: PathBuf,
 

@@ -1,5 +1,6 @@
 //! `gradus bench`: measures on several ranks what `gradus plan` needs to know.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,10 +8,12 @@ use gradus::dist::{Communicator, DataParallel, Reduce};
 use gradus::models::{Gpt2, Gpt2Config};
 use gradus::prelude::*;
 use gradus::tasks::text::next_token_loss;
-use gradus::train::write_file;
+use gradus::train::{check_file, write_file};
 
-use super::plan::{Calls, Cost, Layout, Line, Machine, Measured, Work, cost, fit, shape_of, time, without_dropout};
-use super::train::{SHARDS, Team};
+use super::plan::{
+    Calls, Cost, Layout, Line, Machine, Measured, Work, cost, fit, shape_of, shards, time, without_dropout,
+};
+use super::train::Team;
 use crate::args::BenchArgs;
 use crate::output::say;
 
@@ -41,13 +44,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     team.watch_launcher(|| std::process::exit(crate::interrupt::INTERRUPTED));
     let threads = team.threads(args.common.threads);
     let device = super::open(&args.common.device, threads)?;
+    // Before the work. If the first rank cannot keep what it finds, it leaves, and the calls of the others say so.
+    let mut measured = if comm.rank() == 0 { kept(&args.out)? } else { Measured::default() };
     let bench = Bench { comm: &comm, device: &device };
     let machine = bench.machine(&args.common.device, threads)?;
     show(&machine, &args.common.device)?;
-    let mut measured = match args.out.exists() {
-        true => Measured::read(&args.out)?,
-        false => Measured::default(),
-    };
     measured.add(machine);
     if comm.rank() == 0 {
         let text = serde_json::to_string_pretty(&measured)
@@ -79,11 +80,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
+/// What a file holds, into which more will be written.
+fn kept(out: &Path) -> Result<Measured> {
+    check_file(out)?;
+    if out.exists() { Measured::read(out) } else { Ok(Measured::default()) }
+}
+
 fn show(machine: &Machine, device: &str) -> Result<()> {
     let threads = machine.threads.map_or(String::new(), |n| format!(", {n} threads each"));
     say(&format!("{} ranks on {device}{threads}", machine.ranks))?;
-    say(&format!("  products          {:.1} GFLOP/s a rank", 1e-9 / machine.per_flop.max(f64::MIN_POSITIVE)))?;
-    say(&format!("  passes over memory {:.2} GB/s a rank", 1e-9 / machine.per_byte.max(f64::MIN_POSITIVE)))?;
+    say(&format!("  products          {:.1} GFLOP/s a rank", 1e-9 / machine.per_flop))?;
+    say(&format!("  passes over memory {:.2} GB/s a rank", 1e-9 / machine.per_byte))?;
     say(&format!("  a block           {} besides", time(machine.block)))?;
     let Some(calls) = &machine.calls else { return Ok(()) };
     let named = [
@@ -93,11 +100,11 @@ fn show(machine: &Machine, device: &str) -> Result<()> {
         ("send", calls.send),
     ];
     for (name, line) in named {
-        say(&format!(
-            "  {name:<17} {:.0} us, {:.2} GB/s",
-            1e6 * line.latency,
-            1e-9 / line.per_byte.max(f64::MIN_POSITIVE)
-        ))?;
+        let speed = match line.per_byte {
+            0.0 => "too fast to tell the time of a byte".into(),
+            per_byte => format!("{:.2} GB/s", 1e-9 / per_byte),
+        };
+        say(&format!("  {name:<17} {:.0} us, {speed}", 1e6 * line.latency))?;
     }
     Ok(())
 }
@@ -150,6 +157,13 @@ impl Bench<'_> {
         let other = into.copy()?;
         let sums = self.time(RUNS, &mut || into.add_(&other).map(drop))?;
         let per_byte = sums / (3 * LARGE * DType::F32.size()) as f64;
+        for (seconds, what) in [(per_flop, "blocks"), (per_byte, "vectors")] {
+            if seconds == 0.0 {
+                let m = format!("the {what} that are measured are too small for this device to tell their time");
+                let e = Error::new(ErrorKind::Unsupported, "bench", m);
+                return Err(e.help("measure again while nothing else runs"));
+            }
+        }
         let calls = if ranks > 1 { Some(self.calls()?) } else { None };
         let device = device.to_owned();
         Ok(Machine { ranks, device, threads, block, per_flop, per_element, per_byte, calls })
@@ -160,7 +174,10 @@ impl Bench<'_> {
         let line = |make: &dyn Fn(&Tensor) -> Result<()>| -> Result<Line> {
             let mut points = vec![];
             for (bytes, runs) in SIZES {
-                let x = Tensor::zeros([bytes / DType::F32.size()], DType::F32, device)?;
+                // Ranks have equal parts of it.
+                let numbers = (bytes / DType::F32.size()).next_multiple_of(ranks);
+                let x = Tensor::zeros([numbers], DType::F32, device)?;
+                let bytes = numbers * DType::F32.size();
                 points.push(([1.0, bytes as f64], self.time(runs, &mut || make(&x))?));
             }
             let [latency, per_byte] = fit(&points);
@@ -186,7 +203,7 @@ impl Bench<'_> {
     fn step(&self, shape: &Gpt2Config, rows: usize) -> Result<f64> {
         let model = self.model(shape)?;
         let (tokens, next) = self.batch(shape, rows)?;
-        let parallel = DataParallel::with_shards(self.comm.clone(), SHARDS)?;
+        let parallel = DataParallel::with_shards(self.comm.clone(), shards(self.comm.size()))?;
         let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig::default())?;
         let mut step = || {
             let (_, gradients) = parallel.backward(&model, rows, |part| {

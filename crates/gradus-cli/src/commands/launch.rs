@@ -1,10 +1,11 @@
 //! `gradus launch`: starts a training on several ranks with `mpirun`, and again after the loss of one.
 
 use std::ffi::OsString;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gradus::{Error, ErrorKind, Result};
 
@@ -24,6 +25,12 @@ const ENDING: Duration = Duration::from_secs(10);
 
 /// Within how many seconds a machine must answer `ssh`.
 const ANSWERS: u32 = 10;
+
+/// How long `ssh` may then take to sign in and run a command, before it is ended.
+const SIGNS_IN: Duration = Duration::from_secs(5);
+
+/// The variables with options for `ssh` that Open MPI 4, Open MPI 5 and MPICH read.
+const SSH_OPTIONS: [&str; 3] = ["OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args", "HYDRA_LAUNCHER_EXTRA_ARGS"];
 
 /// Which `mpirun` there is.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -200,7 +207,8 @@ fn host(line: &str) -> Option<&str> {
     line.split_whitespace().next()?.split(':').next().filter(|name| !name.is_empty())
 }
 
-/// The options with which `mpirun` and [`silent`] call `ssh`: no machine keeps them waiting, and no question.
+/// The options with which `mpirun` and [`silent`] call `ssh` unless the user has set others: no machine keeps them waiting,
+/// and no question.
 fn ssh_options() -> String {
     format!("-o BatchMode=yes -o ConnectTimeout={ANSWERS}")
 }
@@ -214,24 +222,46 @@ fn silent(hosts: &Path) -> Vec<(String, String)> {
     names.dedup();
     // mpirun needs no ssh for this machine.
     names.retain(|name| !["localhost", "127.0.0.1", here.trim()].contains(name));
+    let options = SSH_OPTIONS.iter().find_map(|name| std::env::var(name).ok()).unwrap_or_else(ssh_options);
     let ask = |name: &str| {
-        let (options, name) = (ssh_options(), name.to_owned());
-        std::thread::spawn(move || {
-            let mut ssh = Command::new("ssh");
-            ssh.args(options.split(' ')).args([&name, "true"]).stdin(Stdio::null());
-            match ssh.output() {
-                // The code of ssh itself.
-                Ok(output) if output.status.code() == Some(255) => {
-                    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                    Some((name, text.lines().last().unwrap_or("ssh fails").to_owned()))
-                }
-                Ok(_) => None,
-                Err(e) => Some((name, format!("ssh: {e}"))),
-            }
-        })
+        let (options, name) = (options.clone(), name.to_owned());
+        std::thread::spawn(move || no_answer(&options, &name).map(|why| (name, why)))
     };
     let asked: Vec<_> = names.into_iter().map(ask).collect();
     asked.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+}
+
+/// Why `ssh` cannot run a command on a machine; `None` if it can.
+fn no_answer(options: &str, host: &str) -> Option<String> {
+    let mut ssh = Command::new("ssh");
+    ssh.args(options.split_whitespace()).args([host, "true"]);
+    let mut ssh = match ssh.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn() {
+        Ok(ssh) => ssh,
+        Err(e) => return Some(format!("ssh: {e}")),
+    };
+    // Its own limit ends with the connection, and the user's options may have none.
+    let end = Instant::now() + Duration::from_secs(ANSWERS.into()) + SIGNS_IN;
+    let status = loop {
+        match ssh.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < end => std::thread::sleep(LOOK),
+            Ok(None) => {
+                // It may end at this moment, which is as good.
+                let _ = ssh.kill().and_then(|()| ssh.wait());
+                return Some("no answer in time".into());
+            }
+            Err(e) => return Some(format!("ssh: {e}")),
+        }
+    };
+    // The code of ssh itself; any other is that of the command.
+    if status.code() != Some(255) {
+        return None;
+    }
+    // What it has written is there to be read at once. A process that it left behind may keep the pipe open.
+    let mut said = [0; 4096];
+    let bytes = ssh.stderr.take().and_then(|mut stderr| stderr.read(&mut said).ok()).unwrap_or(0);
+    let text = String::from_utf8_lossy(said.get(..bytes).unwrap_or_default());
+    Some(text.trim().lines().last().unwrap_or("ssh fails").to_owned())
 }
 
 fn start(mpi: Mpi, args: &LaunchArgs, hosts: Option<&Path>, ranks: usize, words: &[OsString]) -> Result<Child> {
@@ -255,8 +285,8 @@ fn start(mpi: Mpi, args: &LaunchArgs, hosts: Option<&Path>, ranks: usize, words:
             }
         }
     }
-    // Open MPI 4, 5, and MPICH. What the user has set comes first.
-    for name in ["OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args", "HYDRA_LAUNCHER_EXTRA_ARGS"] {
+    // What the user has set comes first.
+    for name in SSH_OPTIONS {
         if std::env::var_os(name).is_none() {
             command.env(name, ssh_options());
         }

@@ -82,6 +82,8 @@ pub(crate) fn layouts(work: &Work, ranks: usize, batch: usize) -> Vec<Layout> {
             }
             let stages: &[u8] = match data {
                 1 => &[0],
+                // A divided optimiser makes the passes itself, and so does a pipeline.
+                _ if pipeline > 1 => &[0],
                 _ if data.is_power_of_two() => &[0, 2, 3],
                 _ => &[0, 2],
             };
@@ -102,9 +104,11 @@ pub(crate) fn cost(work: &Work, batch: usize, measured: &Measured, layout: Layou
     let ranks = data * tensor * pipeline;
     let (machine, mut exact) = measured.computing(ranks)?;
     let own_shards = shards(data) / data;
-    // The passes of a rank, and the sequences in each.
-    let passes = own_shards.min(batch.div_ceil(data)) as f64;
+    // The passes of a rank, and the sequences in each. With divided parameters all ranks take part in each other's passes,
+    // so a pass lasts as long as that of a rank with a sequence, even where most have none.
+    let passes = own_shards.min(if zero == 3 { batch } else { batch.div_ceil(data) }) as f64;
     let rows = batch as f64 / data as f64 / passes;
+    let rows = if zero == 3 { rows.max(1.0) } else { rows };
     let (d, t) = (data as f64, tensor as f64);
     let divided = WHOLE + (1.0 - WHOLE) / t;
     let blocks = work.blocks.div_ceil(pipeline) as f64;

@@ -116,9 +116,10 @@ impl Measured {
         Ok(measured)
     }
 
-    /// Adds a measurement, in place of an earlier one of the same number of ranks.
+    /// Adds a measurement, in place of an earlier one of the same number of ranks, and of those of another device: a plan
+    /// takes all entries for one machine.
     pub(crate) fn add(&mut self, machine: Machine) {
-        self.machines.retain(|other| other.ranks != machine.ranks);
+        self.machines.retain(|other| other.ranks != machine.ranks && other.device == machine.device);
         self.machines.push(machine);
         self.machines.sort_by_key(|machine| machine.ranks);
     }
@@ -243,5 +244,10 @@ mod tests {
         assert_eq!(measured.call(Call::Send, 4), Some((line(4.0, 1.0), false)));
         assert!(measured.computing(2).is_some_and(|(machine, exact)| machine.ranks == 2 && exact));
         assert!(measured.computing(8).is_some_and(|(machine, exact)| machine.ranks == 2 && !exact));
+        // Another measurement of as many ranks takes the place of the first, and one of another device that of both.
+        measured.add(machine(1, None));
+        assert_eq!(measured.machines.iter().map(|machine| machine.ranks).collect::<Vec<_>>(), [1, 2]);
+        measured.add(Machine { device: "cuda".into(), ..machine(4, Some(calls)) });
+        assert_eq!(measured.machines.iter().map(|machine| machine.ranks).collect::<Vec<_>>(), [4]);
     }
 }

@@ -7,10 +7,12 @@ mod work;
 use gradus::{Error, Result};
 use serde_json::{Value, json};
 
-pub(super) use cost::{Cost, Layout, cost};
+pub(super) use cost::{Cost, Layout, cost, shards};
 pub(super) use machine::{Calls, Line, Machine, Measured, fit};
+use work::model_of;
 pub(super) use work::{Work, shape_of, without_dropout};
 
+use super::train::SHARDS;
 use crate::args::PlanArgs;
 use crate::output::{say, thousands};
 
@@ -19,7 +21,8 @@ const LISTED: usize = 12;
 
 /// Runs the command.
 pub(crate) fn run(args: &PlanArgs) -> Result<()> {
-    let work = Work::of(&shape_of(&args.model)?);
+    let (shape, options) = model_of(&args.model)?;
+    let work = Work::of(&shape);
     let measured = Measured::read(&args.bench)?;
     let all = cost::layouts(&work, args.gpus, args.batch);
     if all.is_empty() {
@@ -88,7 +91,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
         time(t.update),
         time(t.calls)
     ))?;
-    say(&format!("next    {}", next(best, args.gpus)))?;
+    say(&format!("next    {}", next(best.layout, args.batch, options.as_deref()).join("\n        ")))?;
     if args.json {
         let rows: Vec<Value> = costs.iter().map(|cost| row(cost, fits(cost))).collect();
         let of = json!({ "model": args.model, "parameters": work.parameters(), "ranks": args.gpus, "plans": rows });
@@ -97,17 +100,39 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     Ok(())
 }
 
-/// How to train so.
-fn next(best: &Cost, ranks: usize) -> String {
-    let Layout { data, tensor, pipeline, zero } = best.layout;
-    if data < ranks {
-        return format!(r#"Mesh::new(&comm, [("data", {data}), ("pipeline", {pipeline}), ("tensor", {tensor})])"#);
+/// How to train so: a command if there is one for it, which takes the options of a saved model, or else the calls.
+fn next(layout: Layout, batch: usize, options: Option<&str>) -> Vec<String> {
+    let Layout { data, tensor, pipeline, zero } = layout;
+    let is_data_alone = tensor == 1 && pipeline == 1;
+    if let Some(options) = options
+        && is_data_alone
+        && zero != 2
+        && SHARDS.is_multiple_of(data)
+    {
+        let shard = if zero == 3 { " --shard" } else { "" };
+        let command = format!("gradus launch -n {data} -- train text FILE {options} --batch-size {batch}{shard}");
+        return vec![command];
     }
-    let shard = if zero == 3 { " --shard" } else { "" };
+    let mut lines = vec![];
+    let of = |axis: &str| if is_data_alone { "comm".into() } else { format!(r#"mesh.axis("{axis}")?"#) };
+    if !is_data_alone {
+        let axes = format!(r#"[("data", {data}), ("pipeline", {pipeline}), ("tensor", {tensor})]"#);
+        lines.push(format!("let mesh = Mesh::new(&comm, {axes})?;"));
+    }
+    if tensor > 1 {
+        let layers = "ColumnLinear, RowLinear, ParallelAttention, ParallelEmbedding";
+        lines.push(format!("// the model is built of divided layers over {}: {layers}", of("tensor")));
+    }
+    lines.push(format!("let parallel = DataParallel::with_shards({}, {})?;", of("data"), shards(data)));
+    if pipeline > 1 {
+        lines.push(format!("let pipeline = Pipeline::with_data(&{}, &parallel, &device)?;", of("pipeline")));
+    }
     match zero {
-        2 => "ShardedOptimizer::new(&parallel, &model, ..)".into(),
-        _ => format!("gradus launch -n {ranks} -- train text FILE{shard}"),
+        0 => {}
+        2 => lines.push("let optimizer = ShardedOptimizer::new(&parallel, &model, adam)?;".into()),
+        _ => lines.push("let optimizer = ShardedOptimizer::fully_sharded(&parallel, &model, adam)?;".into()),
     }
+    lines
 }
 
 fn row(cost: &Cost, fits: bool) -> Value {
@@ -137,4 +162,36 @@ fn gib(bytes: f64) -> String {
 /// Seconds as text.
 pub(super) fn time(seconds: f64) -> String {
     if seconds >= 1.0 { format!("{seconds:.2} s") } else { format!("{:.2} ms", seconds * 1e3) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_next_can_be_called() {
+        let of = |[data, tensor, pipeline]: [usize; 3], zero, options| {
+            next(Layout { data, tensor, pipeline, zero }, 32, options)
+        };
+        let small = Some("--layers 2");
+        let command = "gradus launch -n 4 -- train text FILE --layers 2 --batch-size 32";
+        assert_eq!(of([4, 1, 1], 0, small), [command]);
+        assert_eq!(of([4, 1, 1], 3, small), [format!("{command} --shard")]);
+        // `launch` starts at most 16 ranks, and does not train a model that has a name.
+        assert_eq!(of([6, 1, 1], 0, small), ["let parallel = DataParallel::with_shards(comm, 6)?;"]);
+        assert_eq!(of([32, 1, 1], 0, small), ["let parallel = DataParallel::with_shards(comm, 32)?;"]);
+        assert_eq!(of([4, 1, 1], 0, None), ["let parallel = DataParallel::with_shards(comm, 16)?;"]);
+        for (zero, call) in [(2, "ShardedOptimizer::new("), (3, "ShardedOptimizer::fully_sharded(")] {
+            assert!(of([4, 1, 1], zero, None)[1].contains(call));
+        }
+        let divided = of([2, 2, 3], 0, small).join("\n");
+        for said in [
+            r#"Mesh::new(&comm, [("data", 2), ("pipeline", 3), ("tensor", 2)])?"#,
+            r#"divided layers over mesh.axis("tensor")?: ColumnLinear"#,
+            r#"DataParallel::with_shards(mesh.axis("data")?, 16)?"#,
+            r#"Pipeline::with_data(&mesh.axis("pipeline")?, &parallel, &device)?"#,
+        ] {
+            assert!(divided.contains(said), "{divided}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use gradus::models::Gpt2Config;
 use gradus::prelude::*;
+use gradus::tasks::text::Vocabulary;
 use gradus::tasks::{self, Model};
 
 /// Bytes of a number: parameters, gradients and values are f32.
@@ -17,9 +18,14 @@ const NAMED: [(&str, [usize; 3]); 4] = [
 
 /// The shape of GPT-2 that this name, or this saved model, has.
 pub(crate) fn shape_of(model: &str) -> Result<Gpt2Config> {
+    model_of(model).map(|(shape, _)| shape)
+}
+
+/// The shape, and for a saved model the options with which `gradus train text` makes such a network.
+pub(crate) fn model_of(model: &str) -> Result<(Gpt2Config, Option<String>)> {
     if let Some((_, [n_layer, n_head, n_embd])) = NAMED.iter().find(|(name, _)| *name == model) {
         let shape = Gpt2Config { n_layer: *n_layer, n_head: *n_head, n_embd: *n_embd, ..Gpt2Config::default() };
-        return Ok(without_dropout(shape));
+        return Ok((without_dropout(shape), None));
     }
     let path = crate::commands::model_file(model.as_ref());
     if !path.exists() {
@@ -28,7 +34,18 @@ pub(crate) fn shape_of(model: &str) -> Result<Gpt2Config> {
         return Err(e.help(format!("take one of {}, or a model of `gradus train text`", names.join(", "))));
     }
     match tasks::load(&path, &Device::cpu()?)? {
-        Model::Text(text) => Ok(*text.network().config()),
+        Model::Text(text) => {
+            let shape = *text.network().config();
+            let Gpt2Config { n_layer, n_head, n_embd, n_positions, vocab_size, .. } = shape;
+            let tokenizer = match &text.spec().tokenizer {
+                Vocabulary::Bytes => " --tokenizer bytes".into(),
+                Vocabulary::Bpe { .. } => format!(" --tokenizer bpe:{vocab_size}"),
+                // Characters are the default.
+                _ => String::new(),
+            };
+            let sizes = format!("--layers {n_layer} --heads {n_head} --width {n_embd} --context {n_positions}");
+            Ok((shape, Some(sizes + &tokenizer)))
+        }
         other => {
             let m = format!("{} is a model of the task {:?}", path.display(), other.task());
             let e = Error::new(ErrorKind::Unsupported, "plan", m);
