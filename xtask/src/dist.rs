@@ -24,6 +24,9 @@ const CALLS: usize = 11;
 const RANKS: usize = 4;
 /// How often the speed is measured.
 const ROUNDS: usize = 5;
+/// How much longer than MPI's an all-reduce of 4 KB may take, in microseconds, and how many times as long one of 64 MB.
+const MOST_MORE: f64 = 20.0;
+const MOST_TIMES: f64 = 1.1;
 /// The deadline of runs with trouble, in seconds, and how much later an error may come.
 const DEADLINE: f64 = 1.5;
 const LATER: f64 = 1.0;
@@ -77,10 +80,16 @@ pub(crate) fn run(root: &Path, which: Which, mpich: bool) -> Result<(), String> 
 
 fn all(mpi: &Mpi, root: &Path, folder: &Path, which: Which) -> Result<(), String> {
     let measures = matches!(which, Which::Speed | Which::All) && !mpi.is_mpich;
-    let speed = if measures { Some(speed(mpi, root, &optimised_ranks(root)?, folder)?) } else { None };
+    let (speed, slow) = if measures {
+        let (speed, slow) = speed(mpi, root, &optimised_ranks(root)?, folder)?;
+        (Some(speed), slow)
+    } else {
+        (None, vec![])
+    };
     if let (Which::Speed, Some(speed)) = (&which, &speed) {
+        slow.iter().for_each(|failure| println!("FAILED {failure}"));
         println!("{speed}");
-        return Ok(());
+        return if slow.is_empty() { Ok(()) } else { Err(format!("{} failures", slow.len())) };
     }
     let [ranks, gradus] = &programs(root)?;
     let commands = command::Gradus { mpi, program: gradus, folder: &folder.join("launch"), root };
@@ -103,6 +112,7 @@ fn all(mpi: &Mpi, root: &Path, folder: &Path, which: Which) -> Result<(), String
     let (checks, failed) = commands.check("")?;
     let held = checks - failed.len();
     failures.extend(failed);
+    failures.extend(slow);
     failures.iter().for_each(|failure| println!("FAILED {failure}"));
     let speed = speed.map_or_else(String::new, |speed| format!("; {speed}"));
     println!(
@@ -234,7 +244,7 @@ fn trouble(
         let case = format!("{how} of rank {rank} at call {call}{}", if captured { ", captured" } else { "" });
         let wrong: Vec<String> = (0..RANKS)
             .filter(|&other| other != rank)
-            .filter_map(|other| wrong(other, outcome[other].as_deref()))
+            .filter_map(|other| wrong(other, outcome[other].as_deref(), rank))
             .collect();
         if wrong.is_empty() {
             counts.in_time += 1;
@@ -247,18 +257,32 @@ fn trouble(
     Ok(failures)
 }
 
-/// What is wrong with the outcome of a rank that lives, if anything: it must be a typed error in time.
-fn wrong(rank: usize, outcome: Option<&str>) -> Option<String> {
+/// What is wrong with the outcome of a rank that lives, if anything: it must be a typed error in time that names the rank
+/// with the trouble.
+fn wrong(rank: usize, outcome: Option<&str>, troubled: usize) -> Option<String> {
     let Some(text) = outcome else { return Some(format!("rank {rank} hangs or has died")) };
     let seconds = text.strip_prefix("peer after ").and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
     match seconds {
-        Some(seconds) if seconds <= DEADLINE + LATER => None,
+        Some(seconds) if seconds <= DEADLINE + LATER && names(text, troubled) => None,
         _ => Some(format!("rank {rank}: {}", text.trim().replace('\n', " | "))),
     }
 }
 
-/// The times of all-reduces beside those of MPI, what they add to a step, and steps beside what `gradus plan` says of them.
-fn speed(mpi: &Mpi, root: &Path, program: &Path, folder: &Path) -> Result<String, String> {
+/// Whether an error names a rank, alone or in a list, other than as the one that makes the call or has given up. In a half of
+/// the ranks, whose only call is its first, a rank has its number there.
+fn names(text: &str, rank: usize) -> bool {
+    let number = if text.contains("call 1, all_reduce") { rank % (RANKS / 2) } else { rank };
+    text.split("rank").skip(1).any(|rest| {
+        let rest = rest.strip_prefix('s').unwrap_or(rest);
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != ',' && c != ' ').unwrap_or(rest.len());
+        let (list, after) = rest.split_at(end);
+        !after.starts_with("of ") && list.split(',').any(|word| word.trim().parse() == Ok(number))
+    })
+}
+
+/// The times of all-reduces beside those of MPI, what they add to a step, and steps beside what `gradus plan` says of them;
+/// with them, which of these are slower or farther off than they may be.
+fn speed(mpi: &Mpi, root: &Path, program: &Path, folder: &Path) -> Result<(String, Vec<String>), String> {
     let bare = folder.join("bare");
     let source = root.join("crates/gradus-dist/examples/ranks/bare.c");
     let mut mpicc = std::process::Command::new("mpicc");
@@ -274,13 +298,19 @@ fn speed(mpi: &Mpi, root: &Path, program: &Path, folder: &Path) -> Result<String
     for _ in 0..ROUNDS {
         rounds.push((ours("speed")?, numbers(&Launch::new(mpi, &bare, RANKS, &out).printed(limit)?)?));
     }
-    let mut words = vec![];
+    let (mut words, mut slow) = (vec![], vec![]);
     for (i, bytes) in [4 << 10, 1 << 20, 64 << 20].into_iter().enumerate() {
         let time = |times: &[Vec<f64>]| times.get(i).and_then(|line| line.get(1).copied()).unwrap_or(f64::NAN);
         let of = |of: fn(f64, f64) -> f64| median(rounds.iter().map(|(a, b)| of(time(a), time(b))));
         let [ours, theirs, quotient, more] = [of(|a, _| a), of(|_, b| b), of(|a, b| a / b), of(|a, b| a - b)];
         let size = if bytes < 1 << 20 { format!("{} KB", bytes >> 10) } else { format!("{} MB", bytes >> 20) };
-        words.push(format!("{size} {ours:.0} us, MPI {theirs:.0} us ({quotient:.2}, {more:+.0} us)"));
+        let said = format!("{size} {ours:.0} us, MPI {theirs:.0} us ({quotient:.2}, {more:+.0} us)");
+        // The smallest are bound by the latency, the largest by memory. Where there are no times, these are not numbers.
+        let holds = [more <= MOST_MORE, true, quotient <= MOST_TIMES][i];
+        if !holds {
+            slow.push(format!("all-reduce: {said}"));
+        }
+        words.push(said);
     }
     let steps = ours("step")?;
     let Some(&[bytes, step, passes, sum, more]) = steps.first().map(Vec::as_slice) else {
@@ -292,8 +322,10 @@ fn speed(mpi: &Mpi, root: &Path, program: &Path, folder: &Path) -> Result<String
         bytes / f64::from(1 << 20),
         100.0 * more
     ));
-    words.push(planned::run(root, &folder.join("planned"))?);
-    Ok(format!("all-reduce: {}", words.join("; ")))
+    let (said, off) = planned::run(root, &folder.join("planned"))?;
+    words.push(said);
+    slow.extend(off);
+    Ok((format!("all-reduce: {}", words.join("; ")), slow))
 }
 
 /// The numbers of each line, after which may stand a unit.
@@ -310,4 +342,21 @@ fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut numbers: Vec<f64> = numbers.collect();
     numbers.sort_by(f64::total_cmp);
     numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+
+    #[test]
+    fn the_rank_with_the_trouble_is_found() {
+        let died = "all_reduce: rank 2 has died: its process is gone\n  at examples/ranks/trouble.rs:17:19\n  \
+                    rank 0 of 4 makes call 13, all_reduce(sum)";
+        assert_eq!([0, 1, 2, 3].map(|rank| names(died, rank)), [false, false, true, false]);
+        let told = "split: rank 2 of the world has given up\n  rank 0 of 4 makes call 19, split\n  \
+                    ranks 1, 3 did not come to this call within 1.5 s (call 19, split)";
+        assert_eq!([0, 1, 2, 3].map(|rank| names(told, rank)), [false, true, false, true]);
+        let half = "all_reduce: rank 1 has died: its process is gone\n  rank 0 of 2 makes call 1, all_reduce(sum)";
+        assert_eq!([0, 1, 2, 3].map(|rank| names(half, rank)), [false, true, false, true]);
+    }
 }

@@ -391,7 +391,7 @@ impl Gradus<'_> {
 }
 
 /// The ranks that a launcher has started, in the order of their numbers.
-fn ranks(launcher: u32) -> Vec<u32> {
+pub(super) fn ranks(launcher: u32) -> Vec<u32> {
     let rank = |process: u32| {
         let environment = std::fs::read(format!("/proc/{process}/environ")).ok()?;
         let variables = environment.split(|byte| *byte == 0);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::command::{Gradus, LIMIT, LONG, done, failed, has_state, model, same, with_out};
+use super::command::{Gradus, LIMIT, LONG, done, failed, has_state, model, ranks, same, with_out};
 use super::process::{Running, SSHD, signal};
 
 /// An address that documents may use, and nobody has.
@@ -87,16 +87,31 @@ impl Gradus<'_> {
         Ok(path)
     }
 
-    /// Two addresses, of which `mpirun` takes the second for another machine.
+    /// Two addresses, of which `mpirun` takes the second for another machine. After the loss of a rank both answer `ssh`,
+    /// which needs the options that are set for `mpirun`.
     pub(super) fn two_hosts(&self, whole: &[u8]) -> Result<(), String> {
         let server = Server::start(&self.folder.join("ssh"))?;
         let hosts = self.hosts("two-hosts.txt", &["127.0.0.1", "127.0.0.2"])?;
         let out = self.folder.join("two-hosts");
         let words = with_out(&[&LONG[..], &["--shard"]].concat(), &out);
         let mut command = self.mpi.program(self.program);
-        command.args(["launch", "-n", "2", "--hosts"]).arg(&hosts).arg("--").args(words).current_dir(self.folder);
+        command
+            .args(["launch", "-n", "2", "--restarts", "1", "--hosts"])
+            .arg(&hosts)
+            .arg("--")
+            .args(words)
+            .current_dir(self.folder);
         command.env("OMPI_MCA_plm_rsh_args", &server.options).env("HYDRA_LAUNCHER_EXTRA_ARGS", &server.options);
-        done(&Running::start(&mut command, &self.folder.join("two-hosts-output"))?.end(LIMIT)?)?;
+        let mut running = Running::start(&mut command, &self.folder.join("two-hosts-output"))?;
+        running.until("a state", || has_state(&out))?;
+        // The server has started the other.
+        let &[rank] = &ranks(running.process())[..] else { return Err("there is not one rank on this host".into()) };
+        signal(rank, "KILL");
+        let ended = running.end(LIMIT)?;
+        done(&ended)?;
+        if !ended.err.contains("restart 1 of 1") || ended.err.contains("does not answer") {
+            return Err(format!("it does not go on with both hosts: {}", ended.err));
+        }
         same(&model(&out)?, whole)
     }
 

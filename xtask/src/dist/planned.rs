@@ -13,8 +13,11 @@ const BENCH: &str = "bench --model model --batch 32";
 /// How long a training or a measurement may take.
 const LIMIT: Duration = Duration::from_secs(200);
 
-/// Measures 1, 2 and 4 ranks.
-pub(super) fn run(root: &Path, folder: &Path) -> Result<String, String> {
+/// How far off a step a plan may be, in percent.
+const MOST: f64 = 20.0;
+
+/// Measures 1, 2 and 4 ranks. Also returns the steps that the plan misses.
+pub(super) fn run(root: &Path, folder: &Path) -> Result<(String, Vec<String>), String> {
     let gradus = optimised_gradus(root)?;
     let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
     std::fs::create_dir_all(folder).map_err(failed)?;
@@ -27,13 +30,36 @@ pub(super) fn run(root: &Path, folder: &Path) -> Result<String, String> {
         if ended.status.success() { Ok(ended.out) } else { Err(format!("{words}: {}", ended.err)) }
     };
     done(TRAIN, "train")?;
-    let mut each = vec![];
+    let (mut each, mut missed) = (vec![], vec![]);
     for ranks in [1, 2, 4] {
         let out = done(&format!("launch -n {ranks} -- {BENCH}"), &format!("bench-{ranks}"))?;
         let Some(step) = out.lines().find(|line| line.starts_with("a step of")) else {
             return Err(format!("bench on {ranks} ranks prints no step: {out}"));
         };
-        each.push(format!("{ranks} ranks: {step}"));
+        let said = format!("{ranks} ranks: {step}");
+        match percent(step) {
+            Some(off) if off.abs() <= MOST => {}
+            Some(_) => missed.push(format!("the plan is off by more than {MOST} %: {said}")),
+            None => missed.push(format!("the plan does not say how far off it is: {said}")),
+        }
+        each.push(said);
     }
-    Ok(each.join("; "))
+    Ok((each.join("; "), missed))
+}
+
+/// The number in `(+5 %)`.
+fn percent(line: &str) -> Option<f64> {
+    line.split_once(" %)")?.0.rsplit_once('(')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percent;
+
+    #[test]
+    fn how_far_off_a_plan_is_can_be_read() {
+        let line = "a step of model with 32 sequences: 1.20 s, predicted 1.08 s (-10 %): 1.00 s passes, 0.08 s calls";
+        assert_eq!(percent(line), Some(-10.0));
+        assert_eq!(percent("a step of model with 32 sequences: 1.20 s"), None);
+    }
 }
