@@ -44,7 +44,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// on a GPU.
     fn engine(&self) -> String;
 
-    /// Makes a call on `x`, a tensor without gradient, and waits for the result. `line` is the line of the caller.
+    /// Makes a call on `x`, a tensor without gradient, and waits for the result, which is empty for a `Send`. `line` is the line
+    /// of the caller.
     fn run(&self, collective: Collective, x: &Tensor, line: &'static Location<'static>) -> Result<Tensor>;
 
     /// Makes a call that leaves shape and dtype as they are; the result replaces the elements of `x`, which is

@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gradus_nn::{Buffer, Module, Parameter, RandomState};
-use gradus_tensor::{DType, Device, Error, Generator, Gradients, Here, Result, Tensor, all_or_nothing, no_grad, ops};
+use gradus_tensor::{
+    DType, Device, Error, ErrorKind, Generator, Gradients, Here, Result, Tensor, all_or_nothing, no_grad, ops,
+};
 
 use crate::buckets::Buckets;
 use crate::call::Collective;
@@ -214,7 +216,7 @@ impl DataParallel {
     /// the shard does not reach is sent after the pass, and so are those behind it.
     ///
     /// # Errors
-    /// Those of `loss` and of the communicator. If `loss` fails on one rank, the others get an error when it drops its
+    /// Those of `loss` and of the communicator, and [`ErrorKind::Peer`] if ranks give different numbers of rows. If `loss` fails on one rank, the others get an error when it drops its
     /// communicator, or at the deadline. An error leaves buffers and random states as they were.
     #[track_caller]
     pub fn backward(
@@ -275,6 +277,16 @@ impl DataParallel {
         Ok((value, gradients))
     }
 
+    /// The number of rows that each rank gives for a batch, in its place among the ranks: this rank gives it in its first
+    /// shard. So the sums over shards and ranks are the numbers of all ranks, exact up to 2^24.
+    pub(crate) fn batches(&self, batch: usize, is_first: bool) -> Vec<f32> {
+        let mut all = vec![0.0; self.comm.size()];
+        if is_first && let Some(mine) = all.get_mut(self.comm.rank()) {
+            *mine = batch as f32;
+        }
+        all
+    }
+
     /// What the shards of this rank give, added in the tree. `of_shard` is called for each of them, also for those without
     /// rows.
     pub(crate) fn sums(
@@ -294,14 +306,14 @@ impl DataParallel {
         let extras = Extras::of(model)?;
         let mut tree = Tree::default();
         let mut heads = 0;
-        for shard in self.shards_in(order) {
+        for (i, shard) in self.shards_in(order).into_iter().enumerate() {
             let rows = self.rows(batch, shard);
             let weight = rows.len() as f64 / batch as f64;
             if !rows.is_empty() {
                 extras.begin(shard as u64)?;
             }
             let Shard { loss, there, vectors } = of_shard(rows, weight)?;
-            let mut flats = head(&device, &there, loss, extras.weighted(weight)?)?;
+            let mut flats = head(&device, &there, self.batches(batch, i == 0), loss, extras.weighted(weight)?)?;
             if let Order::Rounds(line) = order {
                 for (_, flat) in &flats {
                     self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), flat, line)?;
@@ -398,8 +410,8 @@ pub(crate) fn trained(model: &(impl Module + ?Sized)) -> Vec<Named> {
 pub(crate) struct Sums {
     pub(crate) parameters: Vec<Named>,
     pub(crate) extras: Extras,
-    /// The loss, the number of shards in which each parameter has a gradient, and the running statistics, by the dtype
-    /// in which they are added.
+    /// The loss, the number of shards in which each parameter has a gradient, the rows of the batch that each rank gives, and
+    /// the running statistics, by the dtype in which they are added.
     pub(crate) heads: Flats,
     /// The gradients, by the dtype of their parameters.
     pub(crate) gradients: Flats,
@@ -407,12 +419,20 @@ pub(crate) struct Sums {
 
 impl Sums {
     /// Sets the running statistics and the random states from the sums of all ranks. Returns the loss, and whether each
-    /// parameter has a gradient.
+    /// parameter has a gradient. Fails on all ranks alike if they gave different batches.
     pub(crate) fn take_heads(&mut self, comm: &dyn Communicator, line: Line) -> Result<(Tensor, Vec<bool>)> {
         let mut reader = Reader::new(&self.heads);
         let loss = reader.take(DType::F32, DType::F32, &[])?;
-        let there = reader.take(DType::F32, DType::F32, &[self.parameters.len()])?;
-        let there = fact(&there, "the parameters that have a gradient", line)?;
+        let count = self.parameters.len();
+        let there = reader.take(DType::F32, DType::F32, &[count + comm.size()])?;
+        let there = fact(&there, "the rows of the batch or the parameters that have a gradient", line)?;
+        let (there, batches) = there.split_at(count.min(there.len()));
+        if batches.iter().any(|rows| *rows != batches[0]) {
+            let e = Error::new(ErrorKind::Peer, "data_parallel", "ranks give batches of different numbers of rows");
+            let notes = batches.iter().enumerate();
+            let e = notes.fold(e.at(line), |e, (rank, rows)| e.note(format!("rank {rank}: {rows} rows")));
+            return Err(e.help("all ranks give the rows of the whole batch, and compute those of their shards"));
+        }
         for (buffer, before) in &self.extras.floats {
             buffer.set(&reader.take(before.dtype().compute(), before.dtype(), before.shape())?)?;
         }
@@ -433,9 +453,17 @@ impl Sums {
     }
 }
 
-/// The loss of one shard, whether each parameter has a gradient, and the running statistics.
-pub(crate) fn head(device: &Device, there: &[bool], loss: Option<Tensor>, statistics: Flats) -> Result<Flats> {
-    let there: Vec<f32> = there.iter().map(|&there| f32::from(u8::from(there))).collect();
+/// The loss of one shard, whether each parameter has a gradient, [`batches`](DataParallel::batches), and the running
+/// statistics.
+pub(crate) fn head(
+    device: &Device,
+    there: &[bool],
+    batches: Vec<f32>,
+    loss: Option<Tensor>,
+    statistics: Flats,
+) -> Result<Flats> {
+    let mut there: Vec<f32> = there.iter().map(|&there| f32::from(u8::from(there))).collect();
+    there.extend(batches);
     let count = there.len();
     no_grad(|| {
         let loss = match loss {

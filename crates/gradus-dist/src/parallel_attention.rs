@@ -7,11 +7,11 @@ use std::sync::Arc;
 use gradus_nn::{
     Forward, ForwardPass, HeadFeatures, KvCache, Masks, Module, MultiheadAttention, Parameter, Visitor, VisitorMut,
 };
-use gradus_tensor::{Causal, Error, Here, Result, Tensor};
+use gradus_tensor::{Causal, Error, ErrorKind, Here, Result, Tensor};
 
 use crate::communicator::Communicator;
 use crate::group::Line;
-use crate::region::{copied, enter, joined, leave};
+use crate::region::{Border, copied, cross, enter, joined, leave};
 
 const OP: &str = "parallel_attention";
 
@@ -106,8 +106,9 @@ impl ParallelAttention {
                 () if std::ptr::eq(value, key) => k.clone(),
                 () => enter(value, self.sequence, &self.comm, line)?,
             };
-            let mask = self.own(masks.mask)?;
-            let share = self.heads.attend_with(&q, &k, &v, Masks { mask: mask.as_ref(), ..masks })?;
+            let [mask, key_mask] = self.own(masks, line)?;
+            let masks = Masks { mask: mask.as_ref(), key_mask: key_mask.as_ref(), ..masks };
+            let share = self.heads.attend_with(&q, &k, &v, masks)?;
             self.output(&share, line)
         };
         pass.end(self, attended())
@@ -118,8 +119,9 @@ impl ParallelAttention {
     pub fn decode(&self, x: &Tensor, cache: &mut KvCache, masks: Masks<'_>) -> Result<Tensor> {
         let line = Location::caller();
         let x = enter(x, self.sequence, &self.comm, line).here()?;
-        let mask = self.own(masks.mask)?;
-        self.output(&self.heads.decode(&x, cache, Masks { mask: mask.as_ref(), ..masks })?, line).here()
+        let [mask, key_mask] = self.own(masks, line).here()?;
+        let masks = Masks { mask: mask.as_ref(), key_mask: key_mask.as_ref(), ..masks };
+        self.output(&self.heads.decode(&x, cache, masks)?, line).here()
     }
 
     /// The whole layer, with copies of the parameters, on all ranks. All ranks call it. Its random numbers are those of
@@ -146,13 +148,29 @@ impl ParallelAttention {
         Ok(whole)
     }
 
-    /// The part of a mask `[n, heads, lq, lk]` that is for this rank's heads.
+    /// The masks for this rank's heads: its part of a mask `[n, heads, lq, lk]`, and any other as it is.
     #[track_caller]
-    fn own(&self, mask: Option<&Tensor>) -> Result<Option<Tensor>> {
-        let Some(mask) = mask else { return Ok(None) };
-        let (each, ranks) = (self.heads.num_heads()[0], self.comm.size());
-        let has_heads = mask.rank() >= 3 && mask.size(-3)? == each * ranks;
-        Ok(Some(if has_heads { mask.narrow(-3, self.comm.rank() * each, each)? } else { mask.clone() }))
+    fn own(&self, masks: Masks<'_>, line: Line) -> Result<[Option<Tensor>; 2]> {
+        let enter = |mask: &Tensor| cross(Border::Enter, &self.comm, mask, line);
+        let key_mask = masks.key_mask.map(enter).transpose()?;
+        let Some(mask) = masks.mask else { return Ok([None, key_mask]) };
+        let each = self.heads.num_heads()[0];
+        let all = each * self.comm.size();
+        let of_heads = if mask.rank() < 3 { 1 } else { mask.size(-3)? };
+        let own = match enter(mask)? {
+            whole if of_heads == all => whole.narrow(-3, self.comm.rank() * each, each)?,
+            whole if of_heads == 1 => whole,
+            _ => {
+                let m = format!("the mask is for {of_heads} heads, and does not broadcast with the scores of {all}");
+                return Err(Error::new(ErrorKind::Broadcast, OP, m).operand(
+                    "mask",
+                    mask.shape(),
+                    mask.dtype(),
+                    mask.device(),
+                ));
+            }
+        };
+        Ok([Some(own), key_mask])
     }
 
     fn output(&self, share: &Tensor, line: Line) -> Result<Tensor> {

@@ -50,7 +50,7 @@ fn loss(
     line: Line,
 ) -> Result<Tensor> {
     let own = range(classes, comm.rank(), comm.size());
-    check(logits, &own, classes, options)?;
+    check(logits, &own, classes, comm.size(), options)?;
     let wide = logits.dtype().compute();
     let weight = options.weight.as_ref().map(|weight| weight.tensor());
     // The weight of each row's class, and 0 for rows that do not count. It fails as the whole loss does, and reads one
@@ -108,12 +108,23 @@ fn loss(
 }
 
 /// Fails unless the logits are those of this rank's classes, and the smoothing is a share.
-fn check(logits: &Tensor, own: &std::ops::Range<usize>, classes: usize, options: &CrossEntropyLoss) -> Result<()> {
+fn check(
+    logits: &Tensor,
+    own: &std::ops::Range<usize>,
+    classes: usize,
+    ranks: usize,
+    options: &CrossEntropyLoss,
+) -> Result<()> {
     let fail = |e: Error| Err(e.operand("logits", logits.shape(), logits.dtype(), logits.device()));
+    // Before what may differ from rank to rank: an error on all of them.
+    if classes < ranks {
+        let m = format!("{classes} classes do not divide among {ranks} ranks");
+        return fail(Error::shape(OP, m).help("each rank has at least one class; take fewer ranks"));
+    }
     if !logits.dtype().is_float() {
         return fail(Error::dtype(OP, logits.dtype(), "float logits"));
     }
-    if logits.rank() < 2 || logits.shape()[1] != own.len() || own.is_empty() {
+    if logits.rank() < 2 || logits.shape()[1] != own.len() {
         let m = format!(
             "this rank has the classes {}..{} of {classes}, and logits [n, {}, ..]",
             own.start,

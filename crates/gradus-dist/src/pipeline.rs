@@ -8,6 +8,7 @@ use std::sync::Arc;
 use gradus_nn::{Forward, Module, Parameter, clip_to_norm, grad_norm_across};
 use gradus_tensor::{
     BackwardOptions, DType, Device, Error, ErrorKind, Gradients, Here, Result, Tensor, all_or_nothing, grad, no_grad,
+    ops,
 };
 
 use crate::call::Collective;
@@ -66,8 +67,8 @@ use crate::vectors::{Flats, Tree};
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// Waits for a neighbour have the deadline of the communicator, which must be longer than a micro-batch takes from the first
-/// stage to the last and back.
+/// Waits for other stages have the deadline of the communicator. It must be longer than a micro-batch takes from the first
+/// stage to the last and back, and longer than the slowest stage takes for as many micro-batches as there are stages.
 #[derive(Debug, Clone)]
 pub struct Pipeline {
     comm: Arc<dyn Communicator>,
@@ -159,14 +160,17 @@ impl Pipeline {
     /// [`backward`](Pipeline::backward) the gradient of each becomes the sum of both. So the same optimiser keeps them equal.
     /// GPT-2 has the table of tokens as the weight of its head; here the two are parameters of two modules.
     ///
-    /// All ranks call it, with the same names.
+    /// All ranks call it, with the same names. A parameter is tied at most once, and again on a new pipeline after a change of
+    /// dtype or device, which makes new parameters.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if no stage has a parameter of a name; [`ErrorKind::Peer`] if shape or dtype differ.
+    /// [`ErrorKind::InvalidArgument`] if no stage has a parameter of a name, if several have one, or if it is tied already;
+    /// [`ErrorKind::Peer`] if shape or dtype differ. After any of them no further call is possible, on any rank.
     #[track_caller]
     pub fn tie(&mut self, stage: &(impl Module + ?Sized), names: [&str; 2]) -> Result<()> {
         let line = Location::caller();
-        let tie = together(&*self.comm, || Tie::new(&*self.comm, stage, names, line)).map_err(|e| e.at(line))?;
+        let tie =
+            together(&*self.comm, || Tie::new(&*self.comm, stage, names, &self.ties, line)).map_err(|e| e.at(line))?;
         self.ties.push(tie);
         Ok(())
     }
@@ -183,6 +187,8 @@ impl Pipeline {
     /// # Errors
     /// Those of `stage`, `input` and `loss` on the rank where they fail. Then the other ranks get [`ErrorKind::Peer`] at once,
     /// with the reason, and no further call is possible. An error leaves buffers and random states as they were.
+    /// [`ErrorKind::Peer`] if ranks give different numbers of rows; [`ErrorKind::InvalidArgument`] if a tied parameter is no
+    /// longer one of the stage; [`ErrorKind::Unsupported`] inside a captured step.
     #[track_caller]
     pub fn backward(
         &self,
@@ -192,10 +198,13 @@ impl Pipeline {
         mut loss: impl FnMut(&Tensor, Range<usize>) -> Result<Tensor>,
     ) -> Result<(Tensor, Gradients)> {
         let line = Location::caller();
+        refuse_capture().here()?;
         let step = || {
             if batch == 0 {
                 return Err(Error::argument("pipeline", "a batch of 0 rows has no gradient"));
             }
+            let parameters = stage.parameters();
+            self.ties.iter().try_for_each(|tie| tie.check(&parameters))?;
             let step = Step {
                 pipeline: self,
                 stage,
@@ -216,13 +225,14 @@ impl Pipeline {
     }
 
     /// The outputs of the last stage for the rows of this pipeline of a batch of `batch` rows, joined along axis 0; `None` on
-    /// the other stages. Micro-batches go through one after the other, and nothing is recorded. Layers in training mode change
+    /// the other stages, and on all stages of a pipeline without rows. Micro-batches go through one after the other, and nothing is recorded. Layers in training mode change
     /// their state with each micro-batch.
     ///
     /// All ranks call it, with the same number of rows.
     ///
     /// # Errors
-    /// As [`backward`](Pipeline::backward), and [`ErrorKind::InvalidArgument`] if there are no rows.
+    /// Those of `stage` and `input`, as in [`backward`](Pipeline::backward), and [`ErrorKind::Unsupported`] inside a captured
+    /// step.
     #[track_caller]
     pub fn forward(
         &self,
@@ -231,6 +241,11 @@ impl Pipeline {
         mut input: impl FnMut(Range<usize>) -> Result<Tensor>,
     ) -> Result<Option<Tensor>> {
         let line = Location::caller();
+        refuse_capture().here()?;
+        // The same on all stages.
+        if self.parallel.shards().all(|shard| self.parallel.rows(batch, shard).is_empty()) {
+            return Ok(None);
+        }
         let pass = || {
             let (mut outputs, mut sent) = (vec![], VecDeque::new());
             for micro in self.parallel.shards().map(|shard| self.micro_batch(batch, shard)) {
@@ -245,9 +260,8 @@ impl Pipeline {
                     outputs.push(y);
                     continue;
                 };
-                sent.extend(
-                    after.activations.send(&micro, &Parcel::Constant(y), &self.device, line)?.into_iter().flatten(),
-                );
+                let parcel = Parcel::Constant(unwritten(&x, &y)?);
+                sent.extend(after.activations.send(&micro, &parcel, &self.device, line)?.into_iter().flatten());
                 // No more than two activations wait for the next stage.
                 while sent.len() > 4
                     && let Some(handle) = sent.pop_front()
@@ -258,9 +272,6 @@ impl Pipeline {
             sent.into_iter().try_for_each(|handle: Handle| handle.wait().map(drop))?;
             if self.after.is_some() {
                 return Ok(None);
-            }
-            if outputs.is_empty() {
-                return Err(Error::argument("pipeline", "a batch without rows for this pipeline has no output"));
             }
             Tensor::cat(&outputs.iter().collect::<Vec<_>>(), 0).map(Some)
         };
@@ -283,7 +294,11 @@ impl Pipeline {
         let counted: Vec<Parameter> = parameters.iter().filter(counts).cloned().collect();
         let gather = |numbers: Vec<f64>| gathered(&*self.comm, &numbers, line);
         let norm = || {
-            counted.iter().try_for_each(|p| p.check_whole("clip_grad_norm"))?;
+            if counted.iter().any(Parameter::is_divided) {
+                let m = "a stage has divided layers, whose norm over the ranks of both is not there";
+                return Err(Error::new(ErrorKind::Unsupported, "clip_grad_norm", m)
+                    .help("train without clipping, or with stages that are not divided"));
+            }
             grad_norm_across(gradients, &counted, gather)
         };
         let norm = together(&*self.comm, norm).here()?;
@@ -310,6 +325,22 @@ impl Pipeline {
     fn about(&self, e: Error, pass: &str, micro: &MicroBatch) -> Error {
         e.note(format!("in the {pass} pass of {micro}, stage {} of {}", self.comm.rank(), self.comm.size()))
     }
+}
+
+/// Refuses a pipeline inside a captured step.
+fn refuse_capture() -> Result<()> {
+    ops::refuse(|| {
+        let e = Error::new(ErrorKind::Unsupported, "capture", "a pipeline runs inside a captured step");
+        e.note("a stage holds the activations of several micro-batches, and a replay has one set of buffers")
+            .help("call the pipeline outside of captured steps")
+    })
+}
+
+/// The output `y` of a stage as a tensor that nobody writes before it is sent. The caller may write the input `x`, whose
+/// memory a stage of views shares, for the next micro-batch.
+fn unwritten(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    let y = y.detach();
+    if Arc::ptr_eq(x.storage(), y.storage()) { y.copy() } else { Ok(y) }
 }
 
 /// A micro-batch between its forward and its backward pass.
@@ -344,7 +375,7 @@ impl<S: Forward + ?Sized> Step<'_, S> {
     ///
     /// It never ends in a circle of ranks that wait for each other. A rank waits only to receive: for the activation of a
     /// micro-batch, whose forward pass the stage before makes earlier in its own order, or for the gradient of one, whose
-    /// backward pass the stage after does. What is sent is copied, and waits for its receiver on another thread.
+    /// backward pass the stage after does. What is sent waits for its receiver on another thread, and nobody writes it.
     fn run(
         mut self,
         input: &mut dyn FnMut(Range<usize>) -> Result<Tensor>,
@@ -403,7 +434,8 @@ impl<S: Forward + ?Sized> Step<'_, S> {
                 .and_then(|loss| loss.mul(share))
                 .map_err(|e| pipeline.about(e, "forward", &micro))?,
             Some(after) => {
-                let parcel = if y.requires_grad() { Parcel::Tracked(y.detach()) } else { Parcel::Constant(y.detach()) };
+                let sent = unwritten(&x, &y)?;
+                let parcel = if y.requires_grad() { Parcel::Tracked(sent) } else { Parcel::Constant(sent) };
                 self.send(&after.activations, &micro, &parcel)?;
                 y
             }
@@ -448,6 +480,7 @@ impl<S: Forward + ?Sized> Step<'_, S> {
             }
         }
         let Shard { loss, there, vectors } = Shard::with(&self.parameters, loss, &gradients, 1)?;
-        Ok((head(&self.pipeline.device, &there, loss, statistics)?, vectors))
+        let batches = self.pipeline.parallel.batches(self.batch, micro.number == self.pipeline.parallel.shards().start);
+        Ok((head(&self.pipeline.device, &there, batches, loss, statistics)?, vectors))
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use gradus_nn::Parameter;
 use gradus_tensor::autograd::{Context, Keep};
-use gradus_tensor::{CustomOp, Error, Result, Tensor, apply_custom, is_grad_enabled};
+use gradus_tensor::{CustomOp, Error, Result, Tensor, apply_custom, autocast_dtype, is_grad_enabled};
 
 use crate::call::Collective;
 use crate::communicator::Communicator;
@@ -147,11 +147,13 @@ pub(crate) fn leave(
         None => Border::Sum,
     };
     let y = cross(border, comm, share, line)?;
-    match bias {
-        None => Ok(y),
-        Some(bias) if sequence.is_some() => y.add(&cross(Border::Enter, comm, bias, line)?),
-        Some(bias) => y.add(bias.tensor()),
-    }
+    let Some(bias) = bias else { return Ok(y) };
+    let bias = match sequence {
+        Some(_) => cross(Border::Enter, comm, bias, line)?,
+        None => bias.tensor().clone(),
+    };
+    // As in a product under autocast, the bias does not decide the dtype.
+    y.add(&if autocast_dtype().is_some() { bias.to_dtype(y.dtype())? } else { bias })
 }
 
 /// Resolves the axis of a sequence, which is not the last: that has the features.

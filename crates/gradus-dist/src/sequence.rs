@@ -42,7 +42,8 @@ pub fn join_sequence(x: &Tensor, axis: isize, comm: &Arc<dyn Communicator>) -> R
 ///
 /// Each rank computes the gradients of its parameters for its part, and they are summed over the ranks as soon as they
 /// are complete. So every gradient that a backward pass returns is that of the whole sequence, to any order. Random
-/// numbers differ on each rank. Names in the state are those of the layer.
+/// numbers differ on each rank. Names in the state are those of the layer. Not for layers with running statistics: each
+/// rank would have its own.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -72,7 +73,7 @@ pub struct SequenceParallel<M> {
     layer: M,
     comm: Arc<dyn Communicator>,
     line: Line,
-    /// What sums the gradient of each parameter.
+    /// What sums the gradient of each parameter. Clones share it, as they share parameters, whose gradients are summed once.
     sums: Arc<Mutex<Vec<(Parameter, Hook)>>>,
 }
 
@@ -97,11 +98,14 @@ impl<M: Module> SequenceParallel<M> {
     fn watch(&self) -> Result<()> {
         let parameters = self.layer.parameters();
         let mut sums = self.sums.lock().unwrap_or_else(|e| e.into_inner());
-        if sums.len() == parameters.len() && sums.iter().zip(&parameters).all(|((old, _), new)| old.is_same(new)) {
-            return Ok(());
+        // A clone of the layer may still have parameters that this one had before.
+        if Arc::strong_count(&self.sums) == 1 {
+            sums.retain(|(old, _)| parameters.iter().any(|new| new.is_same(old)));
         }
-        sums.clear();
         for parameter in parameters {
+            if sums.iter().any(|(old, _)| old.is_same(&parameter)) {
+                continue;
+            }
             // Only the tensor that computations use while it is not frozen has a gradient.
             let frozen = parameter.is_frozen();
             parameter.unfreeze();

@@ -50,9 +50,9 @@ impl Stage {
     /// All ranks call it.
     ///
     /// # Errors
-    /// Those of `make`, after which no further call is possible, on any rank;
-    /// [`ErrorKind::InvalidArgument`] if the cut does not give each rank at least one module, one after the other from 0;
-    /// [`ErrorKind::Peer`] if ranks have different cuts.
+    /// Those of `make`; [`ErrorKind::InvalidArgument`] if the cut does not give each rank at least one module, one after the
+    /// other from 0; [`ErrorKind::Peer`] if ranks have different cuts. After any of them no further call is possible, on any
+    /// rank.
     #[track_caller]
     pub fn new<F: Forward + 'static>(
         comm: &Arc<dyn Communicator>,
@@ -71,7 +71,7 @@ impl Stage {
     /// All ranks call it.
     ///
     /// # Errors
-    /// Those of [`new`](Stage::new) and of [`cut_evenly`].
+    /// Those of [`new`](Stage::new) and of [`cut_evenly`]. After any of them no further call is possible, on any rank.
     #[track_caller]
     pub fn even<F: Forward + 'static>(
         comm: &Arc<dyn Communicator>,

@@ -21,27 +21,48 @@ pub(crate) struct Tie {
 }
 
 impl Tie {
-    /// Finds the parameters by their names, and gives the second the values of the first.
+    /// Finds the parameters by their names, and gives the second the values of the first. `earlier` are the other
+    /// ties of the pipeline.
     pub(crate) fn new(
         comm: &dyn Communicator,
         stage: &(impl Module + ?Sized),
         names: [&str; 2],
+        earlier: &[Tie],
         line: Line,
     ) -> Result<Tie> {
+        if names[0] == names[1] {
+            return Err(Error::argument("tie", format!("a parameter {} is tied to itself", names[0])));
+        }
         let parameters = stage.named_parameters();
         let [first, second] =
             names.map(|name| parameters.iter().find(|(other, _)| other == name).map(|(_, p)| p.clone()));
-        let mine = |there: &Option<Parameter>| there.as_ref().map_or(0, |_| comm.rank() as u64 + 1);
-        let owners = vec![mine(&first), mine(&second)];
-        let owners = comm.run_on_host(Collective::AllReduce(Reduce::Max), DType::U64, owners, line)?;
-        if let Some((name, _)) = names.iter().zip(&owners).find(|(_, owner)| **owner == 0) {
-            let e = Error::argument("tie", format!("no stage has a parameter {name}"));
-            return Err(
-                e.help("names are those of stage.named_parameters(); a shared parameter has its first name only")
-            );
+        // For each name: how many ranks have the parameter, which rank does, and whether it is in another tie. All ranks see
+        // the same sums, and so the same errors.
+        let tied = |p: &Parameter| earlier.iter().any(|tie| tie.parameters().any(|q| q.is_same(p)));
+        let words = |p: &Option<Parameter>| match p {
+            Some(p) => [1, comm.rank() as u64, u64::from(tied(p))],
+            None => [0; 3],
+        };
+        let words = [words(&first), words(&second)].concat();
+        let words = comm.run_on_host(Collective::AllReduce(Reduce::Sum), DType::U64, words, line)?;
+        let found: Vec<[u64; 3]> = words.chunks_exact(3).map(|word| [word[0], word[1], word[2]]).collect();
+        for (name, [count, _, tied]) in names.iter().zip(&found) {
+            let (m, help) = match (count, tied) {
+                (1, 0) => continue,
+                (1, _) => (format!("the parameter {name} is tied twice"), "tie each parameter at most once"),
+                (0, _) => (
+                    format!("no stage has a parameter {name}"),
+                    "names are those of stage.named_parameters(); a shared parameter has its first name only",
+                ),
+                _ => (
+                    format!("{count} stages have a parameter {name}"),
+                    "give each parameter a name that no other stage has, as Stage does",
+                ),
+            };
+            return Err(Error::argument("tie", m).help(help));
         }
         let mut tie = Tie { first, second, pair: None };
-        if owners[0] == owners[1] {
+        if found[0][1] == found[1][1] {
             if let (Some(first), Some(second)) = (&tie.first, &tie.second) {
                 second.set(&first.values().detach())?;
             }
@@ -55,6 +76,20 @@ impl Tie {
             tie.pair = Some(pair);
         }
         Ok(tie)
+    }
+
+    /// Those of this rank.
+    fn parameters(&self) -> impl Iterator<Item = &Parameter> {
+        self.first.iter().chain(&self.second)
+    }
+
+    /// Fails unless the parameters are among those of the stage.
+    pub(crate) fn check(&self, parameters: &[Parameter]) -> Result<()> {
+        if self.parameters().all(|p| parameters.iter().any(|q| q.is_same(p))) {
+            return Ok(());
+        }
+        let e = Error::argument("tie", "a tied parameter is no longer one of the stage");
+        Err(e.help("make the pipeline and its ties again after a change of dtype or device"))
     }
 
     /// Gives both parameters the sum of their gradients, that of the first before that of the second.

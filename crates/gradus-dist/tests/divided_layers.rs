@@ -8,14 +8,14 @@ use std::sync::Arc;
 use common::{descend, device, near, near_all, off};
 use gradus_dist::{
     ColumnLinear, Communicator, Options, ParallelAttention, ParallelEmbedding, RowLinear, parallel_cross_entropy,
-    threads,
+    split_sequence, threads,
 };
 use gradus_nn::{
     Buffer, CrossEntropyLoss, Embedding, Forward, Init, KvCache, Linear, Masks, Module, MultiheadAttention,
     MultiheadAttentionConfig, RotaryEmbedding, Strict,
 };
 use gradus_tensor::{
-    BackwardOptions, Causal, DType, Device, ErrorKind, Generator, Reduction, Result, Tensor, grad, no_grad,
+    BackwardOptions, Causal, DType, Device, ErrorKind, Generator, Reduction, Result, Tensor, autocast, grad, no_grad,
 };
 
 fn grads(loss: &Tensor, model: &impl Module) -> Result<Vec<Option<Tensor>>> {
@@ -199,6 +199,11 @@ fn bad_logits_and_targets_are_the_errors_of_the_whole_loss() {
         let e = of(vec![0, 1, 2], 9).to_string();
         let own = if comm.rank() == 0 { "0..4" } else { "4..9" };
         assert!(e.contains(&format!("this rank has the classes {own} of 9")), "{e}");
+        // Rank 0 would have none.
+        let none = Tensor::zeros([3, comm.rank()], DType::F32, &device)?;
+        let targets = Tensor::from_vec(vec![0i64; 3], [3], &device)?;
+        let e = parallel_cross_entropy(&none, &targets, 1, comm, &options).unwrap_err();
+        assert!(*e.kind() == ErrorKind::ShapeMismatch && e.message().contains("1 classes do not divide"), "{e}");
         let targets = Tensor::from_vec(vec![0i64, 1, 2], [3], &device)?;
         let smooth = CrossEntropyLoss { label_smoothing: 1.5, ..options.clone() };
         let e = parallel_cross_entropy(&x, &targets, 5, comm, &smooth).unwrap_err();
@@ -256,7 +261,12 @@ fn divided_attention_is_the_whole_one_to_second_order() {
                 let of_heads = Tensor::randn([3, 4, 3, 3], DType::F64, &device, &mut rng)?;
                 let keys =
                     Tensor::from_vec(vec![true, true, false, true, true, true, true, false, true], [3, 3], &device)?;
+                let tracked = [[3, 4, 3, 3], [3, 1, 3, 3]]
+                    .map(|shape| Tensor::randn(shape, DType::F64, &device, &mut rng).unwrap().with_grad().unwrap());
+                let of_keys = Tensor::randn([3, 3], DType::F64, &device, &mut rng)?.with_grad()?;
                 let masks = [
+                    Masks { mask: Some(&tracked[0]), ..Masks::default() },
+                    Masks { mask: Some(&tracked[1]), key_mask: Some(&of_keys), causal: Causal::No },
                     Masks::default(),
                     Masks { mask: Some(&of_heads), key_mask: Some(&keys), causal: Causal::No },
                     Masks::causal(Causal::TopLeft),
@@ -269,6 +279,12 @@ fn divided_attention_is_the_whole_one_to_second_order() {
                     near(&a, &b);
                     let (a, b) = (a.sin()?.sum_all()?, b.sin()?.sum_all()?);
                     near(&first(&a, v)?, &first(&b, v)?);
+                    for mask in tracked.iter().chain([&of_keys]) {
+                        if [masks.mask, masks.key_mask].into_iter().flatten().any(|used| std::ptr::eq(used, mask)) {
+                            near(&first(&ours, mask)?, &first(&theirs, mask)?);
+                            near(&first(&a, mask)?, &first(&b, mask)?);
+                        }
+                    }
                     // Small steps, so that values stay near 1.
                     let small = |gradients: Vec<Option<Tensor>>| -> Result<Vec<_>> {
                         gradients.into_iter().map(|g| g.map(|g| g.mul(1e-2)).transpose()).collect()
@@ -286,6 +302,55 @@ fn divided_attention_is_the_whole_one_to_second_order() {
         })
         .unwrap();
     }
+}
+
+#[test]
+fn masks_of_another_number_of_heads_are_refused_as_by_the_whole_layer() {
+    threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let mut rng = Generator::new(8);
+        let mut init = Init::new(DType::F64, &device, &mut rng);
+        let whole = MultiheadAttention::new(8, 4, MultiheadAttentionConfig::default(), &mut init)?;
+        let divided = ParallelAttention::of(&whole, comm)?;
+        let x = Tensor::randn([3, 5, 8], DType::F64, &device, &mut rng)?;
+        // Two heads are as many as a rank has.
+        let mask = Tensor::zeros([3, 2, 5, 5], DType::F64, &device)?;
+        let masks = Masks { mask: Some(&mask), ..Masks::default() };
+        let [ours, theirs] = [divided.attend_with(&x, &x, &x, masks), whole.attend_with(&x, &x, &x, masks)];
+        let (ours, theirs) = (ours.unwrap_err(), theirs.unwrap_err());
+        assert_eq!((ours.kind(), theirs.kind()), (&ErrorKind::Broadcast, &ErrorKind::Broadcast));
+        assert!(ours.message().contains("the mask is for 2 heads"), "{ours}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn under_autocast_divided_layers_have_the_dtypes_of_whole_ones() {
+    threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let mut rng = Generator::new(8);
+        let mut init = Init::new(DType::F32, &device, &mut rng);
+        let (up, down) = (Linear::new(8, 6, &mut init)?, Linear::new(6, 8, &mut init)?);
+        let attention = MultiheadAttention::new(8, 4, MultiheadAttentionConfig::default(), &mut init)?;
+        attention.out_proj.bias.as_ref().unwrap().set(&Tensor::ones([8], DType::F32, &device)?)?;
+        let x = Tensor::randn([2, 4, 8], DType::F32, &device, &mut rng)?;
+        let (column, row) = (ColumnLinear::of(&up, comm)?, RowLinear::of(&down, comm)?);
+        let divided = ParallelAttention::of(&attention, comm)?;
+        let whole = autocast(DType::BF16, || Ok([down.forward(&up.forward(&x)?)?, attention.forward(&x)?]))?;
+        let ours = autocast(DType::BF16, || Ok([row.forward(&column.forward(&x)?)?, divided.forward(&x)?]))?;
+        let part = split_sequence(&x, 1, comm)?;
+        let (column, row, divided) = (column.sequence(1), row.sequence(1), divided.sequence(1));
+        let parts = autocast(DType::BF16, || Ok([row.forward(&column.forward(&part)?)?, divided.forward(&part)?]))?;
+        let biases = [row.linear.bias.as_ref(), divided.bias.as_ref()];
+        for (((whole, ours), part), bias) in whole.iter().zip(&ours).zip(&parts).zip(biases) {
+            assert_eq!([whole.dtype(), ours.dtype(), part.dtype()], [DType::BF16; 3]);
+            assert!(off(whole, ours) < 0.05 && off(&split_sequence(whole, 1, comm)?, part) < 0.05);
+            assert_eq!(ours.sum_all()?.backward()?.get(bias.unwrap()).unwrap().dtype(), DType::F32);
+        }
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use gradus_cpu::CpuBackend;
-use gradus_dist::{Options, Pipeline, Stage, cut_evenly, threads};
+use gradus_dist::{DataParallel, Mesh, Options, Pipeline, Stage, cut_evenly, threads};
+use gradus_graph::capture;
 use gradus_nn::{Forward, Init, Linear, Module, Sequential};
 use gradus_tensor::autograd::{Context, CustomOp, apply_custom};
 use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Result, Tensor};
@@ -275,11 +276,181 @@ fn what_cannot_be_shared_or_tied_is_refused() {
     assert!(all.iter().all(|e| e.to_string().contains("no stage has a parameter 2.weight")), "{all:?}");
     let all = errors(tie(["0.weight", "1.bias"]), 2);
     assert!(all.iter().all(|e| *e.kind() == ErrorKind::Peer), "{all:?}");
+    let all = errors(tie(["0.weight", "0.weight"]), 2);
+    assert!(all.iter().any(|e| e.message().contains("0.weight is tied to itself")), "{all:?}");
+    // The stages are layers whose names do not say which stage it is.
+    let same_names = |comm: &Arc<dyn gradus_dist::Communicator>| {
+        let device = device()?;
+        Pipeline::new(comm, 4, &device)?.tie(&linear(&device, 1)?, ["weight", "bias"])
+    };
+    let all = errors(same_names, 2);
+    assert!(all.iter().all(|e| e.message().contains("2 stages have a parameter weight")), "{all:?}");
+    // Sums one after the other would give the three parameters different gradients.
+    let chain = |comm: &Arc<dyn gradus_dist::Communicator>| {
+        let device = device()?;
+        let stage = Stage::new(comm, &[0..1, 1..2, 2..3], |i| linear(&device, i))?;
+        let mut pipeline = Pipeline::new(comm, 4, &device)?;
+        pipeline.tie(&stage, ["0.weight", "1.weight"])?;
+        pipeline.tie(&stage, ["2.weight", "1.weight"])
+    };
+    let all = errors(chain, 3);
+    assert!(all.iter().all(|e| e.message().contains("the parameter 1.weight is tied twice")), "{all:?}");
     threads(1, Options::default(), |comm| {
         let device = device()?;
         let model = Sequential::new().add(linear(&device, 1)?);
         let e = Stage::of(comm, model, std::slice::from_ref(&(0..2))).unwrap_err();
         assert!(e.message().contains("the cut has 2 layers, and the model 1"), "{e}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn ties_of_parameters_that_the_stages_no_longer_have_are_refused() {
+    let all = errors(
+        |comm| {
+            let device = device()?;
+            let mut stage = Stage::new(comm, &[0..1, 1..2], |i| linear(&device, i))?;
+            let mut pipeline = Pipeline::new(comm, 4, &device)?;
+            pipeline.tie(&stage, ["0.weight", "1.weight"])?;
+            stage.cast_parameters(DType::F64)?;
+            let x = Tensor::ones([8, 3], DType::F64, &device)?;
+            let input = |rows: Range<usize>| x.narrow(0, rows.start, rows.len());
+            pipeline.backward(&stage, 8, input, |y, _| y.square()?.mean_all()).map(drop)
+        },
+        2,
+    );
+    assert!(all.iter().any(|e| e.message() == "a tied parameter is no longer one of the stage"), "{all:?}");
+}
+
+#[test]
+fn pipelines_that_get_different_batches_are_told_so() {
+    let all = errors(
+        |comm| {
+            let device = device()?;
+            let mesh = Mesh::new(comm, [("data", 2), ("pipe", 2)])?;
+            let pipe = mesh.axis("pipe")?;
+            let stage = Stage::new(&pipe, &[0..1, 1..2], |i| linear(&device, i))?;
+            let data = DataParallel::with_shards(mesh.axis("data")?, 4)?;
+            let x = Tensor::ones([16, 3], DType::F32, &device)?;
+            let input = |rows: Range<usize>| x.narrow(0, rows.start, rows.len());
+            let batch = 16 - 4 * mesh.coordinate("data")?;
+            let pipeline = Pipeline::with_data(&pipe, &data, &device)?;
+            pipeline.backward(&stage, batch, input, |y, _| y.square()?.mean_all()).map(drop)
+        },
+        4,
+    );
+    let told = |e: &Error| {
+        let text = e.to_string();
+        text.contains("batches of different numbers of rows")
+            && (*e.kind() == ErrorKind::Peer)
+            && (text.contains("rank 1: 12 rows") || text.contains("failed: "))
+    };
+    assert!(all.iter().all(told), "{all:?}");
+}
+
+#[test]
+fn a_pipeline_inside_a_captured_step_is_refused() {
+    threads(1, Options::default(), |comm| {
+        let device = device()?;
+        let stage = Stage::new(comm, std::slice::from_ref(&(0..1)), |i| linear(&device, i))?;
+        let pipeline = Pipeline::new(comm, 4, &device)?;
+        let x = Tensor::ones([8, 3], DType::F32, &device)?;
+        for backward in [true, false] {
+            let mut step = capture(|x: &[Tensor]| {
+                let input = |rows: Range<usize>| x[0].narrow(0, rows.start, rows.len());
+                if backward {
+                    return Ok(pipeline.backward(&stage, 8, input, |y, _| y.square()?.mean_all())?.0);
+                }
+                Ok(pipeline.forward(&stage, 8, input)?.unwrap())
+            });
+            let e = step.call::<Tensor>(&[&x]).unwrap_err();
+            assert_eq!(*e.kind(), ErrorKind::Unsupported);
+            assert!(e.message().contains("a pipeline runs inside a captured step"), "{e}");
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_was_sent_is_not_held_until_the_end_of_the_step() {
+    const MICRO_BATCHES: usize = 32;
+    threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let stage = Stage::new(comm, &[0..1, 1..2], |i| linear(&device, i))?;
+        let rows = 4096;
+        let x = Tensor::ones([rows, 3], DType::F32, &device)?;
+        let pipeline = Pipeline::new(comm, MICRO_BATCHES, &device)?;
+        let held = std::cell::RefCell::new(vec![]);
+        // Both stages send as much as they receive: an activation or its gradient.
+        let note = || held.borrow_mut().push(device.memory_stats().in_use);
+        let input = |_: Range<usize>| {
+            note();
+            x.narrow(0, 0, rows)
+        };
+        let loss = |y: &Tensor, _: Range<usize>| {
+            note();
+            y.square()?.mean_all()
+        };
+        let _ = pipeline.backward(&stage, MICRO_BATCHES, input, loss)?;
+        let held = held.into_inner();
+        let (early, late) = (held[3], held[MICRO_BATCHES - 1]);
+        assert!(late < early + 6 * rows * 3 * 4, "{held:?}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// A layer whose output is its input.
+#[derive(Module)]
+struct Same {
+    #[module(skip)]
+    pause: Duration,
+}
+
+impl Forward for Same {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        std::thread::sleep(self.pause);
+        x.narrow(0, 0, x.shape()[0])
+    }
+}
+
+#[test]
+fn an_input_that_is_written_again_does_not_change_what_was_sent() {
+    threads(2, Options::default(), |comm| {
+        let device = device()?;
+        // The second stage is slower, so that activations wait for it.
+        let same = |i: usize| Ok(Same { pause: Duration::from_millis(10 * i as u64) });
+        let stage = Stage::new(comm, &[0..1, 1..2], same)?;
+        let x = Tensor::randn([16, 3], DType::F32, &device, &mut Generator::new(1))?;
+        let staging = Tensor::zeros([2, 3], DType::F32, &device)?;
+        let input = |rows: Range<usize>| {
+            staging.copy_(&x.narrow(0, rows.start, rows.len())?)?;
+            Ok(staging.clone())
+        };
+        let y = Pipeline::new(comm, 8, &device)?.forward(&stage, 16, input)?;
+        assert!(comm.rank() == 0 || y.unwrap().to_vec::<f32>()? == x.to_vec::<f32>()?);
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_pipeline_without_rows_has_no_output_and_goes_on() {
+    threads(4, Options::default(), |comm| {
+        let device = device()?;
+        let mesh = Mesh::new(comm, [("data", 2), ("pipe", 2)])?;
+        let pipe = mesh.axis("pipe")?;
+        let stage = Stage::new(&pipe, &[0..1, 1..2], |i| linear(&device, i))?;
+        let data = DataParallel::with_shards(mesh.axis("data")?, 4)?;
+        let pipeline = Pipeline::with_data(&pipe, &data, &device)?;
+        let x = Tensor::ones([4, 3], DType::F32, &device)?;
+        for (batch, rows) in [(1, [0, 1]), (0, [0, 0]), (4, [2, 2])] {
+            let y = pipeline.forward(&stage, batch, |rows| x.narrow(0, rows.start, rows.len()))?;
+            let rows = if pipe.rank() == 1 { rows[mesh.coordinate("data")?] } else { 0 };
+            assert_eq!(y.map_or(0, |y| y.shape()[0]), rows, "{batch} rows");
+        }
         Ok(())
     })
     .unwrap();

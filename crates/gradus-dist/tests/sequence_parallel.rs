@@ -153,6 +153,39 @@ fn gradients_of_layers_on_parts_are_summed_after_a_change_of_dtype_and_while_fro
 }
 
 #[test]
+fn a_layer_goes_on_to_sum_its_gradients_when_a_clone_has_another_dtype() {
+    threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let x = Tensor::randn([2, 4, 3], DType::F32, &device, &mut Generator::new(3))?;
+        let new = || {
+            LayerNorm::new([3], LayerNormConfig::default(), &mut Init::new(DType::F32, &device, &mut Generator::new(1)))
+        };
+        let (whole, norm) = (new()?, SequenceParallel::of(new()?, comm)?);
+        let mut other = norm.clone();
+        let part = split_sequence(&x, 1, comm)?;
+        // While both have the same parameters, gradients are summed once.
+        for cast in [false, true] {
+            if cast {
+                other.cast_parameters(DType::F64)?;
+                let _ = other.forward(&part.to_dtype(DType::F64)?)?;
+            } else {
+                let _ = other.forward(&part)?;
+            }
+            let theirs = whole.forward(&x)?.pow(3.0)?.sum_all()?.backward()?;
+            let y = norm.forward(&part)?;
+            // What the clone does between the two passes does not matter either.
+            let _ = other.forward(&part.to_dtype(other.parameters()[0].dtype())?)?;
+            let ours = join_sequence(&y, 1, comm)?.pow(3.0)?.sum_all()?.backward()?;
+            for (a, b) in norm.parameters().iter().zip(whole.parameters()) {
+                assert!(off(ours.get(a).unwrap(), theirs.get(&b).unwrap()) < 1e-4);
+            }
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
 fn dropout_on_parts_drops_other_elements_on_each_rank() {
     let kept = threads(2, Options::default(), |comm| {
         let device = device()?;

@@ -286,3 +286,25 @@ fn a_loss_that_fails_on_one_rank_ends_all_and_changes_nothing() {
     });
     assert_eq!(kinds.unwrap(), [ErrorKind::Peer, ErrorKind::InvalidArgument]);
 }
+
+#[test]
+fn ranks_that_get_different_batches_are_told_so_and_go_on() {
+    threads(4, Options::default(), |comm| {
+        let device = device()?;
+        let x = inputs(&device)?;
+        let model = Linear::new(5, 2, &mut Init::new(DType::F32, &device, &mut Generator::new(1)))?;
+        let parallel = DataParallel::new(comm.clone())?;
+        let of = |rows: std::ops::Range<usize>| model.forward(&x.narrow(0, rows.start, rows.len())?)?.mean_all();
+        // The mean of all ranks is what rank 0 has.
+        let batch = [10, 8, 12, 10][comm.rank()];
+        let e = parallel.backward(&model, batch, of).unwrap_err();
+        assert!(*e.kind() == ErrorKind::Peer, "{e}");
+        let text = e.to_string();
+        assert!(text.contains("ranks give batches of different numbers of rows") && text.contains("rank 2: 12 rows"));
+        let adam = |parameters| AdamW::new(parameters, AdamConfig::default());
+        let e = ShardedOptimizer::new(&parallel, &model, adam)?.step(&model, batch, of).unwrap_err();
+        assert!(e.message().contains("batches of different numbers of rows"), "{e}");
+        parallel.backward(&model, 10, of).map(drop)
+    })
+    .unwrap();
+}
