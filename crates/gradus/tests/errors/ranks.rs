@@ -93,8 +93,8 @@ fn an_axis_that_a_mesh_does_not_have(_: &Device) -> Result<Error> {
     Ok(error)
 }
 
-/// Each rank computes whole heads of attention, of queries and of keys. Here four query heads share two key heads, which
-/// four ranks cannot have one each.
+/// Each rank computes whole heads of attention, of queries and of keys. Here four query heads share two key heads, so four
+/// ranks cannot have a key head each.
 ///
 /// Mend: divide among a number of ranks that divides both; the other ranks can divide the batch.
 fn heads_that_do_not_divide(device: &Device) -> Result<Error> {
@@ -110,7 +110,7 @@ fn heads_that_do_not_divide(device: &Device) -> Result<Error> {
     Ok(error)
 }
 
-/// Each rank has as much of a sequence as the others.
+/// Every rank holds an equal part of the sequence, so its length must be a multiple of the number of ranks.
 ///
 /// Mend: pad the batch to a length that divides among the ranks.
 fn a_sequence_that_does_not_divide(device: &Device) -> Result<Error> {
@@ -150,8 +150,8 @@ fn logits_of_all_classes(device: &Device) -> Result<Error> {
     Ok(error)
 }
 
-/// A rank has the gradients of its own parts of divided layers. Their norm differs from rank to rank, and so would what the
-/// gradients are scaled by.
+/// A rank has only the gradients of its own parts of divided layers. Their norm differs from rank to rank, so each rank
+/// would scale its gradients by another factor.
 ///
 /// Mend: call `dist::clip_grad_norm` with the communicator of the ranks among which the layers are divided.
 fn the_norm_of_gradients_of_parts(device: &Device) -> Result<Error> {
@@ -219,10 +219,10 @@ fn divided_parameters_in_a_captured_step(device: &Device) -> Result<Error> {
     Ok(error)
 }
 
-/// The second stage of a pipeline takes another number of features than the first gives. It gets that error; this is the
-/// error of the first, which waits for a gradient.
+/// The second stage of a pipeline takes another number of features than the first gives. The second stage gets the error of
+/// its layer; shown here is the error of the first stage, which waits for a gradient.
 ///
-/// Mend: look at the reason in the note, and mend it on the rank that it names.
+/// Mend: read the reason in the note, and fix it on the rank that it names.
 fn a_stage_of_a_pipeline_fails(device: &Device) -> Result<Error> {
     let x = Tensor::ones([8, 3], DType::F32, device)?;
     let train = |features: [usize; 2]| {
