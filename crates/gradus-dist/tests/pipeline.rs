@@ -5,13 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gradus_cpu::CpuBackend;
-use gradus_dist::{DataParallel, Mesh, Options, Pipeline, Stage, cut_evenly, threads};
+use gradus_dist::{ColumnLinear, DataParallel, Mesh, Options, Pipeline, RowLinear, Stage, cut_evenly, threads};
 use gradus_models::{Gpt2, Gpt2Config, ResNet, ResNetConfig};
 use gradus_nn::{
-    AdamConfig, AdamW, AdaptiveAvgPool2d, Flatten, Forward, Init, Linear, Module, Optimizer, Relu, Sequential, Strict,
-    clip_grad_norm,
+    AdamConfig, AdamW, AdaptiveAvgPool2d, Flatten, Forward, Init, Linear, Module, Optimizer, Parameter, Relu,
+    Sequential, Strict, clip_grad_norm,
 };
-use gradus_tensor::{DType, Device, Generator, Result, Tensor};
+use gradus_tensor::{DType, Device, ErrorKind, Generator, Result, Tensor};
 
 const STEPS: usize = 3;
 
@@ -365,4 +365,78 @@ fn the_largest_stage_of_an_even_cut_is_as_small_as_possible() {
         assert_eq!(worst, least(&costs, stages), "{costs:?} in {stages}: {cut:?}");
     }
     assert_eq!(cut_evenly(&[1; 8], 4).unwrap(), [0..2, 2..4, 4..6, 6..8]);
+}
+
+/// A pair of layers of which a rank has a part.
+#[derive(Module)]
+struct Pair {
+    up: ColumnLinear,
+    down: RowLinear,
+}
+
+impl Forward for Pair {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.down.forward(&self.up.forward(x)?.gelu()?)
+    }
+}
+
+#[test]
+fn pipelines_of_divided_layers_that_share_a_batch_have_the_gradients_of_the_whole_model() {
+    threads(8, Options::default(), |comm| {
+        let device = device()?;
+        let layers = |i: usize| -> Result<[Linear; 2]> {
+            let mut generator = Generator::new(5).fork(i as u64);
+            let mut init = Init::new(DType::F64, &device, &mut generator);
+            Ok([Linear::new(4, 6, &mut init)?, Linear::new(6, 4, &mut init)?])
+        };
+        let mesh = Mesh::new(comm, [("data", 2), ("pipe", 2), ("tensor", 2)])?;
+        let (pipe, tensor) = (mesh.axis("pipe")?, mesh.axis("tensor")?);
+        let stage = Stage::new(&pipe, &[0..1, 1..2], |i| {
+            let [up, down] = layers(i)?;
+            Ok(Pair { up: ColumnLinear::of(&up, &tensor)?, down: RowLinear::of(&down, &tensor)? })
+        })?;
+        let data = DataParallel::with_shards(mesh.axis("data")?, 4)?;
+        let pipeline = Pipeline::with_data(&pipe, &data, &device)?;
+        let x = Tensor::randn([8, 4], DType::F64, &device, &mut Generator::new(6))?;
+        let input = |rows: Range<usize>| cut_rows(&x, &rows);
+        let loss = |y: &Tensor| y.square()?.mean_all();
+        let (value, gradients) = pipeline.backward(&stage, 8, input, |y, _| loss(y))?;
+
+        let whole = [layers(0)?, layers(1)?];
+        let mut y = x.clone();
+        for [up, down] in &whole {
+            y = down.forward(&up.forward(&y)?.gelu()?)?;
+        }
+        let expected = loss(&y)?;
+        assert!((value.item()? - expected.item()?).abs() < 1e-6);
+        let theirs = expected.backward()?;
+        let part = |p: &Parameter, axis: isize| theirs.get(p).unwrap().narrow(axis, 3 * tensor.rank(), 3);
+        let [up, down] = &whole[pipe.rank()];
+        let bias = theirs.get(down.bias.as_ref().unwrap()).unwrap().clone();
+        let all = [part(&up.weight, 0)?, part(up.bias.as_ref().unwrap(), 0)?, part(&down.weight, 1)?, bias];
+        assert_eq!(stage.parameters().len(), all.len());
+        for (parameter, expected) in stage.parameters().iter().zip(&all) {
+            let off = gradients.get(parameter).unwrap().sub(expected)?.abs()?.max_all()?.item()?;
+            assert!(off < 1e-9 && expected.abs()?.max_all()?.item()? > 1e-3, "{off}");
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_norm_over_stages_with_divided_layers_is_refused() {
+    threads(1, Options::default(), |comm| {
+        let device = device()?;
+        let whole = Linear::new(4, 4, &mut Init::new(DType::F64, &device, &mut Generator::new(5)))?;
+        let stage = Stage::new(comm, std::slice::from_ref(&(0..1)), |_| ColumnLinear::of(&whole, comm))?;
+        let pipeline = Pipeline::new(comm, 2, &device)?;
+        let x = Tensor::ones([8, 4], DType::F64, &device)?;
+        let (_, mut gradients) =
+            pipeline.backward(&stage, 8, |rows| cut_rows(&x, &rows), |y, _| y.square()?.mean_all())?;
+        let e = pipeline.clip_grad_norm(&mut gradients, &stage.parameters(), 1.0).unwrap_err();
+        assert!(*e.kind() == ErrorKind::Unsupported && e.message().contains("divided layers"), "{e}");
+        Ok(())
+    })
+    .unwrap();
 }
