@@ -197,13 +197,14 @@ impl Buckets {
     pub(crate) fn finish(&self) -> Result<()> {
         let mut state = self.state()?;
         let State { buckets, sent, whole, .. } = &mut *state;
-        let mut sent = sent.drain(..);
+        // All of them end, even if one fails.
+        let mut sent = sent.drain(..).map(Handle::wait).collect::<Vec<_>>().into_iter();
         for bucket in buckets {
             let Some([(_, own)]) = bucket.sums.of(self.shards).map(Vec::as_slice) else {
                 return Err(Error::argument("data_parallel", "shards are missing"));
             };
             whole.push(match sent.next() {
-                Some(handle) => handle.wait()?,
+                Some(sum) => sum?,
                 None => {
                     self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), own, self.line)?;
                     own.clone()

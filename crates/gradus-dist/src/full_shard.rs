@@ -191,12 +191,17 @@ impl FullShard {
         let mut round = self.lock();
         (round.line, round.events) = (line, alike.then_some(0));
         // Those of a shard that failed are of no use.
-        (round.gathered, round.ahead) = (vec![], None);
+        round.gathered = vec![];
         drop(round);
         let this = self.clone();
-        let result = with_supply(Rc::new(move |storages| this.supply(storages)), f)?;
-        no_grad(|| self.reach(Event::Done, &mut self.lock()))?;
-        Ok(result)
+        let result = with_supply(Rc::new(move |storages| this.supply(storages)), f)
+            .and_then(|result| no_grad(|| self.reach(Event::Done, &mut self.lock())).map(|()| result));
+        if result.is_err() {
+            // What was started ends before the communicator may be dropped. Its error adds nothing to the first one.
+            let ahead = self.lock().ahead.take();
+            drop(ahead.map(|(_, handle)| handle.wait()));
+        }
+        result
     }
 
     /// What a shard of this rank of a batch of so many rows gives, if it has some of them. The batch began with all blocks

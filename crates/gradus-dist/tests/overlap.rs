@@ -15,11 +15,18 @@ use gradus_tensor::{DType, Device, ErrorKind, Generator, Reduction, Result, Tens
 /// What happened, in this order.
 type Events = Arc<Mutex<Vec<String>>>;
 
-/// A communicator that notes the calls that are started.
+/// A communicator that notes the calls that are started, each after a pause.
 #[derive(Debug)]
 struct Noted {
     inner: Arc<dyn Communicator>,
     events: Events,
+    pause: Duration,
+}
+
+impl Noted {
+    fn of(inner: &Arc<dyn Communicator>, events: &Events) -> Arc<Noted> {
+        Arc::new(Noted { inner: inner.clone(), events: events.clone(), pause: Duration::ZERO })
+    }
 }
 
 impl Communicator for Noted {
@@ -58,6 +65,7 @@ impl Communicator for Noted {
     }
 
     fn start(&self, collective: Collective, x: &Tensor, line: &'static Location<'static>) -> Result<Handle> {
+        std::thread::sleep(self.pause);
         self.events.lock().unwrap().push(format!("{} of {}", collective.name(), x.numel()));
         self.inner.start(collective, x, line)
     }
@@ -66,12 +74,23 @@ impl Communicator for Noted {
         self.inner.give_up(why)
     }
 
+    #[cfg(all(feature = "nccl", unix))]
+    fn over_nccl(
+        &self,
+        device: &Device,
+        reduction: gradus_dist::nccl::Reduction,
+        line: &'static Location<'static>,
+    ) -> Result<Arc<dyn Communicator>> {
+        self.inner.over_nccl(device, reduction, line)
+    }
+
     fn split_by(&self, color: u32, key: i64, line: &'static Location<'static>) -> Result<Arc<dyn Communicator>> {
-        Ok(Arc::new(Noted { inner: self.inner.split_by(color, key, line)?, events: self.events.clone() }))
+        let (inner, events) = (self.inner.split_by(color, key, line)?, self.events.clone());
+        Ok(Arc::new(Noted { inner, events, pause: self.pause }))
     }
 
     fn share(&self) -> Arc<dyn Communicator> {
-        Arc::new(Noted { inner: self.inner.share(), events: self.events.clone() })
+        Arc::new(Noted { inner: self.inner.share(), events: self.events.clone(), pause: self.pause })
     }
 }
 
@@ -103,7 +122,7 @@ fn sums_begin_before_the_backward_pass_has_ended() {
         threads(2, Options::default(), move |comm| {
             let device = device()?;
             let (model, x, events) = (network(&device)?, inputs(&device)?, Events::default());
-            let noted = Arc::new(Noted { inner: comm.clone(), events: events.clone() });
+            let noted = Noted::of(comm, &events);
             let parallel = DataParallel::with_shards(noted, 4)?.bucket_bytes(bytes);
             // Complete last of all, as they belong to the first layer.
             let last = events.clone();
@@ -144,7 +163,7 @@ fn ranks_with_other_gradients_send_the_same_buckets() {
         threads(4, Options::default(), move |comm| {
             let device = device()?;
             let (model, x, events) = (network(&device)?, inputs(&device)?, Events::default());
-            let noted = Arc::new(Noted { inner: comm.clone(), events: events.clone() });
+            let noted = Noted::of(comm, &events);
             let parallel = DataParallel::with_shards(noted, 8)?.bucket_bytes(bytes);
             let parameters = model.parameters();
             // 5 rows for 8 shards, of which some ranks use the last layer only, and some the first.
@@ -195,7 +214,7 @@ fn the_next_block_is_gathered_while_one_computes() {
         let [first, second, third] = [(4, 4), (4, 5), (5, 3)].map(|(from, to)| Linear::new(from, to, &mut init));
         let model = vec![first?, second?, third?];
         let (x, events) = (inputs(&device)?, Events::default());
-        let noted = Arc::new(Noted { inner: comm.clone(), events: events.clone() });
+        let noted = Noted::of(comm, &events);
         let sgd = |parameters| Sgd::new(parameters, SgdConfig::default());
         let parallel = DataParallel::with_shards(noted, 2)?;
         let mut optimizer = ShardedOptimizer::fully_sharded(&parallel, &model, sgd)?;
@@ -221,4 +240,35 @@ fn the_next_block_is_gathered_while_one_computes() {
     for events in all.unwrap() {
         assert_eq!(events, [&learnt[..], &ahead[..]].concat());
     }
+}
+
+#[test]
+fn a_step_that_fails_returns_when_the_block_that_it_started_has_come() {
+    let started = Events::default();
+    let errors = threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let (model, x) = (network(&device)?, inputs(&device)?);
+        // Rank 0 starts late.
+        let pause = Duration::from_millis(if comm.rank() == 0 { 300 } else { 0 });
+        let events = if comm.rank() == 0 { started.clone() } else { Events::default() };
+        let noted = Arc::new(Noted { inner: comm.clone(), events, pause });
+        let sgd = |parameters| Sgd::new(parameters, SgdConfig::default());
+        let parallel = DataParallel::with_shards(noted, 2)?;
+        let mut optimizer = ShardedOptimizer::fully_sharded(&parallel, &model, sgd)?;
+        let loss = |rows: Range<usize>| model.forward(&x.narrow(0, rows.start, rows.len())?)?.square()?.mean_all();
+        let _ = optimizer.step(&model, 16, loss)?;
+        assert!(comm.rank() == 1 || started.lock().unwrap().is_empty());
+        let parameters = model.parameters();
+        let made = optimizer.step(&model, 16, |rows| match comm.rank() {
+            0 => loss(rows),
+            _ => {
+                let _ = parameters[0].mul(2.0)?;
+                Err(gradus_tensor::Error::argument("loss", "no"))
+            }
+        });
+        let came = !started.lock().unwrap().is_empty();
+        drop((optimizer, parallel));
+        Ok((came, made.map(drop).unwrap_err().kind().clone()))
+    });
+    assert_eq!(errors.unwrap(), [(true, ErrorKind::Peer), (true, ErrorKind::InvalidArgument)]);
 }
