@@ -136,7 +136,8 @@ impl Talk<'_> {
             let incoming = self.others().zip(rooms.iter_mut().map(|room| &mut room[..])).collect();
             let until = if i + 1 == segments { Until::Done } else { Until::Received };
             self.exchange(true, until, &outgoing, incoming, heard)?;
-            self.reduce_own(reduce, rooms, &mut own[mine])?;
+            // What was sent may still be on its way, so the memory must not be freed.
+            self.reduce_own(reduce, rooms, &mut own[mine]).map_err(|e| self.fail(e.message()))?;
         }
         Ok(())
     }
