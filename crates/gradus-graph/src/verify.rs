@@ -31,6 +31,11 @@ pub(crate) fn beside(
     if replayed.is_ok() {
         plan.restore();
     }
+    let replayed = match replayed {
+        // Another side may still write the tensors, and no call can follow.
+        Err(e) if *e.kind() == ErrorKind::Peer => return Err(e),
+        replayed => replayed,
+    };
     for (tensor, old) in written.iter().zip(&before) {
         tensor.copy_(old)?;
     }
