@@ -37,6 +37,10 @@ impl HostCall for Fact {
         other.is_some_and(|other| self.numbers == other.numbers)
     }
 
+    fn is_seen(&self) -> bool {
+        false
+    }
+
     fn call(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
         let [Binding::Read(x)] = operands else { return Err(Error::argument("fact", "one tensor is read")) };
         let mut numbers = vec![0.0f32; x.layout.numel()];

@@ -151,6 +151,11 @@ impl Group {
         }
     }
 
+    /// Fails if an earlier call of any communicator has failed.
+    pub(crate) fn check(&self, call: &Call) -> Result<()> {
+        if self.has_failed() { self.begin(call, &mut self.lock()).map(drop) } else { Ok(()) }
+    }
+
     /// Makes every further call fail, on all ranks.
     pub(crate) fn give_up(&self, why: &str) {
         self.world.fail(why.to_owned());
@@ -166,7 +171,6 @@ impl Group {
     }
 
     /// Whether a call has failed, so that none can follow.
-    #[cfg(all(feature = "nccl", unix))]
     pub(crate) fn has_failed(&self) -> bool {
         self.world.failed.lock().unwrap_or_else(|e| e.into_inner()).is_some()
     }

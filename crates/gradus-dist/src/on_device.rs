@@ -5,11 +5,10 @@
 //! them.
 
 use std::any::Any;
-use std::cell::Cell;
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, mpsc};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use gradus_tensor::backend::{Backend, Binding, ComputeModule, Element, NativeBinding, NativeCall, View};
@@ -26,14 +25,10 @@ use crate::reduce::typed;
 /// The name under which the calls are registered at devices.
 const MODULE: &str = "gradus_dist";
 
-/// Calls by number.
-type Made = HashMap<u64, (Arc<Group>, Call)>;
-
-/// The calls that are being made, by the number that the module receives.
-static CALLS: LazyLock<Mutex<Made>> = LazyLock::new(Default::default);
-static NEXT: AtomicU64 = AtomicU64::new(0);
-
 thread_local! {
+    /// The call that the module makes when this thread runs it. Anyone may name the module, and finds nothing here.
+    static CALL: RefCell<Option<(Arc<Group>, Call)>> = const { RefCell::new(None) };
+
     /// Whether this is a thread of a communicator, which makes the calls that were started.
     static MAKES_STARTED: Cell<bool> = const { Cell::new(false) };
 }
@@ -105,7 +100,7 @@ impl Shared {
         }
         // The name may have been registered by another communicator.
         let reached = device.register_native(MODULE, run_module).is_ok()
-            || device.backend().check_compute(ComputeModule::Native(MODULE), 1, &[0; 8], [1; 3]).is_ok();
+            || device.backend().check_compute(ComputeModule::Native(MODULE), 1, &[], [1; 3]).is_ok();
         devices.push((device.clone(), reached));
         reached
     }
@@ -181,6 +176,7 @@ impl Shared {
         if self.group.size() == 1 {
             return Ok(words);
         }
+        self.group.check(call)?;
         let bytes = u64::as_bytes_mut(&mut words).unwrap_or_default();
         // SAFETY: what is forgotten is never freed.
         let made = unsafe { self.group.transfer(call, &[], bytes) };
@@ -245,6 +241,10 @@ impl HostCall for Exchange {
         other.is_some_and(|other| Arc::ptr_eq(&self.shared, &other.shared) && self.call == other.call)
     }
 
+    fn check(&self) -> Result<()> {
+        self.shared.group.check(&self.call)
+    }
+
     fn call(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
         self.shared.settle();
         #[cfg(all(feature = "nccl", unix))]
@@ -262,11 +262,10 @@ impl HostCall for Exchange {
 impl Exchange {
     /// Makes the call on the memory itself.
     fn on_device(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let lock = || CALLS.lock().unwrap_or_else(|e| e.into_inner());
-        lock().insert(number, (self.shared.group.clone(), self.call.clone()));
-        let made = backend.dispatch_compute(ComputeModule::Native(MODULE), operands, &number.to_ne_bytes(), [1; 3]);
-        lock().remove(&number);
+        CALL.set(Some((self.shared.group.clone(), self.call.clone())));
+        let made = backend.dispatch_compute(ComputeModule::Native(MODULE), operands, &[], [1; 3]);
+        // A backend that refuses the module has not taken it.
+        CALL.set(None);
         made
     }
 
@@ -329,7 +328,7 @@ fn shape_of(x: &Tensor) -> Result<gradus_tensor::Shape> {
     gradus_tensor::Shape::new(x.shape())
 }
 
-/// The module: makes the call whose number is the constant, on the bound memory.
+/// The module: makes the call that this thread has prepared, on the bound memory.
 fn run_module(native: &mut NativeCall<'_>) -> Result<()> {
     fn bytes<'a, T: Element>(x: &'a NativeBinding<'_>) -> Result<&'a [u8]> {
         Ok(T::as_bytes(x.read::<T>()?))
@@ -337,9 +336,10 @@ fn run_module(native: &mut NativeCall<'_>) -> Result<()> {
     fn bytes_mut<'a, T: Element>(x: &'a mut NativeBinding<'_>) -> Result<&'a mut [u8]> {
         T::as_bytes_mut(x.write::<T>()?).ok_or_else(|| Error::dtype(MODULE, T::DTYPE, "numbers"))
     }
-    let [number] = native.constants::<u64, 1>()?;
-    let call = CALLS.lock().unwrap_or_else(|e| e.into_inner()).get(&number).cloned();
-    let Some((group, call)) = call else { return Err(Error::argument(MODULE, "there is no such call")) };
+    let Some((group, call)) = CALL.take() else {
+        let e = Error::argument(MODULE, "this module makes the calls of communicators only");
+        return Err(e.help("call a method of the communicator"));
+    };
     let (input, output) = match (&mut native.bindings[..], call.collective) {
         ([input], Collective::Send(_)) => (Some(input), None),
         ([output], _) => (None, Some(output)),
@@ -354,7 +354,8 @@ fn run_module(native: &mut NativeCall<'_>) -> Result<()> {
         Some(y) => typed!(MODULE, y.dtype(), bytes_mut(y))?,
         None => &mut [],
     };
-    // SAFETY: this module is called by `Exchange::call`, whose callers never free the memory after an error of that kind.
+    // SAFETY: only `Exchange::on_device` prepares a call, which this run has taken. It runs the module on its own operands
+    // at once, and its callers never free their memory after an error of that kind.
     unsafe { group.transfer(&call, input, output) }
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use gradus_cpu::CpuBackend;
 use gradus_dist::{Collective, Communicator, Options, Reduce, threads};
-use gradus_tensor::{BackwardOptions, DType, Device, Error, ErrorKind, Result, Tensor, bf16, grad};
+use gradus_tensor::backend::{ComputeModule, Element};
+use gradus_tensor::{BackwardOptions, Bound, DType, Device, Error, ErrorKind, Result, Tensor, bf16, grad};
 
 fn device() -> Result<Device> {
     Ok(Device::from_backend(Arc::new(CpuBackend::new()?)))
@@ -295,4 +296,29 @@ fn an_error_of_a_rank_itself_comes_first() {
         comm.all_reduce(&x, Reduce::Sum)
     });
     assert_eq!(e.unwrap_err().op(), "mine");
+}
+
+/// The module that makes the calls has a name that anyone may dispatch. It moves nothing for them.
+#[test]
+fn the_module_of_calls_serves_communicators_only() {
+    threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let x = Tensor::ones([5000], DType::F32, &device)?;
+        comm.all_reduce_(&x, Reduce::Sum)?;
+        if comm.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let started = comm.begin(Collective::AllReduce(Reduce::Sum), &x)?;
+        let y = Tensor::ones([5000], DType::F32, &device)?;
+        for number in 0..64u64 {
+            let constants = u64::as_bytes(std::slice::from_ref(&number));
+            let module = ComputeModule::Native("gradus_dist");
+            let e = device.dispatch_compute(module, &[Bound::Write(&y)], constants, [1; 3]).unwrap_err();
+            assert!(e.message().contains("makes the calls of communicators only"), "{e}");
+        }
+        assert_eq!(started.wait()?.to_vec::<f32>()?, [4.0; 5000]);
+        assert_eq!(y.to_vec::<f32>()?, [1.0; 5000]);
+        Ok(())
+    })
+    .unwrap();
 }

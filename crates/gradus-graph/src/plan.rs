@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use gradus_tensor::ops::{
-    Block, Effect, Home, Op, Progress, ReplayCall, ReplayOperand, ReplayState, Saved, Source, over_storage, prepares,
+    Block, Home, HostCall, Op, Progress, ReplayCall, ReplayOperand, ReplayState, Saved, Source, over_storage, prepares,
     replay,
 };
 use gradus_tensor::{Attempt, Device, Error, ErrorKind, Layout, Result, Storage, Tensor, WeakState};
@@ -68,9 +68,9 @@ pub(crate) struct Plan {
     switches: Vec<(Arc<AtomicBool>, bool)>,
 }
 
-/// Whether others know that a node ran. The source of an operation takes back what it did.
+/// Whether others know that a node ran.
 fn is_seen(node: &Node) -> bool {
-    node.op.effect() == Effect::CallsHost && node.source.is_none()
+    node.op.host_call().is_some_and(HostCall::is_seen)
 }
 
 enum Renew {

@@ -36,6 +36,10 @@ impl HostCall for Noted {
         (other as &dyn Any).downcast_ref::<Noted>().is_some_and(|other| other.name == self.name)
     }
 
+    fn is_seen(&self) -> bool {
+        self.name != "unseen"
+    }
+
     fn call(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
         let mut numbers = vec![];
         for operand in operands.iter_mut() {
@@ -115,5 +119,22 @@ fn a_call_that_fails_in_a_replay_is_not_made_again() {
         assert_eq!(log.given.lock().unwrap().len(), 1);
         // Another replay has memory of its own.
         assert_eq!(bits(&captured.call::<Tensor>(&[&x, &z]).unwrap()), last);
+    }
+}
+
+/// Debug builds verify a step whose calls nobody else knows of: the first replay makes each twice.
+#[test]
+fn calls_that_are_not_seen_are_verified() {
+    for (name, extra) in [("seen", 0), ("unseen", usize::from(cfg!(debug_assertions)))] {
+        let (log, device) = (Arc::<Log>::default(), device());
+        let x = random(&[3], 1, &device);
+        let mut step = capture(|x| {
+            call(&log, &device, name, &[Bound::Read(&x[0])])?;
+            x[0].exp()
+        });
+        for _ in 0..4 {
+            let _: Tensor = step.call(&[&x]).unwrap();
+        }
+        assert_eq!((step.replays(), log.given.lock().unwrap().len()), (2, 4 + extra), "{name}");
     }
 }

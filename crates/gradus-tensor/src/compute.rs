@@ -112,13 +112,46 @@ impl Device {
         self.dispatch(op, bindings, &reads)
     }
 
-    /// Makes a call of the host on the memory of tensors of this device, as a [`dispatch_compute`](Device::dispatch_compute)
-    /// without limits that a captured step repeats. `line` is the line that errors and traces report. There may be no
-    /// bindings.
+    /// Makes a call of the host on the memory of tensors of this device. It is like
+    /// [`dispatch_compute`](Device::dispatch_compute), without its limits, and captured steps repeat it. Errors and traces
+    /// report `line`. `bindings` may be empty.
     ///
     /// # Errors
     /// Those of the call, and those of `dispatch_compute` for tensors. After an error of the kind
-    /// [`Peer`](ErrorKind::Peer), the memory of the tensors is never freed; see [`HostCall::call`].
+    /// [`Peer`](ErrorKind::Peer) of [`HostCall::call`], the memory of the tensors is never freed.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*;
+    /// # let device = Device::from_backend(std::sync::Arc::new(CpuBackend::new()?));
+    /// use std::{any::Any, panic::Location, sync::Arc};
+    ///
+    /// use gradus_tensor::backend::{Backend, Binding};
+    /// use gradus_tensor::ops::HostCall;
+    ///
+    /// /// Sets the elements of tensors of u8 to 7.
+    /// #[derive(Debug)]
+    /// struct Sevens;
+    ///
+    /// impl HostCall for Sevens {
+    ///     fn name(&self) -> &str {
+    ///         "sevens"
+    ///     }
+    ///     fn is_same(&self, other: &dyn HostCall) -> bool {
+    ///         (other as &dyn Any).is::<Sevens>()
+    ///     }
+    ///     fn call(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
+    ///         operands.iter_mut().try_for_each(|operand| match operand {
+    ///             Binding::Read(_) => Ok(()),
+    ///             Binding::Write(y) => backend.upload(y.buffer, y.layout.offset(), &vec![7; y.layout.numel()]),
+    ///         })
+    ///     }
+    /// }
+    ///
+    /// let x = Tensor::zeros([3], DType::U8, &device)?;
+    /// device.dispatch_host(Arc::new(Sevens), &[Bound::Write(&x)], Location::caller())?;
+    /// assert_eq!(x.to_vec::<u8>()?, [7, 7, 7]);
+    /// # Ok::<(), Error>(())
+    /// ```
     #[track_caller]
     pub fn dispatch_host(
         &self,
@@ -127,6 +160,7 @@ impl Device {
         line: &'static Location<'static>,
     ) -> Result<()> {
         let _whole = PartsOf::new("dispatch_host", line);
+        call.check().map_err(|e| e.at(line))?;
         self.bound(bindings)?;
         let reads = reads(bindings)?;
         let op = Dispatch::of_host(call, bindings.iter().map(|b| matches!(b, Bound::Write(_))));

@@ -10,19 +10,18 @@
 mod agreed;
 mod tree;
 
-use std::collections::HashMap;
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::panic::Location;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use gradus_cuda::CudaDevice;
 use gradus_cuda::nccl::{self, Transfer, UniqueId};
 use gradus_tensor::backend::compute::DeviceMemory;
 use gradus_tensor::backend::{
-    Backend, Binding, ComputeModule, Element, NativeBinding, NativeCall, NativeFunction, View, ViewMut,
+    Backend, Binding, ComputeModule, NativeBinding, NativeCall, NativeFunction, View, ViewMut,
 };
 use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Shape};
 
@@ -78,9 +77,10 @@ type Work = Box<dyn FnOnce(&NativeCall<'_>) -> Result<()> + Send>;
 /// Says what is moved, given where the operands are.
 type Plan = Box<dyn FnOnce(&[DeviceMemory]) -> Vec<Transfer> + Send>;
 
-/// By the number that the module receives.
-static WORKS: LazyLock<Mutex<HashMap<u64, Work>>> = LazyLock::new(Default::default);
-static NEXT: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// What the module does when this thread runs it. Anyone may name the module, and finds nothing here.
+    static WORK: RefCell<Option<Work>> = const { RefCell::new(None) };
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
@@ -88,18 +88,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The module.
 fn run_module(native: &mut NativeCall<'_>) -> Result<()> {
-    let [number] = native.constants::<u64, 1>()?;
-    let work = lock(&WORKS).remove(&number);
-    work.ok_or_else(|| Error::argument(MODULE, "there is no such call"))?(native)
+    let Some(work) = WORK.take() else {
+        let e = Error::argument(MODULE, "this module makes the calls of communicators only");
+        return Err(e.help("call a method of the communicator"));
+    };
+    work(native)
 }
 
 /// Does some work with the addresses of tensors, in the order of the device.
 fn on_device(backend: &dyn Backend, operands: &mut [Binding<'_>], work: Work) -> Result<()> {
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    lock(&WORKS).insert(number, work);
-    let module = ComputeModule::Native(MODULE);
-    let made = backend.dispatch_compute(module, operands, u64::as_bytes(&[number]), [1; 3]);
-    lock(&WORKS).remove(&number);
+    WORK.set(Some(work));
+    let made = backend.dispatch_compute(ComputeModule::Native(MODULE), operands, &[], [1; 3]);
+    // A backend that refuses the module has not taken it.
+    WORK.set(None);
     made
 }
 
@@ -132,7 +133,7 @@ fn available(device: &Device) -> Result<(String, i32, u128)> {
     let function = NativeFunction::on_device(run_module);
     let registered = device.backend().register_native(MODULE, function);
     // Another communicator may have registered it.
-    let is_known = || device.backend().check_compute(ComputeModule::Native(MODULE), 1, &[0; 8], [1; 3]).is_ok();
+    let is_known = || device.backend().check_compute(ComputeModule::Native(MODULE), 1, &[], [1; 3]).is_ok();
     if registered.is_err() && !is_known() {
         let m = format!("NCCL moves what is on CUDA devices, and {device} is none");
         return Err(Error::new(ErrorKind::Unsupported, "nccl", m).help("give the device of this rank's GPU"));

@@ -72,6 +72,65 @@ fn a_replay_names_the_call_and_the_line_of_each_rank() {
     assert!(errors.iter().all(|e| e.to_string().contains("rank 1 did not come to this call")), "{errors:?}");
 }
 
+/// After a call has failed, nothing is written back and no call is made, so that the error says what went wrong.
+#[test]
+fn a_verified_replay_reports_the_call_that_failed() {
+    threads(2, soon(), |comm| {
+        let device = device()?;
+        let (x, held) = (Tensor::ones([4], DType::F32, &device)?, Tensor::ones([4], DType::F32, &device)?);
+        let runs = std::cell::Cell::new(0);
+        let mut step = capture(|x| {
+            runs.set(runs.get() + 1);
+            comm.all_reduce_(&held, Reduce::Max)?;
+            held.add(&x[0])
+        });
+        for _ in 0..3 {
+            assert_eq!(step.call::<Tensor>(&[&x])?.to_vec::<f32>()?, [2.0; 4]);
+        }
+        assert_eq!((step.replays(), runs.get()), (1, 2));
+        if comm.rank() == 1 {
+            let e = comm.all_gather(&x).unwrap_err();
+            assert!(e.message().contains("ranks make different calls"), "{e}");
+            return Ok(());
+        }
+        step.verify(1);
+        let e = step.call::<Tensor>(&[&x]).unwrap_err();
+        assert!(*e.kind() == ErrorKind::Peer && e.message().contains("ranks make different calls"), "{e}");
+        assert_eq!(runs.get(), 2);
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// A call that cannot be made leaves the memory of the program to the program.
+#[test]
+fn calls_after_a_failure_hold_no_memory() {
+    threads(2, soon(), |comm| {
+        let device = device()?;
+        let mut step = capture(|x| Ok(vec![comm.all_reduce(&x[0], Reduce::Sum)?]));
+        let x = Tensor::ones([4], DType::F32, &device)?;
+        for _ in 0..3 {
+            let _ = step.call::<Vec<Tensor>>(&[&x])?;
+        }
+        if comm.rank() == 1 {
+            return comm.all_gather(&x).map(drop).or(Ok(()));
+        }
+        assert!(step.call::<Vec<Tensor>>(&[&x]).unwrap_err().message().contains("different calls"));
+        let owners = Arc::strong_count(x.storage());
+        for _ in 0..3 {
+            let all = [
+                step.call::<Vec<Tensor>>(&[&x]).map(drop).unwrap_err(),
+                comm.all_reduce_(&x, Reduce::Sum).unwrap_err(),
+                comm.all_gather(&x).map(drop).unwrap_err(),
+            ];
+            assert!(all.iter().all(|e| e.message().contains("an earlier call has failed")), "{all:?}");
+        }
+        assert_eq!(Arc::strong_count(x.storage()), owners);
+        Ok(())
+    })
+    .unwrap();
+}
+
 /// An error of the function itself has nothing to do with the calls, and leaves them as they are.
 #[test]
 fn an_error_before_the_first_call_can_be_handled() {
@@ -153,7 +212,6 @@ fn gradients_that_come_and_go_are_an_error_of_the_replay() {
         }
         let e = step.call::<Tensor>(&[&x]).unwrap_err();
         assert!(e.message().contains("the parameters that have a gradient differ between two calls"), "{e}");
-        assert!(both.named_parameters().len() == 4);
         Ok(())
     })
     .unwrap();

@@ -21,9 +21,21 @@ pub trait HostCall: fmt::Debug + Any + Send + Sync {
     /// Whether the other one does the same with the same operands.
     fn is_same(&self, other: &dyn HostCall) -> bool;
 
-    /// Makes the call on these operands, which are contiguous and have the same memory only until it returns, unless it
-    /// returns an error of the kind [`Peer`](crate::ErrorKind::Peer): then their memory is never freed, because the other
-    /// side may still be at work on it.
+    /// Whether others know that the call was made. A debug build does not verify the replays of a step that makes such a
+    /// call, because each would be made twice.
+    fn is_seen(&self) -> bool {
+        true
+    }
+
+    /// Fails if the call cannot be made at all, for example because an earlier one has failed. It is asked before the call
+    /// is given any memory.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes the call on these operands, which are contiguous. Their memory is valid until the call returns. After an error
+    /// of the kind [`Peer`](crate::ErrorKind::Peer) it is never freed, because the other side may still be at work on it; an
+    /// error of [`check`](HostCall::check) frees it.
     ///
     /// The tensors are locked meanwhile: to use one of them here, or to wait for a thread that does, is a deadlock.
     fn call(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()>;
@@ -72,11 +84,11 @@ impl Dispatch {
 }
 
 impl Op {
-    /// The call of the host that this operation is, if it is one of type `C`.
-    pub(crate) fn host_call<C: HostCall>(&self) -> Option<&C> {
+    /// The call of the host that this operation is, if it is one.
+    pub fn host_call(&self) -> Option<&dyn HostCall> {
         match self {
             Op::Dispatch(dispatch) => match &dispatch.module {
-                Module::Host(call) => (&**call as &dyn Any).downcast_ref(),
+                Module::Host(call) => Some(&**call),
                 Module::Compute(_) => None,
             },
             _ => None,

@@ -267,8 +267,9 @@ enum Held<'a> {
 ///
 /// # Errors
 /// Fails before anything runs if two tensors share a storage, if a write would change a value that a graph protects, or
-/// if this thread is tracing, observing or recomputing operations. The error of an operation reports the line of its
-/// call. After an error of the kind [`Peer`](ErrorKind::Peer), none of the memory is ever freed.
+/// if this thread is tracing, observing or recomputing operations, or if a call of the host cannot be
+/// [made](super::HostCall::check). The error of an operation reports the line of its call. After an error of the kind
+/// [`Peer`](ErrorKind::Peer) of a call that was made, none of the memory is ever freed.
 #[track_caller]
 pub fn replay<'b>(
     device: &Device,
@@ -278,6 +279,11 @@ pub fn replay<'b>(
     progress: &mut Progress,
     state: &mut ReplayState,
 ) -> Result<()> {
+    for call in calls {
+        if let Some(host) = call.op.host_call() {
+            host.check().map_err(|e| e.at(call.location))?;
+        }
+    }
     let mut blocks: SmallVec<[&mut Block; 16]> = blocks.collect();
     let done = replay_on(device, calls, tensors, &mut blocks, progress, state);
     if done.as_ref().is_err_and(|e| *e.kind() == ErrorKind::Peer) {

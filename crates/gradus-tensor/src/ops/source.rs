@@ -58,7 +58,7 @@ impl Source for WeakState<Generator> {
     }
 
     fn serves(&self, op: &Op) -> bool {
-        op.effect() == Effect::Draws || op.host_call::<Jump>().is_some()
+        op.effect() == Effect::Draws || Jump::of(op).is_some()
     }
 
     fn renew(&self, op: &mut Op) -> Result<()> {
@@ -66,7 +66,7 @@ impl Source for WeakState<Generator> {
             return Err(Error::argument("replay", "the layer whose random numbers the step draws is gone"));
         };
         let mut generator = state.lock();
-        if let Some(jump) = op.host_call::<Jump>() {
+        if let Some(jump) = Jump::of(op) {
             *generator = jump.from(&generator);
         } else if let Op::Random(random) = op {
             let spec = random.spec;
@@ -97,6 +97,11 @@ pub enum Jump {
 }
 
 impl Jump {
+    /// The jump that an operation is, if it is one.
+    fn of(op: &Op) -> Option<&Jump> {
+        (op.host_call()? as &dyn Any).downcast_ref()
+    }
+
     fn from(self, generator: &Generator) -> Generator {
         match self {
             Jump::Part(key) => generator.part(key),
@@ -134,7 +139,11 @@ impl HostCall for Jump {
         (other as &dyn Any).downcast_ref() == Some(self)
     }
 
-    // The source of the operation moves the state.
+    // The source of the operation moves the state, and takes that back.
+    fn is_seen(&self) -> bool {
+        false
+    }
+
     fn call(&self, _: &dyn Backend, _: &mut [Binding<'_>]) -> Result<()> {
         Ok(())
     }
@@ -143,7 +152,7 @@ impl HostCall for Jump {
 /// Whether these draws and jumps, one after the other and without gaps, move a generator from `start` to `end`.
 pub fn draws_lead(start: &Generator, ops: &[&Op], end: &Generator) -> bool {
     let mut generator = start.clone();
-    let continues = ops.iter().all(|op| match (op, op.host_call::<Jump>()) {
+    let continues = ops.iter().all(|op| match (op, Jump::of(op)) {
         (_, Some(jump)) => {
             generator = jump.from(&generator);
             true
