@@ -151,9 +151,9 @@ impl DataParallel {
         Ok(DataParallel { comm, shards, bucket_bytes: BUCKET, beside })
     }
 
-    /// Sends gradients in buckets of at most so many bytes, 25 MB (2^20 bytes) unless it is set; a larger parameter has one
-    /// of its own. All ranks give the same number, which changes no bit: smaller ones are sent earlier in the backward pass,
-    /// larger ones in fewer calls.
+    /// Sends gradients in buckets of at most so many bytes, 25 MiB by default; a larger parameter has a bucket of its own.
+    /// All ranks give the same number. It changes no bit: small buckets are sent earlier in the backward pass, large ones
+    /// need fewer calls.
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: usize) -> Self {
         self.bucket_bytes = bytes;
@@ -216,8 +216,9 @@ impl DataParallel {
     /// the shard does not reach is sent after the pass, and so are those behind it.
     ///
     /// # Errors
-    /// Those of `loss` and of the communicator, and [`ErrorKind::Peer`] if ranks give different numbers of rows. If `loss` fails on one rank, the others get an error when it drops its
-    /// communicator, or at the deadline. An error leaves buffers and random states as they were.
+    /// Those of `loss` and of the communicator, and [`ErrorKind::Peer`] if ranks give different numbers of rows. If `loss`
+    /// fails on one rank, the others get an error when that rank has dropped all that holds its communicator (this
+    /// `DataParallel` and captured steps too), or at the deadline. An error leaves buffers and random states as they were.
     #[track_caller]
     pub fn backward(
         &self,
