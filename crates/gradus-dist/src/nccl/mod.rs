@@ -145,7 +145,7 @@ fn available(device: &Device) -> Result<(String, i32, u128)> {
         *lock(&to) = u128::from_le_bytes(native.device::<CudaDevice>()?.uuid()?);
         Ok(())
     });
-    on_it(&*device.backend(), work)?;
+    on_it(device.backend(), work)?;
     let gpu = *lock(&found);
     Ok((text, version, gpu))
 }
@@ -204,7 +204,7 @@ impl Nccl {
             }
             connected
         });
-        on_it(&*device.backend(), work).map_err(|e| told(&agreed, e))?;
+        on_it(device.backend(), work).map_err(|e| told(&agreed, e))?;
         // NCCL may have connected some ranks and not others.
         group.agree(&call)?;
         Ok(nccl)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gradus_dist::{Communicator, DataParallel, Options, Reduce, ShardedOptimizer, threads};
 use gradus_graph::capture;
-use gradus_nn::{AdamConfig, AdamW, Forward, Init, Linear, Module};
+use gradus_nn::{AdamConfig, AdamW, Forward, Init, Linear};
 use gradus_tensor::{DType, Error, ErrorKind, Generator, Result, Tensor};
 use gradus_train::Ranks;
 
