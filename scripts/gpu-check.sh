@@ -26,7 +26,7 @@ build() {
   cargo build --release -p gradus-wgpu --example conform
   cargo build --release -p gradus --features cuda,wgpu --example gpu_rows
   cargo build --release -p gradus-cli --features cuda,wgpu
-  cargo build --release -p gradus-dist --features nccl --example nccl_check
+  cargo build --release -p gradus-dist --features nccl,mpi --example nccl_check
   cargo build --release -p gradus-ptx
   local release="${CARGO_TARGET_DIR:-target}/release"
   cp "$release/examples/conform_cuda" "$release/examples/gpu_rows" "$release/examples/nccl_check" \
@@ -142,6 +142,16 @@ checks() {
     step nccl:2 "$out/nccl_check" small
   else
     step nccl:2 "$out/nccl_check"
+    local gpus
+    gpus="$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')"
+    if [ "$gpus" -lt 2 ]; then
+      say "one GPU: transfers between GPUs are not checked"
+    elif command -v mpirun >/dev/null; then
+      OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 step nccl_mpi:2 \
+        mpirun -n "$gpus" "$out/nccl_check" mpi
+    else
+      say "no mpirun here: NCCL is not checked between processes"
+    fi
   fi
   [ "$size" = full ] || return
   [ "${CASES:-10000}" = 0 ] || step random_cases:8 "$out/conform_cuda" --each "${CASES:-10000}" --seed 7

@@ -242,7 +242,8 @@ impl NativeFunction {
 
     /// Wraps a function that has a device work on its own memory, which the host cannot reach: it gets the addresses of
     /// its operands from [`NativeBinding::memory`], and what it needs of the backend from [`NativeCall::device`].
-    /// When it returns, no work that it has begun uses the operands any more.
+    /// When it returns, no work that it has begun uses the operands any more, unless it returns an error of the kind `Peer`:
+    /// then whoever dispatched it never frees their memory.
     pub fn on_device(f: impl Fn(&mut NativeCall<'_>) -> Result<()> + Send + Sync + 'static) -> Self {
         NativeFunction { function: Arc::new(f), is_on_device: true }
     }

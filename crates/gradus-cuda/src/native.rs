@@ -40,8 +40,9 @@ pub(crate) fn ready(
     Ok(function)
 }
 
-/// Calls the function. All work of the operands that is queued now comes before the end of the stream, and the function
-/// has ended its own when it returns, so that both are in order with later work.
+/// Calls the function. Work that is already queued on the operands is on the stream before the function runs. Unless the
+/// function fails with an error of the kind `Peer`, its own work has ended when it returns, so later work is in order with
+/// both.
 pub(crate) fn dispatch(
     b: &CudaBackend,
     name: &str,
@@ -72,7 +73,7 @@ pub(crate) fn dispatch(
     }
     let device = CudaDevice(b.shared_device());
     let made = function.call(&mut NativeCall { bindings: operands, constants, groups, backend: Some(&device) });
-    // A function that fails may have written too.
-    b.queue().noted(OP, &uses)?;
-    made
+    // A function that fails may have written too, and its error says whether the operands may be freed.
+    let noted = b.queue().noted(OP, &uses);
+    made.and(noted)
 }

@@ -5,5 +5,5 @@
 //! after all work that was queued on the GPU before, so that a rank that does not come holds up nothing else.
 
 pub use crate::driver::{
-    Communicator, Moving, Reduction, Transfer, UniqueId, can_reduce, installed_version, unique_id,
+    Communicator, Moving, Reduction, Transfer, UniqueId, can_reduce, installed_version, unique_id, version_text,
 };

@@ -1,6 +1,7 @@
-//! Checks NCCL on the GPUs of this machine, one rank each: `nccl_check [RANKS]`. Every collective has the bits of threads on
+//! Checks NCCL on the GPUs of this machine, one rank each: `nccl_check [RANKS | small | mpi]`. Every collective has the bits of threads on
 //! the CPU, training has the same bits on one GPU and on all, ranks that disagree get an error, and an all-reduce of 64 MB
-//! is timed. With one GPU, there is one rank. `nccl_check small` leaves the times out.
+//! is timed. With one GPU, there is one rank. `nccl_check small` leaves the times out. `mpirun -n N nccl_check mpi`
+//! does the same with processes, without the times; the feature `mpi` brings it.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -19,32 +20,78 @@ const REDUCTIONS: [Reduce; 4] = [Reduce::Sum, Reduce::Prod, Reduce::Max, Reduce:
 
 fn main() -> Result<()> {
     let word = std::env::args().nth(1);
-    let gpus = gradus_cuda::devices()?.len();
-    let ranks = word.as_deref().and_then(|word| word.parse().ok()).unwrap_or(gpus);
-    let is_small = word.as_deref() == Some("small");
+    let ranks = match word.as_deref() {
+        None | Some("small") => gradus_cuda::devices()?.len(),
+        Some("mpi") => return processes(),
+        Some(number) => {
+            let wrong = || Error::argument("nccl_check", format!("{number:?} is no number of ranks"));
+            number.parse().ok().filter(|ranks| *ranks > 0).ok_or_else(wrong)?
+        }
+    };
+    let same = on_gpus(ranks, Reduction::Tree, results_as_on_the_cpu)?;
+    let trained = on_gpus(ranks, Reduction::Tree, training_as_on_one)?;
+    disagree(ranks)?;
+    let times = if word.as_deref() == Some("small") { String::new() } else { times(ranks)? };
+    report(ranks, same.iter().sum(), trained.iter().all(|compared| *compared), &times);
+    Ok(())
+}
 
+/// The ranks are the processes of `mpirun`.
+#[cfg(feature = "mpi")]
+fn processes() -> Result<()> {
+    let world = gradus_dist::mpi::world(Options::default())?;
+    let device = gpu(world.rank())?;
+    let comm = nccl::over(&world, &device, Reduction::Tree)?;
+    let (same, compared) = (results_as_on_the_cpu(&comm, &device)?, training_as_on_one(&comm, &device)?);
+    let all = Tensor::from_vec(vec![same as i64], [1], &cpu()?)?;
+    let all = comm.all_reduce(&all, Reduce::Sum)?.to_vec::<i64>()?[0];
+    if comm.rank() == 0 {
+        report(comm.size(), all as usize, compared, ", of processes");
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "mpi"))]
+fn processes() -> Result<()> {
+    Err(Error::new(ErrorKind::Unsupported, "nccl_check", "this program was built without the feature `mpi`"))
+}
+
+fn report(ranks: usize, same: usize, compared: bool, more: &str) {
+    let training = if compared { ", training as on one GPU" } else { "" };
+    println!("nccl_check: {ranks} ranks, {same} results as on the CPU{training}{more}");
+    if ranks == 1 {
+        println!("one GPU: transfers between GPUs are not checked");
+    }
+}
+
+fn differs(m: String) -> Error {
+    Error::new(ErrorKind::Backend, "nccl_check", m)
+}
+
+/// Compares what each kind of call gives with what threads on the CPU get, and returns the number of results.
+fn results_as_on_the_cpu(comm: &Arc<dyn Communicator>, device: &Device) -> Result<usize> {
+    let (rank, ranks) = (comm.rank(), comm.size());
     let mut same = 0;
     for n in [ranks * 12, ranks * 30_000] {
         let expected = threads(ranks, Options::default(), |comm| calls(comm, &cpu()?, n))?;
-        let found = on_gpus(ranks, Reduction::Tree, |comm, device| calls(comm, device, n))?;
-        for (rank, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            for ((what, found), (_, expected)) in found.iter().zip(expected) {
-                if found != expected {
-                    return Err(Error::new(ErrorKind::Backend, "nccl_check", format!("rank {rank}: {what} differs")));
-                }
-                same += 1;
+        for ((what, found), (_, expected)) in calls(comm, device, n)?.iter().zip(&expected[rank]) {
+            if found != expected {
+                return Err(differs(format!("rank {rank}: {what} differs")));
             }
+            same += 1;
         }
     }
-    let alone = threads(1, Options::default(), |comm| trained(comm, &gpu(0)?))?.remove(0);
-    let shared = on_gpus(ranks, Reduction::Tree, trained)?;
-    if ranks.is_power_of_two() && ranks <= 16 && shared.iter().any(|bits| *bits != alone) {
-        return Err(Error::new(ErrorKind::Backend, "nccl_check", "training has other bits on one GPU than on all"));
+    Ok(same)
+}
+
+/// Compares training on all GPUs with training on one, and returns whether bits are the same for this number of ranks.
+fn training_as_on_one(comm: &Arc<dyn Communicator>, device: &Device) -> Result<bool> {
+    let shared = trained(comm, device)?;
+    let is_compared = comm.size() > 1 && comm.size().is_power_of_two() && comm.size() <= 16;
+    if is_compared && threads(1, Options::default(), |alone| trained(alone, device))?[0] != shared {
+        return Err(differs("training has other bits on one GPU than on all".into()));
     }
-    disagree(ranks)?;
-    let times = if is_small { String::new() } else { times(ranks)? };
-    println!("nccl_check: {ranks} ranks, {same} results as on the CPU, training as on one GPU{times}");
-    Ok(())
+    Ok(is_compared)
 }
 
 fn cpu() -> Result<Device> {
@@ -66,14 +113,31 @@ fn on_gpus<R: Send>(
     })
 }
 
-/// What all kinds of calls give for `n` elements of each dtype: a name, and the bytes.
+/// Zeros of both signs, infinities and NaN are among the numbers.
+const SPECIAL: [f32; 6] = [-0.0, 0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.5];
+
+/// The bytes of a tensor, with one NaN for all, since a GPU may give another than the CPU.
+fn bits(x: &Tensor) -> Result<Vec<u8>> {
+    if !x.dtype().is_float() {
+        return x.to_bytes();
+    }
+    let values = x.to_device(&cpu()?)?.to_dtype(DType::F64)?.to_vec::<f64>()?;
+    Ok(values.into_iter().flat_map(|x| if x.is_nan() { f64::NAN } else { x }.to_bits().to_le_bytes()).collect())
+}
+
+/// What all kinds of calls give for `n` elements of each dtype: a name, and the bits.
 fn calls(comm: &Arc<dyn Communicator>, device: &Device, n: usize) -> Result<Vec<(String, Vec<u8>)>> {
     let mut results = vec![];
     for dtype in DType::ALL {
-        let values: Vec<f32> = (0..n).map(|i| ((comm.rank() * 7919 + i * 31) % 101) as f32 / 8.0).collect();
+        let value = |i: usize| match (comm.rank() * 7919 + i * 31) % 101 {
+            // Ranks have different ones in the same place.
+            _ if dtype.is_float() && i % 3 == 0 => SPECIAL[(i / 3 + i / 18 * comm.rank()) % SPECIAL.len()],
+            number => number as f32 / 8.0,
+        };
+        let values: Vec<f32> = (0..n).map(value).collect();
         let x = Tensor::from_vec(values, [n], &cpu()?)?.to_dtype(dtype)?.to_device(device)?;
         let mut keep = |what: &str, y: Tensor| {
-            results.push((format!("{what} of {n} {dtype}"), y.to_bytes()?));
+            results.push((format!("{what} of {n} {dtype}"), bits(&y)?));
             Ok::<_, Error>(())
         };
         keep("all_gather", comm.all_gather(&x)?)?;

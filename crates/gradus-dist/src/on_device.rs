@@ -193,24 +193,25 @@ impl Shared {
             return;
         }
         let (sender, receiver) = mpsc::channel::<()>();
-        self.enqueue(Box::new(move || drop(sender)));
-        // It ends when the sender is dropped.
+        // It ends when the sender is dropped, also where there is no thread.
+        let _ = self.enqueue(Box::new(move || drop(sender)));
         let _ = receiver.recv();
     }
 
     /// Runs `job` after all that were started, on the thread for them.
-    fn enqueue(&self, job: Job) {
+    fn enqueue(&self, job: Job) -> std::io::Result<()> {
         let mut jobs = self.jobs.lock().unwrap_or_else(|e| e.into_inner());
-        let sender = jobs.get_or_insert_with(|| {
+        if jobs.is_none() {
             let (sender, receiver) = mpsc::channel::<Job>();
-            std::thread::spawn(move || {
+            std::thread::Builder::new().name("gradus-ranks".into()).spawn(move || {
                 MAKES_STARTED.set(true);
                 receiver.into_iter().for_each(|job| job());
-            });
-            sender
-        });
+            })?;
+            *jobs = Some(sender);
+        }
         // The thread ends only when the sender is dropped. If it has panicked, the waiting side finds its channel closed.
-        let _ = sender.send(job);
+        let _ = jobs.as_ref().map(|sender| sender.send(job));
+        Ok(())
     }
 }
 
@@ -411,7 +412,7 @@ impl Communicator for Peers {
         }
         let (this, x) = (self.clone(), x.detach());
         self.0.started.fetch_add(1, Ordering::SeqCst);
-        self.0.enqueue(Box::new(move || {
+        let enqueued = self.0.enqueue(Box::new(move || {
             let result = this.0.result_over(collective, x, line);
             this.0.started.fetch_sub(1, Ordering::SeqCst);
             // The communicator is dropped by who waits, not here, where nobody waits for its end.
@@ -419,6 +420,10 @@ impl Communicator for Peers {
             // Nobody waits for a result whose handle was dropped.
             let _ = sender.send(result);
         }));
+        if let Err(e) = enqueued {
+            self.0.started.fetch_sub(1, Ordering::SeqCst);
+            return Err(Error::io(collective.name(), "a thread", e).at(line));
+        }
         Ok(Handle::new(receiver, collective.name(), line))
     }
 

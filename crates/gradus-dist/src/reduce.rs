@@ -10,9 +10,9 @@ pub enum Reduce {
     Sum,
     /// The product.
     Prod,
-    /// The largest; NaN if there is one.
+    /// The largest; NaN if there is one. -0 is smaller than 0.
     Max,
-    /// The smallest; NaN if there is one.
+    /// The smallest; NaN if there is one. -0 is smaller than 0.
     Min,
 }
 
@@ -31,7 +31,7 @@ impl Reduce {
 pub enum Reduction {
     /// Gradus, in the tree over ranks that every engine uses, from parts that NCCL moves: the bits are those of MPI and of
     /// threads, and training gives the same bits for any number of ranks. It takes as much traffic as a ring, and memory
-    /// for one more copy of the tensor.
+    /// for up to one and a half more copies of the tensor.
     #[default]
     Tree,
     /// NCCL, in an order that it chooses, which depends on the number of ranks, on the machines and on its version: so the
@@ -79,10 +79,10 @@ macro_rules! floats {
                 $prod(self, other)
             }
             fn larger(self, other: Self) -> Self {
-                if self.is_nan() || self > other { self } else { other }
+                if self.is_nan() || self > other || (self == other && other.is_sign_negative()) { self } else { other }
             }
             fn smaller(self, other: Self) -> Self {
-                if self.is_nan() || self < other { self } else { other }
+                if self.is_nan() || self < other || (self == other && self.is_sign_negative()) { self } else { other }
             }
         }
     )*};
@@ -177,6 +177,11 @@ mod tests {
             let r = reduced(reduce, &[&[f32::NAN, 1.0], &[1.0, f32::NAN]]);
             assert!(r.iter().all(|x| x.is_nan()), "{r:?}");
         }
+        // -0 is smaller than 0, on either side.
+        let (zero, x) = (bf16::from_f32(0.0), bf16::from_f32(-0.0));
+        let bits =
+            |reduce| reduced(reduce, &[&[zero, x], &[x, zero]]).into_iter().map(bf16::to_bits).collect::<Vec<_>>();
+        assert_eq!((bits(Reduce::Max), bits(Reduce::Min)), (vec![0; 2], vec![0x8000; 2]));
         let x = bf16::from_f32(1.0 / 3.0);
         assert_eq!(reduced(Reduce::Sum, &[&[x], &[x]])[0].to_f32(), 2.0 * x.to_f32());
     }

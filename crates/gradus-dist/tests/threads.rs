@@ -322,3 +322,27 @@ fn the_module_of_calls_serves_communicators_only() {
     })
     .unwrap();
 }
+
+#[test]
+fn the_largest_and_the_smallest_are_those_of_the_device() {
+    const SPECIAL: [f32; 6] = [-0.0, 0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.5];
+    let pairs = SPECIAL.iter().flat_map(|&a| SPECIAL.iter().map(move |&b| (a, b)));
+    let (first, second): (Vec<f32>, Vec<f32>) = pairs.unzip();
+    let bits = |x: Tensor| -> Result<Vec<u64>> {
+        let values = x.to_dtype(DType::F64)?.to_vec::<f64>()?;
+        Ok(values.into_iter().map(|x| if x.is_nan() { f64::NAN } else { x }.to_bits()).collect())
+    };
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        threads(2, Options::default(), |comm| {
+            let device = device()?;
+            let both = [&first, &second].map(|values| Tensor::from_vec(values.clone(), [36], &device)?.to_dtype(dtype));
+            let [first, second] = both;
+            let (first, second) = (first?, second?);
+            let own = if comm.rank() == 0 { &first } else { &second };
+            assert_eq!(bits(comm.all_reduce(own, Reduce::Max)?)?, bits(first.maximum(&second)?)?, "{dtype}");
+            assert_eq!(bits(comm.all_reduce(own, Reduce::Min)?)?, bits(first.minimum(&second)?)?, "{dtype}");
+            Ok(())
+        })
+        .unwrap();
+    }
+}

@@ -299,10 +299,9 @@ impl Gradus<'_> {
         signal(ranks[2], "KILL");
         let ended = running.end(LIMIT)?;
         done(&ended)?;
-        for said in ["restart 4 of 4: going on from the newest state on 2 ranks"] {
-            if !ended.err.contains(said) {
-                return Err(format!("it does not say `{said}`: {}", ended.err));
-            }
+        let said = "restart 4 of 4: going on from the newest state on 2 ranks";
+        if !ended.err.contains(said) {
+            return Err(format!("it does not say `{said}`: {}", ended.err));
         }
         same(&model(&out)?, whole)?;
         complete(&out)

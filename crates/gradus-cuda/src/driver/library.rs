@@ -229,8 +229,7 @@ pub(super) fn nccl<T>(make: impl Fn(&Library) -> Result<T, String>) -> Result<T>
             for path in known.iter().chain(&found) {
                 match made(path) {
                     Ok(made) => return Ok(made),
-                    // A library that is not there says nothing of those that are.
-                    Err(why) if refused.is_none() && (path.is_file() || !why.contains("cannot open")) => {
+                    Err(why) if refused.is_none() && (path.is_file() || !is_absence(path, &why)) => {
                         refused = Some(format!("NCCL at {} cannot be used: {why}", path.display()));
                     }
                     Err(_) => {}
@@ -239,6 +238,12 @@ pub(super) fn nccl<T>(make: impl Fn(&Library) -> Result<T, String>) -> Result<T>
             missing(refused.unwrap_or_else(|| format!("NCCL ({NAME_OF_NCCL}) is not on this machine")))
         }
     }
+}
+
+/// Whether a library cannot be loaded because it is not there. The reason says nothing then of those that are. Where one
+/// that it needs is missing, the reason names that one.
+fn is_absence(path: &Path, why: &str) -> bool {
+    why.strip_prefix(&*path.to_string_lossy()).is_some_and(|rest| rest.starts_with(": cannot open"))
 }
 
 /// Whether `GRADUS_CUBLASLT` names a library.
@@ -298,4 +303,23 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     found.sort();
     found.reverse();
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_needs_a_missing_one_is_not_absent() {
+        let name = Path::new(NAME_OF_NCCL);
+        let missing = |what: &str| format!("{what}: cannot open shared object file: No such file or directory");
+        assert!(is_absence(name, &missing(NAME_OF_NCCL)));
+        assert!(!is_absence(name, &missing("libcudart.so.12")));
+        assert!(!is_absence(name, "libnccl.so.2: invalid ELF header"));
+        #[cfg(target_os = "linux")]
+        {
+            let why = load(Path::new("libgradus_nowhere.so.2"), false).err().unwrap_or_default();
+            assert!(is_absence(Path::new("libgradus_nowhere.so.2"), &why), "{why}");
+        }
+    }
 }

@@ -23,7 +23,9 @@ use gradus_backend::{Error, ErrorKind, Result};
 pub(crate) use cublaslt::{FoundCublasLt, Matrix, Problem, Product, check_named};
 pub(crate) use graph::Graph;
 pub(crate) use library::is_stand_in;
-pub use nccl::{Communicator, Moving, Reduction, Transfer, UniqueId, can_reduce, installed_version, unique_id};
+pub use nccl::{
+    Communicator, Moving, Reduction, Transfer, UniqueId, can_reduce, installed_version, unique_id, version_text,
+};
 pub(crate) use nvrtc::{Declarations, Target, compile, fingerprint, shown};
 pub(crate) use pinned::Pinned;
 pub(crate) use staging::{BLOCK, Downloads, Uploads};

@@ -90,7 +90,11 @@ impl Functions {
                 return Err(format!("ncclGetVersion fails with code {status}"));
             }
             if version < OLDEST {
-                return Err(format!("it is version {}; version {} or later is needed", shown(version), shown(OLDEST)));
+                return Err(format!(
+                    "it is version {}; version {} or later is needed",
+                    version_text(version),
+                    version_text(OLDEST)
+                ));
             }
             Ok(Functions {
                 version,
@@ -136,7 +140,8 @@ impl Functions {
     }
 }
 
-fn shown(version: i32) -> String {
+/// The text of a version that the library gives as a number.
+pub fn version_text(version: i32) -> String {
     format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100)
 }
 
@@ -145,7 +150,7 @@ fn shown(version: i32) -> String {
 /// # Errors
 /// [`ErrorKind::Unsupported`] if there is none, or if it cannot be used; the error names the package.
 pub fn installed_version() -> Result<(String, i32)> {
-    Functions::found().map(|f| (shown(f.version), f.version))
+    Functions::found().map(|f| (version_text(f.version), f.version))
 }
 
 /// An identity for some ranks that are to be connected.

@@ -26,8 +26,10 @@ pub(super) struct Agreed {
 
 impl Agreed {
     pub(super) fn new(group: &Arc<Group>, call: &Call) -> Result<Arc<Agreed>> {
+        // The deadline begins with the call, as in the other engines.
+        let since = Instant::now();
         let number = group.agree(call)?;
-        Ok(Arc::new(Agreed { group: group.clone(), call: call.clone(), number, since: Instant::now() }))
+        Ok(Arc::new(Agreed { group: group.clone(), call: call.clone(), number, since }))
     }
 
     pub(super) fn talk(&self) -> Talk<'_> {

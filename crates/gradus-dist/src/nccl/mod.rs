@@ -35,13 +35,13 @@ use crate::reduce::Reduce;
 
 pub use crate::reduce::Reduction;
 
-/// A communicator of the same ranks, of which NCCL moves the tensors on `device`, a CUDA device of which each rank has its
-/// own. What is on the host, or on another device, goes the way it went before. All ranks call it.
+/// A communicator of the same ranks, in which NCCL moves the tensors that are on `device`. This is a CUDA device, and each
+/// rank has its own. Tensors on the host or on another device are moved as before. All ranks call it.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] on all ranks if one of them has no NCCL, or one that cannot be used, or another version, if
-/// `device` is not a CUDA device, or if two ranks have the same GPU; calls of `comm` go on to work then. [`ErrorKind::Peer`] if NCCL cannot connect the ranks
-/// within the deadline.
+/// `device` is not a CUDA device, or if two ranks have the same GPU; calls of `comm` go on to work then.
+/// [`ErrorKind::Peer`] if NCCL cannot connect the ranks within the deadline.
 ///
 /// ```no_run
 /// # use gradus_tensor::{Device, Result};
@@ -166,21 +166,24 @@ impl Nccl {
         };
         let all = group.gather(&call, mine)?;
         let ((version, ..), id) = (own.map_err(|e| e.at(line))?, id.map_err(|e| e.at(line))?);
-        let unsupported = |m: String| Err(Error::new(ErrorKind::Unsupported, "nccl", m).at(line));
+        let unsupported =
+            |m: String, help: &str| Err(Error::new(ErrorKind::Unsupported, "nccl", m).help(help).at(line));
         if let Some(rank) = all.iter().position(|of| of[0] == 0) {
-            return unsupported(format!("rank {rank} has no NCCL that it can use"));
+            return unsupported(format!("rank {rank} has no NCCL that it can use"), "the error of that rank says why");
         }
         if let Some(rank) = all.iter().position(|of| of[0] != all[0][0]) {
-            let (first, other) = (all[0][0], all[rank][0]);
-            return unsupported(format!(
-                "ranks have different versions of NCCL: {first} on rank 0, {other} on rank {rank}"
-            ));
+            let [first, other] = [0, rank].map(|rank| nccl::version_text(all[rank][0] as i32));
+            return unsupported(
+                format!("ranks have different versions of NCCL: {first} on rank 0, {other} on rank {rank}"),
+                "install the same version of NCCL on all machines, or set GRADUS_NCCL on each",
+            );
         }
         let same = |rank: usize| all[..rank].iter().position(|of| of[1..] == all[rank][1..]).map(|first| (first, rank));
         if let Some((first, rank)) = (1..all.len()).find_map(same) {
-            return unsupported(format!(
-                "ranks {first} and {rank} have the same GPU, and NCCL needs one for each rank"
-            ));
+            return unsupported(
+                format!("ranks {first} and {rank} have the same GPU, and NCCL needs one for each rank"),
+                "give each rank a GPU of its own",
+            );
         }
         let id = shared(group, id, line)?;
         let nccl = Arc::new(Nccl {
@@ -393,9 +396,10 @@ impl Drop for Nccl {
     }
 }
 
-/// Ends what a communicator does. It may wait for the GPU, so this rank does not wait for it.
+/// Ends what a communicator does. It may wait for the GPU, so this rank does not wait for it, unless there are no more
+/// threads: then it is ended here, where it is dropped.
 fn abort(comm: nccl::Communicator) {
-    std::thread::spawn(move || comm.abort());
+    let _ = std::thread::Builder::new().name("gradus-nccl".into()).spawn(move || comm.abort());
 }
 
 /// An error of a call, of which the other ranks know afterwards.

@@ -22,24 +22,49 @@ fn numbers(rank: usize, n: usize, dtype: DType, device: &Device) -> Result<Tenso
     Tensor::from_vec(values, [n], &cpu()?)?.to_dtype(dtype)?.to_device(device)
 }
 
-/// The bytes that all kinds of calls give for `n` elements of a dtype.
+/// Numbers with zeros of both signs, infinities and NaN, each of which meets each other on neighbouring ranks.
+fn special(rank: usize, n: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+    const SPECIAL: [f32; 6] = [-0.0, 0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.5];
+    let at = |i: usize| if rank % 2 == 0 { i } else { i / SPECIAL.len() + rank / 2 };
+    let values: Vec<f32> = (0..n).map(|i| SPECIAL[at(i) % SPECIAL.len()]).collect();
+    Tensor::from_vec(values, [n], &cpu()?)?.to_dtype(dtype)?.to_device(device)
+}
+
+/// The bytes of a tensor, with one NaN for all, since a device may give another than the host.
+fn bits(x: &Tensor) -> Result<Vec<u8>> {
+    if !x.dtype().is_float() {
+        return x.to_bytes();
+    }
+    let values = x.to_dtype(DType::F64)?.to_vec::<f64>()?;
+    Ok(values.into_iter().flat_map(|x| if x.is_nan() { f64::NAN } else { x }.to_bits().to_le_bytes()).collect())
+}
+
+/// The bits that all kinds of calls give for `n` elements of a dtype.
 fn calls(comm: &Arc<dyn Communicator>, device: &Device, n: usize, dtype: DType) -> Result<Vec<Vec<u8>>> {
-    let x = numbers(comm.rank(), n, dtype, device)?;
-    let mut results = vec![comm.all_gather(&x)?, comm.all_to_all(&x)?];
+    let mut bits = calls_on(comm, &numbers(comm.rank(), n, dtype, device)?)?;
+    if dtype.is_float() {
+        bits.extend(calls_on(comm, &special(comm.rank(), 3 * n, dtype, device)?)?);
+    }
+    Ok(bits)
+}
+
+fn calls_on(comm: &Arc<dyn Communicator>, x: &Tensor) -> Result<Vec<Vec<u8>>> {
+    let dtype = x.dtype();
+    let mut results = vec![comm.all_gather(x)?, comm.all_to_all(x)?];
     for root in 0..comm.size() {
-        results.push(comm.broadcast(&x, root)?);
+        results.push(comm.broadcast(x, root)?);
     }
     if dtype != DType::Bool {
         for reduce in REDUCTIONS {
-            results.push(comm.all_reduce(&x, reduce)?);
-            results.push(comm.reduce_scatter(&x, reduce)?);
+            results.push(comm.all_reduce(x, reduce)?);
+            results.push(comm.reduce_scatter(x, reduce)?);
         }
         let own = x.copy()?;
         comm.all_reduce_(&own, Reduce::Sum)?;
         results.push(own);
     }
-    comm.barrier(device)?;
-    results.iter().map(Tensor::to_bytes).collect()
+    comm.barrier(x.device())?;
+    results.iter().map(bits).collect()
 }
 
 #[test]

@@ -144,6 +144,7 @@ fn ranks_with_one_gpu_are_refused() {
         });
         for e in made.unwrap() {
             assert!(e.contains("ranks 0 and 2 have the same GPU, and NCCL needs one for each rank"), "{e}");
+            assert!(e.contains("help: give each rank a GPU of its own"), "{e}");
         }
     });
 }
@@ -257,6 +258,7 @@ fn only_cuda_devices_are_moved_by_nccl() {
         });
         let made = made.unwrap();
         assert!(made[0].contains("rank 1 has no NCCL that it can use"), "{}", made[0]);
+        assert!(made[0].contains("help: the error of that rank says why"), "{}", made[0]);
         assert!(made[1].contains("NCCL moves what is on CUDA devices, and cpu is none"), "{}", made[1]);
     });
 }
