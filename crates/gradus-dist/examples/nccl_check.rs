@@ -131,7 +131,7 @@ fn calls(comm: &Arc<dyn Communicator>, device: &Device, n: usize) -> Result<Vec<
     for dtype in DType::ALL {
         let value = |i: usize| match (comm.rank() * 7919 + i * 31) % 101 {
             // Ranks have different ones in the same place.
-            _ if dtype.is_float() && i % 3 == 0 => SPECIAL[(i / 3 + i / 18 * comm.rank()) % SPECIAL.len()],
+            _ if dtype.is_float() && i.is_multiple_of(3) => SPECIAL[(i / 3 + i / 18 * comm.rank()) % SPECIAL.len()],
             number => number as f32 / 8.0,
         };
         let values: Vec<f32> = (0..n).map(value).collect();

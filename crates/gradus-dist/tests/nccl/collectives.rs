@@ -25,7 +25,7 @@ fn numbers(rank: usize, n: usize, dtype: DType, device: &Device) -> Result<Tenso
 /// Numbers with zeros of both signs, infinities and NaN, each of which meets each other on neighbouring ranks.
 fn special(rank: usize, n: usize, dtype: DType, device: &Device) -> Result<Tensor> {
     const SPECIAL: [f32; 6] = [-0.0, 0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.5];
-    let at = |i: usize| if rank % 2 == 0 { i } else { i / SPECIAL.len() + rank / 2 };
+    let at = |i: usize| if rank.is_multiple_of(2) { i } else { i / SPECIAL.len() + rank / 2 };
     let values: Vec<f32> = (0..n).map(|i| SPECIAL[at(i) % SPECIAL.len()]).collect();
     Tensor::from_vec(values, [n], &cpu()?)?.to_dtype(dtype)?.to_device(device)
 }

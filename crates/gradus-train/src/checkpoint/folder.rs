@@ -133,21 +133,24 @@ impl Checkpoints {
     /// if there is not enough memory. Also returns the error of an earlier [`save`](Checkpoints::save).
     #[track_caller]
     pub fn newest(&self, device: &Device) -> Result<Option<Checkpoint>> {
-        let read = |stored: &Stored| stored.read(device, |_, _| Wanted::Whole);
-        Ok(self.find(device, |_| true, read)?.map(|(_, found)| found))
+        Ok(self.find(device, |_| true, |number| self.verify(number), Wanted::Whole)?.map(|(_, found)| found))
     }
 
     /// The best checkpoint that exists and is not damaged; otherwise like [`newest`](Checkpoints::newest).
     #[track_caller]
     pub fn best(&self, device: &Device) -> Result<Option<Checkpoint>> {
-        let read = |stored: &Stored| stored.read(device, |_, _| Wanted::Whole);
-        Ok(self.find(device, |is_best| is_best, read)?.map(|(_, found)| found))
+        Ok(self.find(device, |is_best| is_best, |number| self.verify(number), Wanted::Whole)?.map(|(_, found)| found))
     }
 
-    /// The number of the checkpoint that [`newest`](Checkpoints::newest) returns, and its texts.
+    /// The number of the checkpoint that [`newest`](Checkpoints::newest) returns, and its texts. `verify` compares the
+    /// checksums of the files of one, as [`Stored::verify`] does.
     #[track_caller]
-    pub(crate) fn newest_texts(&self, device: &Device) -> Result<Option<(u64, Checkpoint)>> {
-        self.find(device, |_| true, |stored| stored.read(device, |_, _| Wanted::Nothing))
+    pub(crate) fn newest_texts(
+        &self,
+        device: &Device,
+        verify: impl Fn(u64) -> Result<()>,
+    ) -> Result<Option<(u64, Checkpoint)>> {
+        self.find(device, |_| true, verify, Wanted::Nothing)
     }
 
     /// The number of a checkpoint whose files are to be written by others.
@@ -172,11 +175,17 @@ impl Checkpoints {
     }
 
     #[track_caller]
+    fn verify(&self, number: u64) -> Result<()> {
+        Stored::verify(&self.path, number, |_| true)
+    }
+
+    #[track_caller]
     fn find(
         &self,
         device: &Device,
         wanted: impl Fn(bool) -> bool,
-        read: impl Fn(&Stored) -> Result<Checkpoint>,
+        verify: impl Fn(u64) -> Result<()>,
+        tensors: Wanted,
     ) -> Result<Option<(u64, Checkpoint)>> {
         self.wait()?;
         let mut place = self.place();
@@ -187,11 +196,11 @@ impl Checkpoints {
             if place.saved.get(&number).is_some_and(|&is_best| !wanted(is_best)) {
                 continue;
             }
-            let found =
-                Stored::open(&self.path, number, device, true).and_then(|stored| match wanted(stored.is_best()) {
-                    true => read(&stored).map(Some),
-                    false => Ok(None),
-                });
+            let opened = verify(number).and_then(|()| Stored::open(&self.path, number, device));
+            let found = opened.and_then(|stored| match wanted(stored.is_best()) {
+                true => stored.read(device, |_, _| tensors.clone()).map(Some),
+                false => Ok(None),
+            });
             match found {
                 Ok(Some(found)) => return Ok(Some((number, Checkpoint { passed_over, ..found }))),
                 Ok(None) => {}

@@ -45,16 +45,24 @@ struct Entry {
 }
 
 impl Stored {
-    /// Reads what a checkpoint holds, and compares the lengths of its files and their position. `verify` says whether
-    /// checksums are compared too, for which all files are read. An error of kind `Format` means that it is damaged. An
-    /// error of kind `Io` may be temporary, such as too many open files.
+    /// Compares the checksums of those files of a checkpoint, by their place in the manifest, that are `wanted`, for which
+    /// these are read. Errors are those of [`open`](Stored::open).
     #[track_caller]
-    pub(crate) fn open(folder: &Path, number: u64, device: &Device, verify: bool) -> Result<Stored> {
+    pub(crate) fn verify(folder: &Path, number: u64, wanted: impl Fn(usize) -> bool) -> Result<()> {
+        let manifest = read_manifest(folder, number)?;
+        let mut files = manifest.files().enumerate().filter(|(i, _)| wanted(*i));
+        files.try_for_each(|(_, listed)| check(&folder.join(&listed.file), listed, true))
+    }
+
+    /// Reads what a checkpoint holds, and compares the lengths of its files and their position. An error of kind `Format`
+    /// means that it is damaged. An error of kind `Io` may be temporary, such as too many open files.
+    #[track_caller]
+    pub(crate) fn open(folder: &Path, number: u64, device: &Device) -> Result<Stored> {
         let manifest = read_manifest(folder, number)?;
         let mut files = vec![];
         for listed in manifest.files() {
             let path = folder.join(&listed.file);
-            check(&path, listed, verify)?;
+            check(&path, listed, false)?;
             let index = SafetensorsIndex::open(&path, device)?;
             check_position(&path, &index, &manifest)?;
             files.push(index);

@@ -94,14 +94,17 @@ pub(super) fn part(own: &Checkpoint, pieces: &[Piece], first: bool) -> Result<Ch
     Ok(part)
 }
 
-/// Reads what a rank holds of a checkpoint, as [`own_state`] gives it.
+/// Chooses what is read of a tensor by its name and its shape.
+pub(super) type Choice = Box<dyn Fn(&str, &[usize]) -> Wanted + Send>;
+
+/// What a rank is to read of a checkpoint, so that it is as [`own_state`] gives it.
 ///
 /// # Errors
 /// Also fails if the model has other parameters or buffers than the checkpoint; the error names them.
 #[track_caller]
-pub(super) fn read<M: Module + ?Sized>(stored: &Stored, pieces: &[Piece], model: &M) -> Result<Checkpoint> {
-    let pieces = by_name(pieces);
-    let shape_of = |name: &str, shape: &[usize]| pieces.get(name).map_or(shape, |piece| &piece.shape).to_vec();
+pub(super) fn wanted<M: Module + ?Sized>(stored: &Stored, pieces: &[Piece], model: &M) -> Result<Choice> {
+    let named = by_name(pieces);
+    let shape_of = |name: &str, shape: &[usize]| named.get(name).map_or(shape, |piece| &piece.shape).to_vec();
     let parameters = model.named_parameters();
     let mut shapes: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     shapes.extend(parameters.iter().map(|(name, p)| (name.clone(), shape_of(name, p.shape()))));
@@ -126,18 +129,17 @@ pub(super) fn read<M: Module + ?Sized>(stored: &Stored, pieces: &[Piece], model:
         return Err(Error::argument(OP, m).help("make the model in the same way as the one that was saved"));
     }
     let elements = |piece: &Piece| Wanted::Elements(piece.start..piece.start + piece.part.numel());
-    let wanted = |name: &str, shape: &[usize]| match name.split_once('.') {
+    let pieces = pieces.iter().map(|piece| (piece.name.clone(), (piece.shape.clone(), elements(piece))));
+    let pieces: BTreeMap<String, (Vec<usize>, Wanted)> = pieces.collect();
+    Ok(Box::new(move |name, shape| match name.split_once('.') {
         Some(("model", name)) if !shapes.contains_key(name) => Wanted::Nothing,
-        Some(("model", name)) => pieces.get(name).map_or(Wanted::Whole, |piece| elements(piece)),
-        Some(("optimizer", key)) => match of_entry(&pieces, key) {
-            Some(piece) if piece.shape == shape => elements(piece),
+        Some(("model", name)) => pieces.get(name).map_or(Wanted::Whole, |(_, elements)| elements.clone()),
+        Some(("optimizer", key)) => match key.rsplit_once('.').and_then(|(name, _)| pieces.get(name)) {
+            Some((whole, elements)) if whole == shape => elements.clone(),
             _ => Wanted::Whole,
         },
         _ => Wanted::Whole,
-    };
-    let device = parameters.first().map(|(_, p)| p.device().clone());
-    let none = || Error::argument(OP, "the model has no parameters");
-    stored.read(&device.ok_or_else(none)?, wanted)
+    }))
 }
 
 /// Restores what a rank holds. After an error, the state is that of neither.

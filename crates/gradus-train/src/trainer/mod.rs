@@ -10,6 +10,7 @@ mod overfit;
 mod parts;
 mod passes;
 mod progress;
+mod resuming;
 mod saving;
 mod sharing;
 mod step;

@@ -4,29 +4,30 @@
 //! manifest, with which the checkpoint begins to exist. So a rank that is killed or has a full disk leaves the checkpoint
 //! before it as the newest one.
 //!
-//! **Invariant**: a rank whose report the others may have received removes its file only if it knows that no manifest
-//! will name it.
+//! **Invariant**: a rank removes only a file that it has made itself, and if the others may have received its report, only if
+//! it knows that no manifest will name the file.
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gradus_file::Disk;
 use gradus_tensor::{Error, ErrorKind, Here, Result};
 
+use super::resuming::LOOK;
 use crate::checkpoint::{Listed, REST, data_name, write_data};
 use crate::ranks::{Ranks, all_have};
 use crate::{Checkpoint, Checkpoints};
 
 const OP: &str = "save_checkpoint";
 
-/// How often ranks that wait for a checkpoint look whether all have written it.
-const LOOK: Duration = Duration::from_millis(10);
-
 /// How long a file of another rank may take to be seen by rank 0.
 const APPEARS: Duration = Duration::from_secs(5);
+
+/// How long the end of a run that has failed waits for a file that is being written.
+const ENDS: Duration = Duration::from_secs(5);
 
 pub(super) struct Parts {
     pub(super) ranks: Arc<dyn Ranks>,
@@ -39,7 +40,7 @@ pub(super) struct Parts {
     rests_until: Option<Instant>,
 }
 
-/// A part that a thread writes. Dropping it before it was reported removes it.
+/// A part that a thread writes. Dropping it before it was reported removes it, unless the disk stalls.
 struct Writing {
     number: u64,
     /// The position of the checkpoint.
@@ -47,6 +48,8 @@ struct Writing {
     thread: Option<JoinHandle<(Result<Listed>, Duration)>>,
     disk: Arc<dyn Disk>,
     file: PathBuf,
+    /// Whether this rank has made the file.
+    is_made: bool,
     /// Whether the others may know that it is there.
     is_reported: bool,
 }
@@ -90,30 +93,41 @@ impl Parts {
         Ok(Ok(()))
     }
 
-    /// Begins to write this rank's part of a checkpoint, after the one before is complete.
+    /// Begins to write this rank's part of a checkpoint, after the one before is complete. If a rank has none, no part is
+    /// written.
     #[track_caller]
-    pub(super) fn begin(&mut self, part: Checkpoint) -> Result<Result<()>> {
+    pub(super) fn begin(&mut self, part: Result<Checkpoint>) -> Result<Result<()>> {
         if let Err(e) = self.finish()? {
             return Ok(Err(e));
         }
-        let part = part.detached()?;
-        let number = self.checkpoints.as_ref().map_or(Ok(0), Checkpoints::begin);
+        let (name_it, named) = mpsc::channel::<String>();
+        let (disk, folder) = (self.disk.clone(), self.folder.clone());
+        let ready = part.and_then(Checkpoint::detached).and_then(|part| {
+            let Checkpoint { step, epoch, batch, best, .. } = part;
+            let at = Checkpoint { step, epoch, batch, best, ..Checkpoint::default() };
+            let write = move || {
+                let unwanted = |_| Error::argument(OP, "another rank has no part");
+                let start = Instant::now();
+                (
+                    named.recv().map_err(unwanted).and_then(|name| write_data(&*disk, &folder, &name, &part)),
+                    start.elapsed(),
+                )
+            };
+            let thread = std::thread::Builder::new().name("gradus-checkpoints".into());
+            let thread = thread.spawn(write).map_err(|e| Error::io(OP, "a thread", e)).here()?;
+            Ok((at, thread, self.checkpoints.as_ref().map_or(Ok(0), Checkpoints::begin)?))
+        });
+        let number = ready.as_ref().map(|(.., number)| *number).map_err(Clone::clone);
         let number = match all_have(&*self.ranks, OP, number)? {
             Ok(numbers) => numbers.first().copied().unwrap_or(0),
             Err(e) => return Ok(Err(e)),
         };
+        let (at, thread, _) = ready?;
         let name = data_name(number, Some((self.ranks.rank(), self.ranks.size())));
-        let Checkpoint { step, epoch, batch, best, .. } = part;
-        let at = Checkpoint { step, epoch, batch, best, ..Checkpoint::default() };
-        let (disk, folder, file) = (self.disk.clone(), self.folder.clone(), self.folder.join(&name));
-        let write = move || {
-            let start = Instant::now();
-            (write_data(&*disk, &folder, &name, &part), start.elapsed())
-        };
-        let thread = std::thread::Builder::new().name("gradus-checkpoints".into());
-        let thread = thread.spawn(write).map_err(|e| Error::io(OP, "a thread", e)).here()?;
-        let (thread, disk) = (Some(thread), self.disk.clone());
-        self.writing = Some(Writing { number, at, thread, disk, file, is_reported: false });
+        let (thread, disk, file) = (Some(thread), self.disk.clone(), self.folder.join(&name));
+        // The thread waits for it.
+        let _ = name_it.send(name);
+        self.writing = Some(Writing { number, at, thread, disk, file, is_made: false, is_reported: false });
         Ok(Ok(()))
     }
 
@@ -175,18 +189,24 @@ impl Writing {
     /// Waits for the thread.
     fn outcome(&mut self) -> (Result<Listed>, Duration) {
         let panicked = || (Err(Error::new(ErrorKind::Backend, OP, "the device panicked")), Duration::ZERO);
-        self.thread.take().map_or_else(panicked, |thread| thread.join().unwrap_or_else(|_| panicked()))
+        let outcome = self.thread.take().map_or_else(panicked, |thread| thread.join().unwrap_or_else(|_| panicked()));
+        self.is_made = outcome.0.is_ok();
+        outcome
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            // Its error no longer matters.
-            let _ = thread.join();
+        let end = Instant::now() + ENDS;
+        while !self.is_written() && Instant::now() < end {
+            std::thread::sleep(LOOK);
         }
-        if !self.is_reported {
-            // It may not be there. What cannot be removed is a leftover, which the next run removes.
+        if self.thread.is_some() && self.is_written() {
+            // Its error no longer matters.
+            let _ = self.outcome();
+        }
+        // What stays, because the disk stalls or refuses, is a leftover, which the next run removes.
+        if self.is_made && !self.is_reported {
             let _ = self.disk.remove(&self.file);
         }
     }

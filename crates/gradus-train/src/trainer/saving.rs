@@ -8,10 +8,10 @@ use gradus_nn::{Module, Optimizer};
 use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
 use serde::{Deserialize, Serialize};
 
-use super::divided;
 use super::options::{OnNonFinite, Trainer};
 use super::parts::Parts;
 use super::progress::Progress;
+use super::{divided, resuming};
 use crate::checkpoint::{Stored, check_state_name};
 use crate::ranks::{Piece, Ranks, all_have, dividing};
 use crate::{Checkpoint, Checkpoints, Run};
@@ -64,7 +64,8 @@ impl Trainer {
     }
 
     /// Opens the folder, if this process saves. Restores its newest checkpoint, if the run resumes and there is one, unless
-    /// parameters are divided: then [`open_parts`](Trainer::open_parts) does. `config` are the settings of the run.
+    /// parameters are divided: then all ranks look for it, and [`open_parts`](Trainer::open_parts) restores it. `config` are
+    /// the settings of the run.
     #[track_caller]
     pub(super) fn open<M: Module + ?Sized>(
         &self,
@@ -73,13 +74,23 @@ impl Trainer {
         device: &Device,
         config: &BTreeMap<String, String>,
     ) -> Result<Option<Saving>> {
-        let Some(path) = self.folder.as_ref().filter(|_| self.saves() && !self.fast_dev_run) else { return Ok(None) };
-        let folder = Checkpoints::open_on(self.disk.clone(), path)?.keep(self.keep);
-        let divides = dividing(&self.ranks).is_some();
-        let found = match divides {
-            true => folder.newest_texts(device)?,
-            false => folder.newest(device)?.map(|found| (0, found)),
+        let path = self.folder.as_ref().filter(|_| self.saves() && !self.fast_dev_run);
+        let folder = path.map(|path| Ok(Checkpoints::open_on(self.disk.clone(), path)?.keep(self.keep))).transpose();
+        let divides = dividing(&self.ranks);
+        let (folder, found) = match divides {
+            Some(ranks) => {
+                let of_rank_0 = folder.as_ref().map(Option::as_ref).map_err(Clone::clone);
+                let found = resuming::newest(ranks, of_rank_0, device)?;
+                (folder?, found)
+            }
+            None => {
+                let folder = folder?;
+                let found = folder.as_ref().map(|folder| folder.newest(device)).transpose()?.flatten();
+                (folder, found.map(|found| (0, found)))
+            }
         };
+        let (Some(path), Some(folder)) = (path, folder) else { return Ok(None) };
+        let divides = divides.is_some();
         let (number, found) = found.unzip();
         let mut saving = Saving {
             files: if divides { Files::First(folder, number) } else { Files::Whole(folder) },
@@ -137,18 +148,27 @@ impl Trainer {
         };
         let pieces = ranks.pieces()?;
         if let Some(number) = told.number {
-            let restored = (|| {
-                let stored = Stored::open(Path::new(&told.folder), number, &device_of(model)?, false)?;
-                let found = divided::read(&stored, &pieces, model)?;
+            let opened = device_of(model).and_then(|device| {
+                let stored = Stored::open(Path::new(&told.folder), number, &device)?;
+                let wanted = divided::wanted(&stored, &pieces, model)?;
+                Ok((stored, device, wanted))
+            });
+            let found = resuming::beside(&**ranks, move || {
+                let (stored, device, wanted) = opened?;
+                stored.read(&device, wanted)
+            })?;
+            let restored = found.and_then(|found| {
                 divided::restore(&found, &pieces, model, optimizer)?;
                 self.put_states(&found)
-            })();
+            });
             let from = |e: Error| e.note(format!("checkpoints: {}", told.folder));
             all_have(&**ranks, "trainer", restored.map_err(from))??;
             ranks.stepped()?;
         }
         let rolls_back = self.on_non_finite == OnNonFinite::RollBack;
-        let last = rolls_back.then(|| self.own_state(&pieces, model, optimizer)).transpose()?;
+        let last = rolls_back.then(|| self.own_state(&pieces, model, optimizer)).transpose();
+        all_have(&**ranks, "trainer", last.as_ref().map(drop).map_err(Clone::clone))??;
+        let last = last?;
         let parts = Parts::new(ranks.clone(), self.disk.clone(), told.folder.into(), checkpoints);
         let files = Files::Parts(Box::new(parts));
         Ok(Some(Saving { files, config: config.clone(), last, passed_over, resumed: None, may_fail: told.may_fail }))
@@ -236,12 +256,20 @@ impl Trainer {
         let rolls_back = self.on_non_finite == OnNonFinite::RollBack;
         match &mut saving.files {
             Files::Parts(parts) => {
-                let pieces = parts.ranks.pieces()?;
-                let mut own = self.own_state(&pieces, model, optimizer)?;
-                complete(&mut own)?;
-                let part = divided::part(&own, &pieces, parts.ranks.rank() == 0)?;
-                saving.last = Some(own).filter(|_| rolls_back);
-                Ok(parts.begin(part)?.map(|()| true))
+                let made = parts.ranks.pieces().and_then(|pieces| {
+                    let mut own = self.own_state(&pieces, model, optimizer)?;
+                    complete(&mut own)?;
+                    Ok((divided::part(&own, &pieces, parts.ranks.rank() == 0)?, Some(own).filter(|_| rolls_back)))
+                });
+                let (part, own) = match made {
+                    Ok((part, own)) => (Ok(part), own),
+                    Err(e) => (Err(e), None),
+                };
+                let begun = parts.begin(part)?;
+                if begun.is_ok() {
+                    saving.last = own;
+                }
+                Ok(begun.map(|()| true))
             }
             Files::Whole(folder) | Files::First(folder, _) => {
                 let mut checkpoint = self.now(model, optimizer)?;
@@ -286,13 +314,7 @@ impl Saving {
         let Files::First(folder, number) = &self.files else {
             return Err(Error::argument("trainer", "this process saves alone"));
         };
-        let failed = |e| Error::io("trainer", folder.path().display(), e);
-        let path = std::fs::canonicalize(folder.path()).map_err(failed).here()?;
-        let Some(path) = path.to_str() else {
-            let m = format!("{} is no Unicode, and other ranks cannot be told of it", path.display());
-            return Err(Error::argument("trainer", m).help("name a folder of letters and digits for the checkpoints"));
-        };
-        Ok(Told { folder: path.to_owned(), number: *number, may_fail: self.may_fail })
+        Ok(Told { folder: resuming::path_for_all(folder)?, number: *number, may_fail: self.may_fail })
     }
 
     /// Whether a checkpoint would slow the run down and may be skipped.

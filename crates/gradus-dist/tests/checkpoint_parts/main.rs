@@ -1,6 +1,8 @@
 //! Checkpoints of which each rank writes a part: what is in them, who reads them, and what failures leave behind.
 #![allow(clippy::unwrap_used)]
 
+mod damage;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -36,15 +38,21 @@ fn network(device: &Device, seed: u64, width: usize) -> Result<Sequential> {
 }
 
 /// Ends the run after so many steps, and notes the largest memory in use at a step.
-struct Watch {
+struct Watch<'a> {
     stop_after: u64,
     stop: Arc<AtomicBool>,
     device: Device,
     most: usize,
+    rank: usize,
+    on: &'a OnEvent<'a>,
 }
 
-impl Logger for Watch {
+/// What a rank does at an event.
+type OnEvent<'a> = dyn Fn(usize, &Event<'_>, &Device) -> Result<()> + Sync + 'a;
+
+impl Logger for Watch<'_> {
     fn log(&mut self, event: Event<'_>) -> Result<()> {
+        (self.on)(self.rank, &event, &self.device)?;
         if let Event::Step(_) = event {
             self.stop_after = self.stop_after.saturating_sub(1);
             self.stop.store(self.stop_after == 0, Ordering::Relaxed);
@@ -62,9 +70,11 @@ struct Job<'a> {
     stop: Option<u64>,
     width: usize,
     trainer: &'a (dyn Fn(Trainer, usize) -> Trainer + Sync),
+    on: &'a OnEvent<'a>,
 }
 
-const JOB: Job<'static> = Job { shards: true, stop: None, width: 7, trainer: &|trainer, _| trainer };
+const JOB: Job<'static> =
+    Job { shards: true, stop: None, width: 7, trainer: &|trainer, _| trainer, on: &|_, _, _| Ok(()) };
 
 /// What a rank ends with.
 struct Ended {
@@ -90,8 +100,9 @@ impl Job<'_> {
             false => Arc::new(parallel),
         };
         let stop = Arc::new(AtomicBool::new(false));
-        let mut watch =
-            Watch { stop_after: self.stop.unwrap_or(u64::MAX), stop: stop.clone(), device: device.clone(), most: 0 };
+        let stop_after = self.stop.unwrap_or(u64::MAX);
+        let (rank, device) = (comm.rank(), device.clone());
+        let mut watch = Watch { stop_after, stop: stop.clone(), device, most: 0, rank, on: self.on };
         let trainer = (self.trainer)(Trainer::new(EPOCHS)?.ranks(ranks).stop_when(stop), comm.rank());
         let task = Classification::default();
         let run = trainer.fit(&mut model, &mut optimizer, &loader, None, &task, &mut [&mut watch])?;
@@ -184,6 +195,8 @@ struct Bad {
     full_from: Option<usize>,
     /// Where files appear in truth.
     elsewhere: Option<PathBuf>,
+    /// Whether another run makes each file first.
+    is_late: bool,
 }
 
 impl Bad {
@@ -196,6 +209,9 @@ impl Bad {
         self.elsewhere.as_ref().map_or_else(|| path.to_owned(), |other| other.join(path.file_name().unwrap()))
     }
 }
+
+/// The contents of a file of another run.
+const ANOTHER: &[u8] = b"of another run";
 
 struct BadFile(Box<dyn DiskFile>, bool);
 
@@ -227,6 +243,9 @@ impl Disk for Bad {
     }
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.call()?;
+        if self.is_late {
+            fs::write(to, ANOTHER)?;
+        }
         Os.hard_link(&self.place(from), &self.place(to))
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -295,9 +314,63 @@ fn a_run_that_needs_no_checkpoints_goes_on_without_them_on_all_ranks() {
 fn a_file_that_rank_0_does_not_see_is_an_error_on_all() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let elsewhere = || Bad { elsewhere: Some(other.path().to_owned()), ..Bad::default() };
-    for outcome in with_disk(dir.path(), 2, 1, elsewhere) {
+    // The other ranks are told the path that rank 0 was given: on their machine a link may lead elsewhere.
+    let folder = dir.path().join("link");
+    fs::create_dir(dir.path().join("folder")).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(dir.path().join("folder"), &folder).unwrap();
+    for outcome in with_disk(&folder, 2, 1, elsewhere) {
         let text = outcome.err().unwrap().to_string();
-        assert!(text.contains("rank 1 has written") && text.contains("rank 0 does not see it there"), "{text}");
+        assert!(text.contains(&format!("rank 1 has written {}", folder.display())), "{text}");
+        assert!(text.contains("rank 0 does not see it there"), "{text}");
+    }
+    assert_eq!(names(&folder), Vec::<String>::new());
+}
+
+#[test]
+fn a_rank_leaves_the_file_of_another_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let trainer = |trainer: Trainer, rank: usize| match rank {
+        1 => trainer.disk(Arc::new(Bad { is_late: true, ..Bad::default() })),
+        _ => trainer,
+    };
+    // Rank 0 ends while both write, so that it removes nothing of rank 1.
+    let steps = AtomicUsize::new(0);
+    let on = |rank: usize, event: &Event<'_>, _: &Device| match event {
+        Event::Step(_) if rank == 0 && steps.fetch_add(1, Ordering::SeqCst) == STEPS as usize => {
+            Err(Error::argument("test", "rank 0 ends"))
+        }
+        _ => Ok(()),
+    };
+    let outcomes = Job { trainer: &trainer, on: &on, ..JOB }.in_folder(dir.path(), |job| job.outcomes(2));
+    assert!(outcomes.iter().all(Result::is_err));
+    assert_eq!(names(dir.path()), checkpoint(1, 2)[2..]);
+    assert_eq!(fs::read(dir.path().join(&names(dir.path())[0])).unwrap(), ANOTHER);
+}
+
+#[test]
+fn too_little_memory_for_a_copy_on_one_rank_is_an_error_of_saving_on_all() {
+    let whole = JOB.model(1);
+    let on = |rank: usize, event: &Event<'_>, device: &Device| match event {
+        Event::EpochEnd(report) if (rank, report.epoch) == (1, 1) => {
+            device.backend().set_memory_budget(Some(device.memory_stats().in_use))
+        }
+        Event::Unsaved { .. } if rank == 1 => device.backend().set_memory_budget(None),
+        _ => Ok(()),
+    };
+    let dir = tempfile::tempdir().unwrap();
+    for (rank, outcome) in (Job { on: &on, ..JOB }).in_folder(dir.path(), |job| job.outcomes(2)).into_iter().enumerate()
+    {
+        let e = outcome.err().unwrap();
+        match rank {
+            0 => assert!(*e.kind() == ErrorKind::Peer && e.message().starts_with("rank 1: "), "{e}"),
+            _ => assert!(matches!(e.kind(), ErrorKind::OutOfMemory { .. }), "{e}"),
+        }
+    }
+    let may_fail = |trainer: Trainer, _: usize| trainer.checkpoints_may_fail();
+    let job = Job { on: &on, trainer: &may_fail, ..JOB };
+    for ended in job.in_folder(dir.path(), |job| job.outcomes(2)) {
+        assert!(ended.unwrap().model == whole);
     }
     assert_eq!(names(dir.path()), Vec::<String>::new());
 }
@@ -326,37 +399,6 @@ fn a_rank_whose_disk_ends_at_any_call_leaves_a_whole_checkpoint() {
         }
         // Three checkpoints of at least four calls.
         assert!(ends >= 12, "{ends} calls of rank {of}");
-    }
-}
-
-#[test]
-fn a_damaged_part_is_named_and_the_checkpoint_before_it_is_used() {
-    let saved = || {
-        let dir = tempfile::tempdir().unwrap();
-        let job = Job { stop: Some(4), ..JOB };
-        job.in_folder(dir.path(), |job| drop(job.model(2)));
-        dir
-    };
-    let file = |dir: &tempfile::TempDir, number: usize, rank: usize| dir.path().join(&checkpoint(number, 2)[1 + rank]);
-    type Harm<'a> = Box<dyn Fn(&tempfile::TempDir) + 'a>;
-    let flip = |dir: &tempfile::TempDir| {
-        let mut bytes = fs::read(file(dir, 2, 1)).unwrap();
-        *bytes.last_mut().unwrap() ^= 1;
-        fs::write(file(dir, 2, 1), bytes).unwrap();
-    };
-    let harms: [(Harm<'_>, &str); 3] = [
-        (Box::new(|dir| fs::remove_file(file(dir, 2, 1)).unwrap()), "No such file"),
-        (Box::new(flip), "CRC-32"),
-        (Box::new(|dir| assert!(fs::copy(file(dir, 1, 1), file(dir, 2, 1)).unwrap() > 0)), "manifest says"),
-    ];
-    for (harm, says) in harms {
-        let dir = saved();
-        harm(&dir);
-        let found = Checkpoints::open(dir.path()).unwrap().newest(&device().unwrap()).unwrap().unwrap();
-        assert_eq!(found.step, STEPS);
-        let text = found.passed_over[0].to_string();
-        assert!(text.contains("checkpoint-000002.part-1-of-2.safetensors") && text.contains(says), "{text}");
-        assert!(JOB.in_folder(dir.path(), |job| job.model(4)) == JOB.model(1), "{says}");
     }
 }
 
