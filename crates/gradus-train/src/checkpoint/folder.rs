@@ -133,13 +133,13 @@ impl Checkpoints {
     /// if there is not enough memory. Also returns the error of an earlier [`save`](Checkpoints::save).
     #[track_caller]
     pub fn newest(&self, device: &Device) -> Result<Option<Checkpoint>> {
-        Ok(self.find(device, |_| true, |number| self.verify(number), Wanted::Whole)?.map(|(_, found)| found))
+        Ok(self.find(device, |_| true, None, Wanted::Whole)?.map(|(_, found)| found))
     }
 
     /// The best checkpoint that exists and is not damaged; otherwise like [`newest`](Checkpoints::newest).
     #[track_caller]
     pub fn best(&self, device: &Device) -> Result<Option<Checkpoint>> {
-        Ok(self.find(device, |is_best| is_best, |number| self.verify(number), Wanted::Whole)?.map(|(_, found)| found))
+        Ok(self.find(device, |is_best| is_best, None, Wanted::Whole)?.map(|(_, found)| found))
     }
 
     /// The number of the checkpoint that [`newest`](Checkpoints::newest) returns, and its texts. `verify` compares the
@@ -150,7 +150,7 @@ impl Checkpoints {
         device: &Device,
         verify: impl Fn(u64) -> Result<()>,
     ) -> Result<Option<(u64, Checkpoint)>> {
-        self.find(device, |_| true, verify, Wanted::Nothing)
+        self.find(device, |_| true, Some(&verify), Wanted::Nothing)
     }
 
     /// The number of a checkpoint whose files are to be written by others.
@@ -175,16 +175,11 @@ impl Checkpoints {
     }
 
     #[track_caller]
-    fn verify(&self, number: u64) -> Result<()> {
-        Stored::verify(&self.path, number, |_| true)
-    }
-
-    #[track_caller]
     fn find(
         &self,
         device: &Device,
         wanted: impl Fn(bool) -> bool,
-        verify: impl Fn(u64) -> Result<()>,
+        verify: Option<&dyn Fn(u64) -> Result<()>>,
         tensors: Wanted,
     ) -> Result<Option<(u64, Checkpoint)>> {
         self.wait()?;
@@ -196,7 +191,14 @@ impl Checkpoints {
             if place.saved.get(&number).is_some_and(|&is_best| !wanted(is_best)) {
                 continue;
             }
-            let opened = verify(number).and_then(|()| Stored::open(&self.path, number, device));
+            let verified = match verify {
+                Some(verify) => verify(number),
+                None => Stored::verify(&self.path, number, |_| true),
+            };
+            let opened = match verified {
+                Ok(()) => Stored::open(&self.path, number, device),
+                Err(e) => Err(e),
+            };
             let found = opened.and_then(|stored| match wanted(stored.is_best()) {
                 true => stored.read(device, |_, _| tensors.clone()).map(Some),
                 false => Ok(None),

@@ -50,8 +50,10 @@ impl Stored {
     #[track_caller]
     pub(crate) fn verify(folder: &Path, number: u64, wanted: impl Fn(usize) -> bool) -> Result<()> {
         let manifest = read_manifest(folder, number)?;
-        let mut files = manifest.files().enumerate().filter(|(i, _)| wanted(*i));
-        files.try_for_each(|(_, listed)| check(&folder.join(&listed.file), listed, true))
+        for (_, listed) in manifest.files().enumerate().filter(|(i, _)| wanted(*i)) {
+            check(&folder.join(&listed.file), listed, true)?;
+        }
+        Ok(())
     }
 
     /// Reads what a checkpoint holds, and compares the lengths of its files and their position. An error of kind `Format`
