@@ -258,15 +258,20 @@ fn load(path: &Path, is_global: bool) -> Result<Library, String> {
         use libloading_09::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
         let scope = if is_global { RTLD_GLOBAL } else { RTLD_LOCAL };
         // SAFETY: the user names the library or installed it, and so trusts what it does when it is loaded.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | scope) }.map_err(|e| e.to_string())?;
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | scope) }.map_err(|e| reason(&e))?;
         Ok(library.into())
     }
     #[cfg(not(unix))]
     {
         let _ = is_global; // Elsewhere, functions are found by their library only.
         // SAFETY: as above.
-        unsafe { Library::new(path) }.map_err(|e| e.to_string())
+        unsafe { Library::new(path) }.map_err(|e| reason(&e))
     }
+}
+
+/// What the system said; the error itself says only that it failed.
+fn reason(e: &dyn std::error::Error) -> String {
+    e.source().map_or_else(|| e.to_string(), ToString::to_string)
 }
 
 /// The files with a name that is wanted, in the places where toolkits and Python packages put libraries, the newest of each
