@@ -1,5 +1,5 @@
-//! Functions of other crates that have the GPU work on the memory of tensors: see
-//! [`NativeFunction::on_device`](gradus_backend::NativeFunction::on_device).
+//! Runs functions of other crates that give the GPU work on the memory of tensors, such as those of NCCL. They are
+//! registered as [`NativeFunction::on_device`](gradus_backend::NativeFunction::on_device).
 
 use std::sync::Arc;
 

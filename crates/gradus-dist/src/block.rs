@@ -3,8 +3,8 @@
 use gradus_nn::{Module, Parameter, StateDict};
 use gradus_tensor::{DType, Error, Result, Tensor};
 
-use crate::data_parallel::{DataParallel, Named, trained};
-use crate::vectors::{joined, pad};
+use crate::data_parallel::{DataParallel, trained};
+use crate::vectors::{Named, joined, pad};
 
 /// Parameters of one dtype, joined to a vector that is cut into as many parts as there are ranks. The vector is padded to
 /// a multiple of the number of shards, so that it has the same length for any number of ranks.

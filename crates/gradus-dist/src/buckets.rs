@@ -8,7 +8,6 @@ use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gradus_nn::Parameter;
 use gradus_tensor::autograd::take_gradients;
 use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Tensor, no_grad};
 
@@ -17,10 +16,7 @@ use crate::communicator::Communicator;
 use crate::group::Line;
 use crate::handle::Handle;
 use crate::reduce::Reduce;
-use crate::vectors::Tree;
-
-/// A parameter and its name.
-type Named = (String, Parameter);
+use crate::vectors::{Named, Tree};
 
 /// Parameters of one dtype, whose gradients are summed as one vector.
 #[derive(Default)]
@@ -49,8 +45,8 @@ struct State {
 pub(crate) struct Buckets {
     comm: Arc<dyn Communicator>,
     line: Line,
-    /// Whether sums are made beside the backward pass. In a captured step, whose replays start nothing, and on one rank they
-    /// are made after it.
+    /// Whether the sums over ranks run while the backward pass goes on. They come after it on a single rank, and in a
+    /// captured step, since a replay starts nothing in the background.
     overlaps: bool,
     /// The number of this rank's shards.
     shards: usize,
@@ -83,8 +79,7 @@ fn cut(parameters: &[Named], bytes: usize) -> Vec<Vec<usize>> {
 }
 
 impl Buckets {
-    /// For a batch of which this rank has `shards` shards. The calls are made by `comm`, of which nobody else makes one if
-    /// it `overlaps`.
+    /// For a batch of which this rank has `shards` shards. If the sums overlap, `comm` makes no other calls meanwhile.
     pub(crate) fn new(
         parameters: Vec<Named>,
         shards: usize,
@@ -147,7 +142,8 @@ impl Buckets {
         Ok((loss, std::mem::take(&mut state.there)))
     }
 
-    /// Takes the gradient of a parameter. The last one of a bucket is followed by the sum over this rank's shards.
+    /// Takes the gradient of a parameter. The last one of a bucket completes it: the bucket is added to those of earlier
+    /// shards, and sent after the last shard.
     fn take(&self, i: usize, gradient: &Tensor) -> Result<()> {
         let mut state = self.state()?;
         let (b, j) = self.places[i];
@@ -244,6 +240,7 @@ impl Drop for Buckets {
 #[cfg(test)]
 mod tests {
     use gradus_cpu::CpuBackend;
+    use gradus_nn::Parameter;
     use gradus_tensor::Device;
 
     use super::*;

@@ -194,6 +194,13 @@ impl dyn Communicator + '_ {
         self.start(collective, &x.detach().copy()?, Location::caller())
     }
 
+    /// Whether all ranks give these words. Each gives as many.
+    pub(crate) fn agrees(&self, words: &[u64], line: &'static Location<'static>) -> Result<bool> {
+        // The largest of each word, and of its complement, which is that of the smallest.
+        let both: Vec<u64> = words.iter().flat_map(|&word| [word, !word]).collect();
+        Ok(self.run_on_host(Collective::AllReduce(Reduce::Max), DType::U64, both.clone(), line)? == both)
+    }
+
     /// A communicator of the ranks that give the same `color`, numbered in the order of `key` and, where keys are
     /// equal, of their ranks here.
     #[track_caller]

@@ -16,7 +16,7 @@ use crate::communicator::Communicator;
 use crate::fact::fact;
 use crate::group::Line;
 use crate::reduce::Reduce;
-use crate::vectors::{Flats, Reader, Tree, joined, pad};
+use crate::vectors::{Flats, Named, Reader, Tree, joined, pad};
 
 /// The number of virtual shards unless another is given.
 const SHARDS: usize = 16;
@@ -398,9 +398,6 @@ pub(crate) fn pass(loss: Tensor, share: f64) -> Result<(Tensor, Gradients)> {
     let gradients = loss.backward()?;
     Ok((loss.detach(), gradients))
 }
-
-/// A parameter and its name.
-pub(crate) type Named = (String, Parameter);
 
 /// The parameters of a model that are trained.
 pub(crate) fn trained(model: &(impl Module + ?Sized)) -> Vec<Named> {

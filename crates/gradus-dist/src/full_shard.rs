@@ -23,10 +23,11 @@ use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Storage, Tensor,
 
 use crate::block::Block;
 use crate::call::Collective;
-use crate::data_parallel::{DataParallel, Named, Shard, trained};
+use crate::data_parallel::{DataParallel, Shard, trained};
 use crate::group::Line;
 use crate::handle::Handle;
 use crate::reduce::Reduce;
+use crate::vectors::Named;
 
 /// What a rank has come to. Of several, the largest is next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -339,9 +340,11 @@ impl FullShard {
 
     /// Fails unless all ranks came to the same events.
     fn compare(&self, events: u64, line: Line) -> Result<()> {
-        let call = Collective::AllReduce(Reduce::Max);
-        let most = self.parallel.communicator().run_on_host(call, DType::U64, vec![events, !events], line)?;
-        if most == [events, !events] { Ok(()) } else { Err(disagree("the layers of a shard")) }
+        if self.parallel.communicator().agrees(&[events], line)? {
+            Ok(())
+        } else {
+            Err(disagree("the layers of a shard"))
+        }
     }
 
     /// The number of an event; larger ones come first.

@@ -11,9 +11,10 @@ use gradus_train::{Pass, Ranks};
 
 use crate::block::{Block, blocks_of, check_model, steps_of};
 use crate::call::Collective;
-use crate::data_parallel::{DataParallel, Named, Order};
+use crate::data_parallel::{DataParallel, Order};
 use crate::full_shard::FullShard;
 use crate::sharded_optimizer::check_divisible;
+use crate::vectors::Named;
 
 /// [`DataParallel`] for a [`Trainer`](gradus_train::Trainer), during whose training each rank holds a part of the
 /// parameters, of their gradients and of the optimiser's state: ZeRO 3, as

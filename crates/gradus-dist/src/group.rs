@@ -335,15 +335,24 @@ impl Talk<'_> {
     /// An error of this call that ends all communication, and is told to all ranks.
     pub(crate) fn fail(&self, message: impl Into<String>) -> Error {
         let message = message.into();
-        let call = self.call.seen(self.number);
-        self.group.world.fail(format!("{message} ({call})"));
+        self.tell(&message, &format!("({})", self.call.seen(self.number)));
         self.error(message)
+    }
+
+    /// Ends all communication, and tells all ranks of the world why. Others may have other numbers than here.
+    fn tell(&self, what: &str, more: &str) {
+        let Group { world, ranks, .. } = self.group;
+        let here = match ranks.len() == world.engine.size() && ranks.is_sorted() {
+            true => String::new(),
+            false => format!(", in a communicator of the {} of the world, in this order", self.names(ranks)),
+        };
+        world.fail(format!("{what} {more}{here}"));
     }
 
     /// Ends all communication because of what happened to this rank alone.
     #[cfg(all(feature = "nccl", unix))]
     pub(crate) fn give_up(&self, why: &Error) {
-        self.group.world.fail(format!("{} ({})", why.message(), self.call.seen(self.number)));
+        self.tell(why.message(), &format!("({})", self.call.seen(self.number)));
     }
 
     /// Whether another rank has ended the call, while its data moves by other means. Never waits.
@@ -407,7 +416,7 @@ impl Talk<'_> {
         }
         let lines: Vec<String> =
             lines.into_iter().map(|(ranks, call)| format!("{}: {call}", self.names(&ranks))).collect();
-        self.group.world.fail(format!("ranks make different calls: {}", lines.join("; ")));
+        self.tell("ranks make different calls:", &lines.join("; "));
         let line = self.call.line;
         let e = Error::new(ErrorKind::Peer, self.call.collective.name(), "ranks make different calls").at(line);
         lines

@@ -3,12 +3,10 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_tensor::{DType, Error, Here, Result};
+use gradus_tensor::{Error, Here, Result};
 
-use crate::call::Collective;
 use crate::communicator::Communicator;
 use crate::group::Line;
-use crate::reduce::Reduce;
 
 const OP: &str = "mesh";
 
@@ -136,9 +134,7 @@ fn agree(comm: &dyn Communicator, axes: &[(String, usize)], line: Line) -> Resul
     for byte in format!("{axes:?}").bytes() {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     }
-    // The largest hash and the smallest one.
-    let most = comm.run_on_host(Collective::AllReduce(Reduce::Max), DType::U64, vec![hash, !hash], line)?;
-    if most == [hash, !hash] {
+    if comm.agrees(&[hash], line)? {
         return Ok(());
     }
     let m = format!("ranks give different axes; those of rank {} are {}", comm.rank(), written(axes));

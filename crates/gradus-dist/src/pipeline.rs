@@ -14,14 +14,14 @@ use gradus_tensor::{
 use crate::call::Collective;
 use crate::clip::gathered;
 use crate::communicator::Communicator;
-use crate::data_parallel::{DataParallel, Extras, Named, Shard, Sums, head, trained};
+use crate::data_parallel::{DataParallel, Extras, Shard, Sums, head, trained};
 use crate::group::Line;
 use crate::handle::Handle;
 use crate::link::{Link, MicroBatch, Parcel};
 use crate::reduce::Reduce;
 use crate::stage::together;
 use crate::tie::Tie;
-use crate::vectors::{Flats, Tree};
+use crate::vectors::{Flats, Named, Tree};
 
 /// Trains a model whose consecutive modules are divided among ranks: rank `r` is stage `r`, and holds only the parameters
 /// of its [`Stage`](crate::Stage).
@@ -33,7 +33,7 @@ use crate::vectors::{Flats, Tree};
 ///
 /// Micro-batches are the virtual shards of [`DataParallel`]: gradients are added in its tree, a layer sees one micro-batch at
 /// a time, running statistics become the mean of those of all, and dropout depends on the number of the micro-batch. So on
-/// the CPU the weights have the same bits on any number of stages, which are those of `DataParallel` with as many shards.
+/// the CPU the weights have the same bits on any number of stages: those of `DataParallel` with as many shards.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -118,9 +118,7 @@ impl Pipeline {
     fn with(comm: &Arc<dyn Communicator>, parallel: DataParallel, device: &Device, line: Line) -> Result<Pipeline> {
         let (rank, stages) = (comm.rank(), comm.size());
         let (shards, mine) = (parallel.all_shards() as u64, parallel.shards());
-        let words = [shards, mine.start as u64].map(|n| [n, !n]).concat();
-        let most = comm.run_on_host(Collective::AllReduce(Reduce::Max), DType::U64, words.clone(), line)?;
-        if most != words {
+        if !comm.agrees(&[shards, mine.start as u64], line)? {
             let e = Error::new(ErrorKind::Peer, "pipeline", "the stages of a pipeline have different micro-batches");
             let e = e.note(format!("rank {rank}: micro-batches {mine:?} of {shards}")).at(line);
             return Err(

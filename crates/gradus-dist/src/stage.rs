@@ -138,8 +138,7 @@ fn own(comm: &dyn Communicator, cut: &[Range<usize>], line: Line) -> Result<Rang
         let e = Error::argument("stage", format!("a cut {cut:?} for {} ranks", comm.size()));
         return Err(e.help("it has a range for each rank, none of them empty, one after the other from 0"));
     };
-    let ends: Vec<u64> = cut.iter().flat_map(|range| [range.end as u64, !(range.end as u64)]).collect();
-    if comm.run_on_host(Collective::AllReduce(Reduce::Max), DType::U64, ends.clone(), line)? != ends {
+    if !comm.agrees(&cut.iter().map(|range| range.end as u64).collect::<Vec<_>>(), line)? {
         let e = Error::new(ErrorKind::Peer, "stage", "ranks cut the model in different places");
         return Err(e.note(format!("rank {}: {cut:?}", comm.rank())).help("give all ranks the same cut"));
     }

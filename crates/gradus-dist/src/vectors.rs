@@ -1,6 +1,10 @@
 //! Tensors joined to vectors by their dtypes, and sums of these.
 
+use gradus_nn::Parameter;
 use gradus_tensor::{DType, Error, Result, Tensor, no_grad};
+
+/// A parameter and its name.
+pub(crate) type Named = (String, Parameter);
 
 /// Vectors, each with a dtype that tells them apart.
 pub(crate) type Flats = Vec<(DType, Tensor)>;

@@ -287,6 +287,26 @@ fn a_rank_that_leaves_is_named_before_the_deadline() {
 }
 
 #[test]
+fn trouble_among_some_ranks_is_told_to_the_others_with_their_numbers_in_the_world() {
+    let errors = threads(4, soon(), |comm| {
+        let x = Tensor::zeros([4], DType::F32, &device()?)?;
+        let half = comm.split(comm.rank() as u32 / 2, 0)?;
+        let made = match comm.rank() {
+            2 => half.all_reduce(&x, Reduce::Sum).map(drop),
+            3 => half.barrier(x.device()),
+            _ => comm.all_reduce(&x, Reduce::Sum).map(drop),
+        };
+        Ok(made.unwrap_err().to_string())
+    })
+    .unwrap();
+    for (rank, text) in errors.iter().enumerate() {
+        assert!(text.contains("ranks make different calls") && text.contains("rank 0: call 1, all_reduce"), "{text}");
+        let told = "in a communicator of the ranks 2, 3 of the world";
+        assert_eq!(text.contains(told), rank < 2, "rank {rank}: {text}");
+    }
+}
+
+#[test]
 fn an_error_of_a_rank_itself_comes_first() {
     let e = threads(3, soon(), |comm| {
         let x = Tensor::zeros([4], DType::F32, &device()?)?;

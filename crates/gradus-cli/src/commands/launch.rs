@@ -221,7 +221,7 @@ fn silent(hosts: &Path) -> Vec<(String, String)> {
     names.sort_unstable();
     names.dedup();
     // mpirun needs no ssh for this machine.
-    names.retain(|name| !["localhost", "127.0.0.1", here.trim()].contains(name));
+    names.retain(|name| !is_here(name, here.trim()));
     let options = SSH_OPTIONS.iter().find_map(|name| std::env::var(name).ok()).unwrap_or_else(ssh_options);
     let ask = |name: &str| {
         let (options, name) = (options.clone(), name.to_owned());
@@ -229,6 +229,13 @@ fn silent(hosts: &Path) -> Vec<(String, String)> {
     };
     let asked: Vec<_> = names.into_iter().map(ask).collect();
     asked.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+}
+
+/// Whether a name in a file of hosts, with or without a user and a domain, is that of this machine.
+fn is_here(name: &str, hostname: &str) -> bool {
+    let name = name.rsplit('@').next().unwrap_or(name);
+    let short = |name: &str| name.split('.').next().map(str::to_owned);
+    ["localhost", "127.0.0.1"].contains(&name) || (!hostname.is_empty() && short(name) == short(hostname))
 }
 
 /// Why `ssh` cannot run a command on a machine; `None` if it can.
@@ -339,5 +346,13 @@ mod tests {
         assert!(left.without(&gone("b")).unwrap().is_none());
         drop(left);
         assert!(!kept.exists());
+    }
+
+    #[test]
+    fn this_machine_is_known_by_its_short_and_by_its_whole_name() {
+        for name in ["localhost", "127.0.0.1", "node1", "node1.cluster", "me@node1.cluster"] {
+            assert!(is_here(name, "node1") && is_here(name, "node1.cluster"), "{name}");
+        }
+        assert!(!is_here("node10", "node1") && !is_here("node2.cluster", "node1.cluster") && !is_here("a", ""));
     }
 }

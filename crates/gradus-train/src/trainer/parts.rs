@@ -131,7 +131,7 @@ impl Parts {
         Ok(Ok(()))
     }
 
-    /// Lets the checkpoint exist that all ranks have written, or removes it if one could not.
+    /// Publishes the checkpoint once all ranks have written their files, or removes these if one of them failed.
     #[track_caller]
     fn complete(&mut self) -> Result<Result<()>> {
         let Some(mut writing) = self.writing.take() else { return Ok(Ok(())) };
