@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gradus_nn::{Buffer, Module, Parameter, RandomState};
+use gradus_nn::{Buffer, Module, RandomState};
 use gradus_tensor::{
     DType, Device, Error, ErrorKind, Generator, Gradients, Here, Result, Tensor, all_or_nothing, no_grad, ops,
 };

@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use gradus_nn::{Forward, Module, Parameter, clip_to_norm, grad_norm_across};
 use gradus_tensor::{
-    BackwardOptions, DType, Device, Error, ErrorKind, Gradients, Here, Result, Tensor, all_or_nothing, grad, no_grad,
-    ops,
+    BackwardOptions, Device, Error, ErrorKind, Gradients, Here, Result, Tensor, all_or_nothing, grad, no_grad, ops,
 };
 
 use crate::call::Collective;
@@ -18,7 +17,6 @@ use crate::data_parallel::{DataParallel, Extras, Shard, Sums, head, trained};
 use crate::group::Line;
 use crate::handle::Handle;
 use crate::link::{Link, MicroBatch, Parcel};
-use crate::reduce::Reduce;
 use crate::stage::together;
 use crate::tie::Tie;
 use crate::vectors::{Flats, Named, Tree};
