@@ -112,7 +112,8 @@ impl Parameter {
         }
         let m = "this needs all of a parameter, and has one part of it: the parameter is divided among processes";
         let (e, values) = (Error::new(ErrorKind::Unsupported, op, m), self.values());
-        Err(e.operand("part", values.shape(), values.dtype(), values.device()))
+        let e = e.operand("part", values.shape(), values.dtype(), values.device());
+        Err(e.help("clip with gradus::dist::clip_grad_norm; take an optimiser that treats each element by itself"))
     }
 
     /// A parameter with the values of `tensor` that is frozen and divided as this one is.
