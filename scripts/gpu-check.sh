@@ -25,7 +25,7 @@ build() {
   cargo build --release -p gradus-cuda --example conform_cuda
   cargo build --release -p gradus-wgpu --example conform
   cargo build --release -p gradus --features cuda,wgpu --example gpu_rows
-  cargo build --release -p gradus-cli --features cuda,wgpu
+  cargo build --release -p gradus-cli --features nccl,wgpu
   cargo build --release -p gradus-dist --features nccl,mpi --example nccl_check
   cargo build --release -p gradus-ptx
   local release="${CARGO_TARGET_DIR:-target}/release"
@@ -147,8 +147,9 @@ checks() {
     if [ "$gpus" -lt 2 ]; then
       say "one GPU: transfers between GPUs are not checked"
     elif command -v mpirun >/dev/null; then
-      OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 step nccl_mpi:2 \
-        mpirun -n "$gpus" "$out/nccl_check" mpi
+      export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+      step nccl_mpi:2 mpirun -n "$gpus" "$out/nccl_check" mpi
+      step digits_ranks:2 mpirun -n 2 "$out/gradus" train digits --device cuda --force --json --out "$out/digits_ranks"
     else
       say "no mpirun here: NCCL is not checked between processes"
     fi

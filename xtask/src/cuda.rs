@@ -18,7 +18,7 @@ use scope::Scope;
 
 /// The features of what is tested. Everything is built as part of the workspace, so that what it depends on is built once
 /// for all of its tests.
-const FEATURES: &str = "gradus/cuda,gradus-cli/cuda,gradus-dist/nccl";
+const FEATURES: &str = "gradus/cuda,gradus-cli/nccl,gradus-dist/nccl";
 const WORKSPACE: [&str; 3] = ["--workspace", "--features", FEATURES];
 /// The tests, besides those of `golden`: mistakes that the interpreter finds, what goes wrong, Gradus beside the CPU, and ranks
 /// on several GPUs.
@@ -102,7 +102,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
             let words = [&["--test", "cuda", "--test", "gemm_parts", "--"][..], &LIBRARY_TESTS].concat();
             tests += with_library.tests(&WORKSPACE, &words)?;
             tests += stage.tests(&["-p", "gradus-cuda"], &["--lib", "kernels_compile"])?;
-            digits::run(root, &folder, &options.python, extent, &|| stage.program("gradus"))?;
+            let made = (extent, options.require);
+            digits::run(root, &folder, &options.python, made, &stage.driver, &|| stage.program("gradus"))?;
             let golden: &[&str] = if all { &["on_cuda", "the_matrix_of_operations"] } else { &["on_cuda"] };
             tests += stage.tests(&WORKSPACE, &[&["--test", "golden", "--"][..], golden].concat())?;
             Ok::<_, String>(tests)

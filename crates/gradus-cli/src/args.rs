@@ -18,7 +18,7 @@ use clap::{Parser, Subcommand};
 
 #[cfg(all(feature = "mpi", unix))]
 pub(crate) use bench::{BenchArgs, PlanArgs};
-pub(crate) use common::TrainOptions;
+pub(crate) use common::{Common, TrainOptions};
 pub(crate) use digits::DigitsArgs;
 pub(crate) use generate::GenerateArgs;
 pub(crate) use images::ImagesArgs;
@@ -151,7 +151,7 @@ pub(crate) struct OnnxRunArgs {
     pub(crate) out: Option<PathBuf>,
 
     #[command(flatten)]
-    pub(crate) common: common::Common,
+    pub(crate) common: Common,
 }
 
 #[cfg(feature = "onnx")]
@@ -181,7 +181,7 @@ pub(crate) struct OnnxBenchArgs {
     pub(crate) runs: u32,
 
     #[command(flatten)]
-    pub(crate) common: common::Common,
+    pub(crate) common: Common,
 }
 
 #[derive(Debug, clap::Args)]

@@ -10,6 +10,7 @@ use gradus::{Error, Result};
 static RANK: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets the number of this process.
+#[cfg(all(feature = "mpi", unix))]
 pub(crate) fn of_rank(rank: usize) {
     RANK.store(rank, Ordering::Relaxed);
 }

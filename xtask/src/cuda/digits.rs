@@ -25,12 +25,14 @@ for name, count in zip(('train', 't10k'), map(int, counts)):
 "#;
 
 /// Trains on some digits, or with [`Scope::All`] on all, on both devices, and compares the loss of each epoch and that of
-/// the test. `gradus` makes the command, which finds the stand-in.
+/// the test. `gradus` makes the command, which finds the stand-in; `nccl` is what stands in
+/// for NCCL.
 pub(super) fn run(
     root: &Path,
     folder: &Path,
     python: &str,
-    scope: Scope,
+    (scope, require): (Scope, bool),
+    nccl: &Path,
     gradus: &dyn Fn() -> Command,
 ) -> Result<(), String> {
     let ([train, test], batch, epochs) = match scope {
@@ -60,7 +62,44 @@ pub(super) fn run(
     };
     let (cpu, cuda) = (curve("cpu")?, curve("cuda")?);
     println!("losses of epochs and test: {cpu:?} on the CPU, {cuda:?} on CUDA");
-    near(&cpu, &cuda)
+    near(&cpu, &cuda)?;
+    on_ranks(&data, require, nccl, gradus)
+}
+
+/// A step on one rank with what stands in for NCCL, and on two without it, which exchange tensors through the host, beside
+/// the CPU. What stands in connects devices of one process only, so that there are not two ranks with it.
+fn on_ranks(data: &Path, require: bool, nccl: &Path, gradus: &dyn Fn() -> Command) -> Result<(), String> {
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        let m = "there is no mpirun to start ranks on CUDA with";
+        if require {
+            return Err(m.into());
+        }
+        println!("{m}: skipped");
+        return Ok(());
+    }
+    let step = |ranks: &str, device: &str, nccl: &Path| {
+        println!("== launch -n {ranks} -- train digits --device {device}, {}", nccl.display());
+        let mut command = gradus();
+        command.args(["launch", "-n", ranks, "--", "train", "digits", "--fast-dev-run", "--json"]);
+        command.args(["--device", device, "--data"]).arg(data);
+        let output = command.env("GRADUS_PTX_DEVICES", ranks).env("GRADUS_NCCL", nccl).output();
+        let output = output.map_err(|error| format!("gradus: {error}"))?;
+        let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        if !output.status.success() {
+            return Err(format!("{ranks} ranks on {device}: {}\n{out}{err}", output.status));
+        }
+        let loss = crate::digits::number(out.lines().last().unwrap_or_default(), "test_loss")?;
+        Ok((loss, err.contains("NCCL cannot be used")))
+    };
+    let (cpu, _) = step("1", "cpu", nccl)?;
+    for (ranks, library, is_without) in [("1", nccl, false), ("2", Path::new("/nowhere"), true)] {
+        let (cuda, said) = step(ranks, "cuda", library)?;
+        near(&[cpu], &[cuda])?;
+        if said != is_without {
+            return Err(format!("{ranks} ranks with NCCL {} use it: {said}", library.display()));
+        }
+    }
+    Ok(())
 }
 
 /// The losses of the epochs, from the table of a run.

@@ -13,7 +13,7 @@ use gradus::train::{check_file, write_file};
 use super::plan::{
     Calls, Cost, Layout, Line, Machine, Measured, Work, cost, fit, shape_of, shards, time, without_dropout,
 };
-use super::train::Team;
+use super::train::{Team, threads};
 use crate::args::BenchArgs;
 use crate::output::say;
 
@@ -40,10 +40,9 @@ const STEPS: usize = 7;
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let shape = args.model.as_deref().map(shape_of).transpose()?;
-    let (team, comm) = Team::connect()?;
+    let (team, comm, device) = Team::connect(&args.common)?;
     team.watch_launcher(|| std::process::exit(crate::interrupt::INTERRUPTED));
-    let threads = team.threads(args.common.threads);
-    let device = super::open(&args.common.device, threads)?;
+    let threads = threads(args.common.threads);
     // Before the work. If the first rank cannot keep what it finds, it leaves, and the calls of the others say so.
     let mut measured = if comm.rank() == 0 { kept(&args.out)? } else { Measured::default() };
     let bench = Bench { comm: &comm, device: &device };

@@ -41,6 +41,11 @@ pub(crate) fn recurs(code: Option<i32>) -> bool {
     code.is_some_and(|code| code == 2 || (code & i32::from(RECURS) != 0 && code < 128))
 }
 
+/// What a launcher announces in one of these environment variables.
+pub(crate) fn announced(names: [&str; 2]) -> Option<usize> {
+    names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
+}
+
 /// The error of a program that was built without MPI.
 pub(crate) fn without_mpi(message: impl Into<String>) -> Error {
     let e = Error::new(ErrorKind::Unsupported, "mpi", message);

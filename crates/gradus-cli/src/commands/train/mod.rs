@@ -17,6 +17,8 @@ mod tabular;
 mod team;
 mod text;
 mod trial;
+#[cfg(all(feature = "mpi", unix))]
+mod world;
 
 use gradus::prelude::*;
 
@@ -24,6 +26,8 @@ pub(crate) use config::describes;
 pub(crate) use session::newest_state;
 #[cfg(all(feature = "mpi", unix))]
 pub(super) use team::{SHARDS, Team};
+#[cfg(all(feature = "mpi", unix))]
+pub(super) use world::threads;
 
 use crate::args::TrainCommand;
 

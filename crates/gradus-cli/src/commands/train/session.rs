@@ -39,14 +39,13 @@ pub(super) struct Place {
 }
 
 impl<'a> Session<'a> {
-    /// Opens the device.
+    /// Joins the other ranks, if there are any, and opens the device.
     pub(super) fn open(options: &'a TrainOptions) -> Result<Session<'a>> {
         if options.resume && options.out.is_none() {
             let e = Error::argument("train", "--resume without --out");
             return Err(e.help("name the folder of the run to go on with: --out DIR"));
         }
-        let team = Team::join(options.shard)?;
-        let device = crate::commands::open(&options.common.device, team.threads(options.common.threads))?;
+        let (team, device) = Team::join(options.shard, &options.common)?;
         Ok(Session { options, device, team, stop: None, place: None })
     }
 
