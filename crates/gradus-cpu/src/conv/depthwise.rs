@@ -14,17 +14,17 @@ use super::im2col::Fill;
 use super::sizes::Sizes;
 use super::window::Geometry;
 use crate::gemm::K_BLOCK;
-use crate::isa::per_isa;
+use crate::lanes::LANES;
 use crate::parallel::Disjoint;
+use crate::vectors::{Vectors, per_vectors};
 use crate::{CpuBackend, scratch};
 
 /// The maximum number of elements of a copied channel.
 const COPIED: usize = 1 << 20;
 /// The number of multiply-adds that a task should perform.
 const TASK: usize = 1 << 16;
-/// The number of positions of a row that are computed together, and of the last ones in a row.
-const WIDE: usize = 32;
-const NARROW: usize = 8;
+/// The number of neighbouring positions of a row that are computed together, if there are more than one vector holds.
+const WIDE: usize = 2 * LANES;
 
 /// The f32 elements of a slice; `None` if its elements are of another type.
 fn floats<S: 'static>(x: &[S]) -> Option<&[f32]> {
@@ -110,60 +110,83 @@ struct Channel<'a> {
     width: usize,
 }
 
-per_isa! {
+per_vectors! { f32:
     fn rows(c: &Channel<'_>, out: &mut [f32]) = compute;
 }
 
-/// Computes the rows of an output channel, two at a time.
+/// Computes the rows of an output channel, in strips of neighbouring positions. Each has six vectors of sums at once, if
+/// there are enough rows, because a chain of multiply-adds waits for its own results.
 #[inline(always)]
-fn compute(c: &Channel<'_>, out: &mut [f32]) {
-    for (pair, out) in out.chunks_mut(2 * c.width).enumerate() {
-        let first = 2 * pair * c.down;
-        if out.len() == 2 * c.width {
-            across::<2>(c, first, out);
+fn compute<V: Vectors<Number = f32>>(v: V, c: &Channel<'_>, out: &mut [f32]) {
+    let (height, farthest) = (out.len() / c.width, c.taps.iter().max().copied().unwrap_or(0));
+    assert!(out.len() == height * c.width && (height - 1) * c.down + farthest + c.width - 1 + WIDE <= c.copied.len());
+    let mut at = 0;
+    while at < c.width {
+        if c.width - at > LANES {
+            strip::<V, 3, 2>(v, c, at, height, out);
+            at += WIDE;
         } else {
-            across::<1>(c, first, out);
+            strip::<V, 6, 1>(v, c, at, height, out);
+            at += LANES;
         }
     }
 }
 
+/// Computes up to `K` vectors of positions of each row, from position `at` on, `ROWS` rows at a time.
 #[inline(always)]
-fn across<const ROWS: usize>(c: &Channel<'_>, first: usize, out: &mut [f32]) {
-    let mut at = 0;
-    while c.width - at >= WIDE {
-        block::<ROWS, WIDE>(c, first, at, WIDE, out);
-        at += WIDE;
+fn strip<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
+    v: V,
+    c: &Channel<'_>,
+    at: usize,
+    height: usize,
+    out: &mut [f32],
+) {
+    if height < ROWS {
+        for row in 0..height {
+            block::<V, 1, K>(v, c, row, at, out);
+        }
+        return;
     }
-    while at < c.width {
-        let count = NARROW.min(c.width - at);
-        block::<ROWS, NARROW>(c, first, at, count, out);
-        at += count;
+    // The last rows may overlap those before.
+    for row in (0..height).step_by(ROWS) {
+        block::<V, ROWS, K>(v, c, row.min(height - ROWS), at, out);
     }
 }
 
-/// Computes `count` of `COLUMNS` neighbouring positions of each of `ROWS` rows.
+/// Computes up to `K` vectors of neighbouring positions of each of `ROWS` rows. [`compute`] has checked that the elements
+/// exist.
 #[inline(always)]
-fn block<const ROWS: usize, const COLUMNS: usize>(
+fn block<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
+    v: V,
     c: &Channel<'_>,
-    first: usize,
+    row: usize,
     at: usize,
-    count: usize,
     out: &mut [f32],
 ) {
-    let mut sums = [[0.0f32; COLUMNS]; ROWS];
+    let mut sums = [[v.splat(0.0); K]; ROWS];
     for (&tap, &weight) in c.taps.iter().zip(c.weights) {
+        let (first, weight) = (row * c.down + tap + at, v.splat(weight));
         for (r, sums) in sums.iter_mut().enumerate() {
-            let x = &c.copied[first + r * c.down + tap + at..][..COLUMNS];
-            for (sum, &x) in sums.iter_mut().zip(x) {
-                *sum = weight.mul_add(x, *sum);
+            for (k, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: row `row + r` is one of the output, `at` is a position in it, and `K` vectors are at most `WIDE`
+                // elements, so `compute` has checked that these are inside of the slice.
+                let x = v.load(unsafe { &*c.copied.as_ptr().add(first + r * c.down + k * LANES).cast() });
+                *sum = v.fused(weight, x, *sum);
             }
         }
     }
     for (r, sums) in sums.iter().enumerate() {
-        let out = &mut out[r * c.width + at..][..count];
-        match c.bias {
-            Some(bias) => out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum + bias),
-            None => out.copy_from_slice(&sums[..count]),
+        let out = &mut out[(row + r) * c.width + at..(row + r + 1) * c.width];
+        for (&sum, out) in sums.iter().zip(out.chunks_mut(LANES)) {
+            let sum = if let Some(bias) = c.bias { sum + v.splat(bias) } else { sum };
+            match out.first_chunk_mut() {
+                Some(out) => v.store(sum, out),
+                None => {
+                    let mut last = [0.0; LANES];
+                    v.store(sum, &mut last);
+                    out.copy_from_slice(&last[..out.len()]);
+                }
+            }
         }
     }
 }
