@@ -104,6 +104,12 @@ macro_rules! lane {
     (Gt $x:ident, $a:ident, $b:ident) => {
         $a > $b
     };
+    (Le $x:ident, $a:ident, $b:ident) => {
+        $a <= $b
+    };
+    (Ge $x:ident, $a:ident, $b:ident) => {
+        $a >= $b
+    };
     (Select $x:ident, $c:ident, $a:ident, $b:ident) => {
         select($c, $a, $b)
     };
@@ -117,6 +123,8 @@ macro_rules! inst {
     (Eq $values:ident, $a:ident, $b:ident) => { inst!(@ Bool, Eq $values, $a, $b) };
     (Lt $values:ident, $a:ident, $b:ident) => { inst!(@ Bool, Lt $values, $a, $b) };
     (Gt $values:ident, $a:ident, $b:ident) => { inst!(@ Bool, Gt $values, $a, $b) };
+    (Le $values:ident, $a:ident, $b:ident) => { inst!(@ Bool, Le $values, $a, $b) };
+    (Ge $values:ident, $a:ident, $b:ident) => { inst!(@ Bool, Ge $values, $a, $b) };
     (@ Bool, $op:ident $values:ident, $a:ident, $b:ident) => {
         inst!(@ ScalarOp::$op, Bool, [$values::$a as Value, $values::$b as Value, 0])
     };

@@ -3,7 +3,7 @@
 //! [`map`] checks its operands once and takes one of two paths. A single float instruction on contiguous memory runs as
 //! one loop ([`direct`]). Everything else becomes a [`program`] of loops over blocks that stay in the L1 cache
 //! ([`run`](mod@run)). The interpreter costs one dispatch per instruction and block, and intermediate values never
-//! reach memory.
+//! reach memory. Each thread keeps its latest [programs](ready), because compiling one takes longer than a small call.
 
 mod chain;
 mod compiled;
@@ -13,10 +13,9 @@ mod float;
 mod int;
 mod mapped;
 mod program;
+mod ready;
 mod run;
 mod step;
-
-use std::cell::Cell;
 
 use gradus_backend::kernel::MAX_ARGS;
 use gradus_backend::{DType, Error, ErrorKind, Kernel, MapArg, Result, ViewMut};
@@ -27,7 +26,7 @@ use crate::access::{check_dtype, check_shape};
 use crate::isa::Isa;
 use convert::{Splat, load, splat_scalar};
 use float::LANES;
-use program::{ArgMode, OutMode, Program};
+use program::{ArgMode, OutMode};
 use run::{RawOperand, Walk, is_uniform};
 
 pub(crate) use convert::load_raw;
@@ -111,8 +110,6 @@ pub fn is_compiled(kernel: &Kernel, numbers: usize) -> bool {
     compiled::find(kernel, |k| k >= numbers).is_some()
 }
 
-thread_local!(static PROGRAM: Cell<Option<Box<Program>>> = const { Cell::new(None) });
-
 /// An argument as an operand.
 fn raw<'a>(arg: &MapArg<'a>, dtype: DType, outs: &'a [ViewMut<'_>]) -> RawOperand<'a> {
     match arg {
@@ -178,18 +175,15 @@ fn general(
         MapArg::Output(o) => Some(o),
         _ => None,
     };
-    let mut program = PROGRAM.try_with(Cell::take).ok().flatten().unwrap_or_default();
     let isa = cpu.isa();
     // SAFETY: `check` verified the positions of the views, which are not empty.
     let fill = |k: usize, splat: &mut Splat| unsafe { fill(isa, &args[k], kernel.args()[k], splat) };
-    let result = program.compile(isa, kernel, &arg_modes[..args.len()], &out_modes, alias, fill).and_then(|()| {
+    ready::with(isa, kernel, &arg_modes[..args.len()], &out_modes, alias, fill, |program| {
         // SAFETY: `check` verified the positions, dtype and shape of every operand, and that no two elements of an
         // output share a position. Outputs are borrowed mutably, so no view shares their memory. Only the arguments
         // that `alias` reports do.
-        unsafe { run::run(cpu, kernel, &program, &operands, &walk, numel) }
-    });
-    let _ = PROGRAM.try_with(|p| p.set(Some(program)));
-    result
+        unsafe { run::run(cpu, kernel, program, &operands, &walk, numel) }
+    })
 }
 
 #[cfg(test)]

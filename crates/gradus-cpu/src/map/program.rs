@@ -238,6 +238,25 @@ impl Program {
         Ok(())
     }
 
+    /// Replaces the values of uniform arguments of a program of `kernel` by those that `fill` writes. Fails as
+    /// [`compile`](Program::compile) does.
+    pub(super) fn refill(&mut self, isa: Isa, kernel: &Kernel, mut fill: impl FnMut(usize, &mut Splat)) -> Result<()> {
+        if let Some(whole) = &self.whole {
+            for (k, splat) in (whole.kernel.elementwise..).zip(&mut self.splats) {
+                fill(k, splat);
+            }
+            return Ok(());
+        }
+        let mut next = 0;
+        for i in 0..self.place.len() {
+            if self.place[i].uniform {
+                self.uniform(isa, kernel, i, next, &mut fill)?;
+                next += 1;
+            }
+        }
+        Ok(())
+    }
+
     /// The slot for the result of instruction `i`: the output that it writes in place, or a register.
     fn result(&mut self, i: usize) -> Slot {
         match self.place[i].direct {

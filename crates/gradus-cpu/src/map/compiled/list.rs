@@ -120,6 +120,24 @@ compiled! {
         v34 = Select(v3, v18, v33);
         v35 = Add(v20, v34);
     }
+    hardswish(1) -> (v15) {
+        v0 = Arg(0);
+        v1 = Const(-3.0);
+        v2 = Lt(v0, v1);
+        v3 = Select(v2, v1, v0);
+        v4 = Const(3.0);
+        v5 = Gt(v3, v4);
+        v6 = Select(v5, v4, v3);
+        v7 = Le(v0, v1);
+        v8 = Ge(v0, v4);
+        v9 = Add(v6, v4);
+        v10 = Mul(v6, v9);
+        v11 = Const(6.0);
+        v12 = Div(v10, v11);
+        v13 = Select(v8, v0, v12);
+        v14 = Const(0.0);
+        v15 = Select(v7, v14, v13);
+    }
     adam(4) -> (v23, v13, v17) {
         v0 = Arg(0);
         v1 = Arg(1);

@@ -22,7 +22,16 @@ fn kernels() -> Vec<Arc<Kernel>> {
     .map(|k| Arc::new(k.unwrap()));
     let backward = |k: &Arc<Kernel>| k.vjp((1 << k.args().len()) - 1).unwrap().kernel.clone();
     let activations = forward.iter().flat_map(|k| [k.clone(), backward(k)]);
-    activations.chain([adam("adam", |x| x[0]), adam("adamw", |x| x[0] * x[11])]).collect()
+    activations.chain([hardswish(), adam("adam", |x| x[0]), adam("adamw", |x| x[0] * x[11])]).collect()
+}
+
+/// The activation, as the table of `gradus-tensor` has it.
+fn hardswish() -> Arc<Kernel> {
+    let kernel = Kernel::build("hardswish", &[DType::F32], |x| {
+        let c = x[0].bounded(3.0);
+        vec![x[0].le(-3.0).select(0.0, x[0].ge(3.0).select(x[0], c * (c + 3.0) / 6.0))]
+    });
+    Arc::new(kernel.unwrap())
 }
 
 /// The update step of Adam, as `gradus-nn` builds it. A test of `gradus-nn` checks that this kernel is compiled.
