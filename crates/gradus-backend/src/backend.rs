@@ -41,6 +41,7 @@ pub struct BackendInfo {
     /// The number of columns of a panel; `None` if products gain nothing from panels. A matrix `[k, n]` of f32 that is
     /// the right operand of many products is best stored as panels `[n / columns, k, columns]`. A product with it is
     /// then a batch of products with the panels: all have the same `a`, and their results are successive columns of `c`.
+    /// The weight of a convolution of few positions is then best stored so that its output channels are adjacent.
     pub f32_panel: Option<usize>,
 }
 

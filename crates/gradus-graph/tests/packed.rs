@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{bits, device, random};
 use gradus_graph::{Graph, MemoryLimit, Origin, Panels, Step, capture};
-use gradus_tensor::{Device, Result, Tensor, no_grad};
+use gradus_tensor::{ConvOptions, Device, Result, Tensor, no_grad};
 
 fn names(graph: &Graph) -> Vec<&str> {
     graph.nodes.iter().map(|n| n.op.name()).collect()
@@ -61,6 +61,39 @@ fn weights_are_copied_once_for_all_sizes_and_again_when_they_have_changed() {
     }
     // One row is another form, which is traced twice; the other sizes are traced once.
     assert_eq!(step.replays(), 2 + 1 + 2 + 2 + 2 + 6);
+}
+
+#[test]
+fn weights_of_convolutions_are_copied_once_for_all_sizes_and_freed_with_the_plans() {
+    let device = device();
+    let (w, v) = (random(&[40, 9, 3, 3], 1, &device), random(&[24, 40, 1, 1], 2, &device));
+    let same = ConvOptions::new().padding([1, 1]);
+    let f = |x: &Tensor| x.conv2d(&w, None, same)?.conv2d(&v, None, ConvOptions::new());
+    let before = device.memory_stats().in_use;
+    let mut step = capture(|x| f(&x[0]));
+    let mut first: Vec<Arc<Panels>> = vec![];
+    for size in [7, 1, 4, 20] {
+        for seed in 0..4 {
+            let x = random(&[2, 9, size, size + 1], seed, &device);
+            assert_eq!(bits(&step.call(&[&x]).unwrap()), bits(&f(&x).unwrap()), "{size}, call {seed}");
+        }
+        let now = panels(step.graph().unwrap());
+        assert_eq!(now.len(), 2);
+        assert!(first.is_empty() || now.iter().zip(&first).all(|(a, b)| Arc::ptr_eq(a, b)), "{size}");
+        first = now;
+    }
+    // Two of the sizes are traced twice: the first, and the one with an axis of size 1.
+    assert_eq!(step.replays(), 2 + 2 + 3 + 3);
+    no_grad(|| w.mul_(0.5)).unwrap();
+    let x = random(&[2, 9, 7, 8], 9, &device);
+    assert_eq!(bits(&step.call(&[&x]).unwrap()), bits(&f(&x).unwrap()));
+    // With more positions, packing is a small part of a convolution.
+    for seed in 0..3 {
+        let _ = step.call(&[&random(&[2, 9, 40, 40], seed, &device)]).unwrap();
+    }
+    assert!(panels(step.graph().unwrap()).is_empty());
+    drop((step, first, x));
+    assert_eq!(device.memory_stats().in_use, before);
 }
 
 #[test]

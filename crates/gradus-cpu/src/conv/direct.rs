@@ -3,18 +3,20 @@
 //! A tile is a box of output positions of an image. Unless the input can be read in place, the input under a tile is
 //! copied once, with its padding (see [`Region`]). Each step of a sum is one element under the window. For each step, a
 //! kernel reads the input of a few neighbouring positions as scalars, at any stride, and the weights of many output
-//! channels as a row of a panel. The panels are packed once for all tiles. Sums are computed as `[positions, channels]`
-//! and transposed when they are stored. They are added in the same chains as in GEMM.
+//! channels as a row of a panel. The panels are packed once for all tiles, unless the output channels of each step are
+//! adjacent in the weight itself. Sums are computed as `[positions, channels]` and transposed when they are stored. They
+//! are added in the same chains as in GEMM.
 
+use std::any::TypeId;
 use std::ops::Range;
 
-use gradus_backend::{HostVec, Result};
+use gradus_backend::{HostVec, Layout, Result};
 
 use super::im2col::Fill;
 use super::region::Region;
 use super::sizes::Sizes;
 use crate::access::{Float, as_computed};
-use crate::gemm::{FREE_ROWS, Mat, Micro, Pack, Real, Store, k_step};
+use crate::gemm::{FREE_ROWS, Mat, Micro, Pack, Real, Store, THIN_ROWS, k_step, thin_vectors};
 use crate::isa::Isa;
 use crate::parallel::Disjoint;
 use crate::temp::Temp;
@@ -55,6 +57,39 @@ impl Panels {
     pub(super) fn panels(&self, begin: usize, end: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (width, end) = (self.width, end.min(self.columns));
         (begin..end).step_by(width).map(move |j| (j, width.min(end - j)))
+    }
+}
+
+/// The weights of a convolution.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Weights<'a, S> {
+    /// `[groups][channels][steps]`.
+    Plain(&'a [S]),
+    /// Output channel `k` of step `s` is element `s * apart + k`.
+    Adjacent(&'a [S], usize),
+}
+
+impl<'a, S: Float> Weights<'a, S> {
+    /// Returns the weights that lie so in `data`, if they can be read in place: they are stored in the type in which they
+    /// are computed, the output channels of each step are adjacent, and there are enough of them for this method.
+    pub(super) fn adjacent(isa: Isa, s: &Sizes, data: &'a [S], layout: &Layout) -> Option<Self>
+    where
+        S::Compute: Real,
+    {
+        let (&[1, ref steps @ ..], &[_, ref dims @ ..]) = (layout.strides(), layout.dims()) else { return None };
+        let (&apart, mut next) = (steps.last()?, *steps.last()?);
+        for (&dim, &stride) in dims.iter().zip(steps).rev() {
+            if dim != 1 && stride != next {
+                return None;
+            }
+            next = next.checked_mul(dim as isize)?;
+        }
+        let apart = usize::try_from(apart).ok()?;
+        let panels = Panels::new::<S::Compute>(isa, s.kg, s.taps());
+        let last = s.taps().checked_sub(1)?.checked_mul(apart)?.checked_add((s.groups - 1) * s.kg + panels.columns)?;
+        let data = data.get(layout.offset()..)?;
+        let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
+        (same && s.kg >= CHANNELS && apart >= s.k() && last <= data.len()).then_some(Weights::Adjacent(data, apart))
     }
 }
 
@@ -116,7 +151,7 @@ pub(super) fn correlate<S: Fill>(
     cpu: &CpuBackend,
     s: &Sizes,
     x: &[S],
-    w: &[S],
+    w: Weights<'_, S>,
     bias: Option<&[S]>,
     out: &mut [S],
 ) -> Result<bool> {
@@ -135,11 +170,20 @@ pub(super) fn correlate<S: Fill>(
     let tile = tile_size::<T<S>>(s, columns);
     let in_place = Region::in_place::<S>(g);
     let Some(region) = in_place.or_else(|| Region::new(g, tile, s.cg, size_of::<T<S>>())) else { return Ok(false) };
-    let mut temp = Temp::new(cpu, T::<S>::DTYPE, &[s.groups * taps * columns])?;
+    let (size, apart) = match w {
+        Weights::Plain(_) => (s.groups * taps * columns, None),
+        Weights::Adjacent(_, apart) => (0, Some(apart)),
+    };
+    let mut temp = Temp::new(cpu, T::<S>::DTYPE, &[size])?;
     let mut view = temp.view_mut();
     let Some(packed) = cpu.contiguous_mut::<T<S>>("conv", &mut view)? else { return Ok(true) };
-    pack_weights(cpu, s, &panels, w, packed);
-    let packed = &*packed;
+    let (weights, group_by) = match w {
+        Weights::Plain(w) => {
+            pack_weights(cpu, s, &panels, w, packed);
+            (&*packed, taps * columns)
+        }
+        Weights::Adjacent(w, _) => (as_computed(w), s.kg),
+    };
 
     let copied = if in_place.is_some() { 0 } else { region.len(s.cg) };
     let step = |i: usize| ((i / g.taps()) * region.channel + region.tap(g, i % g.taps())) as isize;
@@ -160,7 +204,7 @@ pub(super) fn correlate<S: Fill>(
             let first: [usize; 3] = std::array::from_fn(|i| index[i] * tile[i]);
             let [_, lines, width] = std::array::from_fn(|i| tile[i].min(g.output[i] - first[i]));
             let input = &x[product * s.cg * plane..(product + 1) * s.cg * plane];
-            let weight = &packed[group * taps * columns..(group + 1) * taps * columns];
+            let weight = &weights[group * group_by..];
             let bias = bias.map(|b| &b[group * s.kg + begin..][..stored]);
             scratch::large(cpu, copied + lines * width * channels.len(), |block: &mut [T<S>]| {
                 let (elements, sums) = block.split_at_mut(copied);
@@ -180,7 +224,7 @@ pub(super) fn correlate<S: Fill>(
                 }
                 let channels = channels.clone();
                 let row = channels.len();
-                let job = Tile { lines, width, elements, weight, steps: &steps, channels, add: bias.is_some() };
+                let job = Tile { lines, width, elements, weight, apart, steps: &steps, channels, add: bias.is_some() };
                 job.run(isa, s, &region, &panels, sums);
                 let at = (first[0] * g.output[1] + first[1]) * g.output[2] + first[2];
                 for k in (0..stored).step_by(8) {
@@ -203,7 +247,9 @@ struct Tile<'a, T> {
     lines: usize,
     width: usize,
     elements: &'a [T],
+    /// The panels of the group, or its weights with adjacent output channels, `apart` elements from one step to the next.
     weight: &'a [T],
+    apart: Option<usize>,
     steps: &'a [isize],
     /// The output channels, as columns of the panels.
     channels: Range<usize>,
@@ -218,32 +264,53 @@ impl<T: Real> Tile<'_, T> {
         let Range { start, end } = self.channels;
         let across = end - start;
         assert!(end <= columns && sums.len() == self.lines * self.width * across);
-        assert!(self.weight.len() == self.steps.len() * columns);
+        // The last step needs no more than the columns.
+        assert!(self.weight.len() >= (self.steps.len() - 1) * self.apart.unwrap_or(columns) + columns);
         let last = region.position(&s.geometry, [0, self.lines - 1, self.width - 1]);
         assert!(last + region.reach(&s.geometry, s.cg) < self.elements.len());
         for k0 in (0..self.steps.len()).step_by(panels.step) {
             let steps = &self.steps[k0..self.steps.len().min(k0 + panels.step)];
             let store = if k0 > 0 || self.add { Store::Add } else { Store::Set };
             for begin in (start..end).step_by(TOGETHER) {
+                if let Some(apart) = self.apart {
+                    // The first piece would wait for each step, because they are too far apart for the processor to foresee.
+                    for step in 0..steps.len() {
+                        prefetch(&self.weight[(k0 + step) * apart + begin..], TOGETHER.min(end - begin));
+                    }
+                }
                 for piece in pieces_of_lines(self.lines, self.width, rows) {
                     let (line, x) = (piece.start / self.width, piece.start % self.width);
                     let from = region.position(&s.geometry, [0, line, x]);
                     // The positions after the end of the line lie in the next one.
                     let split = self.width - x;
                     let next_line = region.position(&s.geometry, [0, 1, 0]) as isize - (self.width * row) as isize;
-                    for (j, width) in panels.panels(begin, end.min(begin + TOGETHER)) {
+                    let (end, half) = (end.min(begin + TOGETHER), panels.width / 2);
+                    let mut j = begin;
+                    while j < end {
+                        let left = (end - j) / half;
+                        // Few positions are computed for many adjacent channels at once.
+                        let vectors = match thin_vectors(piece.len()) {
+                            most if self.apart.is_some() && piece.len() <= THIN_ROWS && left >= most => most,
+                            _ => left.min(2),
+                        };
+                        let width = vectors * half;
+                        let (b, ldb) = match self.apart {
+                            None => (k0 * columns + j * steps.len(), width),
+                            Some(apart) => (k0 * apart + j, apart),
+                        };
+                        let b = self.weight[b..].as_ptr();
                         let micro = Micro {
                             rows: piece.len(),
-                            vectors: if width == panels.width { 2 } else { 1 },
+                            vectors,
                             k: steps.len(),
                             a: self.elements[from..].as_ptr(),
                             row: row as isize,
                             split,
                             gap: if split < piece.len() { next_line } else { 0 },
                             steps: steps.as_ptr(),
-                            b: self.weight[k0 * columns + j * steps.len()..].as_ptr(),
-                            ldb: width as isize,
-                            next: self.weight[k0 * columns + j * steps.len()..].as_ptr(),
+                            b,
+                            ldb: ldb as isize,
+                            next: b,
                             next_by: 0,
                             c: sums[piece.start * across + j - start..].as_mut_ptr(),
                             ldc: across as isize,
@@ -255,10 +322,22 @@ impl<T: Real> Tile<'_, T> {
                         // which covers one or two lines. These elements, the panel and the rows of the sums lie inside
                         // their slices, as asserted above.
                         unsafe { T::run(isa, &micro) };
+                        j += width;
                     }
                 }
             }
         }
+    }
+}
+
+/// Asks for the first `len` elements of a slice to be brought to the L2 cache.
+#[inline(always)]
+fn prefetch<T>(elements: &[T], len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..len * size_of::<T>()).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing, so any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(elements.as_ptr().cast::<i8>().wrapping_add(at)) };
     }
 }
 

@@ -28,6 +28,7 @@ use crate::CpuBackend;
 use crate::access::{check_dtype, check_shape, with_float};
 use crate::gemm::{Mat, MatMut, Product, Real, products};
 use crate::temp::{contiguous_output, copy_if_strided, pick};
+use direct::Weights;
 use im2col::{Fill, Im2col};
 use sizes::Sizes;
 
@@ -50,8 +51,8 @@ pub(crate) fn conv(
         check_dtype(OP, "the bias", b.dtype, x.dtype)?;
         check_shape(OP, "the bias", b.layout.dims(), &[s.k()])?;
     }
-    let (x_copy, w_copy) = (copy_if_strided(cpu, OP, x)?, copy_if_strided(cpu, OP, w)?);
-    let (x, w) = (pick(&x_copy, x), pick(&w_copy, w));
+    let x_copy = copy_if_strided(cpu, OP, x)?;
+    let x = pick(&x_copy, x);
     contiguous_output(cpu, OP, out, |out| with_float!(OP, x.dtype, T => forward::<T>(cpu, &s, x, w, bias, out)))
 }
 
@@ -71,8 +72,16 @@ fn forward<S: Fill>(
         }
         None => None,
     };
-    let (Some(x), Some(w)) = (cpu.contiguous::<S>(OP, x)?, cpu.contiguous::<S>(OP, w)?) else { return Ok(()) };
+    let Some(x) = cpu.contiguous::<S>(OP, x)? else { return Ok(()) };
     let Some(out) = cpu.contiguous_mut::<S>(OP, out)? else { return Ok(()) };
+    if let Some(w) = Weights::adjacent(cpu.isa(), s, cpu.slice::<S>(OP, w)?, w.layout)
+        && !out.is_empty()
+        && direct::correlate(cpu, s, x, w, bias.as_deref(), out)?
+    {
+        return Ok(());
+    }
+    let w_copy = copy_if_strided(cpu, OP, w)?;
+    let Some(w) = cpu.contiguous::<S>(OP, pick(&w_copy, w))? else { return Ok(()) };
     correlate(cpu, s, x, w, bias.as_deref(), out)
 }
 
@@ -87,7 +96,7 @@ fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Optio
     if out.is_empty() {
         return Ok(());
     }
-    if s.kg >= direct::CHANNELS && taps > 0 && direct::correlate(cpu, s, x, w, bias, out)? {
+    if s.kg >= direct::CHANNELS && taps > 0 && direct::correlate(cpu, s, x, Weights::Plain(w), bias, out)? {
         return Ok(());
     }
     if depthwise::correlate(cpu, s, x, w, bias, out)? {

@@ -66,6 +66,10 @@ fn cases() -> Vec<Case> {
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 8, 12, 1], &[1, 1]),
         case(window(&[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 1, 12, 1], &[3, 5]),
         case(window(&[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 12, 1, 1], &[3, 5]),
+        // Few positions and many channels: one, two and three rows of several vectors, and the vectors that are left.
+        case(window(&[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [3, 500, 330, 1], &[1, 1]),
+        case(window(&[3, 3], &[2, 2], &[1, 1], &[1, 1], &[1, 1]), [1, 40, 200, 1], &[3, 4]),
+        case(window(&[1, 3], &[1, 1], &[1, 1], &[0, 1], &[0, 1]), [2, 9, 144, 1], &[1, 3]),
         // An odd number of lines, for a kernel that processes two at once.
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 3, 17, 1], &[5, 2]),
         case(window(&[3, 3], &[2, 2], &[1, 2], &[1, 2], &[1, 2]), [2, 3, 17, 1], &[9, 5]),
@@ -227,6 +231,46 @@ fn a_convolution_has_the_bits_of_the_product_with_the_unfolded_input() {
     let (a, b) = (w.view().with(&wide), cols.view().with(&long));
     cpu.gemm(one, a, b, zero, &mut z.view_mut().with(&square)).unwrap();
     assert_eq!(y.bytes(&cpu), z.bytes(&cpu));
+}
+
+/// A copy of a weight with adjacent output channels, and `more` elements after those of each step and of the last one.
+fn adjacent(cpu: &CpuBackend, w: &Tensor, more: usize) -> Tensor {
+    let dims = w.layout.dims();
+    let apart = dims[0] + more;
+    let mut strides = vec![1; dims.len()];
+    strides[dims.len() - 1] = apart as isize;
+    for i in (1..dims.len() - 1).rev() {
+        strides[i] = strides[i + 1] * dims[i + 1] as isize;
+    }
+    let elements = apart * dims[1..].iter().product::<usize>();
+    let layout = Layout::from_parts(Shape::new(dims).unwrap(), &strides, 0, elements).unwrap();
+    let room = Tensor::canary(cpu, w.dtype, &[elements], Lie::Contiguous);
+    let mut copy = Tensor { layout, ..room };
+    cpu.copy_strided(w.view(), &mut copy.view_mut()).unwrap();
+    copy
+}
+
+#[test]
+fn adjacent_output_channels_change_no_bit() {
+    for cpu in crate::testing::backends() {
+        for (case, dtype) in
+            cases().into_iter().flat_map(|c| [DType::F32, DType::F64, DType::F16].map(|d| (c.clone(), d)))
+        {
+            let x = Tensor::new(&cpu, dtype, &case.x_dims(), Lie::Contiguous, noise(1));
+            let w = Tensor::new(&cpu, dtype, &case.w_dims(), Lie::Contiguous, noise(2));
+            let bias = Tensor::new(&cpu, dtype, &[case.k], Lie::Contiguous, noise(3));
+            let run = |w: &Tensor| {
+                let mut y = Tensor::canary(&cpu, dtype, &case.out_dims(), Lie::Contiguous);
+                cpu.conv(&case.window, case.groups, x.view(), w.view(), Some(bias.view()), &mut y.view_mut()).unwrap();
+                y.bytes(&cpu)
+            };
+            let want = run(&w);
+            // Without more elements, whole vectors may not fit.
+            for more in [0, 1, 48] {
+                assert!(run(&adjacent(&cpu, &w, more)) == want, "{dtype} {case:?} {more}");
+            }
+        }
+    }
 }
 
 /// Windows of depthwise convolutions, with the sizes of their images: rows that are wide, narrow and of one position,

@@ -39,7 +39,28 @@ pub struct ConvBackwardWeight {
     pub weight: Shape,
 }
 
+/// The number of f32 in a line of a cache.
+const LINE: usize = 16;
+
 impl Conv {
+    /// Copies a weight `[k, c / groups, kernel..]`. The copy has the same shape, but its output channels are adjacent in
+    /// memory. A backend on which products gain by [panels](gradus_backend::BackendInfo::f32_panel) reads such a weight in
+    /// place. The channels of successive elements of the kernel are an odd number of cache lines apart, so that they do not
+    /// compete for a few sets of a cache.
+    ///
+    /// # Errors
+    /// Fails if the weight has no axes.
+    #[track_caller]
+    pub fn adjacent_channels(weight: &Tensor) -> Result<Tensor> {
+        let rows = weight.movedim(&[0], &[-1])?;
+        let (k, mut shape) = (weight.shape()[0], rows.shape().to_vec());
+        shape.pop();
+        shape.push((k.div_ceil(LINE) | 1) * LINE);
+        let copy = Tensor::zeros(shape, weight.dtype(), weight.device())?.narrow(-1, 0, k)?;
+        copy.copy_(&rows)?;
+        copy.movedim(&[-1], &[0])
+    }
+
     #[track_caller]
     fn backward_input(&self, g: &Tensor, w: &Tensor, input: Shape) -> Result<Tensor> {
         apply_one(ConvBackwardInput { conv: self.clone(), input }, &[g, w])
