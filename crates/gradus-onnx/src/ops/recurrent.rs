@@ -88,21 +88,25 @@ impl Weights {
     }
 
     /// `x @ w^T + bias` for `x [directions, rows, in]`, or one `x` for all directions, and `bias [directions, 1, outputs]`.
-    /// If the weights are integers, `x` is rounded to 8 bits first.
-    fn linear(&self, x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    /// If the weights are integers, `x` is rounded to 8 bits first. With `to`, the result is added to that.
+    fn linear(&self, x: &Tensor, bias: &Tensor, to: Option<&Tensor>) -> Result<Tensor> {
         let w = self.values.transpose(-2, -1)?;
         let Some(scale) = &self.scale else {
             let x = x.expand([bias.shape()[0], x.shape()[1], x.shape()[2]])?;
-            return bias.baddbmm(&x, &w, 1, 1);
+            let y = bias.baddbmm(&x, &w, 1, 1)?;
+            return if let Some(to) = to { to.add(y) } else { Ok(y) };
         };
-        let scaled = fused!(|sums, x_scale, scale, bias| sums * (x_scale * scale) + bias);
+        let scaled = |sums: &Tensor, x_scale: &Tensor| match to {
+            None => fused!(|sums, x, w, bias| sums * (x * w) + bias)(sums, x_scale, scale, bias),
+            Some(to) => fused!(|to, sums, x, w, bias| to + (sums * (x * w) + bias))(to, sums, x_scale, scale, bias),
+        };
         if let Some(weights) = self.sums.as_ref().filter(|_| x.numel() > 0) {
             let (x, x_scale, zero) = in_bytes(x, &[-2, -1])?;
             let sums = x.matmul_i32(&w)?.sub(zero.mul(weights)?)?;
-            return scaled(&sums, &x_scale, scale, bias);
+            return scaled(&sums, &x_scale);
         }
         let (x, x_scale) = in_8_bits(x, &[-2, -1])?;
-        scaled(&x.matmul_i32(&w)?, &x_scale, scale, bias)
+        scaled(&x.matmul_i32(&w)?, &x_scale)
     }
 }
 
@@ -185,34 +189,31 @@ impl Directions {
     fn step(&self, cell: Cell, x: &Tensor, h: &Tensor, state: &Tensor) -> Result<(Tensor, Tensor)> {
         match cell {
             Cell::Rnn => {
-                let h = self.activate(0, &x.add(self.r.linear(h, &self.hidden_bias)?)?)?;
+                let h = self.activate(0, &self.r.linear(h, &self.hidden_bias, Some(x))?)?;
                 Ok((h, state.clone()))
             }
             Cell::Gru => {
                 let n = self.hidden;
                 let (rz, rh) = (self.r.of_outputs(&(0..2 * n))?, self.r.of_outputs(&(2 * n..3 * n))?);
                 let (bz, bh) = (self.hidden_bias.narrow(-1, 0, 2 * n)?, self.hidden_bias.narrow(-1, 2 * n, n)?);
-                let gates = self.activate(0, &x.narrow(-1, 0, 2 * n)?.add(rz.linear(h, &bz)?)?)?;
+                let gates = self.activate(0, &x.narrow(-1, 0, 2 * n)?.add(rz.linear(h, &bz, None)?)?)?;
                 let (z, r) = (self.gate(&gates, 0)?, self.gate(&gates, 1)?);
                 let hidden = match self.reset_after {
-                    true => r.mul(rh.linear(h, &bh)?)?,
-                    false => rh.linear(&r.mul(h)?, &bh)?,
+                    true => r.mul(rh.linear(h, &bh, None)?)?,
+                    false => rh.linear(&r.mul(h)?, &bh, None)?,
                 };
                 let new = self.activate(1, &self.gate(x, 2)?.add(hidden)?)?;
                 Ok((new.add(z.mul(h.sub(&new)?)?)?, state.clone()))
             }
             Cell::Lstm => {
+                let gates = self.r.linear(h, &self.hidden_bias, Some(x))?;
                 if self.is_usual() {
-                    let more = self.r.linear(h, &self.hidden_bias)?;
-                    let gate = |i: usize| Ok((self.gate(x, i)?, self.gate(&more, i)?));
-                    let [(xi, hi), (xo, ho), (xf, hf), (xg, hg)] = [gate(0)?, gate(1)?, gate(2)?, gate(3)?];
-                    let next = fused!(|xi, hi, xf, hf, xg, hg, c| {
-                        (xf + hf).sigmoid() * c + (xi + hi).sigmoid() * (xg + hg).tanh()
-                    });
-                    let state = next(&xi, &hi, &xf, &hf, &xg, &hg, state)?;
-                    return Ok((fused!(|xo, ho, c| (xo + ho).sigmoid() * c.tanh())(&xo, &ho, &state)?, state));
+                    let [i, o, f, g] =
+                        [self.gate(&gates, 0)?, self.gate(&gates, 1)?, self.gate(&gates, 2)?, self.gate(&gates, 3)?];
+                    let next = fused!(|i, f, g, c| f.sigmoid() * c + i.sigmoid() * g.tanh());
+                    let state = next(&i, &f, &g, state)?;
+                    return Ok((fused!(|o, c| o.sigmoid() * c.tanh())(&o, &state)?, state));
                 }
-                let gates = x.add(self.r.linear(h, &self.hidden_bias)?)?;
                 let peep = |gate: Tensor, i: usize, c: &Tensor| match &self.peepholes {
                     Some(p) => gate.add(self.gate(p, i)?.mul(c)?),
                     None => Ok(gate),
@@ -359,7 +360,7 @@ fn recurrent_with(c: &Call<'_>, cell: Cell, w: Weights, r: Weights) -> Values {
             hidden,
         };
         let rows = x.reshape([1, steps * batch, x.shape()[2]])?;
-        let products = d.w.linear(&rows, &d.input_bias)?.reshape([group.len(), steps, batch, width])?;
+        let products = d.w.linear(&rows, &d.input_bias, None)?.reshape([group.len(), steps, batch, width])?;
         // For each direction in the order of its steps.
         let products = turned(&products, backward)?;
         let in_turn = |t: &Tensor| turned(&t.unsqueeze(0)?.expand([&[group.len()], t.shape()].concat())?, backward);
