@@ -89,7 +89,8 @@ fn pieces_of(block: &Block, rank: usize) -> Result<Vec<Piece>> {
         let cut = |i: usize| i.clamp(at, at + whole.numel()) - at;
         let range = cut(own.start)..cut(own.end);
         let begin = (at + range.start).clamp(own.start, own.end) - own.start;
-        let part = Parameter::new(block.part.values().narrow(0, begin, range.len())?)?;
+        // Divided among other ranks if the whole is, along another axis of a mesh.
+        let part = whole.with_values(block.part.values().narrow(0, begin, range.len())?)?;
         Ok(Piece { name: name.clone(), whole: whole.clone(), part, range })
     };
     block.parameters.iter().zip(block.offsets()).map(piece).collect()
@@ -338,7 +339,7 @@ impl Ranks for FullyShardedDataParallel {
         let line = Location::caller();
         let divided = self.divided()?;
         let gathered = RefCell::new(None);
-        grad_norm_of(parameters.len(), |i| {
+        grad_norm_of(parameters, |i| {
             self.whole_gradient(&divided, (gradients, &parameters[i]), &mut gathered.borrow_mut(), line)
         })
     }

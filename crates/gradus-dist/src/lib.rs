@@ -13,11 +13,11 @@
 mod block;
 mod buckets;
 mod call;
-mod clip;
 mod collectives;
 mod communicator;
 mod data_parallel;
 mod differentiable;
+mod division;
 mod engine;
 mod fact;
 mod full_shard;
@@ -48,7 +48,6 @@ mod tie;
 mod vectors;
 
 pub use call::{Call, Collective};
-pub use clip::clip_grad_norm;
 pub use communicator::Communicator;
 pub use data_parallel::DataParallel;
 pub use fully_sharded::FullyShardedDataParallel;

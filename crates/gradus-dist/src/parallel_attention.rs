@@ -10,8 +10,9 @@ use gradus_nn::{
 use gradus_tensor::{Causal, Error, ErrorKind, Here, Result, Tensor};
 
 use crate::communicator::Communicator;
+use crate::division::{Divided, copied, part_of, whole_of};
 use crate::group::Line;
-use crate::region::{Border, copied, cross, enter, joined, leave};
+use crate::region::{Border, cross, enter, leave};
 
 const OP: &str = "parallel_attention";
 
@@ -63,18 +64,11 @@ impl ParallelAttention {
             let m = format!("{query} query heads and {key} key heads do not divide among {ranks} ranks");
             return Err(Error::argument(OP, m).help("take a number of ranks that divides both"));
         }
-        let own = |values: &Tensor, HeadFeatures { axis, pieces }: HeadFeatures<'_>| {
-            let mut first = 0;
-            let pieces = pieces.iter().map(|length| {
-                let (start, each) = (first, length / ranks);
-                first += length;
-                values.narrow(axis, start + rank * each, each)
-            });
-            cat(&pieces.collect::<Result<Vec<_>>>()?, axis)
+        let own = |whole: &Parameter, HeadFeatures { axis, pieces }: HeadFeatures<'_>| {
+            part_of(whole, Divided { blocks: pieces.to_vec(), ..Divided::along(axis, 0, comm) })
         };
         let mut heads = whole.with_heads([query / ranks, key / ranks], own)?;
         heads.out_proj.bias = None;
-        heads.parameters().iter().for_each(Parameter::set_divided);
         if ranks > 1 {
             for (_, state) in heads.named_random_states() {
                 state.set(state.get().fork(rank as u64));
@@ -129,20 +123,8 @@ impl ParallelAttention {
     #[track_caller]
     pub fn whole(&self) -> Result<MultiheadAttention> {
         let (line, ranks) = (Location::caller(), self.comm.size());
-        let all = |values: &Tensor, HeadFeatures { axis, pieces }: HeadFeatures<'_>| {
-            let each: usize = pieces.iter().sum();
-            let parts = joined(values, axis as usize, ranks * each, &*self.comm, line)?;
-            let mut first = 0;
-            let mut stacked = vec![];
-            for length in pieces {
-                for rank in 0..ranks {
-                    stacked.push(parts.narrow(axis, rank * each + first, *length)?);
-                }
-                first += length;
-            }
-            cat(&stacked, axis)
-        };
         let [query, key] = self.heads.num_heads();
+        let all = |part: &Parameter, _: HeadFeatures<'_>| whole_of(part, line);
         let mut whole = self.heads.with_heads([query * ranks, key * ranks], all).here()?;
         whole.out_proj.bias = self.bias.as_ref().map(copied).transpose()?;
         Ok(whole)
@@ -176,10 +158,6 @@ impl ParallelAttention {
     fn output(&self, share: &Tensor, line: Line) -> Result<Tensor> {
         leave(share, self.bias.as_ref(), self.sequence, &self.comm, line)
     }
-}
-
-fn cat(pieces: &[Tensor], axis: isize) -> Result<Tensor> {
-    Tensor::cat(&pieces.iter().collect::<Vec<_>>(), axis)
 }
 
 impl Module for ParallelAttention {

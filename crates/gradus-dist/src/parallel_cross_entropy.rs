@@ -11,9 +11,8 @@ use gradus_tensor::{CustomOp, DType, Error, Here, Reduction, Result, Tensor, app
 use crate::call::Collective;
 use crate::communicator::Communicator;
 use crate::group::Line;
-use crate::parallel_embedding::within;
 use crate::reduce::Reduce;
-use crate::region::{Border, cross, range};
+use crate::region::{Border, cross, range, within};
 
 const OP: &str = "parallel_cross_entropy";
 

@@ -1,15 +1,15 @@
 //! [`ParallelEmbedding`]: a table whose rows are divided among the ranks.
 
-use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
 use gradus_nn::{Embedding, Forward, Linear, Module, Parameter};
-use gradus_tensor::{DType, Error, Here, Result, Tensor};
+use gradus_tensor::{Error, Here, Result, Tensor};
 
 use crate::communicator::Communicator;
+use crate::division::{Divided, part_of, whole_of};
 use crate::parallel_linear::ColumnLinear;
-use crate::region::{joined, leave, part_of, range, whole_of};
+use crate::region::looked_up;
 
 const OP: &str = "parallel_embedding";
 
@@ -60,14 +60,13 @@ impl ParallelEmbedding {
     /// [`ErrorKind::ShapeMismatch`](gradus_tensor::ErrorKind::ShapeMismatch) if there are fewer rows than ranks.
     #[track_caller]
     pub fn of(whole: &Embedding, comm: &Arc<dyn Communicator>) -> Result<Self> {
-        let values = whole.weight.values().detach();
+        let values = whole.weight.values();
         let [num_embeddings, embedding_dim] = [values.shape()[0], values.shape()[1]];
         if num_embeddings < comm.size() {
             let m = format!("{num_embeddings} rows do not divide among {} ranks", comm.size());
             return Err(Error::shape(OP, m).operand("weight", values.shape(), values.dtype(), values.device()));
         }
-        let own = range(num_embeddings, comm.rank(), comm.size());
-        let weight = part_of(&whole.weight, values.narrow(0, own.start, own.len())?.copy()?)?;
+        let weight = part_of(&whole.weight, Divided::along(0, num_embeddings, comm))?;
         let (padding_idx, comm) = (whole.padding_idx(), comm.clone());
         Ok(ParallelEmbedding { num_embeddings, embedding_dim, padding_idx, weight, sequence: None, comm })
     }
@@ -84,41 +83,20 @@ impl ParallelEmbedding {
     /// [`parallel_cross_entropy`](crate::parallel_cross_entropy). Its weight is that of the table.
     #[track_caller]
     pub fn head(&self) -> Result<ColumnLinear> {
-        ColumnLinear::from_part(Linear::from_parameters(self.weight.clone(), None)?, self.num_embeddings, &self.comm)
+        Ok(ColumnLinear::from_part(Linear::from_parameters(self.weight.clone(), None)?, &self.comm))
     }
 
     /// The whole table, with copies of the rows, on all ranks. All ranks call it.
     #[track_caller]
     pub fn whole(&self) -> Result<Embedding> {
-        let values = joined(self.weight.values(), 0, self.num_embeddings, &*self.comm, Location::caller()).here()?;
-        Embedding::from_parameters(whole_of(&self.weight, values)?, self.padding_idx)
+        Embedding::from_parameters(whole_of(&self.weight, Location::caller()).here()?, self.padding_idx)
     }
 }
 
 impl Forward for ParallelEmbedding {
     #[track_caller]
     fn compute(&self, ids: &Tensor) -> Result<Tensor> {
-        // An index outside of all rows is the error that it is in a whole table. This one takes the memory of one element.
-        let (dtype, device) = (self.weight.dtype(), ids.device());
-        let _ = Tensor::zeros([1, 1], dtype, device)?.expand([self.num_embeddings, 1])?.embedding(ids, None)?;
-        let own = range(self.num_embeddings, self.comm.rank(), self.comm.size());
-        let padding = self.padding_idx.filter(|row| own.contains(row)).map(|row| row - own.start);
-        let (inside, local) = within(ids, own)?;
-        let rows = self.weight.embedding(&local, padding)?;
-        let share = inside.unsqueeze(-1)?.where_(&rows, 0.0)?;
-        leave(&share, None, self.sequence, &self.comm, Location::caller()).here()
+        let rows = (self.num_embeddings, self.padding_idx);
+        looked_up(&self.weight, ids, rows, self.sequence, &self.comm, Location::caller()).here()
     }
-}
-
-/// Which indices are in a range, and their places in it, with 0 for the others.
-#[track_caller]
-pub(crate) fn within(ids: &Tensor, range: Range<usize>) -> Result<(Tensor, Tensor)> {
-    let ids = match ids.dtype() {
-        DType::I64 | DType::I32 | DType::U32 => ids.detach(),
-        _ => ids.detach().to_dtype(DType::I64)?,
-    };
-    let (start, end) = (range.start as i64, range.end as i64);
-    let inside = ids.ge(start)?.logical_and(&ids.lt(end)?)?;
-    let local = inside.where_(&ids, start)?.sub(start)?;
-    Ok((inside, local))
 }

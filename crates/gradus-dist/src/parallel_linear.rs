@@ -12,19 +12,25 @@ use gradus_tensor::autograd::{Context, Keep};
 use gradus_tensor::{CustomOp, Error, Here, Result, Tensor, apply_custom};
 
 use crate::communicator::Communicator;
+use crate::division::{Divided, copied, part_of, whole_of};
 use crate::group::Line;
-use crate::region::{Border, copied, cross, enter, joined, leave, part_of, range, sequence_axis, whole_of};
+use crate::region::{Border, cross, enter, leave, sequence_axis};
 
 /// This rank's part of a parameter, along an axis that must divide.
 #[track_caller]
-fn part(x: &Parameter, axis: usize, comm: &dyn Communicator, layer: &str) -> Result<Parameter> {
+fn part(x: &Parameter, axis: usize, comm: &Arc<dyn Communicator>, layer: &str) -> Result<Parameter> {
     let (n, ranks) = (x.shape()[axis], comm.size());
     if n % ranks != 0 {
         let m = format!("{n} features do not divide among {ranks} ranks");
         return Err(Error::shape(layer, m).operand("weight", x.shape(), x.dtype(), x.device()));
     }
-    let own = range(n, comm.rank(), ranks);
-    part_of(x, x.values().detach().narrow(axis as isize, own.start, own.len())?.copy()?)
+    part_of(x, Divided::along(axis, n, comm))
+}
+
+/// The whole layer, with copies of the parameters.
+fn whole(part: &Linear, line: Line) -> Result<Linear> {
+    let bias = part.bias.as_ref().map(|bias| whole_of(bias, line)).transpose()?;
+    Linear::from_parameters(whole_of(&part.weight, line)?, bias)
 }
 
 /// A [`Linear`] whose output features are divided: `[.., in_features]`, the same on all ranks, to this rank's
@@ -33,8 +39,6 @@ fn part(x: &Parameter, axis: usize, comm: &dyn Communicator, layer: &str) -> Res
 pub struct ColumnLinear {
     /// This rank's rows of the weight, and of the bias.
     pub linear: Linear,
-    /// The output features of all ranks.
-    out_features: usize,
     sequence: Option<isize>,
     comm: Arc<dyn Communicator>,
 }
@@ -46,17 +50,17 @@ impl ColumnLinear {
     /// [`ErrorKind::ShapeMismatch`](gradus_tensor::ErrorKind::ShapeMismatch) if the output features do not divide.
     #[track_caller]
     pub fn of(whole: &Linear, comm: &Arc<dyn Communicator>) -> Result<Self> {
-        let weight = part(&whole.weight, 0, &**comm, "column_linear")?;
+        let weight = part(&whole.weight, 0, comm, "column_linear")?;
         let bias = match &whole.bias {
-            Some(bias) => Some(part(bias, 0, &**comm, "column_linear")?),
+            Some(bias) => Some(part(bias, 0, comm, "column_linear")?),
             None => None,
         };
-        Self::from_part(Linear::from_parameters(weight, bias)?, whole.weight.shape()[0], comm)
+        Ok(Self::from_part(Linear::from_parameters(weight, bias)?, comm))
     }
 
-    /// The layer of which this rank has the rows [`range`] of `out_features`.
-    pub(crate) fn from_part(linear: Linear, out_features: usize, comm: &Arc<dyn Communicator>) -> Result<Self> {
-        Ok(ColumnLinear { linear, out_features, sequence: None, comm: comm.clone() })
+    /// The layer of which this rank has a part.
+    pub(crate) fn from_part(linear: Linear, comm: &Arc<dyn Communicator>) -> Self {
+        ColumnLinear { linear, sequence: None, comm: comm.clone() }
     }
 
     /// Takes this rank's part of the input along `axis`, as [`split_sequence`](crate::split_sequence) gives it, in place
@@ -70,10 +74,7 @@ impl ColumnLinear {
     /// The whole layer, with copies of the parameters, on all ranks. All ranks call it.
     #[track_caller]
     pub fn whole(&self) -> Result<Linear> {
-        let line = Location::caller();
-        let whole = |part: &Parameter| whole_of(part, joined(part.values(), 0, self.out_features, &*self.comm, line)?);
-        let bias = self.linear.bias.as_ref().map(whole).transpose().here()?;
-        Linear::from_parameters(whole(&self.linear.weight).here()?, bias)
+        whole(&self.linear, Location::caller()).here()
     }
 }
 
@@ -153,7 +154,7 @@ impl RowLinear {
     /// [`ErrorKind::ShapeMismatch`](gradus_tensor::ErrorKind::ShapeMismatch) if the input features do not divide.
     #[track_caller]
     pub fn of(whole: &Linear, comm: &Arc<dyn Communicator>) -> Result<Self> {
-        let weight = part(&whole.weight, 1, &**comm, "row_linear")?;
+        let weight = part(&whole.weight, 1, comm, "row_linear")?;
         let bias = whole.bias.as_ref().map(copied).transpose()?;
         Ok(RowLinear { linear: Linear::from_parameters(weight, bias)?, sequence: None, comm: comm.clone() })
     }
@@ -169,10 +170,7 @@ impl RowLinear {
     /// The whole layer, with copies of the parameters, on all ranks. All ranks call it.
     #[track_caller]
     pub fn whole(&self) -> Result<Linear> {
-        let part = &self.linear.weight;
-        let n = part.shape()[1] * self.comm.size();
-        let weight = joined(part.values(), 1, n, &*self.comm, Location::caller()).here()?;
-        Linear::from_parameters(whole_of(part, weight)?, self.linear.bias.as_ref().map(copied).transpose()?)
+        whole(&self.linear, Location::caller()).here()
     }
 }
 

@@ -11,9 +11,9 @@ use gradus_tensor::{
 };
 
 use crate::call::Collective;
-use crate::clip::gathered;
 use crate::communicator::Communicator;
 use crate::data_parallel::{DataParallel, Extras, Shard, Sums, head, trained};
+use crate::division::gathered;
 use crate::group::Line;
 use crate::handle::Handle;
 use crate::link::{Link, MicroBatch, Parcel};
@@ -276,9 +276,9 @@ impl Pipeline {
 
     /// Scales the gradients of this rank's `parameters` so that the norm over all stages is at most `max_norm`, as
     /// [`clip_grad_norm`](gradus_nn::clip_grad_norm) does, and with its bits. Returns the norm before that, the same on all
-    /// ranks. Of tied parameters one counts.
+    /// ranks. Of tied parameters one counts, and of divided layers the parts of all ranks.
     ///
-    /// All ranks call it.
+    /// All ranks call it, those among which layers are divided too.
     ///
     /// # Errors
     /// If the norm is not finite or `max_norm` is not above 0: then on all ranks, and no gradient is changed. Other errors end
@@ -289,15 +289,7 @@ impl Pipeline {
         let counts = |p: &&Parameter| !self.ties.iter().any(|tie| tie.second.as_ref().is_some_and(|q| q.is_same(p)));
         let counted: Vec<Parameter> = parameters.iter().filter(counts).cloned().collect();
         let gather = |numbers: Vec<f64>| gathered(&*self.comm, &numbers, line);
-        let norm = || {
-            if counted.iter().any(Parameter::is_divided) {
-                let m = "a stage has divided layers, whose norm over the ranks of both is not there";
-                return Err(Error::new(ErrorKind::Unsupported, "clip_grad_norm", m)
-                    .help("train without clipping, or with stages that are not divided"));
-            }
-            grad_norm_across(gradients, &counted, gather)
-        };
-        let norm = together(&*self.comm, norm).here()?;
+        let norm = together(&*self.comm, || grad_norm_across(gradients, &counted, gather)).here()?;
         clip_to_norm(gradients, parameters, norm, max_norm).map(|()| norm)
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use gradus_nn::Parameter;
 use gradus_tensor::autograd::{Context, Keep};
-use gradus_tensor::{CustomOp, Error, Result, Tensor, apply_custom, autocast_dtype, is_grad_enabled};
+use gradus_tensor::{CustomOp, DType, Error, Result, Tensor, apply_custom, autocast_dtype, is_grad_enabled};
 
 use crate::call::Collective;
 use crate::communicator::Communicator;
@@ -25,10 +25,10 @@ pub(crate) enum Border {
     Enter,
     /// Divided to whole: the sum over the ranks.
     Sum,
-    /// Whole to divided: this rank's part.
-    Split(usize),
-    /// Divided to whole: the parts of all ranks joined.
-    Join(usize),
+    /// Whole to divided: this rank's part of so many elements.
+    Split(usize, usize),
+    /// Divided to whole: the parts of all ranks joined, so many elements.
+    Join(usize, usize),
     /// Divided to divided: the parts of all ranks joined, of which each rank makes something else.
     Gather(usize),
     /// Divided to divided: this rank's part of the sum over the ranks.
@@ -40,8 +40,8 @@ impl Border {
         match self {
             Border::Enter => "enter_ranks",
             Border::Sum => "sum_over_ranks",
-            Border::Split(_) => "split_sequence",
-            Border::Join(_) => "join_sequence",
+            Border::Split(..) => "split_over_ranks",
+            Border::Join(..) => "join_over_ranks",
             Border::Gather(_) => "gather_sequence",
             Border::ReduceScatter(_) => "reduce_scatter_sequence",
         }
@@ -52,8 +52,8 @@ impl Border {
         match self {
             Border::Enter => Border::Sum,
             Border::Sum => Border::Enter,
-            Border::Split(axis) => Border::Join(axis),
-            Border::Join(axis) => Border::Split(axis),
+            Border::Split(axis, n) => Border::Join(axis, n),
+            Border::Join(axis, n) => Border::Split(axis, n),
             Border::Gather(axis) => Border::ReduceScatter(axis),
             Border::ReduceScatter(axis) => Border::Gather(axis),
         }
@@ -63,12 +63,13 @@ impl Border {
         match self {
             Border::Enter => Ok(x.clone()),
             Border::Sum => comm.run(Collective::AllReduce(Reduce::Sum), x, line),
-            Border::Split(axis) => {
-                let each = x.shape()[axis] / comm.size();
+            Border::Split(axis, n) => {
+                let own = range(n, comm.rank(), comm.size());
                 // A copy, since a view would hold the memory of the whole.
-                x.narrow(axis as isize, comm.rank() * each, each)?.copy()
+                x.narrow(axis as isize, own.start, own.len())?.copy()
             }
-            Border::Join(axis) | Border::Gather(axis) => along(Collective::AllGather, axis, x, comm, line),
+            Border::Join(axis, n) => joined(x, axis, n, comm, line),
+            Border::Gather(axis) => along(Collective::AllGather, axis, x, comm, line),
             Border::ReduceScatter(axis) => along(Collective::ReduceScatter(Reduce::Sum), axis, x, comm, line),
         }
     }
@@ -188,35 +189,46 @@ pub(crate) fn range(n: usize, rank: usize, ranks: usize) -> Range<usize> {
 /// The tensor `n` long on an axis of which each rank has its [`range`].
 pub(crate) fn joined(part: &Tensor, axis: usize, n: usize, comm: &dyn Communicator, line: Line) -> Result<Tensor> {
     let ranks = comm.size();
+    if n.is_multiple_of(ranks) {
+        return along(Collective::AllGather, axis, part, comm, line);
+    }
     let longest = n.div_ceil(ranks);
     let mut shape = part.shape().to_vec();
     shape[axis] = longest - part.shape()[axis];
     let rest = Tensor::zeros(&shape, part.dtype(), part.device())?;
     let all = along(Collective::AllGather, axis, &Tensor::cat(&[part, &rest], axis as isize)?, comm, line)?;
-    if n.is_multiple_of(ranks) {
-        return Ok(all);
-    }
     let pieces = (0..ranks).map(|rank| all.narrow(axis as isize, rank * longest, range(n, rank, ranks).len()));
     Tensor::cat(&pieces.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>(), axis as isize)
 }
 
-/// This rank's part of a parameter, with these values.
-pub(crate) fn part_of(whole: &Parameter, values: Tensor) -> Result<Parameter> {
-    let part = whole.with_values(values)?;
-    part.set_divided();
-    Ok(part)
+/// The rows `ids` of a table of so many, of which this rank has `weight`, and of which one may receive no gradient.
+#[track_caller]
+pub(crate) fn looked_up(
+    weight: &Tensor,
+    ids: &Tensor,
+    (rows, padding): (usize, Option<usize>),
+    sequence: Option<isize>,
+    comm: &Arc<dyn Communicator>,
+    line: Line,
+) -> Result<Tensor> {
+    // An index outside of all rows is the error that it is in a whole table. This one takes the memory of one element.
+    let _ = Tensor::zeros([1, 1], weight.dtype(), ids.device())?.expand([rows, 1])?.embedding(ids, None)?;
+    let own = range(rows, comm.rank(), comm.size());
+    let padding = padding.filter(|row| own.contains(row)).map(|row| row - own.start);
+    let (inside, local) = within(ids, own)?;
+    let share = inside.unsqueeze(-1)?.where_(&weight.embedding(&local, padding)?, 0.0)?;
+    leave(&share, None, sequence, comm, line)
 }
 
-/// The parameter of which this rank has `part`, with these values.
-pub(crate) fn whole_of(part: &Parameter, values: Tensor) -> Result<Parameter> {
-    let whole = Parameter::new(values)?;
-    if part.is_frozen() {
-        whole.freeze();
-    }
-    Ok(whole)
-}
-
-/// A copy of a parameter.
-pub(crate) fn copied(parameter: &Parameter) -> Result<Parameter> {
-    parameter.with_values(parameter.values().detach().copy()?)
+/// Which indices are in a range, and their places in it, with 0 for the others.
+#[track_caller]
+pub(crate) fn within(ids: &Tensor, range: Range<usize>) -> Result<(Tensor, Tensor)> {
+    let ids = match ids.dtype() {
+        DType::I64 | DType::I32 | DType::U32 => ids.detach(),
+        _ => ids.detach().to_dtype(DType::I64)?,
+    };
+    let (start, end) = (range.start as i64, range.end as i64);
+    let inside = ids.ge(start)?.logical_and(&ids.lt(end)?)?;
+    let local = inside.where_(&ids, start)?.sub(start)?;
+    Ok((inside, local))
 }

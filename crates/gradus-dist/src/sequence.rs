@@ -22,7 +22,7 @@ use crate::region::{Border, cross, divided_axis, sequence_axis};
 #[track_caller]
 pub fn split_sequence(x: &Tensor, axis: isize, comm: &Arc<dyn Communicator>) -> Result<Tensor> {
     let axis = divided_axis(x, axis, &**comm).here()?;
-    cross(Border::Split(axis), comm, x, Location::caller()).here()
+    cross(Border::Split(axis, x.shape()[axis]), comm, x, Location::caller()).here()
 }
 
 /// The parts of all ranks joined along `axis`, the same tensor on all ranks: the inverse of [`split_sequence`]. What
@@ -34,7 +34,7 @@ pub fn split_sequence(x: &Tensor, axis: isize, comm: &Arc<dyn Communicator>) -> 
 #[track_caller]
 pub fn join_sequence(x: &Tensor, axis: isize, comm: &Arc<dyn Communicator>) -> Result<Tensor> {
     let axis = sequence_axis(x, axis).here()?;
-    cross(Border::Join(axis), comm, x, Location::caller()).here()
+    cross(Border::Join(axis, x.shape()[axis] * comm.size()), comm, x, Location::caller()).here()
 }
 
 /// A layer that all ranks hold as a whole and that computes parts of a sequence, such as a norm or dropout between

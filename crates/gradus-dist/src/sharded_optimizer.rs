@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_nn::{Module, NonFinite, Optimizer, Parameter, StateDict, Strict};
+use gradus_nn::{Division, Module, NonFinite, Optimizer, Parameter, StateDict, Strict, divisions};
 use gradus_tensor::ops::refuse;
 use gradus_tensor::{DType, Error, Gradients, Here, Result, Tensor, all_or_nothing, no_grad};
 
@@ -157,7 +157,8 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     }
 
     /// Scales the gradients before each step, so that the norm of all of them is at most `max_norm`, as
-    /// [`clip_grad_norm`](gradus_nn::clip_grad_norm) does. The bits do not depend on the number of ranks.
+    /// [`clip_grad_norm`](gradus_nn::clip_grad_norm) does. The bits do not depend on the number of ranks. With divided layers,
+    /// the parts of all ranks count.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) unless it is above 0.
@@ -182,8 +183,8 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     /// [`ErrorKind::Autograd`](gradus_tensor::ErrorKind::Autograd) if no loss depends on a parameter. If the optimiser
     /// checks gradients ([`NonFinite`]) and one of any rank is not finite, the step fails, or is skipped, on all ranks. If
     /// it does not, and the norm of the gradients is asked for and not finite, the step changes no parameter and is an
-    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) on all ranks; that
-    /// of a model with divided layers is an [`ErrorKind::Unsupported`](gradus_tensor::ErrorKind::Unsupported).
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) on all ranks. Ranks among which layers are
+    /// divided count as well.
     #[track_caller]
     pub fn step(
         &mut self,
@@ -193,9 +194,6 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     ) -> Result<Tensor> {
         let line = Location::caller();
         let comm = self.parallel.communicator().clone();
-        if self.max_norm.is_some() {
-            trained(model).iter().try_for_each(|(_, parameter)| parameter.check_whole("clip_norm")).here()?;
-        }
         let gradients = || {
             let mut sums = match &self.divided {
                 Divided::Gradients(_) => {
@@ -272,32 +270,61 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         let own = mine.iter().map(is_finite).collect::<Result<Vec<_>>>()?.into_iter().all(|finite| finite);
         let call = Collective::AllReduce(Reduce::Max);
         let bad = self.parallel.communicator().run_on_host(call, DType::U64, vec![u64::from(!own)], line)?;
-        let finite = bad == [0];
+        let (here, mut finite) = (f64::from(u8::from(bad == [0])), true);
+        for division in self.divisions() {
+            finite &= division.gather(&[here], line)?.iter().all(|&finite| finite == 1.0);
+        }
+        let finite = finite && bad == [0];
         if own && !finite {
             no_grad(|| mine.iter_mut().try_for_each(|vector| vector.mul(f64::NAN).map(|nan| *vector = nan)))?;
         }
         Ok(finite)
     }
 
+    /// One division for each group of ranks among which layers are divided.
+    fn divisions(&self) -> Vec<Arc<dyn Division>> {
+        divisions(self.blocks().iter().flat_map(|block| &block.parameters).map(|(_, parameter)| parameter))
+    }
+
     /// Clips this rank's gradients by the norm of those of all ranks, which it returns. Each vector is cut into as many
-    /// pieces as there are shards, whose squares are added one after the other on all ranks.
+    /// pieces as there are shards, whose squares are added one after the other on all ranks: those of parameters that are
+    /// whole, and those of each group of ranks among which others are divided.
     fn clip(&self, mine: &mut [Tensor], max_norm: f64, line: Line) -> Result<f64> {
         let (shards, own) = (self.parallel.all_shards(), self.parallel.shards());
-        let mut squares = vec![0u64; mine.len() * shards];
-        for (vector, squares) in mine.iter().zip(squares.chunks_mut(shards)) {
+        let divisions = self.divisions();
+        let kinds = 1 + divisions.len();
+        let kind = |p: &Parameter| {
+            let group = p.division().map(|division| division.group());
+            group.map_or(0, |group| 1 + divisions.iter().take_while(|division| division.group() != group).count())
+        };
+        let mut squares = vec![0.0; mine.len() * shards * kinds];
+        for ((vector, block), squares) in mine.iter().zip(self.blocks()).zip(squares.chunks_mut(shards * kinds)) {
             let values: Vec<f64> = match vector.dtype() {
                 DType::F64 => vector.to_vec::<f64>()?,
                 _ => vector.to_dtype(DType::F32)?.to_vec::<f32>()?.into_iter().map(f64::from).collect(),
             };
-            let pieces = values.chunks((values.len() / own.len()).max(1));
-            for (square, piece) in squares[own.clone()].iter_mut().zip(pieces) {
-                *square = piece.iter().map(|value| value * value).sum::<f64>().to_bits();
+            let (first, each) = (self.parallel.communicator().rank() * values.len(), values.len() / own.len());
+            for ((_, parameter), at) in block.parameters.iter().zip(block.offsets()) {
+                let inside = |i: usize| i.clamp(first, first + values.len()) - first;
+                let (kind, mut i, end) = (kind(parameter), inside(at), inside(at + parameter.numel()));
+                while i < end {
+                    let next = end.min((i / each + 1) * each);
+                    let square = &mut squares[(own.start + i / each) * kinds + kind];
+                    *square = values[i..next].iter().fold(*square, |sum, value| sum + value * value);
+                    i = next;
+                }
             }
         }
+        let squares = squares.into_iter().map(f64::to_bits).collect();
         // The other ranks have zeros in the places of this one's pieces.
         let all =
             self.parallel.communicator().run_on_host(Collective::AllReduce(Reduce::Sum), DType::F64, squares, line)?;
-        let norm = all.iter().map(|&bits| f64::from_bits(bits)).sum::<f64>().sqrt();
+        let sum = |kind: usize| all.iter().skip(kind).step_by(kinds).map(|&bits| f64::from_bits(bits)).sum::<f64>();
+        let mut norm = sum(0);
+        for (i, division) in divisions.iter().enumerate() {
+            norm += division.gather(&[sum(1 + i)], line)?.iter().sum::<f64>();
+        }
+        let norm = norm.sqrt();
         if !norm.is_finite() {
             let m = format!("the norm of the gradients is {norm}; no parameter was changed");
             return Err(Error::argument("sharded_optimizer", m).help("lower the learning rate, or skip this step"));

@@ -4,8 +4,10 @@
 mod common;
 
 use common::{BATCH, DividedGpt, Gpt, Zero, adam, alone, batch, device, near_all, off, on_mesh, tolerance};
-use gradus_dist::{DataParallel, Mesh, Options, Reduce, ShardedOptimizer, clip_grad_norm, threads};
-use gradus_nn::{Lamb, LambConfig, Lbfgs, LbfgsConfig, Module, Muon, MuonConfig, Optimizer};
+use gradus_dist::{DataParallel, Mesh, Options, Reduce, ShardedOptimizer, threads};
+use gradus_nn::{
+    Lamb, LambConfig, Lbfgs, LbfgsConfig, Module, Muon, MuonConfig, NonFinite, Optimizer, clip_grad_norm, grad_norm,
+};
 use gradus_tensor::{DType, ErrorKind, Tensor};
 
 #[test]
@@ -129,7 +131,8 @@ fn gradients_are_clipped_by_the_norm_of_the_whole_model() {
             let (tokens, targets) = batch(BATCH, &device)?;
             let whole = Gpt::new(DType::F64, 0.0, &device)?;
             let mut theirs = whole.loss(&tokens, &targets)?.backward()?;
-            let expected = gradus_nn::clip_grad_norm(&mut theirs, &whole.parameters(), max_norm)?;
+            let most = grad_norm(&theirs, &whole.parameters(), f64::INFINITY)?;
+            let expected = clip_grad_norm(&mut theirs, &whole.parameters(), max_norm)?;
             adam(whole.named_parameters())?.step(&theirs)?;
 
             let mesh = Mesh::new(comm, [("data", 2), ("tensor", 2)])?;
@@ -143,14 +146,95 @@ fn gradients_are_clipped_by_the_norm_of_the_whole_model() {
             let (_, mut ours) = parallel.backward(&model, BATCH, loss)?;
             // A parameter that is given twice counts once, like one that others share.
             let twice = [model.parameters(), model.parameters()].concat();
-            let norm = clip_grad_norm(&mut ours, &twice, max_norm, &tensor)?;
+            let largest = grad_norm(&ours, &twice, f64::INFINITY)?;
+            let norm = clip_grad_norm(&mut ours, &twice, max_norm)?;
+            assert!((largest - most).abs() < 1e-12, "{largest} {most}");
             assert!((norm - expected).abs() < 1e-12 && norm > 0.6, "{norm} {expected}");
             adam(model.named_parameters())?.step(&ours)?;
             near_all(&model.whole()?, &whole, tolerance);
             let all = comm.all_gather(&Tensor::from_vec(vec![norm], [1], &device)?)?.to_vec::<f64>()?;
             assert!(all.iter().all(|other| other.to_bits() == norm.to_bits()), "{all:?}");
-            let e = clip_grad_norm(&mut ours, &twice, 0.0, &tensor).unwrap_err();
+            let e = clip_grad_norm(&mut ours, &twice, 0.0).unwrap_err();
             assert_eq!(*e.kind(), ErrorKind::InvalidArgument);
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn divided_optimisers_clip_by_the_norm_of_the_whole_model() {
+    for sizes in [[2, 2], [4, 1], [1, 2]] {
+        for full in [false, true] {
+            threads(sizes[0] * sizes[1], Options::default(), |comm| {
+                let device = device()?;
+                let (tokens, targets) = batch(BATCH, &device)?;
+                let whole = Gpt::new(DType::F64, 0.0, &device)?;
+                let mut theirs = adam(whole.named_parameters())?;
+                let mesh = Mesh::new(comm, [("data", sizes[0]), ("tensor", sizes[1])])?;
+                let model = DividedGpt::of(Gpt::new(DType::F64, 0.0, &device)?, true, &mesh.axis("tensor")?)?;
+                let parallel = DataParallel::with_shards(mesh.axis("data")?, 4)?;
+                let mut ours = match full {
+                    true => ShardedOptimizer::fully_sharded(&parallel, &model, adam)?,
+                    false => ShardedOptimizer::new(&parallel, &model, adam)?,
+                };
+                ours.clip_norm(0.5)?;
+                for _ in 0..3 {
+                    let mut gradients = whole.loss(&tokens, &targets)?.backward()?;
+                    let expected = clip_grad_norm(&mut gradients, &whole.parameters(), 0.5)?;
+                    theirs.step(&gradients)?;
+                    let _ = ours.step(&model, BATCH, |rows| {
+                        let part = |t: &Tensor| t.narrow(0, rows.start, rows.len());
+                        model.loss(&part(&tokens)?, &part(&targets)?)
+                    })?;
+                    let norm = ours.grad_norm().unwrap();
+                    assert!((norm - expected).abs() < 1e-12 && norm > 0.6, "{sizes:?} {full}: {norm} {expected}");
+                    let all = comm.all_gather(&Tensor::from_vec(vec![norm], [1], &device)?)?.to_vec::<f64>()?;
+                    assert!(all.iter().all(|other| other.to_bits() == norm.to_bits()), "{all:?}");
+                }
+                ours.gather()?;
+                near_all(&model.whole()?, &whole, tolerance);
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+}
+
+#[test]
+fn infinite_gradients_of_one_part_skip_the_step_of_all() {
+    for full in [false, true] {
+        threads(4, Options::default(), |comm| {
+            let device = device()?;
+            let (tokens, targets) = batch(BATCH, &device)?;
+            let mesh = Mesh::new(comm, [("data", 2), ("tensor", 2)])?;
+            let model = DividedGpt::of(Gpt::new(DType::F64, 0.0, &device)?, false, &mesh.axis("tensor")?)?;
+            let parallel = DataParallel::with_shards(mesh.axis("data")?, 2)?;
+            let skipping = |parameters| Ok(adam(parameters)?.non_finite(NonFinite::Skip));
+            let mut optimizer = match full {
+                true => ShardedOptimizer::fully_sharded(&parallel, &model, skipping)?,
+                false => ShardedOptimizer::new(&parallel, &model, skipping)?,
+            };
+            optimizer.clip_norm(0.5)?;
+            // The gradient of a part of one rank of the tensor axis becomes infinite.
+            let weight = model.parameters().into_iter().find(|p| p.division().is_some()).unwrap();
+            for (bad, skipped) in [(true, 1), (false, 1)] {
+                optimizer.gather()?;
+                let before = model.whole()?.tokens.weight.to_vec::<f64>()?;
+                let _ = optimizer.step(&model, BATCH, |rows| {
+                    let part = |t: &Tensor| t.narrow(0, rows.start, rows.len());
+                    let loss = model.loss(&part(&tokens)?, &part(&targets)?)?;
+                    if !(bad && mesh.coordinate("tensor")? == 1) {
+                        return Ok(loss);
+                    }
+                    // 0, with a gradient beyond what f64 holds.
+                    loss.add(weight.sub(weight.detach())?.sum_all()?.mul(1e200)?.mul(1e200)?)
+                })?;
+                assert_eq!(optimizer.inner().skipped_steps(), skipped, "{full} {bad}");
+                assert_eq!(optimizer.grad_norm().is_none(), bad);
+                optimizer.gather()?;
+                assert_eq!(before == model.whole()?.tokens.weight.to_vec::<f64>()?, bad, "{full}");
+            }
             Ok(())
         })
         .unwrap();
@@ -163,7 +247,7 @@ fn what_needs_all_of_a_parameter_refuses_a_part() {
         let device = device()?;
         let (tokens, targets) = batch(2, &device)?;
         let mut model = DividedGpt::of(Gpt::new(DType::F64, 0.0, &device)?, false, comm)?;
-        assert!(model.whole()?.parameters().iter().all(|p| !p.is_divided()));
+        assert!(model.whole()?.parameters().iter().all(|p| p.division().is_none()));
         for cast in [false, true] {
             if cast {
                 model.cast_parameters(DType::F32)?;
@@ -175,18 +259,11 @@ fn what_needs_all_of_a_parameter_refuses_a_part() {
             };
             let parameters = model.parameters();
             let mut gradients = model.loss(&tokens, &targets)?.backward()?;
-            refused(gradus_nn::clip_grad_norm(&mut gradients, &parameters, 1.0).unwrap_err());
             refused(gradus_nn::clip_grad_norm_on_device(&mut gradients, &parameters, 1.0).unwrap_err());
-            refused(gradus_nn::grad_norm(&gradients, &parameters, 2.0).unwrap_err());
             refused(Lamb::new(model.named_parameters(), LambConfig::default()).err().unwrap());
             refused(Lbfgs::new(model.named_parameters(), LbfgsConfig::default()).err().unwrap());
             let matrices = model.named_parameters().into_iter().filter(|(name, _)| name.contains("proj_weight"));
             refused(Muon::new(matrices.collect::<Vec<_>>(), MuonConfig::default()).err().unwrap());
-            let mesh = Mesh::new(comm, [("data", 1), ("tensor", 2)])?;
-            let parallel = DataParallel::with_shards(mesh.axis("data")?, 1)?;
-            let mut optimizer = ShardedOptimizer::new(&parallel, &model, adam)?;
-            optimizer.clip_norm(1.0)?;
-            refused(optimizer.step(&model, 2, |_| model.loss(&tokens, &targets)).unwrap_err());
         }
         Ok(())
     })

@@ -50,6 +50,7 @@
 extern crate self as gradus_nn;
 
 mod averaged_model;
+mod division;
 mod failed_layer;
 pub mod init;
 mod item;
@@ -73,6 +74,7 @@ mod update_bn;
 mod watch;
 
 pub use averaged_model::AveragedModel;
+pub use division::{Division, Split, divisions};
 pub use gradus_nn_derive::Module;
 pub use init::Init;
 pub use item::Item;

@@ -10,6 +10,8 @@ use gradus_tensor::{
     no_grad_guard, operators, ops,
 };
 
+use crate::Division;
+
 /// A trainable tensor of a module: a leaf that receives a gradient unless it is frozen.
 ///
 /// A clone is the same parameter: to tie two weights, clone one of them. Freezing a parameter freezes its clones, and
@@ -37,7 +39,7 @@ struct Inner {
     /// A tensor outside the graph with the same storage, which computations use while the parameter is frozen.
     values: Tensor,
     frozen: Arc<AtomicBool>,
-    divided: AtomicBool,
+    division: Option<Arc<dyn Division>>,
 }
 
 impl Parameter {
@@ -45,17 +47,23 @@ impl Parameter {
     /// tensor's storage if the tensor is contiguous.
     #[track_caller]
     pub fn new(tensor: Tensor) -> Result<Self> {
+        Self::made(tensor, None)
+    }
+
+    /// Creates a parameter of which this process has the part `tensor`.
+    #[track_caller]
+    pub fn divided(tensor: Tensor, division: Arc<dyn Division>) -> Result<Self> {
+        Self::made(tensor, Some(division))
+    }
+
+    #[track_caller]
+    fn made(tensor: Tensor, division: Option<Arc<dyn Division>>) -> Result<Self> {
         if !tensor.dtype().is_float() {
             let e = Error::dtype("parameter", tensor.dtype(), "floats; keep integers in a Buffer");
             return Err(e.operand("tensor", tensor.shape(), tensor.dtype(), tensor.device()));
         }
         let values = tensor.detach().contiguous()?.frozen();
-        Ok(Parameter(Arc::new(Inner {
-            leaf: values.with_grad()?,
-            values,
-            frozen: Arc::default(),
-            divided: AtomicBool::new(false),
-        })))
+        Ok(Parameter(Arc::new(Inner { leaf: values.with_grad()?, values, frozen: Arc::default(), division })))
     }
 
     /// The tensor to compute with. It is also the key for looking up the gradient: `gradients.get(parameter.tensor())`.
@@ -93,35 +101,28 @@ impl Parameter {
         self.0.frozen.load(Ordering::Relaxed)
     }
 
-    /// Says that the parameter and its clones are one part of a parameter that is divided among processes. What needs all
-    /// of it fails from then on: norms of gradients, and optimisers that do not treat each element by itself.
-    pub fn set_divided(&self) {
-        self.0.divided.store(true, Ordering::Relaxed);
+    /// How the parameter is divided among processes, if this is one part of it.
+    pub fn division(&self) -> Option<&Arc<dyn Division>> {
+        self.0.division.as_ref()
     }
 
-    /// Whether the parameter is one part of a parameter that is divided among processes.
-    pub fn is_divided(&self) -> bool {
-        self.0.divided.load(Ordering::Relaxed)
-    }
-
-    /// Fails if the parameter [is divided](Parameter::is_divided), for an operation `op` that needs all of it.
+    /// Fails if the parameter [is divided](Parameter::division), for an operation `op` that needs all of it.
     #[track_caller]
     pub fn check_whole(&self, op: &str) -> Result<()> {
-        if !self.is_divided() {
+        if self.division().is_none() {
             return Ok(());
         }
         let m = "this needs all of a parameter, and has one part of it: the parameter is divided among processes";
         let (e, values) = (Error::new(ErrorKind::Unsupported, op, m), self.values());
         let e = e.operand("part", values.shape(), values.dtype(), values.device());
-        Err(e.help("clip with gradus::dist::clip_grad_norm; take an optimiser that treats each element by itself"))
+        Err(e.help("clip with clip_grad_norm, and take an optimiser that treats each element by itself"))
     }
 
     /// A parameter with the values of `tensor` that is frozen and divided as this one is.
     #[track_caller]
     pub fn with_values(&self, tensor: Tensor) -> Result<Self> {
-        let new = Parameter::new(tensor)?;
+        let new = Parameter::made(tensor, self.0.division.clone())?;
         new.0.frozen.store(self.is_frozen(), Ordering::Relaxed);
-        new.0.divided.store(self.is_divided(), Ordering::Relaxed);
         Ok(new)
     }
 

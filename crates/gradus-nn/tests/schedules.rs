@@ -329,15 +329,16 @@ fn a_scaler_refuses_what_cannot_be_and_changes_nothing_if_it_is_off() -> Result<
     assert!(e.contains("no gradients were unscaled"), "{e}");
     let device = device();
     let p = parameter(&[1.0, 2.0], &device);
+    let sgd = Sgd::new(named(&[("p", &p)]), SgdConfig::default())?;
     // One bad loss of two is enough for the scale to shrink.
-    assert!(scaler.unscale(gradients(&[(&p, &[1.0, f64::NAN])], &device))?.is_none());
-    assert!(scaler.unscale(gradients(&[(&p, &[1.0, 1.0])], &device))?.is_some());
+    assert!(scaler.unscale(&sgd, gradients(&[(&p, &[1.0, f64::NAN])], &device))?.is_none());
+    assert!(scaler.unscale(&sgd, gradients(&[(&p, &[1.0, 1.0])], &device))?.is_some());
     scaler.update()?;
     assert_eq!((scaler.get_scale(), scaler.skipped_steps()), (32768.0, 1));
     let mut off = GradScaler::new(GradScalerConfig { enabled: false, ..d })?;
     let loss = Tensor::scalar(3.0f64, &device)?;
     assert_eq!((off.scale(&loss)?.item()?, off.get_scale()), (3.0, 1.0));
-    let same = off.unscale(gradients(&[(&p, &[1.0, f64::NAN])], &device))?.unwrap();
+    let same = off.unscale(&sgd, gradients(&[(&p, &[1.0, f64::NAN])], &device))?.unwrap();
     assert!(same.get(&p).unwrap().to_vec::<f64>()?[1].is_nan());
     off.update()
 }

@@ -241,7 +241,7 @@ fn mixed_precision() -> Result<()> {
     let stepped = scaler.step(&mut optimizer, scaler.scale(&loss)?.backward()?)?;
     assert!(stepped);
     let scaled = scaler.scale(&model.forward(&x)?.mean_all()?)?.backward()?;
-    if let Some(mut gradients) = scaler.unscale(scaled)? {
+    if let Some(mut gradients) = scaler.unscale(&optimizer, scaled)? {
         clip_grad_norm(&mut gradients, &model.parameters(), 1.0)?;
     }
     scaler.update()?;

@@ -1,6 +1,8 @@
 //! The [`Embedding`] layer.
 
-use gradus_tensor::{Error, Result, Tensor, no_grad};
+use std::panic::Location;
+
+use gradus_tensor::{Error, Here, Result, Tensor, no_grad};
 
 use super::weighted::Weighted;
 use crate::{Forward, Init, Module, Parameter};
@@ -65,7 +67,10 @@ impl Weighted for Embedding {
 
     #[track_caller]
     fn compute_with(&self, weight: &Tensor, input: &Tensor) -> Result<Tensor> {
-        weight.embedding(input, self.padding_idx)
+        match self.weight.division() {
+            None => weight.embedding(input, self.padding_idx),
+            Some(division) => division.embedding(weight, input, self.padding_idx, Location::caller()).here(),
+        }
     }
 }
 

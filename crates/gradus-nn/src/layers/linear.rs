@@ -1,6 +1,8 @@
 //! The [`Linear`] layer.
 
-use gradus_tensor::{Result, Tensor};
+use std::panic::Location;
+
+use gradus_tensor::{Here, Result, Tensor};
 
 use super::weighted::Weighted;
 use crate::init::{Fan, Gain};
@@ -74,7 +76,10 @@ impl Weighted for Linear {
 
     #[track_caller]
     fn compute_with(&self, weight: &Tensor, input: &Tensor) -> Result<Tensor> {
-        input.linear(weight, self.bias.as_deref())
+        match self.weight.division() {
+            None => input.linear(weight, self.bias.as_deref()),
+            Some(division) => division.linear(input, weight, self.bias.as_ref(), 0, Location::caller()).here(),
+        }
     }
 }
 

@@ -72,6 +72,7 @@ impl LoraLinear {
         let &[out_features, in_features] = base.weight.shape() else {
             return Err(Error::shape("lora", "the weight of the base layer is no matrix"));
         };
+        base.weight.check_whole("lora")?;
         let dropout = Dropout::new(dropout, init.generator)?;
         let lora_a = Linear::without_bias(in_features, rank, init)?;
         let lora_b = Linear::without_bias(rank, out_features, init)?;

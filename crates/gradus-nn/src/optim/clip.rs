@@ -1,8 +1,10 @@
 //! Gradient clipping.
 
+use std::panic::Location;
+
 use gradus_tensor::{DType, Device, Error, Gradients, Here, Result, Tensor, no_autocast_guard, no_grad_guard};
 
-use crate::Parameter;
+use crate::{Parameter, divisions};
 
 /// Downloads the values of scalar tensors, with one transfer per device and dtype.
 #[track_caller]
@@ -37,27 +39,42 @@ fn present<'a>(gradients: &Gradients, parameters: &'a [Parameter]) -> Vec<(&'a P
 /// Makes the numbers of all processes from those of this one.
 type Gather<'a> = &'a dyn Fn(Vec<f64>) -> Result<Vec<f64>>;
 
-/// The norm over all elements of `n` gradients, of which `get` gives the one of a number, if there is one, and of those of
-/// other processes.
+/// The numbers of the parameters that are whole, and then those of the parts that all processes have of the others.
+fn of_all_parts(numbers: &[f64], parameters: &[&Parameter], line: &'static Location<'static>) -> Result<Vec<f64>> {
+    let of = |group: Option<usize>| {
+        let both = numbers.iter().zip(parameters);
+        both.filter(move |(_, p)| p.division().map(|d| d.group()) == group).map(|(number, _)| *number)
+    };
+    let mut all: Vec<f64> = of(None).collect();
+    for division in divisions(parameters.iter().copied()) {
+        all.extend(division.gather(&of(Some(division.group())).collect::<Vec<_>>(), line)?);
+    }
+    Ok(all)
+}
+
+/// The norm over all elements of the gradients of these parameters, of which `get` gives the one of a number, if there is
+/// one, and of those of other processes.
 ///
 /// Squares are summed in f32 or wider. If they overflow or vanish, they are summed again relative to the largest
 /// element, so that the norm of finite gradients is correct whatever its size. Other powers always are.
 #[track_caller]
 fn total_norm(
-    n: usize,
+    parameters: &[&Parameter],
     get: &dyn Fn(usize) -> Result<Option<Tensor>>,
     norm_type: f64,
     gather: Gather<'_>,
 ) -> Result<f64> {
+    let line = Location::caller();
     // One number of each gradient that has elements, in at least f32.
     let each = |number: &dyn Fn(Tensor) -> Result<Tensor>| {
-        let mut numbers = vec![];
-        for i in 0..n {
+        let (mut numbers, mut owners) = (vec![], vec![]);
+        for (i, parameter) in parameters.iter().enumerate() {
             if let Some(g) = get(i)?.filter(|g| g.numel() > 0) {
                 numbers.push(number(g.to_dtype(g.dtype().compute())?)?);
+                owners.push(*parameter);
             }
         }
-        gather(fetch(&numbers)?)
+        gather(of_all_parts(&fetch(&numbers)?, &owners, line)?)
     };
     if norm_type == 2.0 {
         let sum: f64 = each(&|g| g.square()?.sum_all())?.iter().sum();
@@ -81,9 +98,9 @@ fn total_norm(
 
 /// [`total_norm`] of gradients that are at hand.
 #[track_caller]
-fn norm_of_all(op: &str, gradients: &[(&Parameter, Tensor)], norm_type: f64) -> Result<f64> {
-    gradients.iter().try_for_each(|(p, _)| p.check_whole(op)).here()?;
-    total_norm(gradients.len(), &|i| Ok(Some(gradients[i].1.clone())), norm_type, &Ok)
+fn norm_of_all(gradients: &[(&Parameter, Tensor)], norm_type: f64, gather: Gather<'_>) -> Result<f64> {
+    let parameters: Vec<&Parameter> = gradients.iter().map(|(p, _)| *p).collect();
+    total_norm(&parameters, &|i| Ok(Some(gradients[i].1.clone())), norm_type, gather)
 }
 
 /// The numbers of scalar tensors, as an f64 tensor of one axis.
@@ -124,26 +141,28 @@ fn device_norm(gradients: &[Tensor]) -> Result<Tensor> {
 
 /// The norm over all elements of the gradients of `parameters`: `(sum |g|^p)^(1/p)` for `norm_type` p, or the largest
 /// magnitude for infinity (`torch.nn.utils.get_total_norm`). A shared parameter counts once; parameters without a
-/// gradient do not count.
+/// gradient do not count. Of a parameter that [is divided](Parameter::division) among processes the parts of all count:
+/// all of them call it, and get the same norm.
 ///
 /// # Errors
-/// Fails if `norm_type` is not above 0, or if a parameter [is divided](Parameter::is_divided) among processes.
+/// Fails if `norm_type` is not above 0.
 #[track_caller]
 pub fn grad_norm(gradients: &Gradients, parameters: &[Parameter], norm_type: f64) -> Result<f64> {
     check_norm_type("grad_norm", norm_type)?;
     let _guards = (no_grad_guard(), no_autocast_guard());
-    norm_of_all("grad_norm", &present(gradients, parameters), norm_type)
+    norm_of_all(&present(gradients, parameters), norm_type, &Ok)
 }
 
-/// The [`grad_norm`] of `n` gradients that need not all be there at once, to the same bits: `get` gives that of a number,
-/// if there is one, and is called up to three times for each.
+/// The [`grad_norm`] of gradients that need not all be there at once, to the same bits: `get` gives that of the parameter
+/// with a number, if there is one, and is called up to three times for each.
 ///
 /// # Errors
 /// Those of `get`.
 #[track_caller]
-pub fn grad_norm_of(n: usize, get: impl Fn(usize) -> Result<Option<Tensor>>) -> Result<f64> {
+pub fn grad_norm_of(parameters: &[Parameter], get: impl Fn(usize) -> Result<Option<Tensor>>) -> Result<f64> {
     let _guards = (no_grad_guard(), no_autocast_guard());
-    total_norm(n, &|i| Ok(get(i)?.map(|g| g.detach())), 2.0, &Ok)
+    let parameters: Vec<&Parameter> = parameters.iter().collect();
+    total_norm(&parameters, &|i| Ok(get(i)?.map(|g| g.detach())), 2.0, &Ok)
 }
 
 /// The [`grad_norm`] of gradients that are divided among several processes, to the same bits, if each process has those
@@ -170,8 +189,7 @@ pub fn grad_norm_across(
     gather: impl Fn(Vec<f64>) -> Result<Vec<f64>>,
 ) -> Result<f64> {
     let _guards = (no_grad_guard(), no_autocast_guard());
-    let found = present(gradients, parameters);
-    total_norm(found.len(), &|i| Ok(Some(found[i].1.clone())), 2.0, &gather)
+    norm_of_all(&present(gradients, parameters), 2.0, &gather)
 }
 
 #[track_caller]
@@ -183,8 +201,7 @@ fn check_norm_type(op: &str, norm_type: f64) -> Result<()> {
 }
 
 /// Scales the gradients of `parameters` so that their total norm is at most `max_norm`. As in PyTorch, the factor is
-/// `min(1, max_norm / (norm + 1e-6))`. Returns the norm before clipping. A shared parameter counts once; parameters
-/// without a gradient do not count.
+/// `min(1, max_norm / (norm + 1e-6))`. Returns the norm before clipping, that of [`grad_norm`].
 ///
 /// ```
 /// # use gradus_nn::{Parameter, clip_grad_norm}; use gradus_tensor::*;
@@ -198,8 +215,7 @@ fn check_norm_type(op: &str, norm_type: f64) -> Result<()> {
 /// ```
 ///
 /// # Errors
-/// Fails if the norm is not finite or `max_norm` is not above 0, or if a parameter [is
-/// divided](Parameter::is_divided) among processes. No gradient is changed then.
+/// Fails if the norm is not finite or `max_norm` is not above 0. No gradient is changed then.
 #[track_caller]
 pub fn clip_grad_norm(gradients: &mut Gradients, parameters: &[Parameter], max_norm: f64) -> Result<f64> {
     clip_grad_norm_with(gradients, parameters, max_norm, 2.0)
@@ -220,7 +236,7 @@ pub fn clip_grad_norm_with(
     }
     let _guards = (no_grad_guard(), no_autocast_guard());
     let found = present(gradients, parameters);
-    let norm = norm_of_all("clip_grad_norm", &found, norm_type)?;
+    let norm = norm_of_all(&found, norm_type, &Ok)?;
     clip_to_norm(gradients, parameters, norm, max_norm).map(|()| norm)
 }
 
@@ -258,7 +274,8 @@ pub fn clip_to_norm(gradients: &mut Gradients, parameters: &[Parameter], norm: f
 /// captured step also updates the parameters, such gradients have reached them by then.
 ///
 /// # Errors
-/// Fails if `max_norm` is not above 0, if gradients are on several devices, or if the device does not support f64.
+/// Fails if `max_norm` is not above 0, if gradients are on several devices, if the device does not support f64, or if a
+/// parameter [is divided](Parameter::division) among processes.
 #[track_caller]
 pub fn clip_grad_norm_on_device(gradients: &mut Gradients, parameters: &[Parameter], max_norm: f64) -> Result<Tensor> {
     const OP: &str = "clip_grad_norm_on_device";

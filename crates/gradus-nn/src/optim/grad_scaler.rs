@@ -1,7 +1,10 @@
 //! [`GradScaler`]: scaling of the loss, so that small gradients do not vanish in f16.
 
+use std::panic::Location;
+
 use gradus_tensor::{Error, Gradients, Here, Result, Tensor};
 
+use crate::division::on_all;
 use crate::{Optimizer, StateDict};
 
 const OP: &str = "grad_scaler";
@@ -26,7 +29,7 @@ const OP: &str = "grad_scaler";
 ///     let loss = autocast(DType::F16, || model.forward(&x)?.cross_entropy(&target))?;
 ///     let scaled = scaler.scale(&loss)?.backward()?;
 ///     // `None` if they are not finite. `scaler.step(&mut optimizer, scaled)?` is the same without the clipping.
-///     if let Some(mut gradients) = scaler.unscale(scaled)? {
+///     if let Some(mut gradients) = scaler.unscale(&optimizer, scaled)? {
 ///         clip_grad_norm(&mut gradients, &model.parameters(), 1.0)?;
 ///         optimizer.step(&gradients)?;
 ///     }
@@ -106,13 +109,16 @@ impl GradScaler {
     /// The gradients of a scaled loss divided by the scale, in at least f32, or `None` if one is not finite: then there
     /// is no step to make, which counts as skipped. To accumulate gradients, [add](Gradients::add) the scaled ones, and
     /// unscale the sum.
+    ///
+    /// `optimizer` is the one that makes the step. If its parameters [are divided](crate::Parameter::division) among
+    /// processes, all of these call it, and a gradient of any part that is not finite counts on all of them.
     #[track_caller]
-    pub fn unscale(&mut self, mut gradients: Gradients) -> Result<Option<Gradients>> {
+    pub fn unscale(&mut self, optimizer: &dyn Optimizer, mut gradients: Gradients) -> Result<Option<Gradients>> {
         if !self.config.enabled {
             return Ok(Some(gradients));
         }
         gradients.scale(1.0 / self.scale)?;
-        let finite = gradients.all_finite()?;
+        let finite = on_all(&optimizer.parameters(), gradients.all_finite()?, Location::caller())?;
         self.finite = Some(finite && self.finite.unwrap_or(true));
         if !finite {
             self.skipped = self.skipped.saturating_add(1);
@@ -125,7 +131,7 @@ impl GradScaler {
     /// if they are not finite.
     #[track_caller]
     pub fn step(&mut self, optimizer: &mut dyn Optimizer, gradients: Gradients) -> Result<bool> {
-        match self.unscale(gradients)? {
+        match self.unscale(optimizer, gradients)? {
             Some(gradients) => optimizer.step(&gradients).map(|()| true),
             None => Ok(false),
         }

@@ -1,6 +1,7 @@
 //! [`Stepper`]: the groups, checks and state that all optimisers share. A [`Rule`] does the arithmetic.
 
 use std::collections::HashMap;
+use std::panic::Location;
 use std::sync::Arc;
 
 use gradus_tensor::ops::{SourceGuard, is_captured, refuse, source_guard};
@@ -12,6 +13,7 @@ use super::captured::{Number, Phase, Rates, Unfinished, Updates};
 use super::clip::fetch;
 use super::rule::Rule;
 use super::{Group, NonFinite};
+use crate::division::on_all;
 use crate::{Parameter, StateDict};
 
 /// A parameter and its state.
@@ -497,8 +499,14 @@ impl<R: Rule> Stepper<R> {
         let bad =
             |(w, &finite): (&Work, &f64)| (finite == 0.0).then(|| self.groups[w.group].members[w.member].name.as_str());
         let bad: Vec<&str> = work.iter().zip(&flags).filter_map(bad).collect();
-        if bad.is_empty() || self.non_finite == NonFinite::Skip {
-            return Ok(bad.is_empty());
+        let parameters: Vec<Parameter> = self.members().map(|m| m.parameter.clone()).collect();
+        let finite = on_all(&parameters, bad.is_empty(), Location::caller())?;
+        if finite || self.non_finite == NonFinite::Skip {
+            return Ok(finite);
+        }
+        if bad.is_empty() {
+            let m = "the gradients of another process' part are not finite; nothing was changed";
+            return Err(Error::argument(self.rule.name(), m).help("the error of that process names the parameters"));
         }
         let more = if bad.len() > 20 { format!(", and {} more", bad.len() - 20) } else { String::new() };
         let m = format!("the gradients of {} parameters are not finite; nothing was changed", bad.len());

@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use crate::page::page;
+use gradus::nn::{Muon, MuonConfig};
 use gradus::prelude::*;
 use gradus_dist::{
-    self as dist, DataParallel, Mesh, Options, ParallelAttention, ParallelEmbedding, Pipeline, Reduce, RowLinear,
-    ShardedOptimizer, Stage, parallel_cross_entropy, threads,
+    DataParallel, Mesh, Options, ParallelAttention, ParallelEmbedding, Pipeline, Reduce, RowLinear, ShardedOptimizer,
+    Stage, divide, parallel_cross_entropy, threads,
 };
 
 page! {
@@ -18,7 +19,7 @@ page! {
     heads_that_do_not_divide,
     a_sequence_that_does_not_divide,
     logits_of_all_classes,
-    the_norm_of_gradients_of_parts,
+    an_optimiser_that_needs_all_of_a_weight,
     a_communicator_is_made_in_a_captured_step,
     divided_parameters_in_a_captured_step,
     a_stage_of_a_pipeline_fails,
@@ -150,25 +151,21 @@ fn logits_of_all_classes(device: &Device) -> Result<Error> {
     Ok(error)
 }
 
-/// A rank has only the gradients of its own parts of divided layers. Their norm differs from rank to rank, so each rank
-/// would scale its gradients by another factor.
+/// Muon mixes all elements of a weight, and a rank has only its part of it.
 ///
-/// Mend: call `dist::clip_grad_norm` with the communicator of the ranks among which the layers are divided.
-fn the_norm_of_gradients_of_parts(device: &Device) -> Result<Error> {
+/// Mend: take an optimiser that treats each element by itself, such as `AdamW` or `Sgd`.
+fn an_optimiser_that_needs_all_of_a_weight(device: &Device) -> Result<Error> {
     let mut rng = Generator::new(0);
-    let linear = Linear::new(4, 8, &mut Init::new(DType::F32, device, &mut rng))?;
-    let x = Tensor::ones([3, 2], DType::F32, device)?; // this rank's features
+    let linear = Linear::without_bias(4, 8, &mut Init::new(DType::F32, device, &mut rng))?;
     let error = threads(2, Options::default(), |comm| {
         let layer = RowLinear::of(&linear, comm)?;
-        let mut gradients = layer.forward(&x)?.square()?.sum_all()?.backward()?;
-        clip_grad_norm(&mut gradients, &layer.parameters(), 1.0)
+        Muon::new(layer.named_parameters(), MuonConfig::default()).map(drop)
     })
     .unwrap_err();
 
     threads(2, Options::default(), |comm| {
         let layer = RowLinear::of(&linear, comm)?;
-        let mut gradients = layer.forward(&x)?.square()?.sum_all()?.backward()?;
-        dist::clip_grad_norm(&mut gradients, &layer.parameters(), 1.0, comm)
+        AdamW::new(layer.named_parameters(), AdamConfig::default()).map(drop)
     })?;
     Ok(error)
 }

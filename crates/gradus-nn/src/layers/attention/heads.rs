@@ -1,6 +1,6 @@
 //! Layers with some of the heads of another.
 
-use gradus_tensor::{Error, Result, Tensor};
+use gradus_tensor::{Error, Result};
 
 use super::MultiheadAttention;
 use super::masks::OP;
@@ -10,7 +10,7 @@ use crate::{Linear, Parameter, RandomState};
 #[derive(Debug, Clone, Copy)]
 pub struct HeadFeatures<'a> {
     /// Their axis.
-    pub axis: isize,
+    pub axis: usize,
     /// The lengths of the pieces that are stacked along it, each of which has features of all heads in order: one piece,
     /// or three of queries, keys and values.
     pub pieces: &'a [usize],
@@ -23,9 +23,8 @@ impl MultiheadAttention {
     }
 
     /// A layer like this one with other numbers of heads `[query heads, key heads]`, of the same size. `of` makes its
-    /// parameters from the values of this layer's, of which it is told where the features of the heads lie; the output's
-    /// bias, which belongs to no head, is shared. Parameters that are frozen here are frozen there. Random numbers
-    /// are those of this layer, but each layer draws its own.
+    /// parameters from those of this layer, of which it is told where the features of the heads lie; the output's bias,
+    /// which belongs to no head, is shared. Random numbers are those of this layer, but each layer draws its own.
     ///
     /// A layer with some of the heads computes its share of the output: without the output's bias, the shares of
     /// layers that have all heads between them add up to the output of the whole layer.
@@ -34,7 +33,7 @@ impl MultiheadAttention {
     /// Those of `of`, and fails if the key heads do not divide the query heads.
     ///
     /// ```
-    /// # use gradus_nn::{Forward, Init, MultiheadAttention}; use gradus_tensor::*;
+    /// # use gradus_nn::{Forward, Init, MultiheadAttention, Parameter}; use gradus_tensor::*;
     /// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
     /// # let mut generator = Generator::new(0);
     /// let whole = MultiheadAttention::new(8, 2, Default::default(), &mut Init::new(DType::F64, &device, &mut generator))?;
@@ -42,14 +41,14 @@ impl MultiheadAttention {
     /// // Bias and all, since it is 0 in a new layer.
     /// let mut sum = Tensor::zeros([1, 5, 8], DType::F64, &device)?;
     /// for head in 0..2 {
-    ///     let one = whole.with_heads([1, 1], |values, features| {
+    ///     let one = whole.with_heads([1, 1], |parameter, features| {
     ///         let mut first = 0;
     ///         let mut mine = Vec::new();
     ///         for piece in features.pieces {
-    ///             mine.push(values.narrow(features.axis, first + head * piece / 2, piece / 2)?);
+    ///             mine.push(parameter.values().narrow(features.axis as isize, first + head * piece / 2, piece / 2)?);
     ///             first += piece;
     ///         }
-    ///         Tensor::cat(&mine.iter().collect::<Vec<_>>(), features.axis)
+    ///         Parameter::new(Tensor::cat(&mine.iter().collect::<Vec<_>>(), features.axis as isize)?)
     ///     })?;
     ///     sum = sum.add(&one.forward(&x)?)?;
     /// }
@@ -60,22 +59,17 @@ impl MultiheadAttention {
     pub fn with_heads(
         &self,
         [num_heads, num_kv_heads]: [usize; 2],
-        mut of: impl FnMut(&Tensor, HeadFeatures<'_>) -> Result<Tensor>,
+        mut of: impl FnMut(&Parameter, HeadFeatures<'_>) -> Result<Parameter>,
     ) -> Result<Self> {
         if num_kv_heads == 0 || num_heads == 0 || !num_heads.is_multiple_of(num_kv_heads) {
             return Err(Error::argument(OP, format!("{num_kv_heads} key heads do not divide {num_heads} query heads")));
         }
         let size = self.embed_dim / self.num_heads;
         let (e, kv) = (self.embed_dim, size * self.num_kv_heads);
-        let mut made = |parameter: &Parameter, axis: isize, pieces: &[usize]| {
-            let new = Parameter::new(of(parameter.values(), HeadFeatures { axis, pieces })?)?;
-            if parameter.is_frozen() {
-                new.freeze();
-            }
-            Ok::<_, Error>(new)
-        };
+        let mut made =
+            |parameter: &Parameter, axis: usize, pieces: &[usize]| of(parameter, HeadFeatures { axis, pieces });
         let out_weight = made(&self.out_proj.weight, 1, &[e])?;
-        let mut made = |parameter: &Option<Parameter>, axis: isize, pieces: &[usize]| {
+        let mut made = |parameter: &Option<Parameter>, axis: usize, pieces: &[usize]| {
             parameter.as_ref().map(|parameter| made(parameter, axis, pieces)).transpose()
         };
         Ok(MultiheadAttention {
