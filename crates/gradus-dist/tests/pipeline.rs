@@ -423,3 +423,40 @@ fn pipelines_of_divided_layers_that_share_a_batch_have_the_gradients_of_the_whol
     })
     .unwrap();
 }
+
+#[test]
+fn stages_with_divided_layers_are_clipped_by_the_norm_of_the_whole_model() {
+    threads(4, Options::default(), |comm| {
+        let device = device()?;
+        let (x, y) = text(&device, 8, 0)?;
+        let config = gpt_config(0.0);
+        let model = Gpt2::new(config, &mut Init::new(DType::F64, &device, &mut Generator::new(5)))?;
+        let mut theirs = mean_loss(&model.forward(&x)?, &y)?.backward()?;
+        let expected = clip_grad_norm(&mut theirs, &model.parameters(), 0.1)?;
+
+        let mesh = Mesh::new(comm, [("pipe", 2), ("tensor", 2)])?;
+        let (pipe, tensor) = (mesh.axis("pipe")?, mesh.axis("tensor")?);
+        let mut generator = Generator::new(5);
+        let mut init = Init::new(DType::F64, &device, &mut generator);
+        let mut parts = (0..4).map(|i| Gpt2::part(&config, i, &mut init)).collect::<Result<Vec<_>>>()?;
+        parts.iter_mut().try_for_each(|part| divide(part, Gpt2::TENSOR_PARALLEL, &tensor))?;
+        let stage = Stage::of(&pipe, parts.into_iter().collect(), &[0..2, 2..4])?;
+        let mut pipeline = Pipeline::new(&pipe, 4, &device)?;
+        pipeline.tie(&stage, TIED)?;
+        let input = |rows: Range<usize>| cut_rows(&x, &rows);
+        let loss = |output: &Tensor, rows: Range<usize>| mean_loss(output, &cut_rows(&y, &rows)?);
+        let (_, mut gradients) = pipeline.backward(&stage, 8, input, loss)?;
+        let norm = pipeline.clip_grad_norm(&mut gradients, &stage.parameters(), 0.1)?;
+        assert!((norm / expected - 1.0).abs() < 1e-12 && norm > 0.2, "{norm} {expected}");
+        let all = comm.all_gather(&Tensor::from_vec(vec![norm], [1], &device)?)?.to_vec::<f64>()?;
+        assert!(all.iter().all(|other| other.to_bits() == norm.to_bits()), "{all:?}");
+        if let Some((_, table)) = stage.named_parameters().into_iter().find(|(name, _)| TIED.contains(&name.as_str())) {
+            let rows = [0..8, 8..17][tensor.rank()].clone();
+            let expected = cut_rows(theirs.get(&model.transformer.wte.weight).unwrap(), &rows)?;
+            let off = gradients.get(&table).unwrap().sub(&expected)?.abs()?.max_all()?.item()?;
+            assert!(off < 1e-12, "{off}");
+        }
+        Ok(())
+    })
+    .unwrap();
+}

@@ -276,7 +276,11 @@ impl BertLayer {
     fn new(config: &BertConfig, init: &mut Init<'_>) -> Result<Self> {
         let hidden = config.hidden_size;
         let attention = BertSelfAttention {
-            heads: Heads::new(config.num_attention_heads, config.attention_probs_dropout_prob, init.generator)?,
+            heads: Heads::new(
+                hidden / config.num_attention_heads,
+                config.attention_probs_dropout_prob,
+                init.generator,
+            )?,
             query: config.linear(hidden, hidden, init)?,
             key: config.linear(hidden, hidden, init)?,
             value: config.linear(hidden, hidden, init)?,
@@ -328,7 +332,7 @@ impl BertSelfAttention {
     #[track_caller]
     fn run(&self, x: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
         let (q, k, v) = (self.query.forward(x)?, self.key.forward(x)?, self.value.forward(x)?);
-        let [q, k, v] = [self.heads.queries(&q)?, self.heads.keys(&k)?, self.heads.keys(&v)?];
+        let [q, k, v] = [self.heads.split(&q)?, self.heads.split(&k)?, self.heads.split(&v)?];
         self.heads.attend([&q, &k, &v], mask, Causal::No)
     }
 }

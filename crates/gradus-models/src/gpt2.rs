@@ -1,9 +1,11 @@
 //! [`Gpt2`], the language model of Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
 
+use std::panic::Location;
+
 use gradus_nn::{
     Dropout, Embedding, Forward, ForwardPass, Init, KvCache, LayerNorm, LayerNormConfig, Linear, Module, Parameter,
 };
-use gradus_tensor::{Causal, DType, Error, Result, Tensor};
+use gradus_tensor::{Causal, DType, Error, Here, Result, Tensor};
 
 use crate::CausalLm;
 use crate::checks;
@@ -122,7 +124,11 @@ impl Conv1D {
 impl Forward for Conv1D {
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
-        input.linear(&self.weight.t()?, Some(self.bias.tensor()))
+        let weight = self.weight.t()?;
+        match self.weight.division() {
+            None => input.linear(&weight, Some(self.bias.tensor())),
+            Some(division) => division.linear(input, &weight, Some(&self.bias), 1, Location::caller()).here(),
+        }
     }
 }
 
@@ -144,7 +150,7 @@ impl Gpt2Attention {
         Ok(Gpt2Attention {
             c_attn: Conv1D::new(width, 3 * width, config.initializer_range, init)?,
             c_proj: Conv1D::new(width, width, config.residual_range(), init)?,
-            heads: Heads::new(config.n_head, config.attn_pdrop, init.generator)?,
+            heads: Heads::new(width / config.n_head, config.attn_pdrop, init.generator)?,
             resid_dropout: Dropout::new(config.resid_pdrop, init.generator)?,
         })
     }
@@ -153,8 +159,8 @@ impl Gpt2Attention {
     #[track_caller]
     fn attend(&self, x: &Tensor, cache: Option<&mut KvCache>) -> Result<Tensor> {
         let parts = self.c_attn.forward(x)?.split(self.c_proj.weight.shape()[0], -1)?;
-        let q = self.heads.queries(&parts[0])?;
-        let (mut k, mut v) = (self.heads.keys(&parts[1])?, self.heads.keys(&parts[2])?);
+        let q = self.heads.split(&parts[0])?;
+        let (mut k, mut v) = (self.heads.split(&parts[1])?, self.heads.split(&parts[2])?);
         if let Some(cache) = cache {
             (k, v) = cache.append(&k, &v)?;
         }

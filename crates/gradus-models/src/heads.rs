@@ -3,11 +3,12 @@
 use gradus_nn::{Mode, Module, RandomState};
 use gradus_tensor::{AttentionOptions, Causal, Error, Generator, Result, Tensor};
 
-/// Attention with dropout of its weights. There may be fewer heads of keys and values than of queries.
+/// Attention with dropout of its weights. There are as many heads of queries, keys and values as their features make; there
+/// may be fewer of keys and values.
 #[derive(Debug, Clone, Module)]
 pub(crate) struct Heads {
-    heads: usize,
-    kv_heads: usize,
+    /// The features of a head.
+    size: usize,
     /// The factor of the scores; `1 / sqrt(size)` if there is none.
     scale: Option<f64>,
     dropout: f64,
@@ -16,22 +17,15 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// `heads` heads, whose weights are dropped with probability `dropout` in training.
+    /// Heads of `size` features, whose weights are dropped with probability `dropout` in training.
     #[track_caller]
-    pub(crate) fn new(heads: usize, dropout: f64, generator: &mut Generator) -> Result<Self> {
+    pub(crate) fn new(size: usize, dropout: f64, generator: &mut Generator) -> Result<Self> {
         if !(0.0..=1.0).contains(&dropout) {
             let m = format!("the dropout of attention is {dropout}; it is a probability, 0 to 1");
             return Err(Error::argument("attention", m));
         }
         let random = RandomState::new(Generator::new(generator.next_u64()));
-        Ok(Heads { heads, kv_heads: heads, scale: None, dropout, random, mode: Mode::Train })
-    }
-
-    /// The number of heads of keys and values, which divides that of queries.
-    #[must_use]
-    pub(crate) fn kv_heads(mut self, kv_heads: usize) -> Self {
-        self.kv_heads = kv_heads;
-        self
+        Ok(Heads { size, scale: None, dropout, random, mode: Mode::Train })
     }
 
     /// The factor of the scores.
@@ -41,16 +35,18 @@ impl Heads {
         self
     }
 
-    /// Queries `[n, length, features]` as `[n, heads, length, size]`.
+    /// Queries, keys or values `[n, length, features]` as `[n, heads, length, size]`.
     #[track_caller]
-    pub(crate) fn queries(&self, x: &Tensor) -> Result<Tensor> {
-        split(x, self.heads)
-    }
-
-    /// Keys or values `[n, length, features]` as `[n, kv_heads, length, size]`.
-    #[track_caller]
-    pub(crate) fn keys(&self, x: &Tensor) -> Result<Tensor> {
-        split(x, self.kv_heads)
+    pub(crate) fn split(&self, x: &Tensor) -> Result<Tensor> {
+        let refuse = |m: String| Error::shape("attention", m).operand("input", x.shape(), x.dtype(), x.device());
+        let &[n, l, features] = x.shape() else {
+            return Err(refuse("the input is [n, length, features]".into()));
+        };
+        if !features.is_multiple_of(self.size) {
+            let e = refuse(format!("{features} features are no whole number of heads of {} features", self.size));
+            return Err(e.help("divide heads among a number of ranks that divides theirs"));
+        }
+        x.reshape([n, l, features / self.size.max(1), self.size])?.transpose(1, 2)
     }
 
     /// The attention of queries to keys and values, which are split among the heads. The result `[n, lq, features]` has
@@ -74,13 +70,4 @@ impl Heads {
         };
         y.transpose(1, 2)?.flatten(2, 3)
     }
-}
-
-#[track_caller]
-fn split(x: &Tensor, heads: usize) -> Result<Tensor> {
-    let &[n, l, features] = x.shape() else {
-        let e = Error::shape("attention", "the input is [n, length, features]");
-        return Err(e.operand("input", x.shape(), x.dtype(), x.device()));
-    };
-    x.reshape([n, l, heads, features.checked_div(heads).unwrap_or(0)])?.transpose(1, 2)
 }

@@ -46,6 +46,7 @@ mod new_layers;
 mod resnet;
 mod sampling;
 mod t5;
+mod tensor_parallel;
 mod unet;
 mod vit;
 

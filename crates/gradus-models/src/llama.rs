@@ -280,10 +280,9 @@ impl LlamaLayer {
         let LlamaConfig { hidden_size: hidden, intermediate_size: inside, .. } = *config;
         let (bias, size) = (config.attention_bias, config.size());
         let (all, kv) = (config.num_attention_heads * size, config.kv_heads() * size);
-        let heads = Heads::new(config.num_attention_heads, config.attention_dropout, init.generator)?;
         Ok(LlamaLayer {
             self_attn: LlamaAttention {
-                heads: heads.kv_heads(config.kv_heads()),
+                heads: Heads::new(size, config.attention_dropout, init.generator)?,
                 rotary: rotary.clone(),
                 q_proj: config.linear([hidden, all], bias, init)?,
                 k_proj: config.linear([hidden, kv], bias, init)?,
@@ -334,9 +333,9 @@ impl LlamaAttention {
     #[track_caller]
     fn run(&self, x: &Tensor, cache: Option<&mut KvCache>) -> Result<Tensor> {
         let first = cache.as_ref().map_or(0, |cache| cache.len());
-        let q = self.rotary.apply(&self.heads.queries(&self.q_proj.forward(x)?)?, first)?;
-        let mut k = self.rotary.apply(&self.heads.keys(&self.k_proj.forward(x)?)?, first)?;
-        let mut v = self.heads.keys(&self.v_proj.forward(x)?)?;
+        let q = self.rotary.apply(&self.heads.split(&self.q_proj.forward(x)?)?, first)?;
+        let mut k = self.rotary.apply(&self.heads.split(&self.k_proj.forward(x)?)?, first)?;
+        let mut v = self.heads.split(&self.v_proj.forward(x)?)?;
         if let Some(cache) = cache {
             (k, v) = cache.append(&k, &v)?;
         }

@@ -221,7 +221,7 @@ impl ViTBlock {
         Ok(ViTBlock {
             norm1: norm(dim, init)?,
             attn: ViTAttention {
-                heads: Heads::new(config.num_heads, config.attention_dropout, init.generator)?,
+                heads: Heads::new(dim / config.num_heads, config.attention_dropout, init.generator)?,
                 qkv: normal_linear(dim, 3 * dim, STD, init)?,
                 proj: normal_linear(dim, dim, STD, init)?,
                 proj_drop: Dropout::new(config.dropout, init.generator)?,
@@ -262,7 +262,7 @@ impl Forward for ViTAttention {
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
         let qkv = self.qkv.forward(input)?.chunk(3, -1)?;
-        let [q, k, v] = [self.heads.queries(&qkv[0])?, self.heads.keys(&qkv[1])?, self.heads.keys(&qkv[2])?];
+        let [q, k, v] = [self.heads.split(&qkv[0])?, self.heads.split(&qkv[1])?, self.heads.split(&qkv[2])?];
         let y = self.heads.attend([&q, &k, &v], None, Causal::No)?;
         self.proj_drop.forward(&self.proj.forward(&y)?)
     }

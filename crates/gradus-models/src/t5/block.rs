@@ -162,7 +162,7 @@ impl T5Attention {
             false => None,
         };
         Ok(T5Attention {
-            heads: Heads::new(num_heads, config.dropout_rate, init.generator)?.scale(1.0),
+            heads: Heads::new(d_kv, config.dropout_rate, init.generator)?.scale(1.0),
             q: config.linear(d_model, inside, d_model * d_kv, init)?,
             k: config.linear(d_model, inside, d_model, init)?,
             v: config.linear(d_model, inside, d_model, init)?,
@@ -173,12 +173,12 @@ impl T5Attention {
 
     #[track_caller]
     fn keys(&self, x: &Tensor) -> Result<KeysAndValues> {
-        Ok((self.heads.keys(&self.k.forward(x)?)?, self.heads.keys(&self.v.forward(x)?)?))
+        Ok((self.heads.split(&self.k.forward(x)?)?, self.heads.split(&self.v.forward(x)?)?))
     }
 
     #[track_caller]
     fn run(&self, x: &Tensor, (k, v): &KeysAndValues, mask: Option<&Tensor>, causal: Causal) -> Result<Tensor> {
-        let q = self.heads.queries(&self.q.forward(x)?)?;
+        let q = self.heads.split(&self.q.forward(x)?)?;
         self.o.forward(&self.heads.attend([&q, k, v], mask, causal)?)
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::page::page;
-use gradus::nn::{Muon, MuonConfig};
+use gradus::nn::{Muon, MuonConfig, Split};
 use gradus::prelude::*;
 use gradus_dist::{
     DataParallel, Mesh, Options, ParallelAttention, ParallelEmbedding, Pipeline, Reduce, RowLinear, ShardedOptimizer,
@@ -20,6 +20,7 @@ page! {
     a_sequence_that_does_not_divide,
     logits_of_all_classes,
     an_optimiser_that_needs_all_of_a_weight,
+    a_plan_that_fits_no_parameter,
     a_communicator_is_made_in_a_captured_step,
     divided_parameters_in_a_captured_step,
     a_stage_of_a_pipeline_fails,
@@ -166,6 +167,25 @@ fn an_optimiser_that_needs_all_of_a_weight(device: &Device) -> Result<Error> {
     threads(2, Options::default(), |comm| {
         let layer = RowLinear::of(&linear, comm)?;
         AdamW::new(layer.named_parameters(), AdamConfig::default()).map(drop)
+    })?;
+    Ok(error)
+}
+
+/// A plan has the names of parameters as the model has them, or the ends of these after a dot.
+///
+/// Mend: take names of `model.named_parameters()`.
+fn a_plan_that_fits_no_parameter(device: &Device) -> Result<Error> {
+    let error = threads(2, Options::default(), |comm| {
+        let mut rng = Generator::new(0);
+        let mut model = Linear::new(4, 8, &mut Init::new(DType::F32, device, &mut rng))?;
+        divide(&mut model, &[("linear.weight", Split::Axis(0))], comm)
+    })
+    .unwrap_err();
+
+    threads(2, Options::default(), |comm| {
+        let mut rng = Generator::new(0);
+        let mut model = Linear::new(4, 8, &mut Init::new(DType::F32, device, &mut rng))?;
+        divide(&mut model, &[("weight", Split::Axis(0)), ("bias", Split::Axis(0))], comm)
     })?;
     Ok(error)
 }

@@ -120,8 +120,8 @@ fn next(layout: Layout, batch: usize, options: Option<&str>) -> Vec<String> {
         lines.push(format!("let mesh = Mesh::new(&comm, {axes})?;"));
     }
     if tensor > 1 {
-        let layers = "ColumnLinear, RowLinear, ParallelAttention, ParallelEmbedding";
-        lines.push(format!("// the model is built of divided layers over {}: {layers}", of("tensor")));
+        lines.push("// the plan is Gpt2::TENSOR_PARALLEL, with Split::Classes for parallel_cross_entropy".into());
+        lines.push(format!("divide(&mut model, &plan, &{})?;", of("tensor")));
     }
     lines.push(format!("let parallel = DataParallel::with_shards({}, {})?;", of("data"), shards(data)));
     if pipeline > 1 {
@@ -187,7 +187,7 @@ mod tests {
         let divided = of([2, 2, 3], 0, small).join("\n");
         for said in [
             r#"Mesh::new(&comm, [("data", 2), ("pipeline", 3), ("tensor", 2)])?"#,
-            r#"divided layers over mesh.axis("tensor")?: ColumnLinear"#,
+            r#"divide(&mut model, &plan, &mesh.axis("tensor")?)?"#,
             r#"DataParallel::with_shards(mesh.axis("data")?, 16)?"#,
             r#"Pipeline::with_data(&mesh.axis("pipeline")?, &parallel, &device)?"#,
         ] {
