@@ -143,6 +143,32 @@ fn an_operation_that_can_fail_is_not_moved_behind_a_write() {
 }
 
 #[test]
+fn a_value_of_few_elements_that_is_read_again_is_a_second_result() {
+    let step = |copies: usize| {
+        let graph = graph_of(|| {
+            move |x: &[Tensor]| {
+                let a = x[0].unsqueeze(0)?.expand([copies, 6, 6])?.exp()?;
+                let b = a.add(&x[1])?;
+                let c = b.tanh()?;
+                Ok(vec![c.matmul(&a)?.matmul(&b)?])
+            }
+        });
+        names(&graph).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(step(2), ["exp+add+tanh", "matmul", "matmul"]);
+    assert_eq!(step(200), ["exp", "add", "tanh", "matmul", "matmul"]);
+    // What the first reads is written before the second runs.
+    let graph = graph_of(|| {
+        |x: &[Tensor]| {
+            let a = x[0].exp()?;
+            x[0].mul_(2.0)?;
+            Ok(vec![a.add(&x[1])?.matmul(&a)?])
+        }
+    });
+    assert_eq!(names(&graph), ["exp", "mul", "add", "matmul"]);
+}
+
+#[test]
 fn an_elementwise_operation_writes_over_an_input_at_its_last_use() {
     let (graph, bytes) = graph_within(MemoryLimit::default(), || {
         |x: &[Tensor]| {
@@ -166,8 +192,8 @@ fn what_is_read_later_or_leaves_the_step_is_not_written_over() {
             let d = c.matmul(&b)?;
             let e = d.sum(&[0], true)?;
             let f = e.add(&b)?; // `e` is stretched, and `b` is written over
-            let g = f.to_dtype(DType::F64)?; // another dtype
             let h = x[0].matmul(&f)?;
+            let g = f.to_dtype(DType::F64)?; // another dtype
             Ok(vec![h.exp()?, h, g.sum_all()?])
         }
     });

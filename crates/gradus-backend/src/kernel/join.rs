@@ -15,7 +15,8 @@ pub enum JoinArg {
 impl Kernel {
     /// The kernel that computes `second` with the output of `first` in place of some of its arguments. Its own arguments
     /// have the dtypes `args`; `first_args` and `second_args` say which of these each kernel reads. Its values are those
-    /// of the two kernels run one after the other, to the bit: a result in half precision is rounded.
+    /// of the two kernels run one after the other, to the bit: a result in half precision is rounded. If `keeps`, its last
+    /// output is that of `first`.
     ///
     /// # Errors
     /// Fails if `first` has several outputs, if the arguments do not match, or if the joined kernel would have too many.
@@ -26,6 +27,7 @@ impl Kernel {
         args: &[DType],
         first_args: &[usize],
         second_args: &[JoinArg],
+        keeps: bool,
     ) -> Result<Kernel> {
         let [(value, stored)] = first.outputs[..] else {
             return Err(Error::argument("kernel", "only a kernel with one output is joined into another"));
@@ -53,7 +55,8 @@ impl Kernel {
         };
         let operands = second_args.iter().zip(&second.args).map(operand).collect::<Result<Vec<_>>>()?;
         let values = inlined(&builder, second, &operands);
-        let outputs: Vec<_> = second.outputs.iter().map(|&(v, d)| (values[usize::from(v)], d)).collect();
+        let kept = keeps.then_some((result, stored));
+        let outputs: Vec<_> = second.outputs.iter().map(|&(v, d)| (values[usize::from(v)], d)).chain(kept).collect();
         let name =
             if first.name == second.name { first.name.clone() } else { format!("{}+{}", first.name, second.name) };
         builder.finish(&name, &outputs)

@@ -292,7 +292,8 @@ fn a_joined_kernel_rounds_what_lies_between_in_half_precision() {
         let square = Kernel::build("square", &[half], |x| vec![x[0] * x[0]]).unwrap();
         let sub = Kernel::build("sub", &[half; 2], |x| vec![x[0] - x[1]]).unwrap();
         let from = [JoinArg::First, JoinArg::Arg(1)];
-        let joined = Kernel::joined(&square, &sub, &[half; 2], &[0], &from).unwrap();
+        let joined = Kernel::joined(&square, &sub, &[half; 2], &[0], &from, false).unwrap();
+        let both = Kernel::joined(&square, &sub, &[half; 2], &[0], &from, true).unwrap();
         let rounded = |x: f64| if half == DType::F16 { f16_from_f64(x).to_f64() } else { bf16_from_f64(x).to_f64() };
         let mut differs = 0;
         for i in 0..1000 {
@@ -301,6 +302,8 @@ fn a_joined_kernel_rounds_what_lies_between_in_half_precision() {
             assert_eq!(between, rounded(x * x));
             let want = one(&sub, &[between, y]);
             assert_eq!(one(&joined, &[x, y]), want, "{half}: {x} {y}");
+            let results = both.eval(&[Scalar::Float(x), Scalar::Float(y)]).unwrap();
+            assert_eq!(results.iter().map(|s| s.to_f64()).collect::<Vec<_>>(), [want, between]);
             differs += usize::from(rounded(x * x - y) != want);
         }
         assert!(differs > 100, "{half}: {differs}");

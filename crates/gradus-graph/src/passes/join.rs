@@ -6,11 +6,16 @@ use gradus_tensor::backend::kernel::JoinArg;
 use gradus_tensor::ops::{Arg, Map, Op};
 use gradus_tensor::{DType, Kernel};
 
-use crate::graph::{Graph, Node, Place};
+use crate::graph::{Graph, Node, Origin, Place};
 
 /// The largest number of instructions and of arguments of a joined kernel.
 const INSTRUCTIONS: usize = 96;
 const ARGUMENTS: usize = 16;
+
+/// The largest number of elements and of operands of operations that are joined though another one reads the value between
+/// them. With more operands, devices read some of them in smaller pieces.
+const FEW: usize = 4096;
+const OPERANDS: usize = 8;
 
 /// Joins elementwise operations, so that the values between them are never stored. The results are the same: a value in
 /// half precision is still rounded.
@@ -21,12 +26,46 @@ pub fn join_elementwise(graph: &mut Graph) {
         if !matches!(graph.nodes[second].op, Op::Map(_)) || !whole(graph, first, second) {
             continue;
         }
-        if let Some(joined) = joined(&graph.nodes[first], &graph.nodes[second]) {
+        if let Some(joined) = joined(&graph.nodes[first], &graph.nodes[second], false) {
             graph.nodes[second] = joined;
             *keep = false;
         }
     }
     graph.retain(&keep);
+}
+
+/// Joins elementwise operations with few elements into the next operation that reads their result, if that is elementwise
+/// too and others read the result later: the joined kernel has both results. So few elements take less time than a call.
+pub fn join_small(graph: &mut Graph) {
+    let mut keep = vec![true; graph.nodes.len()];
+    for first in (0..graph.nodes.len()).rev() {
+        let Some(second) = next_reader(graph, first, &keep).filter(|&second| whole(graph, first, second)) else {
+            continue;
+        };
+        let joined = joined(&graph.nodes[first], &graph.nodes[second], true);
+        if let Some(joined) = joined.filter(|node| node.inputs.len() + node.outputs.len() <= OPERANDS) {
+            graph.nodes[second] = joined;
+            keep[first] = false;
+        }
+    }
+    graph.retain(&keep);
+}
+
+/// The next node, of those to keep, that uses the result of node `first`, if the two can be joined: neither is in place, the
+/// second reads the result as it was written, and what the first reads is still unchanged then.
+fn next_reader(graph: &Graph, first: usize, keep: &[bool]) -> Option<usize> {
+    let node = &graph.nodes[first];
+    let ([out], Op::Map(_), false) = (&node.outputs[..], &node.op, node.in_place) else { return None };
+    let is_new = matches!(graph.memories[out.memory].origin, Origin::Computed);
+    if node.op.can_fail() || !is_new || out.layout.numel() > FEW {
+        return None;
+    }
+    let touches = |place: &&Place| place.memory == out.memory;
+    let mut later = graph.nodes.iter().enumerate().skip(first + 1).filter(|(i, _)| keep[*i]);
+    let (second, reader) = later.find(|(_, n)| n.inputs.iter().chain(&n.outputs).any(|p| touches(&p)))?;
+    let is_map = matches!(reader.op, Op::Map(_)) && !reader.in_place;
+    let same = reader.inputs.iter().filter(touches).all(|p| p == out);
+    (is_map && same && unchanged_between(graph, first, second)).then_some(second)
 }
 
 /// The node that alone reads the result of node `first`, if that is elementwise and the two can be joined: the result is
@@ -59,8 +98,9 @@ fn unchanged_between(graph: &Graph, first: usize, second: usize) -> bool {
     graph.nodes[first + 1..second].iter().all(|n| !n.in_place || !n.outputs.iter().any(|o| read(o.memory)))
 }
 
-/// The two operations as one; `None` if the kernel would be too large, or cannot be built.
-fn joined(first: &Node, second: &Node) -> Option<Node> {
+/// The two operations as one, with the result of the first too if it `keeps` that; `None` if the kernel would be too large,
+/// or cannot be built.
+fn joined(first: &Node, second: &Node, keeps: bool) -> Option<Node> {
     let (Op::Map(a), Op::Map(b)) = (&first.op, &second.op) else { return None };
     let between = first.outputs[0];
     let mut arguments = Arguments::default();
@@ -74,12 +114,13 @@ fn joined(first: &Node, second: &Node) -> Option<Node> {
     if arguments.args.len() > ARGUMENTS {
         return None;
     }
-    let kernel = Kernel::joined(&a.kernel, &b.kernel, &arguments.dtypes, &first_args, &second_args).ok()?;
+    let kernel = Kernel::joined(&a.kernel, &b.kernel, &arguments.dtypes, &first_args, &second_args, keeps).ok()?;
     if kernel.insts().len() > INSTRUCTIONS {
         return None;
     }
     let op = Op::Map(Map { kernel: Arc::new(kernel), args: arguments.args.into_iter().collect() });
-    Some(Node { op, inputs: arguments.inputs, ..second.clone() })
+    let outputs = second.outputs.iter().copied().chain(keeps.then_some(between)).collect();
+    Some(Node { op, inputs: arguments.inputs, outputs, ..second.clone() })
 }
 
 /// The arguments of a joined kernel.

@@ -12,7 +12,7 @@ mod reuse;
 pub use common::common_subexpressions;
 pub use constants::fold_constants;
 pub use dead::dead_code;
-pub use join::join_elementwise;
+pub use join::{join_elementwise, join_small};
 pub use load::join_loads;
 pub use pack::pack_weights;
 pub use recompute::{MemoryLimit, recompute};
@@ -47,7 +47,9 @@ pub fn run_all(graph: &mut Graph, limit: MemoryLimit, known: &[Arc<Panels>]) -> 
             pack_weights(graph, known)
         }
     };
-    for pass in [&join_elementwise as &dyn Fn(&mut Graph), &join_loads, &recompute, &pack_weights, &reuse_inputs] {
+    let passes: [&dyn Fn(&mut Graph); 6] =
+        [&join_elementwise, &join_loads, &recompute, &pack_weights, &join_small, &reuse_inputs];
+    for pass in passes {
         pass(graph);
         checked(graph)?;
     }
