@@ -6,6 +6,7 @@ mod hosts;
 mod launch;
 mod planned;
 mod process;
+mod wrong;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -248,7 +248,7 @@ impl Talk<'_> {
                     Some((other, start)) if self.call.fits(self.number, group.rank, &other, rank) => LENGTH + start,
                     Some(_) => return Err(self.disagreement(&others, heard)),
                     None => {
-                        let m = format!("{} speaks another version of the protocol", self.names(&[rank]));
+                        let m = format!("{} speaks another version of the protocol", names(&[rank]));
                         return Err(self.fail(m));
                     }
                 }
@@ -293,7 +293,7 @@ impl Talk<'_> {
                 let missing = if from.is_empty() { to } else { from };
                 let missing: Vec<usize> = missing.iter().filter_map(here).collect();
                 let what = if body { "stopped in the middle of" } else { "did not come to" };
-                let m = format!("{} {what} this call within {waited:.1} s", self.names(&missing));
+                let m = format!("{} {what} this call within {waited:.1} s", names(&missing));
                 let e = self.fail(m);
                 let last = missing.iter().map(|&rank| match &heard[rank] {
                     Some((when, head)) => {
@@ -305,7 +305,7 @@ impl Talk<'_> {
                 last.fold(e, Error::note).help("see whether it has ended, is stopped or is slower than the deadline")
             }
             Stop::Left { rank } => {
-                let name = here(&rank).map_or_else(|| format!("rank {rank} of the world"), |rank| self.names(&[rank]));
+                let name = here(&rank).map_or_else(|| format!("rank {rank} of the world"), |rank| names(&[rank]));
                 self.fail(format!("{name} has left: its program ended, or dropped the communicator, before this call"))
                     .help("every rank makes the same calls; look at how that rank ended")
             }
@@ -316,7 +316,7 @@ impl Talk<'_> {
             }
             #[cfg(feature = "mpi")]
             Stop::Died { rank } => {
-                let name = here(&rank).map_or_else(|| format!("rank {rank} of the world"), |rank| self.names(&[rank]));
+                let name = here(&rank).map_or_else(|| format!("rank {rank} of the world"), |rank| names(&[rank]));
                 self.fail(format!("{name} has died: its process is gone"))
                     .help("look at what it printed last, and whether the memory of its machine was full")
             }
@@ -344,7 +344,7 @@ impl Talk<'_> {
         let Group { world, ranks, .. } = self.group;
         let here = match ranks.len() == world.engine.size() && ranks.is_sorted() {
             true => String::new(),
-            false => format!(", in a communicator of the {} of the world, in this order", self.names(ranks)),
+            false => format!(", in a communicator of the {} of the world, in this order", names(ranks)),
         };
         world.fail(format!("{what} {more}{here}"));
     }
@@ -386,18 +386,12 @@ impl Talk<'_> {
                 .help("give the ranks a longer deadline, and look at the network between the machines"),
             Err(Stop::Late { from, .. }) if !from.is_empty() => {
                 let here = |world: &usize| group.ranks.iter().position(|rank| rank == world);
-                let silent = self.names(&from.iter().filter_map(here).collect::<Vec<_>>());
+                let silent = names(&from.iter().filter_map(here).collect::<Vec<_>>());
                 self.fail(format!("{m}, and {silent} did not answer afterwards"))
                     .help("see whether it has ended, or is stopped, or did its part and went on")
             }
             Err(stop) => self.stopped(stop, true, &state.heard),
         }
-    }
-
-    /// `rank 2` or `ranks 1, 2`.
-    fn names(&self, ranks: &[usize]) -> String {
-        let numbers: Vec<String> = ranks.iter().map(usize::to_string).collect();
-        format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(", "))
     }
 
     /// The error that lists the calls of all ranks.
@@ -415,7 +409,7 @@ impl Talk<'_> {
             }
         }
         let lines: Vec<String> =
-            lines.into_iter().map(|(ranks, call)| format!("{}: {call}", self.names(&ranks))).collect();
+            lines.into_iter().map(|(ranks, call)| format!("{}: {call}", names(&ranks))).collect();
         self.tell("ranks make different calls:", &lines.join("; "));
         let line = self.call.line;
         let e = Error::new(ErrorKind::Peer, self.call.collective.name(), "ranks make different calls").at(line);
@@ -424,6 +418,12 @@ impl Talk<'_> {
             .fold(e, Error::note)
             .help("all ranks make the same calls in the same order, with tensors of one shape")
     }
+}
+
+/// `rank 2` or `ranks 1, 2`.
+pub(crate) fn names(ranks: &[usize]) -> String {
+    let numbers: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(", "))
 }
 
 /// The line of a caller, as calls carry it.

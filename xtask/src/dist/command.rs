@@ -43,7 +43,7 @@ impl Gradus<'_> {
         for (name, words) in self.tasks() {
             checks.push((format!("train {name} on 1, 2 and 4 ranks"), Box::new(move || self.same(name, &words))));
         }
-        let others: [(&str, OnWhole<'_>); 15] = [
+        let others: [(&str, OnWhole<'_>); 16] = [
             ("mpirun itself", Self::plain),
             ("SIGTERM to one rank, then another number", Self::one_stops),
             ("SIGTERM to all ranks", Self::all_stop),
@@ -59,6 +59,7 @@ impl Gradus<'_> {
             ("SIGTERM to the launcher, where nothing is saved", Self::trial_stops),
             ("a rank is stopped", Self::one_hangs),
             ("ranks with different options", Self::differ),
+            ("ranks of different versions", Self::versions),
         ];
         let whole = &whole;
         for (name, check) in others {
@@ -345,27 +346,6 @@ impl Gradus<'_> {
         self.goes_on(&out, "one-hangs", whole)
     }
 
-    fn differ(&self, _: &[u8]) -> Result<(), String> {
-        let mut mpirun = self.mpi.mpirun(1);
-        mpirun.arg(self.program).args(with_out(&["train", "digits"], &self.folder.join("differ")));
-        mpirun.args([":", "-n", "1"]).arg(self.program).args(["train", "digits", "--seed", "1"]);
-        let ended = Running::start(mpirun.current_dir(self.folder), &self.folder.join("differ"))?.end(LIMIT)?;
-        failed(&ended, &["seed was 0 and is 1 now", "rank 1: the settings of rank 0 differ"])
-    }
-
-    /// The library of the other MPI, if there is one, believes to be alone.
-    fn other_mpi(&self) -> Result<(), String> {
-        let other = if self.mpi.is_mpich { "libmpi.so.40" } else { "libmpich.so.12" };
-        let mut mpirun = self.mpi.mpirun(2);
-        mpirun.arg(self.program).args(["train", "digits"]).env("GRADUS_MPI", other);
-        let ended = Running::start(mpirun.current_dir(self.folder), &self.folder.join("other-mpi"))?.end(LIMIT)?;
-        if ended.err.contains("there is no MPI library that can be loaded") {
-            println!("there is no {other} to test with");
-            return failed(&ended, &["GRADUS_MPI"]);
-        }
-        failed(&ended, &["the launcher started 2 ranks, but", "mpirun belongs to another MPI"])
-    }
-
     fn plan(&self) -> Result<(), String> {
         let bench = ["bench", "--out", "bench.json", "--threads", "1"].map(String::from);
         done(&self.launch(&["-n", "2"], &bench, "bench")?)?;
@@ -375,17 +355,6 @@ impl Gradus<'_> {
         done(&ended)?;
         let measured = ended.out.contains("next ") && !ended.out.contains("extrapolated");
         if measured { Ok(()) } else { Err(format!("the plan is not from the measurement: {}", ended.out)) }
-    }
-
-    fn nothing_there(&self) -> Result<(), String> {
-        let mut command = Command::new(self.program);
-        command.args(["launch", "-n", "2", "--", "train", "digits"]).env("PATH", self.folder.join("nothing"));
-        let ended = Running::start(&mut command, &self.folder.join("no-mpirun"))?.end(LIMIT)?;
-        failed(&ended, &["there is no mpirun", "install Open MPI or MPICH (Debian: openmpi-bin)"])?;
-        let mut mpirun = self.mpi.mpirun(2);
-        mpirun.arg(self.program).args(["train", "digits"]).env("GRADUS_MPI", self.folder.join("no.so"));
-        let ended = Running::start(mpirun.current_dir(self.folder), &self.folder.join("no-library"))?.end(LIMIT)?;
-        failed(&ended, &["there is no MPI library that can be loaded", "GRADUS_MPI"])
     }
 }
 

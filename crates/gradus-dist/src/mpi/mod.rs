@@ -3,6 +3,7 @@
 //! The library is loaded when [`world`] is called: Open MPI 4 and 5, or MPICH. All transfers are non-blocking and are
 //! polled, so that no call of MPI ever waits for a rank; errors of MPI are returned.
 
+mod greeting;
 mod library;
 mod machine;
 
@@ -14,17 +15,19 @@ use std::time::{Duration, Instant};
 
 use gradus_tensor::{Error, ErrorKind, Result};
 
+use self::greeting::{GREETING, greeting, one_version, process};
 use self::library::{Functions, Loaded, Pointer, text};
 use crate::communicator::Communicator;
 use crate::engine::{Channel, Engine, GRACE, Incoming, LENGTH, Notice, Outgoing, Stop, Until};
-use crate::group::Options;
+use crate::group::{Options, names};
 use crate::on_device::Peers;
 
 /// The communicator of all processes that `mpirun` started, or of this process alone without it. It can be made once in
 /// a process. When the last handle to it is dropped, MPI is finalised.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] without an MPI library, or with one that is not Open MPI or MPICH;
+/// [`ErrorKind::Unsupported`] without an MPI library, with one that is not Open MPI or MPICH, or if ranks run different
+/// versions of Gradus;
 /// [`ErrorKind::InvalidArgument`] if it was made before; [`ErrorKind::Peer`] if the launcher belongs to another MPI, or
 /// MPI does not start.
 #[track_caller]
@@ -172,10 +175,10 @@ impl<H: AnyHandle> Mpi<H> {
         Err(Stop::Engine(format!("{what}: {why}")))
     }
 
-    /// Learns which ranks run on this machine.
+    /// Learns whether all ranks are of one version, and which of them run on this machine.
     fn meet(&mut self, deadline: Instant) -> Result<()> {
-        let mine = machine::here().to_vec();
-        let mut all = vec![[0; machine::PLACE]; self.size];
+        let mine = greeting().to_vec();
+        let mut all = vec![[0; GREETING]; self.size];
         let other = |rank: &usize| *rank != self.rank;
         let outgoing: Vec<_> = (0..self.size).filter(other).map(|to| Outgoing { to, bytes: &mine }).collect();
         let rooms = all.iter_mut().enumerate().filter(|(from, _)| other(from));
@@ -186,13 +189,18 @@ impl<H: AnyHandle> Mpi<H> {
         if let Err(stop) = made {
             std::mem::forget((mine, all));
             let why = match stop {
-                Stop::Late { from, .. } if !from.is_empty() => format!("no message came from ranks {from:?}"),
+                Stop::Late { from, .. } if !from.is_empty() => format!("no message came from {}", names(&from)),
                 other => format!("{other:?}"),
             };
             let e = Error::new(ErrorKind::Peer, "mpi", format!("not all ranks have started: {why}"));
             return Err(e.help("see whether one has ended, or runs another program"));
         }
-        self.neighbours = all.iter().map(machine::process).collect();
+        if let Some(mine) = all.get_mut(self.rank) {
+            *mine = greeting();
+        }
+        one_version(&all, self.rank).inspect_err(|_| std::thread::sleep(GRACE))?;
+        let here = |(rank, greeting)| process(greeting).filter(|_| rank != self.rank);
+        self.neighbours = all.iter().enumerate().map(here).collect();
         let ranks_here = 1 + self.neighbours.iter().flatten().count();
         // Open MPI leaves the core itself then, at each look. More often would leave it to other programs for whole time slices.
         let leaves = std::env::var("OMPI_MCA_mpi_oversubscribe").is_ok_and(|value| value == "1");
