@@ -2,6 +2,7 @@
 //! others in time, `gradus launch` does what it says, and the speed of an all-reduce beside that of MPI alone.
 
 mod command;
+mod disk;
 mod hosts;
 mod launch;
 mod planned;

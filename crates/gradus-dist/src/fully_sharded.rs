@@ -272,6 +272,10 @@ impl Ranks for FullyShardedDataParallel {
         Ranks::broadcast(&self.parallel, from, bytes)
     }
 
+    fn give_up(&self, why: &str) {
+        Ranks::give_up(&self.parallel, why);
+    }
+
     fn divides(&self) -> bool {
         true
     }

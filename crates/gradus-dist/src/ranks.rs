@@ -55,4 +55,8 @@ impl Ranks for DataParallel {
         bytes.truncate(length);
         Ok(bytes)
     }
+
+    fn give_up(&self, why: &str) {
+        self.communicator().give_up(why);
+    }
 }

@@ -32,6 +32,9 @@ pub trait Ranks: Send + Sync {
     /// The bytes that rank `from` gives.
     fn broadcast(&self, from: usize, bytes: Vec<u8>) -> Result<Vec<u8>>;
 
+    /// Makes the calls of all other ranks fail, with `why` in their errors: this rank ends because of an error that it alone has.
+    fn give_up(&self, why: &str);
+
     /// Whether each rank holds only a part of the parameters, their gradients and the state of the optimiser while a model
     /// is trained. If so, `FullyShardedDataParallel` of the crate `gradus-dist` implements the methods below, which are
     /// called on all ranks.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use super::disk::Small;
 use super::launch::Mpi;
 use super::process::{Ended, Running, SSHD, descendants, signal};
 
@@ -43,7 +44,7 @@ impl Gradus<'_> {
         for (name, words) in self.tasks() {
             checks.push((format!("train {name} on 1, 2 and 4 ranks"), Box::new(move || self.same(name, &words))));
         }
-        let others: [(&str, OnWhole<'_>); 16] = [
+        let others: [(&str, OnWhole<'_>); 17] = [
             ("mpirun itself", Self::plain),
             ("SIGTERM to one rank, then another number", Self::one_stops),
             ("SIGTERM to all ranks", Self::all_stop),
@@ -60,6 +61,7 @@ impl Gradus<'_> {
             ("a rank is stopped", Self::one_hangs),
             ("ranks with different options", Self::differ),
             ("ranks of different versions", Self::versions),
+            ("a full disk of one rank, with divided weights", Self::full_part),
         ];
         let whole = &whole;
         for (name, check) in others {
@@ -68,6 +70,12 @@ impl Gradus<'_> {
         match Path::new(SSHD).is_file() {
             true => checks.push(("two hosts over ssh".into(), Box::new(move || self.two_hosts(whole)))),
             false => println!("no ssh server to test hosts with (Debian: openssh-server)"),
+        }
+        match Small::mount(self.folder.join("full-disk"))? {
+            Some(small) => {
+                checks.push(("a full disk of rank 0".into(), Box::new(move || self.full_disk(&small, whole))))
+            }
+            None => println!("no small disk to fill (it takes root)"),
         }
         checks.push(("a launcher of another MPI".into(), Box::new(|| self.other_mpi())));
         checks.push(("no mpirun, and no library".into(), Box::new(|| self.nothing_there())));
@@ -169,7 +177,7 @@ impl Gradus<'_> {
     }
 
     /// Goes on with the long training on 2 ranks, which gives the same bits as one that was left alone.
-    fn goes_on(&self, out: &Path, name: &str, whole: &[u8]) -> Result<(), String> {
+    pub(super) fn goes_on(&self, out: &Path, name: &str, whole: &[u8]) -> Result<(), String> {
         let mut words = with_out(&LONG, out);
         words.push("--resume".into());
         done(&self.launch(&["-n", "2"], &words, &format!("{name}-again"))?)?;

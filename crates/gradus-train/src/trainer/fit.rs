@@ -14,7 +14,7 @@ use super::passes::Passes;
 use super::progress::Progress;
 use super::saving::Saving;
 use super::step::explained;
-use crate::ranks::supplied;
+use crate::ranks::{dividing, supplied};
 use crate::{EpochReport, Event, Logger, Run, StepReport, Task, Validation};
 
 /// The number of steps in a row that may be skipped because they are not finite.
@@ -67,7 +67,8 @@ impl Trainer {
         self.check_states()?;
         let quick = self.fast_dev_run;
         let (epochs, batches) = if quick { (1, self.accumulate.min(train.len())) } else { (self.epochs, train.len()) };
-        let mut tell = |event: Event<'_>| loggers.iter_mut().try_for_each(|logger| logger.log(event));
+        let mut tell =
+            |event: Event<'_>| loggers.iter_mut().try_for_each(|logger| logger.log(event)).map_err(|e| self.told(e));
         let settings = [
             ("batch_size", train.batch_size().to_string()),
             ("samples", train.dataset().len().to_string()),
@@ -86,7 +87,6 @@ impl Trainer {
                 saving = self.open_parts(ranks, saving, &*model, optimizer, &config)?;
             }
         }
-        let may_fail = saving.as_ref().is_some_and(|saving| saving.may_fail);
         tell(Event::Start { epochs, steps: batches.div_ceil(self.accumulate), samples: train.samples() }).here()?;
         let mut passes = Passes::new(self, &*optimizer, task, D::Item::tensors);
         let goes_on = resumed.is_some();
@@ -110,7 +110,7 @@ impl Trainer {
                 // At most `accumulate` batches.
                 let mut group = Vec::new();
                 for batch in rest.by_ref().take(self.accumulate) {
-                    group.push(batch.here()?);
+                    group.push(batch.here().map_err(|e| self.told(e))?);
                 }
                 if group.is_empty() || passes.are_to_stop() {
                     break;
@@ -144,7 +144,7 @@ impl Trainer {
                         let wanted = is_due && saving.as_ref().is_some_and(is_free);
                         let now = (&*model, &*optimizer);
                         let done = self.save_if(wanted, &mut saving, now, (&progress, &run), false)?;
-                        if go_on(done, may_fail, &mut saving, &mut tell)? {
+                        if self.go_on(done, &mut saving, &mut tell)? {
                             (saved_at, is_saved) = (Instant::now(), true);
                         }
                     }
@@ -182,7 +182,7 @@ impl Trainer {
                 if progress.steps_of_epoch > 0 {
                     let now = (&*model, &*optimizer);
                     let done = self.save_if(true, &mut saving, now, (&progress, &run), false)?;
-                    is_saved |= go_on(done, may_fail, &mut saving, &mut tell)?;
+                    is_saved |= self.go_on(done, &mut saving, &mut tell)?;
                     let report = self.report(&progress, &run, None);
                     (run.samples, run.seconds) = (run.samples + report.samples, run.seconds + report.seconds);
                     tell(Event::EpochEnd(&report)).here()?;
@@ -211,16 +211,16 @@ impl Trainer {
             };
             let now = (&*model, &*optimizer);
             let done = self.save_if(self.save_epochs, &mut saving, now, (&progress, &run), is_best)?;
-            if go_on(done, may_fail, &mut saving, &mut tell)? {
+            if self.go_on(done, &mut saving, &mut tell)? {
                 (saved_at, is_saved) = (Instant::now(), true);
             }
         }
         run.stopped_early = progress.is_done;
         run.stopped = !run.stopped_early && progress.epoch <= epochs;
         let done = self.save_if(!is_saved, &mut saving, (&*model, &*optimizer), (&progress, &run), false)?;
-        go_on(done, may_fail, &mut saving, &mut tell)?;
+        self.go_on(done, &mut saving, &mut tell)?;
         let done = saving.as_mut().map_or(Ok(Ok(())), Saving::finish)?;
-        go_on(done.map(|()| false), may_fail, &mut saving, &mut tell)?;
+        self.go_on(done.map(|()| false), &mut saving, &mut tell)?;
         drop(saving.take());
         if let Some(ranks) = &self.ranks {
             ranks.join(model.named_parameters(), optimizer).here()?;
@@ -268,22 +268,24 @@ impl Trainer {
         }
         Ok(is_best)
     }
-}
 
-/// After an attempt to save a checkpoint, whether there was one. If it failed: errors, or goes on without checkpoints.
-#[track_caller]
-fn go_on(
-    done: Result<bool>,
-    may_fail: bool,
-    saving: &mut Option<Saving>,
-    tell: &mut dyn FnMut(Event<'_>) -> Result<()>,
-) -> Result<bool> {
-    match done {
-        Err(error) if may_fail => {
-            *saving = None;
-            tell(Event::Unsaved { error: &error })?;
-            Ok(true)
+    /// After an attempt to save a checkpoint, whether there was one. If it failed: errors, or goes on without checkpoints.
+    #[track_caller]
+    fn go_on(
+        &self,
+        done: Result<bool>,
+        saving: &mut Option<Saving>,
+        tell: &mut dyn FnMut(Event<'_>) -> Result<()>,
+    ) -> Result<bool> {
+        match done {
+            Err(error) if saving.as_ref().is_some_and(|saving| saving.may_fail) => {
+                *saving = None;
+                tell(Event::Unsaved { error: &error })?;
+                Ok(true)
+            }
+            // Ranks that divide the parameters have all got it.
+            Err(error) if dividing(&self.ranks).is_none() => Err(self.told(error)),
+            done => done,
         }
-        done => done,
     }
 }

@@ -143,6 +143,7 @@ mod tests {
         fn broadcast(&self, _: usize, bytes: Vec<u8>) -> Result<Vec<u8>> {
             Ok(bytes)
         }
+        fn give_up(&self, _: &str) {}
     }
 
     #[test]

@@ -29,6 +29,14 @@ impl Trainer {
         train.epoch_in_parts(epoch, skip, move |_, samples| ranks::parts(&ranks, samples))
     }
 
+    /// An error that this process alone has, of which the other ranks are told.
+    pub(super) fn told(&self, e: Error) -> Error {
+        if let Some(ranks) = &self.ranks {
+            ranks.give_up(e.message());
+        }
+        e
+    }
+
     /// Gives all ranks the state of rank 0: model, optimiser, the user's states, and what was resumed.
     ///
     /// # Errors

@@ -71,7 +71,8 @@ where
     if let Some(files) = &mut files {
         let metrics = vec![b' '; job.settings.epochs.min(MOST_ROWS) * ROW_BYTES];
         let page = vec![b' '; report::MOST_BYTES + job.report_bytes];
-        write(files, &job, [&metrics, &[b' '; config::MOST_BYTES], &page])?;
+        let written = write(files, &job, [&metrics, &[b' '; config::MOST_BYTES], &page]);
+        written.map_err(|e| session.team.told(e))?;
     }
 
     let states = checkpoints(session, &job.settings);

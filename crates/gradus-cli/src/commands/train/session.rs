@@ -65,7 +65,7 @@ impl<'a> Session<'a> {
         if !self.team.is_first() {
             return Ok(());
         }
-        let out = interrupt.claim(|| self.open_folder(name))?;
+        let out = interrupt.claim(|| self.open_folder(name)).map_err(|e| self.team.told(e))?;
         out.check(&[&[MODEL, METRICS, CONFIG, REPORT], files].concat())?;
         self.place = Some(Place { interrupt, out });
         Ok(())

@@ -95,6 +95,14 @@ impl Team {
         }
     }
 
+    /// An error that this process alone has, of which the others are told.
+    pub(super) fn told(&self, e: Error) -> Error {
+        if let Some(ranks) = &*self.ranks.borrow() {
+            ranks.give_up(e.message());
+        }
+        e
+    }
+
     /// The end of the training: all ranks do this at the same time, once no trainer holds the ranks any more.
     pub(super) fn part(&self) {
         self.ranks.take();
