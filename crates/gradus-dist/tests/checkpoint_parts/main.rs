@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod damage;
+mod stalled;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,6 +10,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use gradus_cpu::CpuBackend;
 use gradus_data::{DataLoader, TensorDataset};
@@ -197,6 +199,8 @@ struct Bad {
     elsewhere: Option<PathBuf>,
     /// Whether another run makes each file first.
     is_late: bool,
+    /// The number of the first file that it takes a minute to make.
+    stalls_from: Option<usize>,
 }
 
 impl Bad {
@@ -234,6 +238,9 @@ impl Disk for Bad {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         self.call()?;
         let file = self.files.fetch_add(1, Ordering::SeqCst);
+        if self.stalls_from.is_some_and(|first| file >= first) {
+            std::thread::sleep(Duration::from_secs(60));
+        }
         let is_full = self.full_from.is_some_and(|first| file >= first);
         Ok(Box::new(BadFile(Os.create(&self.place(path))?, is_full)))
     }

@@ -61,6 +61,7 @@ pub struct Trainer {
     pub(super) save_every: Option<u64>,
     pub(super) save_interval: Option<Duration>,
     pub(super) save_epochs: bool,
+    pub(super) save_deadline: Duration,
     pub(super) checkpoints_may_fail: bool,
     pub(super) keep: usize,
     pub(super) config: BTreeMap<String, String>,
@@ -109,6 +110,7 @@ impl Trainer {
             save_every: None,
             save_interval: None,
             save_epochs: true,
+            save_deadline: Duration::from_secs(600),
             checkpoints_may_fail: false,
             keep: 2,
             config: BTreeMap::new(),
@@ -232,6 +234,14 @@ impl Trainer {
     /// ends or is [stopped](Trainer::stop_when). For runs of many short epochs.
     pub fn save_epochs(mut self, on: bool) -> Self {
         self.save_epochs = on;
+        self
+    }
+
+    /// Sets how long ranks that divide the parameters wait for the file of the slowest rank, before they begin the next
+    /// checkpoint and when the run ends: 10 minutes unless set. If a disk takes longer, the checkpoint is not saved, and all
+    /// ranks get an error that names the rank and its file.
+    pub fn save_deadline(mut self, deadline: Duration) -> Self {
+        self.save_deadline = deadline;
         self
     }
 

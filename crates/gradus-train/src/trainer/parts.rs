@@ -38,6 +38,8 @@ pub(super) struct Parts {
     /// The checkpoint that is being written, on all ranks or on none.
     writing: Option<Writing>,
     rests_until: Option<Instant>,
+    /// How long a rank waits for the files of all ranks, where it has to.
+    deadline: Duration,
 }
 
 /// A part that a thread writes. Dropping it before it was reported removes it, unless the disk stalls.
@@ -60,8 +62,9 @@ impl Parts {
         disk: Arc<dyn Disk>,
         folder: PathBuf,
         checkpoints: Option<Checkpoints>,
+        deadline: Duration,
     ) -> Parts {
-        Parts { ranks, disk, folder, checkpoints, writing: None, rests_until: None }
+        Parts { ranks, disk, folder, checkpoints, writing: None, rests_until: None, deadline }
     }
 
     /// Whether a checkpoint is being written, or the last one was a short time ago.
@@ -72,19 +75,27 @@ impl Parts {
     /// Whether rank 0 wants to save. All ranks call it, after each step. A checkpoint that all have written is completed.
     /// The inner error is one of saving, which all ranks get.
     pub(super) fn agree(&mut self, wanted: bool) -> Result<Result<bool>> {
+        self.look(wanted, false)
+    }
+
+    /// [`agree`](Parts::agree). If a file is late for any rank, the checkpoint ends for all.
+    fn look(&mut self, wanted: bool, is_late: bool) -> Result<Result<bool>> {
         let is_written = self.writing.as_ref().is_none_or(Writing::is_written);
-        let mut counts = [f64::from(u8::from(wanted && self.ranks.rank() == 0)), f64::from(u8::from(is_written))];
+        let mut counts = [wanted && self.ranks.rank() == 0, is_written, is_late].map(|is| f64::from(u8::from(is)));
         self.ranks.sum(&mut counts)?;
-        let completes = self.writing.is_some() && counts[1] == self.ranks.size() as f64;
-        let done = if completes { self.complete()? } else { Ok(()) };
+        let is_late = counts[2] > 0.0;
+        let ends = self.writing.is_some() && (counts[1] == self.ranks.size() as f64 || is_late);
+        let done = if ends { self.complete(is_late)? } else { Ok(()) };
         Ok(done.map(|()| counts[0] > 0.0))
     }
 
-    /// Waits until the checkpoint is complete that is being written, if any.
+    /// Waits until the checkpoint is complete that is being written, if any. A file that is not there within `deadline` is an
+    /// error on all ranks.
     #[track_caller]
     pub(super) fn finish(&mut self) -> Result<Result<()>> {
+        let begun = Instant::now();
         while self.writing.is_some() {
-            if let Err(e) = self.agree(false)? {
+            if let Err(e) = self.look(false, begun.elapsed() > self.deadline)? {
                 return Ok(Err(e));
             }
             // Ranks whose disks are slow still answer the others.
@@ -131,12 +142,13 @@ impl Parts {
         Ok(Ok(()))
     }
 
-    /// Publishes the checkpoint once all ranks have written their files, or removes these if one of them failed.
+    /// Publishes the checkpoint once all ranks have written their files, or removes these if one of them failed. If one was
+    /// late, the disk of rank 0 may stall as well, and files that nobody else removes stay.
     #[track_caller]
-    fn complete(&mut self) -> Result<Result<()>> {
+    fn complete(&mut self, is_late: bool) -> Result<Result<()>> {
         let Some(mut writing) = self.writing.take() else { return Ok(Ok(())) };
         let (number, step) = (writing.number, writing.at.step);
-        let (written, took) = writing.outcome();
+        let (written, took) = writing.outcome(self.deadline);
         self.rests_until = Instant::now().checked_add(took * REST);
         writing.is_reported = true;
         let done = match all_have(&*self.ranks, OP, written)? {
@@ -154,7 +166,7 @@ impl Parts {
             }
         };
         drop(writing);
-        if let (Err(_), Some(checkpoints)) = (&done, &self.checkpoints) {
+        if let (Err(_), Some(checkpoints), false) = (&done, &self.checkpoints, is_late) {
             checkpoints.discard(number);
         }
         Ok(done.map_err(|e| e.note(format!("the checkpoint of step {step} is not saved; those before it are"))))
@@ -186,8 +198,15 @@ impl Writing {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits for the thread.
-    fn outcome(&mut self) -> (Result<Listed>, Duration) {
+    /// What the thread has done. One that has not ended is left to itself, and so is what it writes: the next run removes it.
+    fn outcome(&mut self, deadline: Duration) -> (Result<Listed>, Duration) {
+        if !self.is_written() {
+            self.thread = None;
+            let m = format!("{} was not written within {deadline:?}: its disk stalls", self.file.display());
+            let e =
+                Error::new(ErrorKind::Io, OP, m).help("look at its file system; Trainer::save_deadline sets the time");
+            return (Err(e), Duration::ZERO);
+        }
         let panicked = || (Err(Error::new(ErrorKind::Backend, OP, "the device panicked")), Duration::ZERO);
         let outcome = self.thread.take().map_or_else(panicked, |thread| thread.join().unwrap_or_else(|_| panicked()));
         self.is_made = outcome.0.is_ok();
@@ -203,7 +222,7 @@ impl Drop for Writing {
         }
         if self.thread.is_some() && self.is_written() {
             // Its error no longer matters.
-            let _ = self.outcome();
+            let _ = self.outcome(Duration::ZERO);
         }
         // What stays, because the disk stalls or refuses, is a leftover, which the next run removes.
         if self.is_made && !self.is_reported {

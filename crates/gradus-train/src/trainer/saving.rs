@@ -169,7 +169,8 @@ impl Trainer {
         let last = rolls_back.then(|| self.own_state(&pieces, model, optimizer)).transpose();
         all_have(&**ranks, "trainer", last.as_ref().map(drop).map_err(Clone::clone))??;
         let last = last?;
-        let parts = Parts::new(ranks.clone(), self.disk.clone(), told.folder.into(), checkpoints);
+        let folder = told.folder.into();
+        let parts = Parts::new(ranks.clone(), self.disk.clone(), folder, checkpoints, self.save_deadline);
         let files = Files::Parts(Box::new(parts));
         Ok(Some(Saving { files, config: config.clone(), last, passed_over, resumed: None, may_fail: told.may_fail }))
     }
