@@ -1,6 +1,7 @@
 //! Runs a program on several ranks with `mpirun`, and ends all of it in the end.
 
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -32,11 +33,15 @@ impl Mpi {
         if !mpich {
             return Ok(Mpi { is_mpich: false, path });
         }
-        // `gradus launch` starts what is called `mpirun`.
+        // `gradus launch` starts what is called `mpirun`. MPICH's looks for its other programs beside the name it is called by,
+        // which must therefore not be that of a link.
         let bin = folder.join("bin");
-        let link = bin.join("mpirun");
-        let made = std::fs::create_dir_all(&bin).and_then(|()| std::os::unix::fs::symlink(&program, &link));
-        made.map_err(|e| format!("{}: {e}", link.display()))?;
+        let script = bin.join("mpirun");
+        let text = format!("#!/bin/sh\nexec '{}' \"$@\"\n", program.display());
+        let made = std::fs::create_dir_all(&bin)
+            .and_then(|()| std::fs::write(&script, text))
+            .and_then(|()| std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)));
+        made.map_err(|e| format!("{}: {e}", script.display()))?;
         let path = std::env::join_paths([bin].into_iter().chain(folders)).map_err(|e| e.to_string())?;
         Ok(Mpi { is_mpich: true, path })
     }
