@@ -78,7 +78,7 @@ impl Trainer {
             ("drop_last", train.drop_last().to_string()),
         ];
         let config = self.all_settings(&settings);
-        let mut saving = self.open(model, optimizer, train.device(), &config)?;
+        let mut saving = self.open(model, optimizer, train.device(), &config).here()?;
         let mut resumed = saving.as_mut().and_then(|saving| saving.resumed.take());
         if let Some(ranks) = &self.ranks {
             self.share(&**ranks, model, optimizer, train.device(), &config, &mut resumed)?;

@@ -1,13 +1,15 @@
 //! Ranks that do not do the same. In the snippets, ranks are threads; processes that `mpirun` started get the same errors.
 
+use std::fs;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::page::page;
 use gradus::nn::{Muon, MuonConfig, Split};
 use gradus::prelude::*;
 use gradus_dist::{
-    DataParallel, Mesh, Options, ParallelAttention, ParallelEmbedding, Pipeline, Reduce, RowLinear, ShardedOptimizer,
-    Stage, divide, parallel_cross_entropy, threads,
+    DataParallel, FullyShardedDataParallel, Mesh, Options, ParallelAttention, ParallelEmbedding, Pipeline, Reduce,
+    RowLinear, ShardedOptimizer, Stage, cut_evenly, divide, parallel_cross_entropy, threads,
 };
 
 page! {
@@ -25,6 +27,17 @@ page! {
     divided_parameters_in_a_captured_step,
     a_stage_of_a_pipeline_fails,
     stages_share_a_parameter,
+    a_tensor_that_does_not_divide_among_ranks,
+    shards_that_do_not_divide_among_ranks,
+    ranks_give_different_numbers_of_rows,
+    stages_compute_different_rows,
+    stages_with_different_micro_batches,
+    a_cut_for_another_number_of_ranks,
+    ranks_cut_in_different_places,
+    fewer_modules_than_stages,
+    a_tie_to_a_parameter_that_no_stage_has,
+    a_parameter_is_tied_twice,
+    a_part_of_a_checkpoint_is_missing,
 }
 
 /// Every rank makes the same calls in the same order. Here the last batch of one rank is smaller than that of the other.
@@ -275,5 +288,179 @@ fn stages_share_a_parameter(device: &Device) -> Result<Error> {
         pipeline.tie(&stage, ["0.weight", "1.weight"])?;
         pipeline.tie(&stage, ["0.bias", "1.bias"])
     })?;
+    Ok(error)
+}
+
+/// Each rank receives an equal part of the sum along axis 0, and five elements do not divide between two ranks.
+///
+/// Mend: pad the tensor, or take `all_reduce`, which gives each rank the whole sum.
+fn a_tensor_that_does_not_divide_among_ranks(device: &Device) -> Result<Error> {
+    let x = Tensor::ones([5], DType::F32, device)?;
+    let error = threads(2, Options::default(), |comm| comm.reduce_scatter(&x, Reduce::Sum)).unwrap_err();
+
+    threads(2, Options::default(), |comm| comm.all_reduce(&x, Reduce::Sum))?;
+    Ok(error)
+}
+
+/// A batch is cut into 16 virtual shards, unless another number is given. Each rank computes equally many.
+///
+/// Mend: give a number of shards of which each rank gets a power of two: here 24, of which each computes 8.
+fn shards_that_do_not_divide_among_ranks(_: &Device) -> Result<Error> {
+    let error = threads(3, Options::default(), |comm| DataParallel::new(comm.clone()).map(drop)).unwrap_err();
+
+    threads(3, Options::default(), |comm| DataParallel::with_shards(comm.clone(), 24).map(drop))?;
+    Ok(error)
+}
+
+/// Every rank gives the whole batch, or at least its number of rows, and computes the rows of its shards. Here one rank gives
+/// fewer.
+///
+/// Mend: load the same batch on all ranks; each computes the rows of its own shards.
+fn ranks_give_different_numbers_of_rows(device: &Device) -> Result<Error> {
+    let train = |rows: fn(usize) -> usize| {
+        threads(2, Options::default(), |comm| {
+            let model = Linear::new(3, 1, &mut Init::new(DType::F32, device, &mut Generator::new(1)))?;
+            let x = Tensor::ones([rows(comm.rank()), 3], DType::F32, device)?;
+            let loss = |rows: Range<usize>| model.forward(&x.narrow(0, rows.start, rows.len())?)?.mean_all();
+            DataParallel::new(comm.clone())?.backward(&model, x.shape()[0], loss).map(drop)
+        })
+    };
+    let error = train(|rank| 32 - rank).unwrap_err();
+
+    train(|_| 32)?;
+    Ok(error)
+}
+
+/// Micro-batches are cut from the number of rows that each stage is told. Here the second stage is told of fewer; this is its
+/// error.
+///
+/// Mend: give all stages the number of rows of the whole batch.
+fn stages_compute_different_rows(device: &Device) -> Result<Error> {
+    let train = |rows: fn(usize) -> usize| {
+        threads(2, Options::default(), |comm| {
+            let mut generator = Generator::new(0);
+            let mut init = Init::new(DType::F32, device, &mut generator);
+            let stage = Stage::new(comm, &[0..1, 1..2], |_| Linear::new(3, 3, &mut init))?;
+            let pipeline = Pipeline::new(comm, 2, device)?;
+            let input = |rows: Range<usize>| Tensor::ones([rows.len(), 3], DType::F32, device);
+            Ok(pipeline.backward(&stage, rows(comm.rank()), input, |y, _| y.square()?.mean_all()).err())
+        })
+    };
+    let error = train(|rank| 8 - 2 * rank)?.remove(1).unwrap();
+
+    assert!(train(|_| 8)?.iter().all(Option::is_none));
+    Ok(error)
+}
+
+/// The stages of a pipeline cut the batch into different numbers of micro-batches.
+///
+/// Mend: give all ranks the same number.
+fn stages_with_different_micro_batches(device: &Device) -> Result<Error> {
+    let error = threads(2, Options::default(), |comm| {
+        let free = [8, 4]; // what each rank has memory for
+        Pipeline::new(comm, free[comm.rank()], device).map(drop)
+    })
+    .unwrap_err();
+
+    threads(2, Options::default(), |comm| Pipeline::new(comm, 8, device).map(drop))?;
+    Ok(error)
+}
+
+/// A cut has a range of modules for each rank. This one was made for three.
+///
+/// Mend: let `cut_evenly` make the cut for the number of ranks that there are, or take `Stage::even`.
+fn a_cut_for_another_number_of_ranks(device: &Device) -> Result<Error> {
+    let layer = |i: usize| Linear::new(3, 3, &mut Init::new(DType::F32, device, &mut Generator::new(i as u64)));
+    let error = threads(2, Options::default(), |comm| Stage::new(comm, &[0..1, 1..2, 2..4], layer)).unwrap_err();
+
+    threads(2, Options::default(), |comm| Stage::new(comm, &cut_evenly(&[12; 4], comm.size())?, layer))?;
+    Ok(error)
+}
+
+/// Each rank has measured how long its modules take, and cuts the model by its own times.
+///
+/// Mend: cut by numbers that all ranks have, as `Stage::even` does.
+fn ranks_cut_in_different_places(device: &Device) -> Result<Error> {
+    let layer = |i: usize| Linear::new(3, 3, &mut Init::new(DType::F32, device, &mut Generator::new(i as u64)));
+    let error = threads(2, Options::default(), |comm| {
+        let times = [[40, 10, 10], [40, 10, 50]][comm.rank()];
+        Stage::new(comm, &cut_evenly(&times, comm.size())?, layer)
+    })
+    .unwrap_err();
+
+    threads(2, Options::default(), |comm| Stage::even(comm, 3, layer))?;
+    Ok(error)
+}
+
+/// Each stage has at least one module, and there are fewer modules than stages.
+///
+/// Mend: make modules of smaller parts of the model, such as each block, or take fewer ranks.
+fn fewer_modules_than_stages(_: &Device) -> Result<Error> {
+    let error = cut_evenly(&[500, 300], 4).unwrap_err();
+
+    cut_evenly(&[250, 250, 150, 150], 4)?;
+    Ok(error)
+}
+
+/// A name of `tie` is mistyped. Names are those that the parameters have in the whole model.
+///
+/// Mend: look at `stage.named_parameters()`.
+fn a_tie_to_a_parameter_that_no_stage_has(device: &Device) -> Result<Error> {
+    let tie = |names: [&'static str; 2]| {
+        threads(2, Options::default(), |comm| {
+            let mut generator = Generator::new(0);
+            let mut init = Init::new(DType::F32, device, &mut generator);
+            let stage = Stage::new(comm, &[0..1, 1..2], |_| Linear::new(3, 3, &mut init))?;
+            Pipeline::new(comm, 4, device)?.tie(&stage, names)
+        })
+    };
+    let error = tie(["0.weight", "1.weights"]).unwrap_err();
+
+    tie(["0.weight", "1.weight"])?;
+    Ok(error)
+}
+
+/// Three layers shall have one weight. A tie has two ends, and a parameter is in one tie.
+///
+/// Mend: tie two of them, and let the layers of one stage share the parameter.
+fn a_parameter_is_tied_twice(device: &Device) -> Result<Error> {
+    let tie = |ties: &'static [[&'static str; 2]]| {
+        threads(2, Options::default(), |comm| {
+            let mut generator = Generator::new(0);
+            let mut init = Init::new(DType::F32, device, &mut generator);
+            let stage = Stage::new(comm, &[0..1, 1..3], |_| Linear::new(3, 3, &mut init))?;
+            let mut pipeline = Pipeline::new(comm, 4, device)?;
+            ties.iter().try_for_each(|names| pipeline.tie(&stage, *names))
+        })
+    };
+    let error = tie(&[["0.weight", "1.weight"], ["0.weight", "2.weight"]]).unwrap_err();
+
+    tie(&[["0.weight", "1.weight"]])?;
+    Ok(error)
+}
+
+/// Ranks with divided parameters write a part of each checkpoint. One of the files is gone, and there is no checkpoint before
+/// this one.
+///
+/// Mend: copy the file from a backup, and keep two checkpoints, as `Trainer` does unless told otherwise.
+fn a_part_of_a_checkpoint_is_missing(device: &Device) -> Result<Error> {
+    let train = |epochs: usize| {
+        threads(2, Options::default(), |comm| {
+            let (x, y) = (Tensor::ones([32, 3], DType::F32, device)?, Tensor::zeros([32], DType::I64, device)?);
+            let loader = DataLoader::new(TensorDataset::new(x, y)?, device).batch_size(16).build()?;
+            let mut model = Linear::new(3, 2, &mut Init::new(DType::F32, device, &mut Generator::new(1)))?;
+            let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig::default())?;
+            let ranks = FullyShardedDataParallel::new(DataParallel::new(comm.clone())?)?;
+            let trainer = Trainer::new(epochs)?.ranks(Arc::new(ranks)).resume("checkpoints");
+            trainer.fit(&mut model, &mut optimizer, &loader, None, &Classification::default(), &mut [])
+        })
+    };
+    train(1)?;
+    let part = "checkpoints/checkpoint-000001.part-1-of-2.safetensors";
+    fs::rename(part, "backup").unwrap();
+    let error = train(2).unwrap_err();
+
+    fs::rename("backup", part).unwrap();
+    train(2)?;
     Ok(error)
 }
