@@ -89,18 +89,30 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
     loop {
         let before = state();
         let words = with_resume(args, restarts > 0, forced);
-        let mpirun = start(mpi, args, hosts.as_ref().map(Hosts::file), ranks, &words)?;
-        let process = mpirun.id();
-        interrupt.before_the_end(move || end(process));
-        let status = wait(mpirun, || stop.load(Ordering::Relaxed))?;
-        if status.success() {
-            return Ok(());
+        // MPICH's launcher would wait for ever for a machine that does not answer.
+        let mut gone = hosts.as_ref().filter(|_| mpi == Mpi::Mpich).map_or_else(Vec::new, |hosts| silent(hosts.file()));
+        let mut ended = None;
+        if gone.is_empty() {
+            let mpirun = start(mpi, args, hosts.as_ref().map(Hosts::file), ranks, &words)?;
+            let process = mpirun.id();
+            interrupt.before_the_end(move || end(process));
+            let status = wait(mpirun, || stop.load(Ordering::Relaxed))?;
+            if status.success() {
+                return Ok(());
+            }
+            ended = Some(status);
         }
+        let code = ended.and_then(|status| status.code());
         // A machine that is gone is the reason of what the ranks say.
-        let asked = hosts.as_ref().filter(|_| !recurs(status.code()) && !stop.load(Ordering::Relaxed));
-        let silent = asked.map_or_else(Vec::new, |hosts| silent(hosts.file()));
+        if let Some(hosts) =
+            hosts.as_ref().filter(|_| gone.is_empty() && !recurs(code) && !stop.load(Ordering::Relaxed))
+        {
+            gone = silent(hosts.file());
+        }
+        let silent = gone;
         let lost = |more: &str| {
-            let m = format!("the ranks have failed ({status}){more}");
+            let what = ended.map_or("were not started".to_owned(), |status| format!("have failed ({status})"));
+            let m = format!("the ranks {what}{more}");
             let e = Error::new(ErrorKind::Peer, "launch", m);
             let e = silent.iter().fold(e, |e, (host, why)| e.note(format!("{host} does not answer: {why}")));
             Err(match silent.first() {
@@ -114,7 +126,7 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
         if restarts == args.restarts || stop.load(Ordering::Relaxed) {
             return lost(&if restarts > 0 { format!(" after {restarts} restarts") } else { String::new() });
         }
-        if recurs(status.code()) {
+        if recurs(code) {
             return lost("; another attempt would end like this one");
         }
         if after.is_none() {
