@@ -408,8 +408,7 @@ impl Talk<'_> {
                 None => lines.push((vec![rank], call)),
             }
         }
-        let lines: Vec<String> =
-            lines.into_iter().map(|(ranks, call)| format!("{}: {call}", names(&ranks))).collect();
+        let lines: Vec<String> = lines.into_iter().map(|(ranks, call)| format!("{}: {call}", names(&ranks))).collect();
         self.tell("ranks make different calls:", &lines.join("; "));
         let line = self.call.line;
         let e = Error::new(ErrorKind::Peer, self.call.collective.name(), "ranks make different calls").at(line);

@@ -15,24 +15,28 @@ pub(crate) const DEADLINE: &str = "GRADUS_DEADLINE";
 /// that failed, or with all codes joined by OR. Neither the code of a panic (101) nor the usual signals have this bit.
 const RECURS: u8 = 16;
 
-/// The delay before a rank ends whose error only says that another one has ended, so that `mpirun` sees the code of that
-/// one first.
-const LATER: Duration = Duration::from_millis(500);
+/// The delay before a rank ends that has printed its error. A launcher ends all ranks once one has ended, and the others
+/// shall print theirs before.
+const SOON: Duration = Duration::from_millis(300);
 
-/// The exit code of a program that ends with this error.
+/// The same for an error that only says that another rank has ended, so that `mpirun` sees the code of that one first.
+const LATER: Duration = Duration::from_millis(800);
+
+/// The environment variables in which launchers give the number of all processes.
+pub(super) const SIZE: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
+
+/// The exit code of a program that ends with this error, after a delay if it is one of several ranks.
 pub(crate) fn exit_code(error: &Error) -> ExitCode {
-    if std::env::var_os(LAUNCHED).is_none() {
-        return ExitCode::FAILURE;
-    }
-    match error.kind() {
-        ErrorKind::Peer => {
-            std::thread::sleep(LATER);
-            ExitCode::FAILURE
-        }
+    let (delay, code) = match error.kind() {
+        ErrorKind::Peer => (LATER, ExitCode::FAILURE),
         // The device may have been lost, and fewer ranks on a machine may have enough memory.
-        ErrorKind::Backend | ErrorKind::OutOfMemory { .. } => ExitCode::FAILURE,
-        _ => ExitCode::from(RECURS),
+        ErrorKind::Backend | ErrorKind::OutOfMemory { .. } => (SOON, ExitCode::FAILURE),
+        _ => (SOON, ExitCode::from(RECURS)),
+    };
+    if announced(SIZE).is_some_and(|ranks| ranks > 1) {
+        std::thread::sleep(delay);
     }
+    if std::env::var_os(LAUNCHED).is_some() { code } else { ExitCode::FAILURE }
 }
 
 /// Whether ranks that ended with this code would end so again: one of them had an error of its own, or does not know the

@@ -198,7 +198,12 @@ impl<H: AnyHandle> Mpi<H> {
         if let Some(mine) = all.get_mut(self.rank) {
             *mine = greeting();
         }
-        one_version(&all, self.rank).inspect_err(|_| std::thread::sleep(GRACE))?;
+        if let Err(e) = one_version(&all, self.rank) {
+            // All ranks have this error, and end together: a launcher may end the others once one has ended otherwise.
+            self.notify(&Notice::Left);
+            self.close(true, deadline);
+            return Err(e);
+        }
         let here = |(rank, greeting)| process(greeting).filter(|_| rank != self.rank);
         self.neighbours = all.iter().enumerate().map(here).collect();
         let ranks_here = 1 + self.neighbours.iter().flatten().count();

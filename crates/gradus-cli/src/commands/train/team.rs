@@ -10,14 +10,11 @@ use gradus::prelude::*;
 use gradus::train::Ranks;
 
 use crate::args::Common;
-use crate::commands::mpi::announced;
+use crate::commands::mpi::{SIZE, announced};
 use crate::commands::open;
 
 /// The parts into which a batch is cut, whatever the number of ranks.
 pub(in crate::commands) const SHARDS: usize = 16;
-
-/// The environment variables in which launchers give the number of all processes.
-const SIZE: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 
 /// The processes that share a run.
 pub(in crate::commands) struct Team {
