@@ -7,6 +7,7 @@ mod hosts;
 mod launch;
 mod planned;
 mod process;
+mod small;
 mod wrong;
 
 use std::path::Path;
@@ -99,9 +100,9 @@ fn all(mpi: &Mpi, root: &Path, folder: &Path, which: Which) -> Result<(), String
     let [ranks, gradus] = &programs(root)?;
     let commands = command::Gradus { mpi, program: gradus, folder: &folder.join("launch"), root };
     if let Which::Checks(text) = which {
-        let (checks, failed) = commands.check(&text)?;
+        let (failed, said) = commands.check(&text)?;
         failed.iter().for_each(|failure| println!("FAILED {failure}"));
-        println!("dist: {} of {checks} checks of gradus launch hold", checks - failed.len());
+        println!("dist: {said}");
         return if failed.is_empty() { Ok(()) } else { Err(format!("{} failures", failed.len())) };
     }
     let mut counts = Counts::default();
@@ -117,15 +118,15 @@ fn all(mpi: &Mpi, root: &Path, folder: &Path, which: Which) -> Result<(), String
     let troubles = if which == Which::Quick { TROUBLES_OF_CI } else { MOST_TROUBLES };
     failures.extend(trouble(mpi, ranks, folder, troubles, &mut counts)?);
     println!("{} runs with trouble: {:.1} s", counts.runs, begun.elapsed().as_secs_f64());
-    let (checks, failed) = if which == Which::Trouble { (0, vec![]) } else { commands.check("")? };
-    let held = checks - failed.len();
+    let (failed, said) =
+        if which == Which::Trouble { (vec![], "no other checks".into()) } else { commands.check("")? };
     failures.extend(failed);
     failures.extend(slow);
     failures.iter().for_each(|failure| println!("FAILED {failure}"));
     let speed = speed.map_or_else(String::new, |speed| format!("; {speed}"));
     println!(
-        "dist{}: {} of {} trainings have the bits of one rank, {} of {} runs with trouble end in time on all ranks, {held} of \
-         {checks} checks of gradus launch hold{speed}",
+        "dist{}: {} of {} trainings have the bits of one rank, {} of {} runs with trouble end in time on all ranks, \
+         {said}{speed}",
         if mpi.is_mpich { " on MPICH" } else { "" },
         counts.same,
         counts.compared,
@@ -276,10 +277,14 @@ fn wrong(rank: usize, outcome: Option<&str>, troubled: usize) -> Option<String> 
     }
 }
 
-/// Whether an error names a rank, alone or in a list, other than as the one that makes the call or has given up. In a half of
-/// the ranks, whose only call is its first, a rank has its number there.
+/// Whether an error names a rank, alone or in a list, other than as the one that makes the call or has given up. What happened
+/// in a half of the ranks, whose only call is its first, names them by their numbers there.
 fn names(text: &str, rank: usize) -> bool {
-    let number = if text.contains("call 1, all_reduce") { rank % (RANKS / 2) } else { rank };
+    let in_half = match text.contains("of the world has given up") {
+        true => text.contains("in a communicator of"),
+        false => text.contains("of 2 makes call 1, all_reduce"),
+    };
+    let number = if in_half { rank % (RANKS / 2) } else { rank };
     text.split("rank").skip(1).any(|rest| {
         let rest = rest.strip_prefix('s').unwrap_or(rest);
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != ',' && c != ' ').unwrap_or(rest.len());
@@ -366,5 +371,15 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|rank| names(told, rank)), [false, true, false, true]);
         let half = "all_reduce: rank 1 has died: its process is gone\n  rank 0 of 2 makes call 1, all_reduce(sum)";
         assert_eq!([0, 1, 2, 3].map(|rank| names(half, rank)), [false, true, false, true]);
+        // The first call of another communicator of all.
+        let first = "all_reduce: rank 3 has died: its process is gone\n  rank 1 of 4 makes call 1, all_reduce(sum)";
+        assert_eq!([0, 1, 2, 3].map(|rank| names(first, rank)), [false, false, false, true]);
+        // Told from the call after, in which all ranks are, and from a half.
+        let later = "all_reduce: rank 1 of the world has given up\n  rank 1 of 2 makes call 1, all_reduce(sum)\n  \
+                     rank 2 has died: its process is gone (call 20, all_reduce(sum))";
+        assert_eq!([0, 1, 2, 3].map(|rank| names(later, rank)), [false, false, true, false]);
+        let there = "barrier: rank 3 of the world has given up\n  rank 0 of 4 makes call 20, barrier\n  rank 0 has died \
+                     (call 1, all_reduce(sum)), in a communicator of the ranks 2, 3 of the world, in this order";
+        assert_eq!([0, 1, 2, 3].map(|rank| names(there, rank)), [true, false, true, false]);
     }
 }
