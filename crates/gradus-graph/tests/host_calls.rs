@@ -5,10 +5,12 @@ mod common;
 
 use std::any::Any;
 use std::panic::Location;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use common::{bits, device, random};
 use gradus_graph::{MemoryLimit, Step, capture};
+use gradus_tensor::autograd::take_gradients;
 use gradus_tensor::backend::{Backend, Binding, Element};
 use gradus_tensor::ops::HostCall;
 use gradus_tensor::{Bound, Device, Error, ErrorKind, Result, Tensor};
@@ -137,4 +139,32 @@ fn calls_that_are_not_seen_are_verified() {
         }
         assert_eq!((step.replays(), log.given.lock().unwrap().len()), (2, 4 + extra), "{name}");
     }
+}
+
+/// What `take_gradients` does with a gradient is a part of the step, in its place.
+#[test]
+fn gradients_are_taken_in_each_replay() {
+    let (log, device) = (Arc::<Log>::default(), device());
+    let [first, second] = [1, 2].map(|seed| random(&[3], seed, &device).with_grad().unwrap());
+    let mut captured = capture(|x| {
+        let y = x[0].mul(&first)?.tanh()?;
+        let (log, loss) = (log.clone(), y.mul(&second)?.sum_all()?);
+        let take = move |i: usize, gradient: &Tensor| {
+            let name = if i == 0 { "first" } else { "second" };
+            call(&log, gradient.device(), name, &[Bound::Read(&gradient.mul(2.0)?)])
+        };
+        let left = take_gradients(&[&first, &second], Rc::new(take), || loss.backward())??;
+        assert!(left.get(&first).is_none() && left.get(&second).is_none());
+        Ok(loss.detach())
+    });
+    for i in 0..5 {
+        let x = random(&[3], i + 10, &device);
+        let _ = captured.call::<Tensor>(&[&x]).unwrap();
+        let gradients =
+            x.mul(&first).unwrap().tanh().unwrap().mul(&second).unwrap().sum_all().unwrap().backward().unwrap();
+        let doubled = |leaf: &Tensor| gradients.get(leaf).unwrap().mul(2.0).unwrap().to_vec::<f32>().unwrap();
+        let expected = [("second", doubled(&second)), ("first", doubled(&first))];
+        assert_eq!(std::mem::take(&mut *log.given.lock().unwrap()), expected, "call {i}");
+    }
+    assert_eq!(captured.replays(), 3);
 }

@@ -42,8 +42,8 @@ pub use mode::{
     strict_inplace_guard,
 };
 pub(crate) use mode::{
-    beside, checks_access, guards_saved, holding, is_observed, is_supplied, is_traced, is_watched, notes_access,
-    packs_saved, refuses_host_reads, refuses_reads, refusing_host_reads, supplying, tracing,
+    beside, beside_in_step, checks_access, guards_saved, holding, is_observed, is_supplied, is_traced, is_watched,
+    notes_access, packs_saved, refuses_host_reads, refuses_reads, refusing_host_reads, supplying, tracing,
 };
 pub use nesting::MAX_NESTING;
 pub(crate) use nesting::Nested;

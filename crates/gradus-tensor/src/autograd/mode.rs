@@ -105,6 +105,14 @@ pub(crate) fn beside() -> GradModeGuard {
     set_switches(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS | REFUSE_HOST | AUTOCAST, 0)
 }
 
+/// As [`beside`], but a captured step repeats what runs until the guard is dropped.
+pub(crate) fn beside_in_step() -> GradModeGuard {
+    match refuses_host_reads() {
+        true => set_switches(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | REFUSE_READS | AUTOCAST, 0),
+        false => beside(),
+    }
+}
+
 /// Whether reading the elements of a tracked tensor is an error.
 #[inline]
 pub(crate) fn refuses_reads() -> bool {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gradus_backend::{Error, ErrorKind, Here, Result};
 
 use crate::Tensor;
-use crate::autograd::beside;
+use crate::autograd::beside_in_step;
 use crate::autograd::graph::node::{Edge, Node};
 use crate::autograd::pass::around::zero;
 use crate::autograd::pass::queue::{ByEdge, Seqs, ZERO};
@@ -40,8 +40,8 @@ impl Drop for Outer {
 /// Runs `f`. Every [`backward`](Tensor::backward) of this thread in it calls `take` with the gradient of a leaf and its
 /// number in `leaves` as soon as the gradient is complete, and does not return that gradient. So gradients of a large
 /// model need not all be there at once. `take` may read the gradient, not write it, and nothing that it does is
-/// recorded; its error ends the pass. A leaf that is not reached is not taken. Inside, an outer `take_gradients` has no
-/// effect.
+/// recorded; its error ends the pass. In a captured step, a replay repeats its operations. A leaf that is not reached is
+/// not taken. Inside, an outer `take_gradients` has no effect.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::{cell::Cell, rc::Rc, sync::Arc};
@@ -113,7 +113,7 @@ impl Taker {
     #[track_caller]
     pub(in crate::autograd) fn take(&self, output: (u64, usize), gradient: &Tensor) -> Result<bool> {
         let Some(&leaf) = self.leaves.get(&output) else { return Ok(false) };
-        let _mode = beside();
+        let _mode = beside_in_step();
         (self.take)(leaf, &gradient.detach()).here()?;
         Ok(true)
     }
