@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::panic::Location;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use gradus_nn::{Buffer, Module, RandomState};
@@ -10,13 +9,13 @@ use gradus_tensor::{
     DType, Device, Error, ErrorKind, Generator, Gradients, Here, Result, Tensor, all_or_nothing, no_grad, ops,
 };
 
-use crate::buckets::Buckets;
+use crate::buckets::{Buckets, Open, Sending, cut};
 use crate::call::Collective;
 use crate::communicator::Communicator;
 use crate::fact::fact;
 use crate::group::Line;
 use crate::reduce::Reduce;
-use crate::vectors::{Flats, Named, Reader, Tree, joined, pad};
+use crate::vectors::{Flats, Named, Reader, Tree, joined};
 
 /// The number of virtual shards unless another is given.
 const SHARDS: usize = 16;
@@ -69,6 +68,8 @@ pub struct DataParallel {
     bucket_bytes: usize,
     /// The same ranks, for the sums of gradients: a loss may make calls of its own meanwhile.
     beside: Arc<dyn Communicator>,
+    /// The sums of the batch that is computed now.
+    open: Open,
 }
 
 /// What the shards of a batch change in a model besides its gradients.
@@ -148,12 +149,13 @@ impl DataParallel {
             1 => comm.clone(),
             _ => comm.split_by(0, comm.rank() as i64, Location::caller())?,
         };
-        Ok(DataParallel { comm, shards, bucket_bytes: BUCKET, beside })
+        Ok(DataParallel { comm, shards, bucket_bytes: BUCKET, beside, open: Open::default() })
     }
 
     /// Sends gradients in buckets of at most so many bytes, 25 MiB by default; a larger parameter has a bucket of its own.
-    /// All ranks give the same number. It changes no bit: small buckets are sent earlier in the backward pass, large ones
-    /// need fewer calls.
+    /// All ranks give the same number. It changes no bit but in the rounding of the norm of
+    /// [`ShardedOptimizer::clip_norm`](crate::ShardedOptimizer::clip_norm): small buckets are sent earlier in the backward
+    /// pass, large ones need fewer calls.
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: usize) -> Self {
         self.bucket_bytes = bytes;
@@ -162,7 +164,7 @@ impl DataParallel {
 
     /// With any number of shards, all of them of one rank.
     pub(crate) fn alone(comm: Arc<dyn Communicator>, shards: usize) -> Self {
-        DataParallel { beside: comm.clone(), comm, shards, bucket_bytes: BUCKET }
+        DataParallel { beside: comm.clone(), comm, shards, bucket_bytes: BUCKET, open: Open::default() }
     }
 
     /// The communicator.
@@ -226,7 +228,7 @@ impl DataParallel {
         batch: usize,
         mut loss: impl FnMut(Range<usize>) -> Result<Tensor>,
     ) -> Result<(Tensor, Gradients)> {
-        let mut pass = |rows, share, buckets: &Rc<Buckets>| {
+        let mut pass = |rows, share, buckets: &Arc<Buckets>| {
             let loss = loss(rows)?.mul(share)?;
             Ok((loss.detach(), buckets.backward(&loss)?))
         };
@@ -243,22 +245,54 @@ impl DataParallel {
         line: Line,
     ) -> Result<(Tensor, Gradients)> {
         let step = || {
-            let overlaps = self.comm.size() > 1 && !ops::is_captured();
-            let (comm, shards, bytes) = (self.beside.clone(), self.shards().len(), self.bucket_bytes);
-            let buckets = Rc::new(Buckets::new(trained(model), shards, bytes, comm, overlaps, line));
-            let mut of_shard = |rows: Range<usize>, share| {
-                let (loss, there) = buckets.shard((!rows.is_empty()).then_some(|| pass(rows, share, &buckets)))?;
-                Ok(Shard { loss, there, vectors: vec![] })
-            };
-            let mut sums = self.sums(model, batch, Order::Own, &mut of_shard)?;
-            for (_, head) in &sums.heads {
-                self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), head, line)?;
-            }
-            buckets.finish()?;
-            let (value, there) = sums.take_heads(&*self.comm, line)?;
+            let parameters = trained(model);
+            let cut = self.cut(&parameters);
+            let buckets = self.buckets(parameters, cut, Collective::AllReduce(Reduce::Sum), line);
+            let (value, there) = self.summed(model, batch, &buckets, pass, line)?;
             Ok((value, buckets.gradients(&there)?))
         };
         all_or_nothing(step).here()
+    }
+
+    /// The numbers of the parameters of each bucket.
+    pub(crate) fn cut(&self, parameters: &[Named]) -> Vec<Vec<usize>> {
+        cut(parameters, self.bucket_bytes)
+    }
+
+    /// The buckets of a batch. Those of a `ReduceScatter` have a length that is the same for any number of ranks.
+    pub(crate) fn buckets(
+        &self,
+        parameters: Vec<Named>,
+        cut: Vec<Vec<usize>>,
+        collective: Collective,
+        line: Line,
+    ) -> Arc<Buckets> {
+        let multiple = if matches!(collective, Collective::ReduceScatter(_)) { self.shards } else { 1 };
+        let (comm, open, shards) = (self.beside.clone(), self.open.clone(), self.shards().len());
+        let overlaps = self.comm.size() > 1 && !ops::is_captured();
+        Buckets::new(parameters, cut, Sending { comm, line, collective, multiple, overlaps, shards, open })
+    }
+
+    /// Computes a batch and sums its gradients in `buckets`. Returns the loss, and whether each parameter has a gradient
+    /// on some rank.
+    pub(crate) fn summed(
+        &self,
+        model: &(impl Module + ?Sized),
+        batch: usize,
+        buckets: &Arc<Buckets>,
+        pass: &mut BucketsPass<'_>,
+        line: Line,
+    ) -> Result<(Tensor, Vec<bool>)> {
+        let mut of_shard = |rows: Range<usize>, share| {
+            let (loss, there) = buckets.shard((!rows.is_empty()).then_some(|| pass(rows, share, buckets)))?;
+            Ok(Shard { loss, there, vectors: vec![] })
+        };
+        let mut sums = self.sums(model, batch, Order::Own, &mut of_shard)?;
+        for (_, head) in &sums.heads {
+            self.comm.run_in_place(Collective::AllReduce(Reduce::Sum), head, line)?;
+        }
+        buckets.finish()?;
+        sums.take_heads(&*self.comm, line)
     }
 
     /// The loss and the gradients of all ranks, from what the shards of each gave.
@@ -359,45 +393,16 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// Runs the pass of a shard, if it has rows, and joins the gradients to vectors padded to a multiple of `multiple`.
-    pub(crate) fn of(
-        parameters: &[Named],
-        rows: Range<usize>,
-        share: f64,
-        multiple: usize,
-        pass: &mut Pass<'_>,
-    ) -> Result<Shard> {
-        let (loss, gradients) = match rows.is_empty() {
-            true => (None, Gradients::default()),
-            false => pass(rows, share).map(|(loss, gradients)| (Some(loss), gradients))?,
-        };
-        Shard::with(parameters, loss, &gradients, multiple)
-    }
-
     /// A shard with this loss and these gradients.
-    pub(crate) fn with(
-        parameters: &[Named],
-        loss: Option<Tensor>,
-        gradients: &Gradients,
-        multiple: usize,
-    ) -> Result<Shard> {
+    pub(crate) fn with(parameters: &[Named], loss: Option<Tensor>, gradients: &Gradients) -> Result<Shard> {
         let there = parameters.iter().map(|(_, p)| gradients.get(p.tensor()).is_some()).collect();
-        Ok(Shard { loss, there, vectors: no_grad(|| joined_gradients(parameters, gradients, multiple))? })
+        Ok(Shard { loss, there, vectors: no_grad(|| joined_gradients(parameters, gradients))? })
     }
 }
 
-/// Computes the rows of a shard: their mean loss times their share in the batch, and the gradients of that.
-pub(crate) type Pass<'a> = dyn FnMut(Range<usize>, f64) -> Result<(Tensor, Gradients)> + 'a;
-
-/// [`Pass`], which may give the gradients to the buckets instead.
-pub(crate) type BucketsPass<'a> = dyn FnMut(Range<usize>, f64, &Rc<Buckets>) -> Result<(Tensor, Gradients)> + 'a;
-
-/// The pass of a shard with this mean loss.
-pub(crate) fn pass(loss: Tensor, share: f64) -> Result<(Tensor, Gradients)> {
-    let loss = loss.mul(share)?;
-    let gradients = loss.backward()?;
-    Ok((loss.detach(), gradients))
-}
+/// Computes the rows of a shard: their mean loss times their share in the batch, and the gradients of that, unless
+/// [`Buckets::backward`] took them.
+pub(crate) type BucketsPass<'a> = dyn FnMut(Range<usize>, f64, &Arc<Buckets>) -> Result<(Tensor, Gradients)> + 'a;
 
 /// The parameters of a model that are trained.
 pub(crate) fn trained(model: &(impl Module + ?Sized)) -> Vec<Named> {
@@ -476,7 +481,7 @@ pub(crate) fn head(
 }
 
 /// The gradients of one shard, in at least f32, with zeros where there is none.
-fn joined_gradients(parameters: &[Named], gradients: &Gradients, multiple: usize) -> Result<Flats> {
+fn joined_gradients(parameters: &[Named], gradients: &Gradients) -> Result<Flats> {
     let mut pieces = vec![];
     for (_, parameter) in parameters {
         let (dtype, n) = (parameter.dtype().compute(), parameter.numel());
@@ -488,6 +493,5 @@ fn joined_gradients(parameters: &[Named], gradients: &Gradients, multiple: usize
             },
         ));
     }
-    pad(&mut pieces, multiple)?;
     joined(&pieces)
 }

@@ -5,7 +5,8 @@
 //! ([`take_gradients`]); once a block has all of its own, its values are given back, the gradients are summed over the
 //! ranks, and each rank keeps its part.
 //!
-//! The shard before says which block is next. It is gathered while this one is computed.
+//! The shard before says which block is next. It is gathered while this one is computed. So are the gradients of the
+//! block before summed: one sum at a time is on its way.
 //!
 //! **Invariant**: ranks make the same calls in the same order. Where all have rows, their passes come to the same
 //! [events](Event), which they compare at the end of the shard, before anything is made of its results. Otherwise, and
@@ -61,6 +62,8 @@ struct Round {
     gathered: Vec<usize>,
     /// A block that is being gathered before it is needed.
     ahead: Option<(usize, Handle)>,
+    /// A block whose gradients are being summed.
+    summing: Option<(usize, Handle)>,
     /// The versions at which the parameters were filled, if they are there.
     there: Vec<Option<Vec<u64>>>,
     gradients: Vec<Sum>,
@@ -73,7 +76,9 @@ struct Sum {
     own: Vec<Option<Tensor>>,
     /// Whether each parameter has one.
     taken: Vec<bool>,
-    /// This rank's part of the sum over all ranks.
+    /// Whether the sum over all ranks was started.
+    is_sent: bool,
+    /// This rank's part of it, once it is there.
     part: Option<Tensor>,
 }
 
@@ -89,8 +94,9 @@ impl FullShard {
         let versions =
             |block: &Block| Some(block.parameters.iter().map(|(_, p)| p.values().storage().version()).collect());
         let there = blocks.iter().map(versions).collect();
-        let (events, last, gathered, ahead, gradients) = (None, vec![], vec![], None, vec![]);
-        let round = Mutex::new(Round { line, events, last, gathered, ahead, there, gradients });
+        let (events, last, gathered, gradients) = (None, vec![], vec![], vec![]);
+        let round = Round { line, events, last, gathered, ahead: None, summing: None, there, gradients };
+        let round = Mutex::new(round);
         let this = FullShard { parallel: parallel.clone(), blocks, homes, round };
         this.give_back()?;
         Ok(this)
@@ -199,8 +205,10 @@ impl FullShard {
             .and_then(|result| no_grad(|| self.reach(Event::Done, &mut self.lock())).map(|()| result));
         if result.is_err() {
             // What was started ends before the communicator may be dropped. Its error adds nothing to the first one.
-            let ahead = self.lock().ahead.take();
-            drop(ahead.map(|(_, handle)| handle.wait()));
+            let mut round = self.lock();
+            for (_, handle) in round.summing.take().into_iter().chain(round.ahead.take()) {
+                drop(handle.wait());
+            }
         }
         result
     }
@@ -216,7 +224,7 @@ impl FullShard {
     ) -> Result<Shard> {
         let empty = |block: &Block| {
             let n = block.parameters.len();
-            Sum { own: vec![None; n], taken: vec![false; n], part: None }
+            Sum { own: vec![None; n], taken: vec![false; n], is_sent: false, part: None }
         };
         self.lock().gradients = self.blocks.iter().map(empty).collect();
         let of_block =
@@ -264,7 +272,7 @@ impl FullShard {
         let mut round = self.lock();
         let (block, sum) = (&self.blocks[i], &mut round.gradients[i]);
         let name = &block.parameters[j].0;
-        if sum.part.is_some() || std::mem::replace(&mut sum.taken[j], true) {
+        if sum.is_sent || std::mem::replace(&mut sum.taken[j], true) {
             let m = format!("a second backward pass over the same shard reaches {name}");
             return Err(
                 Error::new(ErrorKind::Autograd, "sharded_optimizer", m).help("add the losses, and return the sum")
@@ -283,7 +291,7 @@ impl FullShard {
     fn flush(&self) -> Result<()> {
         let mut round = self.lock();
         for i in 0..self.blocks.len() {
-            if round.gradients[i].part.is_none() {
+            if !round.gradients[i].is_sent {
                 self.reach(Event::Reduce(i), &mut round)?;
             }
         }
@@ -311,6 +319,7 @@ impl FullShard {
     fn reach(&self, mine: Event, round: &mut Round) -> Result<()> {
         if let Some(events) = round.events {
             if mine == Event::Done {
+                self.finish_sum(round)?;
                 // What was gathered ahead and not needed is no loss but of time.
                 round.ahead.take().map(|(_, handle)| handle.wait()).transpose()?;
                 round.last = std::mem::take(&mut round.gathered);
@@ -332,7 +341,7 @@ impl FullShard {
     /// Takes part in an event of this rank or of another.
     fn serve(&self, next: Event, mine: Event, round: &mut Round) -> Result<()> {
         match next {
-            Event::Done => Ok(()),
+            Event::Done => self.finish_sum(round),
             Event::Reduce(i) => self.reduce(i, mine, round),
             Event::Gather(i) => self.gather_one(i, mine == next, round),
         }
@@ -422,18 +431,28 @@ impl FullShard {
         Ok(())
     }
 
-    /// Sums the gradients of a block over the ranks. A rank without rows has zeros.
+    /// Begins to sum the gradients of a block over the ranks, when the sum before it is there. A rank without rows has zeros.
     fn reduce(&self, i: usize, mine: Event, round: &mut Round) -> Result<()> {
+        self.finish_sum(round)?;
         let (block, sum) = (&self.blocks[i], &mut round.gradients[i]);
-        if sum.part.is_some() || !(mine == Event::Reduce(i) || mine == Event::Done) {
+        if sum.is_sent || !(mine == Event::Reduce(i) || mine == Event::Done) {
             return Err(disagree(&format!("the gradients of {}", block.name)));
         }
         let vector = match sum.own.iter().all(Option::is_none) {
             true => self.zeros(block, block.padded)?,
             false => self.vector(block, &mut sum.own)?,
         };
-        let part = self.parallel.communicator().run(Collective::ReduceScatter(Reduce::Sum), &vector, round.line)?;
-        sum.part = Some(part);
+        sum.is_sent = true;
+        let call = Collective::ReduceScatter(Reduce::Sum);
+        round.summing = Some((i, self.parallel.communicator().start(call, &vector, round.line)?));
+        Ok(())
+    }
+
+    /// Waits for the sum that is on its way.
+    fn finish_sum(&self, round: &mut Round) -> Result<()> {
+        if let Some((i, handle)) = round.summing.take() {
+            round.gradients[i].part = Some(handle.wait()?);
+        }
         Ok(())
     }
 }

@@ -238,7 +238,12 @@ impl Ranks for FullyShardedDataParallel {
         divided.full.give_back()?;
         let step = || {
             let mut of_shard = |rows: Range<usize>, share| {
-                divided.full.shard(model, samples, line, (!rows.is_empty()).then_some(|| pass(share)))
+                divided.full.shard(
+                    model,
+                    samples,
+                    line,
+                    (!rows.is_empty()).then_some(|| pass(share, &Tensor::backward)),
+                )
             };
             let mut sums = self.parallel.sums(model, samples, Order::Rounds(line), &mut of_shard)?;
             // What a forward pass wrote is part of the values that are stepped.

@@ -467,7 +467,7 @@ impl<S: Forward + ?Sized> Step<'_, S> {
                 }
             }
         }
-        let Shard { loss, there, vectors } = Shard::with(&self.parameters, loss, &gradients, 1)?;
+        let Shard { loss, there, vectors } = Shard::with(&self.parameters, loss, &gradients)?;
         let batches = self.pipeline.parallel.batches(self.batch, micro.number == self.pipeline.parallel.shards().start);
         Ok((head(&self.pipeline.device, &there, batches, loss, statistics)?, vectors))
     }

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 use std::panic::Location;
+use std::sync::Arc;
 
 use gradus_nn::Module;
 use gradus_tensor::{DType, Gradients, Result, Tensor};
 use gradus_train::{Pass, Ranks};
 
+use crate::buckets::Buckets;
 use crate::call::Collective;
 use crate::data_parallel::DataParallel;
 use crate::reduce::Reduce;
@@ -26,7 +28,8 @@ impl Ranks for DataParallel {
 
     #[track_caller]
     fn backward(&self, model: &dyn Module, samples: usize, pass: &mut Pass<'_>) -> Result<(Tensor, Gradients)> {
-        self.reduced(model, samples, &mut |_, share, _| pass(share), Location::caller())
+        let mut pass = |_, share, buckets: &Arc<Buckets>| pass(share, &|loss| buckets.backward(loss));
+        self.reduced(model, samples, &mut pass, Location::caller())
     }
 
     #[track_caller]

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use gradus_nn::{Division, Module, NonFinite, Optimizer, Parameter, StateDict, Strict, divisions};
 use gradus_tensor::ops::refuse;
 use gradus_tensor::{DType, Error, Gradients, Here, Result, Tensor, all_or_nothing, no_grad};
+use gradus_train::Backward;
 
 use crate::block::{Block, blocks_of, check_model, steps_of};
+use crate::buckets::Buckets;
 use crate::call::Collective;
-use crate::data_parallel::{DataParallel, Order, Shard, pass, trained};
+use crate::data_parallel::{DataParallel, Order, trained};
 use crate::full_shard::FullShard;
 use crate::group::Line;
 use crate::reduce::Reduce;
+use crate::vectors::Named;
 
 /// Optimisers that treat each element by itself, so that a part of the parameters may be stepped alone.
 const ELEMENTWISE: [&str; 10] =
@@ -23,10 +26,10 @@ const ELEMENTWISE: [&str; 10] =
 /// An optimiser whose state is divided among the ranks: ZeRO (Rajbhandari et al., 2020), stage 2 by
 /// [`new`](ShardedOptimizer::new) and stage 3 by [`fully_sharded`](ShardedOptimizer::fully_sharded).
 ///
-/// In stage 2, all parameters of a dtype form one vector, cut into as many parts as there are ranks. Each rank holds the
-/// state of the optimiser for its part, receives the sums of the gradients of its part only, steps it, and gives the
-/// result to all. In stage 3 the parameters are divided too. The weights have the same bits as those of
-/// [`DataParallel::backward`] and a whole optimiser.
+/// In stage 2, the parameters of each [bucket](DataParallel::bucket_bytes) form one vector, cut into as many parts as there
+/// are ranks. Each rank holds the state of the optimiser for its parts, receives the sums of the gradients of its parts
+/// only, while the backward pass goes on, steps them, and gives the result to all. In stage 3 the parameters are divided
+/// too. The weights have the same bits as those of [`DataParallel::backward`] and a whole optimiser.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -63,14 +66,14 @@ pub struct ShardedOptimizer<O> {
 /// What is divided beside the state of the optimiser.
 #[derive(Debug)]
 enum Divided {
-    /// The sums of the gradients. There is one block for each dtype.
+    /// The sums of the gradients. There is one block for each bucket.
     Gradients(Vec<Block>),
     /// The parameters too.
     Parameters(Arc<FullShard>),
 }
 
 impl<O: Optimizer> ShardedOptimizer<O> {
-    /// ZeRO 2. `make` makes the optimiser for the parts of this rank, named `part.f32` and so on; parameters that are
+    /// ZeRO 2. `make` makes the optimiser for the parts of this rank, named `part0.f32` and so on; parameters that are
     /// frozen are left out. All ranks must have the same weights ([`DataParallel::synchronize`]).
     ///
     /// # Errors
@@ -82,7 +85,13 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         model: &(impl Module + ?Sized),
         make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O>,
     ) -> Result<Self> {
-        let blocks = Block::of("part", &trained(model), parallel).here()?;
+        let parameters = trained(model);
+        let of_bucket = |(i, own): (usize, Vec<usize>)| {
+            let own: Vec<Named> = own.into_iter().filter_map(|i| parameters.get(i).cloned()).collect();
+            Block::of(&format!("part{i}"), &own, parallel)
+        };
+        let blocks = parallel.cut(&parameters).into_iter().enumerate().map(of_bucket);
+        let blocks: Vec<Block> = blocks.collect::<Result<Vec<_>>>().here()?.into_iter().flatten().collect();
         let optimizer = divisible(make(parts(&blocks))?)?;
         let (parallel, divided, frozen) = (parallel.clone(), Divided::Gradients(blocks), frozen(model));
         Ok(ShardedOptimizer { parallel, divided, optimizer, frozen, max_norm: None, norm: None })
@@ -99,8 +108,8 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     /// [`gather`](ShardedOptimizer::gather).
     ///
     /// A rank holds its parts of parameters and state, the values and gradients of one block, the values of the next, which
-    /// is gathered while that one computes, and the parts of as many sums as the tree has levels: one more than the logarithm
-    /// of the number of shards of a rank.
+    /// is gathered while that one computes, the gradients of the block before, which are summed meanwhile, and the parts of
+    /// as many sums as the tree has levels: one more than the logarithm of the number of shards of a rank.
     ///
     /// # Errors
     /// Those of [`new`](ShardedOptimizer::new), and
@@ -193,42 +202,39 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         mut loss: impl FnMut(Range<usize>) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let line = Location::caller();
-        let comm = self.parallel.communicator().clone();
         let gradients = || {
-            let mut sums = match &self.divided {
-                Divided::Gradients(_) => {
-                    let parameters = trained(model);
-                    let multiple = self.parallel.all_shards();
-                    let mut pass = |rows, share| pass(loss(rows)?, share);
-                    let mut of_shard = |rows, share| Shard::of(&parameters, rows, share, multiple, &mut pass);
-                    let sums = self.parallel.sums(model, batch, Order::Own, &mut of_shard)?;
-                    for (_, head) in &sums.heads {
-                        comm.run_in_place(Collective::AllReduce(Reduce::Sum), head, line)?;
-                    }
-                    sums
+            let parameters = trained(model);
+            let mut pass = |rows: Range<usize>, share: f64, backward: &Backward<'_>| {
+                let loss = loss(rows)?.mul(share)?;
+                let gradients = backward(&loss)?;
+                Ok((loss.detach(), gradients))
+            };
+            let ((value, there), mut mine) = match &self.divided {
+                Divided::Gradients(blocks) => {
+                    let place = |(_, own): &Named| parameters.iter().position(|(_, p)| p.is_same(own));
+                    let cut = blocks.iter().map(|block| block.parameters.iter().filter_map(place).collect()).collect();
+                    let call = Collective::ReduceScatter(Reduce::Sum);
+                    let buckets = self.parallel.buckets(parameters.clone(), cut, call, line);
+                    let mut pass =
+                        |rows, share, buckets: &Arc<Buckets>| pass(rows, share, &|loss| buckets.backward(loss));
+                    (self.parallel.summed(model, batch, &buckets, &mut pass, line)?, buckets.vectors())
                 }
                 Divided::Parameters(full) => {
                     let mut of_shard = |rows: Range<usize>, share| {
-                        full.shard(model, batch, line, (!rows.is_empty()).then_some(|| pass(loss(rows)?, share)))
+                        let pass = || pass(rows.clone(), share, &Tensor::backward);
+                        full.shard(model, batch, line, (!rows.is_empty()).then_some(pass))
                     };
-                    self.parallel.sums(model, batch, Order::Rounds(line), &mut of_shard)?
+                    let mut sums = self.parallel.sums(model, batch, Order::Rounds(line), &mut of_shard)?;
+                    let heads = sums.take_heads(&**self.parallel.communicator(), line)?;
+                    (heads, sums.gradients.into_iter().map(|(_, part)| part).collect())
                 }
             };
-            let (value, there) = sums.take_heads(&*comm, line)?;
             if let Some(i) = there.iter().position(|there| !there) {
-                let (name, parameter) = &sums.parameters[i];
+                let (name, parameter) = &parameters[i];
                 let m = format!("no loss depends on parameter {name} of the model, {:?}", parameter.shape());
                 let e = Error::new(gradus_tensor::ErrorKind::Autograd, "sharded_optimizer", m);
                 return Err(e.help("freeze it before the optimiser is made"));
             }
-            let mut mine = match &self.divided {
-                Divided::Gradients(_) => {
-                    let scatter =
-                        |(_, vector): &(DType, Tensor)| comm.run(Collective::ReduceScatter(Reduce::Sum), vector, line);
-                    sums.gradients.iter().map(scatter).collect::<Result<Vec<_>>>()?
-                }
-                Divided::Parameters(_) => sums.gradients.into_iter().map(|(_, part)| part).collect(),
-            };
             let finite = self.all_finite(&mut mine, line)?;
             let norm = match self.max_norm.filter(|_| finite) {
                 Some(max_norm) => Some(self.clip(&mut mine, max_norm, line)?),

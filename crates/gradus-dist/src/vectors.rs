@@ -69,9 +69,9 @@ impl Tree {
         Ok(())
     }
 
-    /// The sum of all, once there are so many shards, a power of two.
-    pub(crate) fn of(&self, shards: usize) -> Option<&Flats> {
-        self.0.first().filter(|(count, _)| *count == shards).map(|(_, flats)| flats)
+    /// Takes the sum of all, once there are so many shards, a power of two.
+    pub(crate) fn take(&mut self, shards: usize) -> Option<Flats> {
+        self.0.pop_if(|(count, _)| *count == shards).map(|(_, flats)| flats)
     }
 
     /// The sum of all. If they are no power of two, the last sums are added first.

@@ -61,7 +61,7 @@ impl Dataset for Failing {
 
 /// The ranks, with divided parameters or with whole ones.
 fn ranks(comm: &Arc<dyn Communicator>, shards: bool) -> Result<Arc<dyn Ranks>> {
-    let parallel = DataParallel::new(comm.clone())?;
+    let parallel = DataParallel::new(comm.clone())?.bucket_bytes(64);
     Ok(if shards { Arc::new(FullyShardedDataParallel::new(parallel)?) } else { Arc::new(parallel) })
 }
 

@@ -42,13 +42,13 @@ fn bytes(state: &StateDict) -> Result<Vec<u8>> {
     Ok(state.iter().map(|(_, tensor)| tensor.to_bytes()).collect::<Result<Vec<_>>>()?.concat())
 }
 
-/// The weights after a few steps on so many ranks; rank 0's seed counts.
-fn trained(ranks: usize, sharded: bool) -> Vec<u8> {
+/// The weights after a few steps on so many ranks, with buckets of so many bytes; rank 0's seed counts.
+fn trained(ranks: usize, sharded: bool, bucket: usize) -> Vec<u8> {
     let all = threads(ranks, Options::default(), |comm| {
         let device = device()?;
         let x = inputs(&device)?;
         let model = network(&device, 1 + comm.rank() as u64)?;
-        let parallel = DataParallel::new(comm.clone())?;
+        let parallel = DataParallel::new(comm.clone())?.bucket_bytes(bucket);
         parallel.synchronize(&model)?;
         let adam = |parameters| AdamW::new(parameters, AdamConfig { lr: 0.05, ..AdamConfig::default() });
         if sharded {
@@ -73,17 +73,19 @@ fn trained(ranks: usize, sharded: bool) -> Vec<u8> {
 
 #[test]
 fn any_number_of_ranks_gives_the_same_bits() {
-    let one = trained(1, false);
+    let one = trained(1, false, 1 << 20);
     for ranks in [2, 4, 8, 16] {
-        assert!(trained(ranks, false) == one, "{ranks} ranks");
+        assert!(trained(ranks, false, 1 << 20) == one, "{ranks} ranks");
     }
 }
 
 #[test]
 fn a_divided_optimizer_gives_the_bits_of_a_whole_one() {
-    let whole = trained(1, false);
-    for ranks in [1, 2, 4] {
-        assert!(trained(ranks, true) == whole, "{ranks} ranks");
+    let whole = trained(1, false, 1 << 20);
+    for bucket in [1, 64, 1 << 20] {
+        for ranks in [1, 2, 4] {
+            assert!(trained(ranks, true, bucket) == whole, "{ranks} ranks, buckets of {bucket} bytes");
+        }
     }
 }
 

@@ -55,7 +55,7 @@ pub use metrics::{
     Accuracy, Average, AveragePrecision, CalibrationError, ClassScore, ConfusionMatrix, Metric, Perplexity, R2,
     RegressionError, RocAuc, TopK, measure,
 };
-pub use ranks::{Pass, Piece, Ranks};
+pub use ranks::{Backward, Pass, Piece, Ranks};
 pub use report::{EpochReport, Run, StepReport};
 pub use run_folder::RunFolder;
 pub use run_report::{Chart, Curve, Example, Examples, RunReport, StepCurves, Unit};

@@ -22,8 +22,8 @@ pub trait Ranks: Send + Sync {
     fn parts(&self, samples: usize) -> Vec<Range<usize>>;
 
     /// The mean loss over a batch of `samples` and its gradients, the same on all ranks. `pass` is called for each of the
-    /// [`parts`](Ranks::parts) of this rank, in their order, with the share of the part in the batch. It returns the mean
-    /// loss over the part times that share, and the gradients of this product.
+    /// [`parts`](Ranks::parts) of this rank, in their order, with the share of the part in the batch and a function for its
+    /// backward pass. It returns the mean loss over the part times that share, and what the function gives for this product.
     fn backward(&self, model: &dyn Module, samples: usize, pass: &mut Pass<'_>) -> Result<(Tensor, Gradients)>;
 
     /// Replaces each number by its sum over all ranks.
@@ -87,7 +87,12 @@ pub struct Piece {
 }
 
 /// Computes a part of a batch, for [`Ranks::backward`].
-pub type Pass<'a> = dyn FnMut(f64) -> Result<(Tensor, Gradients)> + 'a;
+pub type Pass<'a> = dyn FnMut(f64, &Backward<'_>) -> Result<(Tensor, Gradients)> + 'a;
+
+/// Computes the gradients of a loss, as [`Tensor::backward`] does, for a [`Pass`]. Ranks may take gradients as soon as they
+/// are complete, to exchange them while the others are computed, and do not return these. Where the pass is captured, they
+/// take them from its replays too.
+pub type Backward<'a> = dyn Fn(&Tensor) -> Result<Gradients> + 'a;
 
 /// The ranks of a run, if several processes share it.
 pub(crate) type Shared = Option<Arc<dyn Ranks>>;

@@ -12,7 +12,7 @@ use gradus_tensor::{Error, Gradients, Here, Result, Tensor, ops};
 use super::failure::{Failure, NonFinite};
 use super::options::Trainer;
 use crate::Task;
-use crate::ranks::{Handles, Ranks, Shared, dividing};
+use crate::ranks::{Backward, Handles, Ranks, Shared, dividing};
 use crate::task::Counts;
 
 /// The tensors of a batch, if it consists of nothing else.
@@ -131,8 +131,8 @@ impl<B> Passes<B> {
             return self.shared(&*ranks, model, task, batch, place);
         }
         let batch = batch.parts.first().ok_or_else(|| Error::argument("trainer", "a batch has no samples"))?;
-        let scaled = |loss: &Tensor, samples| weighted(loss, samples, place);
-        let pass = self.pass(model, task, batch, form(place), &scaled)?;
+        let backward = |loss: &Tensor, samples| weighted(loss, samples, place)?.backward();
+        let pass = self.pass(model, task, batch, form(place), &backward)?;
         let (loss, counts) = (finite(pass.loss.item()?, place)?, pass.counts);
         Ok(Passed { loss, counts, gradients: pass.gradients, weight: counts.samples.max(1) })
     }
@@ -153,10 +153,11 @@ impl<B> Passes<B> {
     {
         let weight = batch.samples.max(1);
         let (mut parts, mut counts) = (batch.parts.iter(), Counts::default());
-        let mut pass = |share: f64| -> Result<(Tensor, Gradients)> {
+        let mut pass = |share: f64, backward: &Backward<'_>| -> Result<(Tensor, Gradients)> {
             let part = parts.next().ok_or_else(|| Error::argument("trainer", "a batch has too few parts"))?;
             // Parts of one size have different shares in batches of different sizes.
-            let pass = self.pass(model, task, part, SHARED | weight as u64, &|loss, _| loss.mul(share).here())?;
+            let backward = |loss: &Tensor, _| backward(&loss.mul(share).here()?);
+            let pass = self.pass(model, task, part, SHARED | weight as u64, &backward)?;
             counts.merge(&pass.counts);
             Ok((pass.loss.mul(share)?, pass.gradients))
         };
@@ -170,7 +171,7 @@ impl<B> Passes<B> {
         Ok(Passed { loss, counts, gradients, weight })
     }
 
-    /// Runs a batch forwards, and what `scaled` makes of its loss and its number of samples backwards.
+    /// Runs a batch forwards and backwards: `backward` takes its loss and its number of samples.
     #[track_caller]
     fn pass<M, T>(
         &mut self,
@@ -178,7 +179,7 @@ impl<B> Passes<B> {
         task: &T,
         batch: &B,
         form: u64,
-        scaled: &dyn Fn(&Tensor, usize) -> Result<Tensor>,
+        backward: &dyn Fn(&Tensor, usize) -> Result<Gradients>,
     ) -> Result<Pass>
     where
         M: Module + ?Sized,
@@ -190,17 +191,18 @@ impl<B> Passes<B> {
                 eager("a batch holds more than tensors");
             }
             let outcome = task.run(model, batch)?;
-            let gradients = scaled(&outcome.loss, outcome.samples)?.backward()?;
+            let gradients = backward(&outcome.loss, outcome.samples)?;
             return Ok(Pass { loss: outcome.loss.detach(), counts: Counts::of(&outcome)?, gradients });
         };
-        let parameters = &self.parameters;
+        let (parameters, is_shared) = (&self.parameters, self.ranks.is_some());
         // The gradients of a pass that ran. Those of a replay are made from its results.
         let mut made = None;
         let (results, fixed) = captured.call(form, &inputs, |_| {
             let outcome = task.run(model, batch)?;
-            let gradients = scaled(&outcome.loss, outcome.samples)?.backward()?;
+            let gradients = backward(&outcome.loss, outcome.samples)?;
             let found: Vec<Option<&Tensor>> = parameters.iter().map(|p| gradients.get(p.tensor())).collect();
-            if found.iter().all(Option::is_none) {
+            // Ranks may have taken them.
+            if !is_shared && found.iter().all(Option::is_none) {
                 ops::refuse(|| Error::argument("trainer", "no parameter of the optimiser has a gradient"))?;
             }
             let mut results = vec![outcome.loss.detach()];
