@@ -162,6 +162,7 @@ fn same_bits(mpi: &Mpi, program: &Path, folder: &Path, counts: &mut Counts) -> R
             ("2 ranks, captured", train(2, "2-captured", &["captured"])),
             ("4 ranks, captured", train(4, "4-captured", &["captured"])),
             ("4 ranks with ZeRO 2, captured", train(4, "4-divided", &["divide", "captured"])),
+            ("4 ranks with ZeRO 3, captured", train(4, "4-sharded-captured", &["shard", "captured"])),
             ("4 ranks with ZeRO 3", train(4, "4-shard", &["shard"])),
             ("4 ranks with ZeRO 3, then 2 without", changed()),
         ] {

@@ -43,6 +43,11 @@ impl Block {
         dtypes.into_iter().map(block).collect()
     }
 
+    /// How often this rank's part was written.
+    pub(crate) fn version(&self) -> u64 {
+        self.part.values().storage().version()
+    }
+
     /// The first element of each parameter in the vector.
     pub(crate) fn offsets(&self) -> impl Iterator<Item = usize> + use<'_> {
         self.parameters.iter().scan(0, |at, (_, p)| Some(std::mem::replace(at, *at + p.numel())))

@@ -20,11 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use gradus_nn::Module;
 use gradus_tensor::autograd::take_gradients;
-use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Storage, Tensor, no_grad, with_supply};
+use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Storage, Tensor, no_grad, ops, with_supply};
 
 use crate::block::Block;
 use crate::call::Collective;
 use crate::data_parallel::{DataParallel, Shard, trained};
+use crate::fact::fact;
 use crate::group::Line;
 use crate::handle::Handle;
 use crate::reduce::Reduce;
@@ -66,6 +67,8 @@ struct Round {
     summing: Option<(usize, Handle)>,
     /// The versions at which the parameters were filled, if they are there.
     there: Vec<Option<Vec<u64>>>,
+    /// The versions of the parts whose values the parameters had, or were last announced to have.
+    announced: Vec<u64>,
     gradients: Vec<Sum>,
 }
 
@@ -95,7 +98,8 @@ impl FullShard {
             |block: &Block| Some(block.parameters.iter().map(|(_, p)| p.values().storage().version()).collect());
         let there = blocks.iter().map(versions).collect();
         let (events, last, gathered, gradients) = (None, vec![], vec![], vec![]);
-        let round = Round { line, events, last, gathered, ahead: None, summing: None, there, gradients };
+        let announced = blocks.iter().map(Block::version).collect();
+        let round = Round { line, events, last, gathered, ahead: None, summing: None, there, announced, gradients };
         let round = Mutex::new(round);
         let this = FullShard { parallel: parallel.clone(), blocks, homes, round };
         this.give_back()?;
@@ -155,6 +159,7 @@ impl FullShard {
         if now != *versions {
             block.part.set(&no_grad(|| block.part_of(values(), &self.parallel))?)?;
             *versions = now;
+            round.announced[i] = block.version();
         }
         Ok(())
     }
@@ -172,6 +177,7 @@ impl FullShard {
 
     /// Gathers all blocks on the ranks that `keep` them. All ranks call it.
     pub(crate) fn gather(&self, line: Line, keep: bool) -> Result<()> {
+        self.announce(line)?;
         let mut round = self.lock();
         (round.line, round.events) = (line, None);
         for i in 0..self.blocks.len() {
@@ -182,10 +188,17 @@ impl FullShard {
         self.reach(Event::Done, &mut round)
     }
 
-    /// The parts have changed: whoever still needs the old values hears of it.
-    pub(crate) fn note_step(&self, line: Line) -> Result<()> {
-        let parameters = self.blocks.iter().flat_map(|block| &block.parameters);
-        parameters.map(|(_, p)| p.values().storage()).try_for_each(|storage| storage.note_change("step", line))
+    /// Whoever still needs the old values of a part hears of it, if the part was written: by an optimiser, or by the replay of
+    /// a step.
+    pub(crate) fn announce(&self, line: Line) -> Result<()> {
+        let mut round = self.lock();
+        for (block, announced) in self.blocks.iter().zip(&mut round.announced) {
+            let before = std::mem::replace(announced, block.version());
+            if before != block.version() {
+                block.parameters.iter().try_for_each(|(_, p)| p.values().storage().note_change("step", line))?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs `f`, in which each block is there when it is needed. The other ranks take part, whatever they compute.
@@ -195,6 +208,7 @@ impl FullShard {
 
     /// [`supplied`](FullShard::supplied); `alike` says whether all ranks come to the same events.
     fn supplied_alike<R>(self: &Arc<Self>, line: Line, alike: bool, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.announce(line)?;
         let mut round = self.lock();
         (round.line, round.events) = (line, alike.then_some(0));
         // Those of a shard that failed are of no use.
@@ -349,11 +363,17 @@ impl FullShard {
 
     /// Fails unless all ranks came to the same events.
     fn compare(&self, events: u64, line: Line) -> Result<()> {
-        if self.parallel.communicator().agrees(&[events], line)? {
-            Ok(())
+        let comm = self.parallel.communicator();
+        let same = if ops::is_captured() {
+            // Replays come to the same events again, if all ranks replay.
+            let own: Vec<f32> = (0..4).map(|i| f32::from((events >> (16 * i)) as u16)).collect();
+            let own = Tensor::from_vec(own, [4], self.blocks[0].part.device())?;
+            let all = fact(&comm.run(Collective::AllGather, &own, line)?, "the layers that ranks compute", line)?;
+            all.chunks(4).all(|other| other == &all[..4])
         } else {
-            Err(disagree("the layers of a shard"))
-        }
+            comm.agrees(&[events], line)?
+        };
+        if same { Ok(()) } else { Err(disagree("the layers of a shard")) }
     }
 
     /// The number of an event; larger ones come first.
@@ -415,7 +435,8 @@ impl FullShard {
 
     /// After block `i`, begins to gather the next one, if all ranks come to the same events, and did so in the last shard.
     fn gather_ahead(&self, i: usize, round: &mut Round) -> Result<()> {
-        if round.events.is_none() {
+        // A replay gathers nothing in the background.
+        if round.events.is_none() || ops::is_captured() {
             return Ok(());
         }
         round.gathered.push(i);

@@ -355,6 +355,6 @@ impl Ranks for FullyShardedDataParallel {
 
     #[track_caller]
     fn stepped(&self) -> Result<()> {
-        self.divided()?.full.note_step(Location::caller())
+        self.divided()?.full.announce(Location::caller())
     }
 }

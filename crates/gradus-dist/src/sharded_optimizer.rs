@@ -6,7 +6,6 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use gradus_nn::{Division, Module, NonFinite, Optimizer, Parameter, StateDict, Strict, divisions};
-use gradus_tensor::ops::refuse;
 use gradus_tensor::{DType, Error, Gradients, Here, Result, Tensor, all_or_nothing, no_grad};
 use gradus_train::Backward;
 
@@ -248,7 +247,6 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         };
         check_model(self.blocks(), model).here()?;
         if let Divided::Parameters(full) = &self.divided {
-            refuse_capture().here()?;
             full.give_back().here()?;
         }
         let (value, gradients, norm) = all_or_nothing(gradients).here()?;
@@ -261,7 +259,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         drop(gradients);
         match &self.divided {
             Divided::Gradients(blocks) => no_grad(|| self.give(blocks, line)).here()?,
-            Divided::Parameters(full) => full.note_step(line).here()?,
+            Divided::Parameters(full) => full.announce(line).here()?,
         }
         Ok(value)
     }
@@ -397,17 +395,6 @@ impl<O: Optimizer> ShardedOptimizer<O> {
 /// The names of the parameters that are not trained.
 fn frozen(model: &(impl Module + ?Sized)) -> Vec<String> {
     model.named_parameters().into_iter().filter(|(_, p)| p.is_frozen()).map(|(name, _)| name).collect()
-}
-
-/// Refuses divided parameters inside a captured step.
-fn refuse_capture() -> Result<()> {
-    refuse(|| {
-        let m = "parameters that are divided among ranks come and go inside a captured step";
-        let e = Error::new(gradus_tensor::ErrorKind::Unsupported, "capture", m);
-        e.note("a replay needs all memory of its tensors from beginning to end").help(
-            "step outside of captured steps, or take ShardedOptimizer::new, which divides only gradients and state",
-        )
-    })
 }
 
 /// The parameters of the optimiser: the parts of this rank.

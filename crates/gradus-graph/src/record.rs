@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
-use gradus_tensor::ops::{Closed, Effect, Made, Op, Source, StateUse, Traced, Uses, trace_closed};
+use gradus_tensor::ops::{Closed, Effect, Made, Op, Source, StateUse, Traced, Uses, storage_of_values, trace_closed};
 use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Layout, Result, Storage, Tensor, WeakState};
 
 use crate::graph::{Node, Place};
@@ -165,13 +165,14 @@ impl Recorder {
     /// The number of a tensor's memory.
     fn memory(&mut self, t: &Tensor, first: First) -> usize {
         let storage = t.storage();
-        *self.known.entry(Arc::as_ptr(storage)).or_insert_with(|| {
+        // What was filled in the step has the memory from which it was filled.
+        let of_values = storage_of_values(storage);
+        *self.known.entry(of_values.as_ptr()).or_insert_with(|| {
             if !self.devices.contains(storage.device()) {
                 self.devices.push(storage.device().clone());
             }
             let (bytes, stamp) = (storage.bytes(), storage.version());
-            let storage = Arc::downgrade(storage);
-            self.memories.push(Seen { storage, bytes, first, stamp, version: 0, base: 0, handles: vec![] });
+            self.memories.push(Seen { storage: of_values, bytes, first, stamp, version: 0, base: 0, handles: vec![] });
             self.memories.len() - 1
         })
     }
@@ -202,6 +203,11 @@ impl Recorder {
         if ran.op.effect() == Effect::Crosses {
             let (from, to) = (ran.inputs[0].device(), ran.outputs[0].device());
             self.refused.get_or_insert_with(|| two_devices(from, to));
+        }
+        if !ran.kernel && ran.inputs.iter().any(|t| t.storage().is_given_back()) {
+            // Views of what has no memory yet.
+            self.views.extend(ran.outputs.iter().map(|t| handle_of(t)));
+            return;
         }
         let updated = if ran.in_place && ran.op.effect().updates() { ran.outputs.len() } else { 0 };
         let inputs: Vec<Place> = ran.inputs[updated..].iter().map(|t| self.place(t, First::Outside)).collect();

@@ -13,7 +13,7 @@ use gradus_graph::{MemoryLimit, Step, capture};
 use gradus_tensor::autograd::take_gradients;
 use gradus_tensor::backend::{Backend, Binding, Element};
 use gradus_tensor::ops::HostCall;
-use gradus_tensor::{Bound, Device, Error, ErrorKind, Result, Tensor};
+use gradus_tensor::{Bound, Device, Error, ErrorKind, Result, Supply, Tensor, with_supply};
 
 /// What the calls were given, in order, and the error of the next one.
 #[derive(Debug, Default)]
@@ -167,4 +167,37 @@ fn gradients_are_taken_in_each_replay() {
         assert_eq!(std::mem::take(&mut *log.given.lock().unwrap()), expected, "call {i}");
     }
     assert_eq!(captured.replays(), 3);
+}
+
+/// A replay reads what memory was filled with in the step, which it computes itself, and not the memory: that is given back.
+#[test]
+fn memory_that_a_step_fills_and_gives_back() {
+    let device = device();
+    let (kept, w) = (random(&[3], 1, &device), random(&[3], 2, &device).with_grad().unwrap());
+    let supply = |kept: &Tensor, w: &Tensor| -> Rc<Supply> {
+        let (kept, w) = (kept.clone(), w.clone());
+        Rc::new(move |_| w.storage().fill(kept.mul(2.0)?))
+    };
+    let step = |x: &[Tensor]| {
+        w.storage().give_back()?;
+        with_supply(supply(&kept, &w), || {
+            // A view of what is not there yet, and another filling in the backward pass.
+            let loss = w.reshape([1, 3])?.square()?.mul(&x[0])?.sum_all()?;
+            w.storage().give_back()?;
+            let gradient = loss.backward()?.get(&w).unwrap().clone();
+            w.storage().give_back()?;
+            kept.add_(&gradient)?;
+            Ok(gradient)
+        })
+    };
+    let mut replayed = capture(step);
+    for i in 0..5 {
+        let x = random(&[1, 3], 10 + i, &device);
+        // d/dw of x w^2, where w is twice what is kept.
+        let expected = x.reshape([3]).unwrap().mul(kept.mul(4.0).unwrap()).unwrap();
+        let got: Tensor = replayed.call(&[&x]).unwrap();
+        assert_eq!(bits(&got), bits(&expected), "call {i}");
+        assert!(w.storage().is_given_back());
+    }
+    assert_eq!(replayed.replays(), 3);
 }

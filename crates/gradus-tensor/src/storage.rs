@@ -19,7 +19,7 @@ use crate::autograd::{Guarded, birth};
 use crate::footprint::Footprint;
 use crate::limit::alloc;
 use crate::write_log::{Write, WriteLog};
-use crate::{Device, Tensor};
+use crate::{Device, Tensor, ops};
 
 /// Counts epochs, which tell whether a write came before or after a given point of the program.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
@@ -167,6 +167,7 @@ impl Storage {
         let empty = alloc(&self.device, 0)?;
         let mut buffer = self.buffer.write().unwrap_or_else(|e| e.into_inner());
         let before = std::mem::replace(&mut *buffer, empty);
+        ops::note_values(self, None);
         // The memory is freed when nothing is locked.
         drop(buffer);
         drop(before);
@@ -191,7 +192,9 @@ impl Storage {
             );
             return Err(Error::argument("fill", m));
         }
-        let filled = values.into_memory()?;
+        let own = values.into_own()?;
+        let from = Arc::downgrade(own.storage());
+        let filled = own.into_memory()?;
         let mut buffer = self.buffer.write().unwrap_or_else(|e| e.into_inner());
         // A storage without bytes looks the same given back.
         if self.bytes > 0 && buffer.bytes() == self.bytes {
@@ -200,6 +203,7 @@ impl Storage {
             );
         }
         *buffer = filled;
+        ops::note_values(self, Some(from));
         Ok(())
     }
 

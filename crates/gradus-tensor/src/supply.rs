@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use gradus_backend::{Here, Result};
 
-use crate::autograd::{beside, is_supplied, supplying};
+use crate::autograd::{beside_in_step, is_supplied, supplying};
 use crate::{Storage, Tensor};
 
 /// Fills memory that was given back; see [`with_supply`].
@@ -27,7 +27,8 @@ impl Drop for Outer {
 
 /// Runs `f`. Before an operation of this thread accesses memory that was [given back](Storage::give_back), `supply` is
 /// called with all storages that the operation accesses, and [fills](Storage::fill) them; it may give back others. Within
-/// `supply` there is no supply, and nothing is recorded. Captured steps run eagerly meanwhile.
+/// `supply` there is no supply, and nothing is recorded. Captured steps that are called meanwhile run eagerly; where the
+/// whole call is part of a captured step, a replay repeats what `supply` does as well.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::{rc::Rc, sync::Arc};
@@ -58,6 +59,6 @@ pub(crate) fn supply(read: &[&Tensor], written: &[&Tensor]) -> Result<()> {
         return Ok(());
     }
     let Some(supply) = SUPPLIES.with_borrow(|supplies| supplies.last().cloned()) else { return Ok(()) };
-    let _modes = (beside(), supplying(false));
+    let _modes = (beside_in_step(), supplying(false));
     supply(&all().collect::<Vec<_>>()).here()
 }

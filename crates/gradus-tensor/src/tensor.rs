@@ -152,13 +152,18 @@ impl Tensor {
         Tensor(Arc::new(Inner { storage, layout, dtype, edge, version }))
     }
 
-    /// The elements in row-major order and nothing else, in memory that nobody else holds. Copies them if necessary.
+    /// The elements in row-major order, in memory that holds nothing else, and that nobody else holds. Copies them if
+    /// necessary.
+    #[track_caller]
+    pub(crate) fn into_own(self) -> Result<Tensor> {
+        let whole = self.is_spare() && self.storage().bytes() == self.numel() * self.dtype().size();
+        if whole { Ok(self) } else { self.detach().copy() }
+    }
+
+    /// The memory of what [`into_own`](Tensor::into_own) gave.
     #[track_caller]
     pub(crate) fn into_memory(self) -> Result<Buffer> {
-        let bytes = self.numel() * self.dtype().size();
-        let whole = self.is_spare() && self.storage().bytes() == bytes;
-        let own = if whole { self } else { self.detach().copy()? };
-        let storage = own.into_inner().and_then(|inner| Arc::into_inner(inner.storage));
+        let storage = self.into_inner().and_then(|inner| Arc::into_inner(inner.storage));
         storage.map(Storage::into_buffer).ok_or_else(|| Error::argument("fill", "somebody else holds the values"))
     }
 

@@ -23,6 +23,8 @@ enum How {
     Clipped,
     /// With an optimiser whose state is divided (ZeRO 2).
     Divided,
+    /// With divided parameters (ZeRO 3).
+    Sharded,
 }
 
 /// The weights, running statistics and random states of all ranks after a few steps, and the losses.
@@ -40,14 +42,17 @@ fn train<M: Module + Forward>(
         let parallel = DataParallel::new(comm.clone())?;
         let adam = |parameters| AdamW::new(parameters, AdamConfig { lr: 0.02, ..AdamConfig::default() });
         let mut whole = adam(model.named_parameters())?;
-        let mut divided = ShardedOptimizer::new(&parallel, &model, adam)?;
+        let mut divided = match how {
+            How::Sharded => ShardedOptimizer::fully_sharded(&parallel, &model, adam)?,
+            _ => ShardedOptimizer::new(&parallel, &model, adam)?,
+        };
         let mut step = |x: &[Tensor]| -> Result<Tensor> {
             let loss = |rows: Range<usize>| {
                 let classes = model.forward(&x[0].narrow(0, rows.start, rows.len())?)?;
                 let y = x[1].narrow(0, rows.start, rows.len())?;
                 classes.reshape([y.numel(), classes.size(-1)?])?.cross_entropy(&y.reshape([y.numel()])?)
             };
-            if how == How::Divided {
+            if matches!(how, How::Divided | How::Sharded) {
                 return divided.step(&model, x[0].shape()[0], loss);
             }
             let (loss, mut gradients) = parallel.backward(&model, x[0].shape()[0], loss)?;
@@ -72,6 +77,7 @@ fn train<M: Module + Forward>(
                 bytes.extend(step(&[x, y])?.to_bytes()?);
             }
         }
+        divided.gather()?;
         for (_, tensor) in model.state_dict()?.iter() {
             bytes.extend(tensor.to_bytes()?);
         }
@@ -155,7 +161,7 @@ fn a_network_with_statistics_and_dropout() {
         let mut rng = Generator::new(20 + i as u64);
         Ok((Tensor::randn([40, 5], DType::F32, device, &mut rng)?, classes(device, 40, &mut rng)?))
     };
-    compare("network", &[How::Whole, How::Clipped, How::Divided], make, batch);
+    compare("network", &[How::Whole, How::Clipped, How::Divided, How::Sharded], make, batch);
 }
 
 /// A batch with fewer rows than shards: some ranks compute nothing.
@@ -180,7 +186,7 @@ fn a_convolutional_network() {
         let conv = Conv2d::new(1, 4, [3, 3], ConvConfig::default(), init)?;
         Ok(Sequential::new().add(conv).add(Relu).add(Flatten::default()).add(Linear::new(4 * 36, 4, init)?))
     };
-    compare("cnn", &[How::Whole, How::Divided], make, pictures);
+    compare("cnn", &[How::Whole, How::Divided, How::Sharded], make, pictures);
 }
 
 #[test]
@@ -210,5 +216,5 @@ fn a_gpt() {
         let text = Tensor::randint(0, 16, [16, 9], DType::I64, device, &mut Generator::new(20 + i as u64))?;
         Ok((text.narrow(1, 0, 8)?.contiguous()?, text.narrow(1, 1, 8)?.contiguous()?))
     };
-    compare("gpt", &[How::Whole, How::Divided], make, batch);
+    compare("gpt", &[How::Whole, How::Divided, How::Sharded], make, batch);
 }

@@ -116,10 +116,10 @@ pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
 pub use source::{Jump, Saved, Source, SourceGuard, draws_lead, source_guard};
 pub use trace::{
-    Closed, Made, StateUse, Traced, Uses, is_captured, note_random, note_state, note_switch, refuse, trace,
-    trace_closed,
+    Closed, Made, StateUse, Traced, Uses, is_captured, note_random, note_state, note_switch, refuse, storage_of_values,
+    trace, trace_closed,
 };
-pub(crate) use trace::{is_constant, note_made};
+pub(crate) use trace::{is_constant, note_made, note_values};
 pub use update::{UpdateFn, collect_updates};
 pub use window::{ConvOptions, PoolOptions};
 

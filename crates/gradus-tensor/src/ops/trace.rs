@@ -1,15 +1,17 @@
 //! [`trace`]: calls a function with every operation that runs.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::panic::Location;
-use std::sync::Arc;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use gradus_backend::{Error, Result};
 
 use super::{Op, Source};
 use crate::autograd::{beside, is_traced, refuses_host_reads, refusing_host_reads, tracing};
-use crate::{Generator, State, Tensor};
+use crate::{Generator, State, Storage, Tensor};
 
 /// An operation that ran.
 #[derive(Clone, Copy)]
@@ -106,6 +108,8 @@ pub struct Uses {
     pub made: Vec<Made>,
     /// Switches that decide what runs, such as whether a parameter is frozen, with their values.
     pub switches: Vec<(Arc<AtomicBool>, bool)>,
+    /// The storages that were [filled](Storage::fill) and not given back since, each with that of its values.
+    filled: HashMap<*const Storage, Weak<Storage>>,
     /// The first thing that a replay could not follow. The step may have ignored its error, as `Display` does.
     pub refused: Option<Error>,
     lenient: bool,
@@ -229,6 +233,25 @@ pub(crate) fn note_made(tensor: &Tensor) -> Result<()> {
 pub(crate) fn is_constant(t: &Tensor) -> bool {
     let made = |m: &Made| Arc::ptr_eq(m.tensor.storage(), t.storage()) && t.storage().version() == 0;
     USES.with_borrow(|uses| uses.as_ref().is_some_and(|u| u.made.iter().any(made)))
+}
+
+/// Reports to a [`trace_closed`] on this thread that `storage` was filled with the values of another, which is gone, or was
+/// given back.
+pub(crate) fn note_values(storage: &Storage, from: Option<Weak<Storage>>) {
+    USES.with_borrow_mut(|uses| {
+        let Some(uses) = uses else { return };
+        drop(match from {
+            Some(from) => uses.filled.insert(storage, from),
+            None => uses.filled.remove(&ptr::from_ref(storage)),
+        });
+    });
+}
+
+/// The storage whose values the step that [`trace_closed`] is tracing on this thread sees in `storage`: itself, or the one
+/// from which it was last [filled](Storage::fill) in the step, and which is gone since.
+pub fn storage_of_values(storage: &Arc<Storage>) -> Weak<Storage> {
+    let filled = |uses: &Option<Uses>| uses.as_ref()?.filled.get(&Arc::as_ptr(storage)).cloned();
+    USES.with_borrow(filled).unwrap_or_else(|| Arc::downgrade(storage))
 }
 
 /// Reports to the tracer an operation that has run.
