@@ -299,8 +299,8 @@ impl Buckets {
 
 impl Drop for Buckets {
     fn drop(&mut self) {
-        // After an error, what was sent ends before the communicator may be dropped. The other ranks send it too, and
-        // their errors add nothing to the first one.
+        // After an error, what was sent ends before the communicator may be dropped. The other ranks send it too, or it fails
+        // at the deadline. Errors of this add nothing to the first one.
         lock(&self.state).sent.drain(..).for_each(|handle| drop(handle.wait()));
     }
 }

@@ -192,7 +192,9 @@ impl DataParallel {
     /// error that lists them.
     #[track_caller]
     pub fn synchronize(&self, model: &(impl Module + ?Sized)) -> Result<()> {
-        for (_, parameter) in model.named_parameters() {
+        let parameters = model.named_parameters();
+        self.check_divisions(&parameters).here()?;
+        for (_, parameter) in parameters {
             let values = self.comm.broadcast(&parameter.values().detach(), 0)?;
             parameter.set(&values).here()?;
         }
@@ -322,6 +324,19 @@ impl DataParallel {
         all
     }
 
+    /// Fails if the parameters are divided among the ranks that share a batch, whose gradients are added.
+    #[track_caller]
+    fn check_divisions(&self, parameters: &[Named]) -> Result<()> {
+        let own = Arc::as_ptr(&self.comm).addr();
+        let is_own = |(_, p): &Named| p.division().is_some_and(|division| division.group() == own);
+        if self.comm.size() == 1 || !parameters.iter().any(is_own) {
+            return Ok(());
+        }
+        let m = "layers are divided among the ranks that share a batch";
+        Err(Error::argument("data_parallel", m)
+            .help("give each its own axis of a Mesh, such as \"data\" and \"tensor\""))
+    }
+
     /// What the shards of this rank give, added in the tree. `of_shard` is called for each of them, also for those without
     /// rows.
     pub(crate) fn sums(
@@ -338,6 +353,7 @@ impl DataParallel {
         let Some(device) = parameters.first().map(|(_, p)| p.device().clone()) else {
             return Err(Error::argument("data_parallel", "the model has no parameter that is trained"));
         };
+        self.check_divisions(&parameters)?;
         let extras = Extras::of(model)?;
         let mut tree = Tree::default();
         let mut heads = 0;

@@ -26,7 +26,9 @@ const LAYERS: [&str; 3] = ["Linear", "Embedding", "Conv1D"];
 /// [`Split::Axis(0)`](Split::Axis) takes what is the same on all ranks and gives each some features; one whose weight has
 /// `Split::Axis(1)` takes these, and gives all ranks the same sum. So they come in pairs, with nothing in between but what
 /// treats each feature by itself. Random states in between are to draw other numbers on each rank ([`Split::Random`]).
-/// In `Conv1D` the axes of the weight are the other way around. The table of an [`Embedding`](gradus_nn::Embedding) is divided along axis 0.
+/// In `Conv1D` the axes of the weight are the other way around. The table of an [`Embedding`](gradus_nn::Embedding) is
+/// divided along axis 0. Layers are known by the names of their types, so a plan must not name a layer of your own with such
+/// a name, nor a weight that something else than its layer reads too.
 ///
 /// Names in the state stay what they were. [`join_state`] makes a state of the whole model from those of all ranks.
 ///
@@ -53,8 +55,9 @@ const LAYERS: [&str; 3] = ["Linear", "Embedding", "Conv1D"];
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] if the plan fits no parameter, or has no such axis; if a parameter is divided already or
-/// does not belong to a layer that computes with parts; [`ErrorKind::ShapeMismatch`] if it does not divide among the ranks:
-/// a vocabulary does as long as each rank has a token. Then nothing is changed. Heads that do not divide among the ranks are an error of the forward pass.
+/// does not belong to a layer that computes with parts; [`ErrorKind::ShapeMismatch`] if it does not divide among the ranks
+/// (a vocabulary does as long as each rank has a token). After any of these errors the model is unchanged. Heads that do not
+/// divide among the ranks are an error of the first forward pass.
 #[track_caller]
 pub fn divide(model: &mut (impl Module + ?Sized), plan: &[(&str, Split)], comm: &Arc<dyn Communicator>) -> Result<()> {
     let parts = parts(&*model, plan, comm).here()?;
@@ -94,6 +97,9 @@ fn parts(
         if !LAYERS.contains(&kind) {
             let m = format!("{name} belongs to a layer of the type {kind}, which does not compute with a part of it");
             return Err(Error::argument(OP, m).help(format!("these do: {}", LAYERS.join(", "))));
+        }
+        if kind == "Embedding" && matches!(split, Split::Axis(axis) | Split::Blocks(axis, _) if axis != 0) {
+            return Err(Error::argument(OP, format!("{name} is a table, which is divided along axis 0")));
         }
         let divided = divided(&name, &parameter, split, comm)?;
         parts.push((part_of(&parameter, divided)?, parameter));

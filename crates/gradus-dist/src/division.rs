@@ -64,6 +64,16 @@ impl Division for Divided {
         if self.output == Output::Own {
             return x.linear(weight, bias.map(|bias| bias.tensor()));
         }
+        if bias.is_some_and(|bias| bias.division().is_some() != (self.axis == output_axis)) {
+            let m = "a bias is divided if its weight is divided along the outputs, and only then";
+            let e = Error::argument("divide", m).at(line).operand(
+                "weight",
+                weight.shape(),
+                weight.dtype(),
+                weight.device(),
+            );
+            return Err(e.help("have both or neither in the plan, the bias with Split::Axis(0)"));
+        }
         if self.axis != output_axis {
             return leave(&x.linear(weight, None)?, bias, None, &self.comm, line);
         }
@@ -84,7 +94,9 @@ impl Division for Divided {
 
     fn whole_shape(&self, part: &[usize]) -> Vec<usize> {
         let mut shape = part.to_vec();
-        shape[self.axis] = self.blocks.iter().sum();
+        if let Some(length) = shape.get_mut(self.axis) {
+            *length = self.blocks.iter().sum();
+        }
         shape
     }
 
@@ -111,6 +123,12 @@ impl Division for Divided {
 
 /// This rank's part of a parameter.
 pub(crate) fn part_of(whole: &Parameter, divided: Divided) -> Result<Parameter> {
+    if whole.division().is_some() {
+        let e = Error::argument("divide", "the parameter is a part already, and is divided again");
+        return Err(e
+            .operand("part", whole.shape(), whole.dtype(), whole.device())
+            .help("divide the whole layer once"));
+    }
     let part = Parameter::divided(divided.part(&whole.values().detach())?, Arc::new(divided))?;
     if whole.is_frozen() {
         part.freeze();

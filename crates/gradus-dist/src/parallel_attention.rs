@@ -10,7 +10,7 @@ use gradus_nn::{
 use gradus_tensor::{Causal, Error, ErrorKind, Here, Result, Tensor};
 
 use crate::communicator::Communicator;
-use crate::division::{Divided, copied, part_of, whole_of};
+use crate::division::{Divided, Output, copied, part_of, whole_of};
 use crate::group::Line;
 use crate::region::{Border, cross, enter, leave};
 
@@ -65,7 +65,7 @@ impl ParallelAttention {
             return Err(Error::argument(OP, m).help("take a number of ranks that divides both"));
         }
         let own = |whole: &Parameter, HeadFeatures { axis, pieces }: HeadFeatures<'_>| {
-            part_of(whole, Divided { blocks: pieces.to_vec(), ..Divided::along(axis, 0, comm) })
+            part_of(whole, Divided { axis, blocks: pieces.to_vec(), output: Output::Own, comm: comm.clone() })
         };
         let mut heads = whole.with_heads([query / ranks, key / ranks], own)?;
         heads.out_proj.bias = None;

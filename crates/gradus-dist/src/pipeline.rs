@@ -221,8 +221,8 @@ impl Pipeline {
     }
 
     /// The outputs of the last stage for the rows of this pipeline of a batch of `batch` rows, joined along axis 0; `None` on
-    /// the other stages, and on all stages of a pipeline without rows. Micro-batches go through one after the other, and nothing is recorded. Layers in training mode change
-    /// their state with each micro-batch.
+    /// the other stages, and on all stages of a pipeline without rows. Micro-batches go through one after the other, and
+    /// nothing is recorded. Layers in training mode change their state with each micro-batch.
     ///
     /// All ranks call it, with the same number of rows.
     ///

@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use common::{device, near_all, off};
 use gradus_dist::{
-    Communicator, DataParallel, Mesh, Options, divide, join_state, parallel_cross_entropy, split_state, threads,
+    ColumnLinear, Communicator, DataParallel, Mesh, Options, divide, join_state, parallel_cross_entropy, split_state,
+    threads,
 };
 use gradus_models::{
     Bert, BertConfig, GenerateOptions, Gpt2, Gpt2Config, Llama, LlamaConfig, ViT, ViTConfig, generate,
 };
 use gradus_nn::{
-    AdamConfig, AdamW, CrossEntropyLoss, Forward, GradScaler, GradScalerConfig, Init, Linear, LoraConfig, LoraLinear,
-    Module, NonFinite, Optimizer, Parameter, SpectralNorm, Split, StateDict, Strict, WeightNorm,
+    AdamConfig, AdamW, CrossEntropyLoss, Embedding, Forward, GradScaler, GradScalerConfig, Init, Linear, LoraConfig,
+    LoraLinear, Module, NonFinite, Optimizer, Parameter, SpectralNorm, Split, StateDict, Strict, WeightNorm,
 };
 use gradus_tensor::{DType, Device, ErrorKind, Generator, Result, Tensor};
 
@@ -427,6 +428,60 @@ fn plans_that_do_not_fit_are_refused_and_change_nothing() {
         divide(&mut model, Gpt2::TENSOR_PARALLEL, comm)?;
         let e = model.forward(&tokens(&device)?).unwrap_err().to_string();
         assert!(e.contains("features are no whole number of heads of 2 features"), "{e}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// What computes wrong numbers from parts is refused, and what is made of parts is a part.
+#[test]
+fn parts_are_not_taken_for_wholes() {
+    threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let mut rng = Generator::new(3);
+        let mut init = Init::new(DType::F64, &device, &mut rng);
+        let refused = |e: gradus_tensor::Error, what: &str| assert!(e.message().contains(what), "{e}");
+
+        // The gradients of different parts would be added.
+        let mut layer = Linear::new(4, 8, &mut init)?;
+        divide(&mut layer, &[("weight", Split::Axis(0)), ("bias", Split::Axis(0))], comm)?;
+        let parallel = DataParallel::new(comm.clone())?;
+        let x = Tensor::ones([16, 4], DType::F64, &device)?;
+        let loss = |rows: Range<usize>| layer.forward(&x.narrow(0, rows.start, 1)?)?.mean_all();
+        refused(
+            parallel.backward(&layer, 16, loss).unwrap_err(),
+            "layers are divided among the ranks that share a batch",
+        );
+        refused(parallel.synchronize(&layer).unwrap_err(), "layers are divided among the ranks that share a batch");
+        refused(ColumnLinear::of(&layer, comm).err().unwrap(), "the parameter is a part already");
+
+        // A bias belongs to the outputs.
+        for plan in [&[("weight", Split::Axis(1)), ("bias", Split::Axis(0))][..], &[("weight", Split::Axis(0))]] {
+            let mut layer = Linear::new(4, 2, &mut init)?;
+            divide(&mut layer, plan, comm)?;
+            let x = Tensor::ones([3, layer.weight.shape()[1]], DType::F64, &device)?;
+            refused(layer.forward(&x).unwrap_err(), "a bias is divided if its weight is divided along the outputs");
+        }
+
+        let mut table = Embedding::new(6, 4, None, &mut init)?;
+        refused(divide(&mut table, &[("weight", Split::Axis(1))], comm).unwrap_err(), "is divided along axis 0");
+
+        let mut model = bert(&device, 0.0)?;
+        divide(&mut model, &[("position_embeddings.weight", Split::Vocabulary)], comm)?;
+        refused(model.forward(&tokens(&device)?).unwrap_err(), "this needs all of a parameter");
+
+        // The sum of a base and its update is divided as the base is.
+        let base = Linear::new(4, 2, &mut init)?;
+        let mut lora = LoraLinear::new(base, 2, LoraConfig::default(), &mut init)?;
+        lora.lora_b.weight.set(&Tensor::ones(lora.lora_b.weight.shape(), DType::F64, &device)?)?;
+        let x = Tensor::randn([3, 4], DType::F64, &device, &mut Generator::new(5))?;
+        let whole = lora.forward(&x)?;
+        let axis = Split::Axis(1);
+        divide(&mut lora, &[("base_layer.weight", axis), ("lora_A.weight", axis)], comm)?;
+        let merged = lora.merge_and_unload()?;
+        assert!(merged.weight.division().is_some());
+        let own = x.narrow(1, 2 * comm.rank(), 2)?;
+        assert!(off(&merged.forward(&own)?, &whole) < 1e-12);
         Ok(())
     })
     .unwrap();

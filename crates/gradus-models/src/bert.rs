@@ -246,8 +246,15 @@ impl BertEmbeddings {
                 let e = e.operand("tokens", tokens.shape(), tokens.dtype(), tokens.device());
                 return Err(e.operand("token_types", types.shape(), types.dtype(), types.device()));
             }
-            None => x.add(&self.token_type_embeddings.weight.narrow(0, 0, 1)?)?,
+            None => {
+                self.token_type_embeddings
+                    .weight
+                    .check_whole(OP)
+                    .map_err(|e| e.help("leave the table out of the plan"))?;
+                x.add(&self.token_type_embeddings.weight.narrow(0, 0, 1)?)?
+            }
         };
+        self.position_embeddings.weight.check_whole(OP).map_err(|e| e.help("leave the table out of the plan"))?;
         let positions = self.position_embeddings.weight.narrow(0, 0, tokens.size(1)?)?;
         self.dropout.forward(&self.layer_norm.forward(&x.add(&positions)?)?)
     }

@@ -3,8 +3,8 @@
 use gradus_nn::{Mode, Module, RandomState};
 use gradus_tensor::{AttentionOptions, Causal, Error, Generator, Result, Tensor};
 
-/// Attention with dropout of its weights. There are as many heads of queries, keys and values as their features make; there
-/// may be fewer of keys and values.
+/// Attention with dropout of its weights. The number of heads follows from the number of features, so that a rank with part
+/// of the features has part of the heads. There may be fewer heads of keys and values than of queries.
 #[derive(Debug, Clone, Module)]
 pub(crate) struct Heads {
     /// The features of a head.
@@ -44,7 +44,7 @@ impl Heads {
         };
         if !features.is_multiple_of(self.size) {
             let e = refuse(format!("{features} features are no whole number of heads of {} features", self.size));
-            return Err(e.help("divide heads among a number of ranks that divides theirs"));
+            return Err(e.help("take a number of ranks that divides the numbers of query heads and of key heads"));
         }
         x.reshape([n, l, features / self.size.max(1), self.size])?.transpose(1, 2)
     }

@@ -114,8 +114,7 @@ impl Parameter {
         }
         let m = "this needs all of a parameter, and has one part of it: the parameter is divided among processes";
         let (e, values) = (Error::new(ErrorKind::Unsupported, op, m), self.values());
-        let e = e.operand("part", values.shape(), values.dtype(), values.device());
-        Err(e.help("clip with clip_grad_norm, and take an optimiser that treats each element by itself"))
+        Err(e.operand("part", values.shape(), values.dtype(), values.device()))
     }
 
     /// A parameter with the values of `tensor` that is frozen and divided as this one is.

@@ -109,13 +109,12 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
         {
             gone = silent(hosts.file());
         }
-        let silent = gone;
         let lost = |more: &str| {
             let what = ended.map_or("were not started".to_owned(), |status| format!("have failed ({status})"));
             let m = format!("the ranks {what}{more}");
             let e = Error::new(ErrorKind::Peer, "launch", m);
-            let e = silent.iter().fold(e, |e, (host, why)| e.note(format!("{host} does not answer: {why}")));
-            Err(match silent.first() {
+            let e = gone.iter().fold(e, |e, (host, why)| e.note(format!("{host} does not answer: {why}")));
+            Err(match gone.first() {
                 Some((host, _)) => {
                     e.help(format!("let `ssh {host} true` work without a password, or leave the host out"))
                 }
@@ -137,9 +136,9 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
         if after == before {
             ranks = (ranks / 2).max(1);
         }
-        if let Some(given) = hosts.as_ref().filter(|_| !silent.is_empty()) {
-            let Some(left) = given.without(&silent)? else { return lost("; no host answers") };
-            silent.iter().for_each(|(host, why)| complain(&format!("{host} does not answer ({why}), and is left out")));
+        if let Some(given) = hosts.as_ref().filter(|_| !gone.is_empty()) {
+            let Some(left) = given.without(&gone)? else { return lost("; no host answers") };
+            gone.iter().for_each(|(host, why)| complain(&format!("{host} does not answer ({why}), and is left out")));
             hosts = Some(left);
         }
         complain(&format!("restart {restarts} of {}: going on from the newest state on {ranks} ranks", args.restarts));

@@ -33,7 +33,7 @@ pub(crate) fn exit_code(error: &Error) -> ExitCode {
         ErrorKind::Backend | ErrorKind::OutOfMemory { .. } => (SOON, ExitCode::FAILURE),
         _ => (SOON, ExitCode::from(RECURS)),
     };
-    if announced(SIZE).is_some_and(|ranks| ranks > 1) {
+    if announced(&SIZE).is_some_and(|ranks| ranks > 1) {
         std::thread::sleep(delay);
     }
     if std::env::var_os(LAUNCHED).is_some() { code } else { ExitCode::FAILURE }
@@ -46,7 +46,7 @@ pub(crate) fn recurs(code: Option<i32>) -> bool {
 }
 
 /// What a launcher announces in one of these environment variables.
-pub(crate) fn announced(names: [&str; 2]) -> Option<usize> {
+pub(crate) fn announced(names: &[&str]) -> Option<usize> {
     names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
 }
 

@@ -3,7 +3,7 @@
 use gradus_tensor::{Error, Result, Tensor, no_grad_guard};
 
 use super::{Dropout, Linear};
-use crate::{Forward, Init, Module, Parameter};
+use crate::{Forward, Init, Module};
 
 /// A [`Linear`] layer with a low-rank update (LoRA; Hu et al., 2021): `y = W x + b + alpha / rank * B A dropout(x)`. The
 /// base layer is frozen; `A [rank, in]` and `B [out, rank]` are trained.
@@ -72,7 +72,7 @@ impl LoraLinear {
         let &[out_features, in_features] = base.weight.shape() else {
             return Err(Error::shape("lora", "the weight of the base layer is no matrix"));
         };
-        base.weight.check_whole("lora")?;
+        base.weight.check_whole("lora").map_err(|e| e.help("leave the weight of the layer out of the plan"))?;
         let dropout = Dropout::new(dropout, init.generator)?;
         let lora_a = Linear::without_bias(in_features, rank, init)?;
         let lora_b = Linear::without_bias(rank, out_features, init)?;
@@ -94,10 +94,7 @@ impl LoraLinear {
     pub fn merge_and_unload(&self) -> Result<Linear> {
         let _guard = no_grad_guard();
         let base = self.base_layer.weight.values();
-        let weight = Parameter::new(base.add(&self.update()?)?.to_dtype(base.dtype())?)?;
-        if self.base_layer.weight.is_frozen() {
-            weight.freeze();
-        }
+        let weight = self.base_layer.weight.with_values(base.add(&self.update()?)?.to_dtype(base.dtype())?)?;
         Linear::from_parameters(weight, self.base_layer.bias.clone())
     }
 }

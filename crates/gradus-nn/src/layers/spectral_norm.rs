@@ -34,7 +34,7 @@ impl<L: Weighted> SpectralNorm<L> {
     #[track_caller]
     pub fn new(layer: L, n_power_iterations: usize, eps: f64, init: &mut Init<'_>) -> Result<Self> {
         let op = "spectral_norm";
-        layer.weight().check_whole(op)?;
+        layer.weight().check_whole(op).map_err(|e| e.help("leave the weight of the layer out of the plan"))?;
         let weight = layer.weight().values();
         if n_power_iterations == 0 {
             return Err(Error::argument(op, "n_power_iterations is 0; it is at least 1"));
@@ -56,7 +56,7 @@ impl<L: Weighted> SpectralNorm<L> {
     #[track_caller]
     fn weight(&self) -> Result<Tensor> {
         let weight = self.layer.weight();
-        weight.check_whole("spectral_norm")?;
+        weight.check_whole("spectral_norm").map_err(|e| e.help("leave the weight of the layer out of the plan"))?;
         let matrix = matrix(weight, self.layer.output_axis())?;
         if self.mode.is_training() {
             autograd::once(|| self.improve(&matrix))?;

@@ -35,7 +35,10 @@ impl<L: Weighted> WeightNorm<L> {
     /// PyTorch's default, and a single one with `None`. Errors if the weight has no such axis.
     #[track_caller]
     pub fn new(layer: L, axis: Option<usize>) -> Result<Self> {
-        layer.weight().check_whole("weight_norm")?;
+        layer
+            .weight()
+            .check_whole("weight_norm")
+            .map_err(|e| e.help("leave the weight of the layer out of the plan"))?;
         let weight = layer.weight().values();
         if let Some(axis) = axis.filter(|&axis| axis >= weight.rank()) {
             let e = Error::argument("weight_norm", format!("axis {axis} of a weight of rank {}", weight.rank()));
@@ -49,7 +52,7 @@ impl<L: Weighted> WeightNorm<L> {
     #[track_caller]
     pub fn weight(&self) -> Result<Tensor> {
         let v = self.layer.weight();
-        v.check_whole("weight_norm")?;
+        v.check_whole("weight_norm").map_err(|e| e.help("leave the weight of the layer out of the plan"))?;
         v.mul(&self.length.div(&lengths(v, self.axis)?)?)
     }
 

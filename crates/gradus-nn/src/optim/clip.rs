@@ -288,7 +288,7 @@ pub fn clip_grad_norm_on_device(gradients: &mut Gradients, parameters: &[Paramet
         return Err(Error::argument(OP, "no parameter has a gradient")
             .help("give the parameters that the loss was computed with"));
     };
-    found.iter().try_for_each(|(p, _)| p.check_whole(OP)).here()?;
+    found.iter().try_for_each(|(p, _)| p.check_whole(OP)).map_err(|e| e.help("clip with clip_grad_norm")).here()?;
     let filled: Vec<Tensor> = found.iter().map(|(_, g)| g).filter(|g| g.numel() > 0).cloned().collect();
     if filled.is_empty() {
         return Tensor::zeros([], DType::F64, first.device());

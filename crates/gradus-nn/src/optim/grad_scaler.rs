@@ -111,7 +111,8 @@ impl GradScaler {
     /// unscale the sum.
     ///
     /// `optimizer` is the one that makes the step. If its parameters [are divided](crate::Parameter::division) among
-    /// processes, all of these call it, and a gradient of any part that is not finite counts on all of them.
+    /// processes, all of these call it, and a gradient of any part that is not finite counts on all of them. Where several
+    /// optimisers share the parameters, this one has some that are divided, if any are.
     #[track_caller]
     pub fn unscale(&mut self, optimizer: &dyn Optimizer, mut gradients: Gradients) -> Result<Option<Gradients>> {
         if !self.config.enabled {

@@ -5,7 +5,7 @@ use gradus_tensor::{
 };
 
 use super::line_search::{Point, strong_wolfe};
-use super::stepper::at_least_zero;
+use super::stepper::{OF_ELEMENTS, at_least_zero};
 use crate::state_dict::moved;
 use crate::{Parameter, StateDict};
 
@@ -136,7 +136,7 @@ impl Lbfgs {
             if kept.iter().any(|(_, p)| p.is_same(&parameter)) {
                 continue;
             }
-            parameter.check_whole(OP)?;
+            parameter.check_whole(OP).map_err(|e| e.help(OF_ELEMENTS))?;
             let (first, new) = (kept.first().map_or(&parameter, |(_, p)| p).values().clone(), parameter.values());
             if new.dtype() != new.dtype().compute() || new.dtype() != first.dtype() || new.device() != first.device() {
                 let m = format!("{name} cannot be stepped with the others");

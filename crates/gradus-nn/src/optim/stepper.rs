@@ -87,6 +87,9 @@ struct Work {
     prepared: Vec<Tensor>,
 }
 
+/// What to do about an optimiser that needs all of a parameter and has a part of it.
+pub(super) const OF_ELEMENTS: &str = "take an optimiser that treats each element by itself";
+
 /// The help text of the error about an unfinished step.
 const UNFINISHED: &str = "load what was saved last, first into the model, then into this optimiser";
 
@@ -182,7 +185,7 @@ fn arranged<R: Rule>(rule: &R, groups: impl IntoIterator<Item = Group>) -> Resul
             others.push((span, name.clone()));
             rule.check_parameter(&name, parameter.values())?;
             if rule.mixes() {
-                parameter.check_whole(op)?;
+                parameter.check_whole(op).map_err(|e| e.help(OF_ELEMENTS))?;
             }
             members.push(Member { name, parameter, state: None });
         }
@@ -505,7 +508,7 @@ impl<R: Rule> Stepper<R> {
             return Ok(finite);
         }
         if bad.is_empty() {
-            let m = "the gradients of another process' part are not finite; nothing was changed";
+            let m = "gradients of another process are not finite; nothing was changed";
             return Err(Error::argument(self.rule.name(), m).help("the error of that process names the parameters"));
         }
         let more = if bad.len() > 20 { format!(", and {} more", bad.len() - 20) } else { String::new() };

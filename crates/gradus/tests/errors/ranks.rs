@@ -9,7 +9,7 @@ use gradus::nn::{Muon, MuonConfig, Split};
 use gradus::prelude::*;
 use gradus_dist::{
     DataParallel, FullyShardedDataParallel, Mesh, Options, ParallelAttention, ParallelEmbedding, Pipeline, Reduce,
-    RowLinear, ShardedOptimizer, Stage, cut_evenly, divide, parallel_cross_entropy, threads,
+    RowLinear, Stage, cut_evenly, divide, parallel_cross_entropy, threads,
 };
 
 page! {
@@ -24,7 +24,6 @@ page! {
     an_optimiser_that_needs_all_of_a_weight,
     a_plan_that_fits_no_parameter,
     a_communicator_is_made_in_a_captured_step,
-    divided_parameters_in_a_captured_step,
     a_stage_of_a_pipeline_fails,
     stages_share_a_parameter,
     a_tensor_that_does_not_divide_among_ranks,
@@ -218,32 +217,6 @@ fn a_communicator_is_made_in_a_captured_step(device: &Device) -> Result<Error> {
     threads(2, Options::default(), |comm| {
         let part = comm.split(0, 0)?;
         let mut step = capture(|x| part.all_reduce(&x[0], Reduce::Sum));
-        step.call::<Tensor>(&[&x])
-    })?;
-    Ok(error)
-}
-
-/// With `ShardedOptimizer::fully_sharded`, a block of the parameters is there only while it is needed. A replay needs all
-/// memory of its tensors from beginning to end.
-///
-/// Mend: step outside of captured steps, or divide gradients and state only.
-fn divided_parameters_in_a_captured_step(device: &Device) -> Result<Error> {
-    let x = Tensor::ones([16, 2], DType::F32, device)?;
-    let adam = |parameters| AdamW::new(parameters, AdamConfig::default());
-    let error = threads(1, Options::default(), |comm| {
-        let model = Linear::new(2, 1, &mut Init::new(DType::F32, device, &mut Generator::new(1)))?;
-        let mut optimizer = ShardedOptimizer::fully_sharded(&DataParallel::new(comm.clone())?, &model, adam)?;
-        let loss = |rows: Range<usize>| model.forward(&x.narrow(0, rows.start, 1)?)?.mean_all();
-        let mut step = capture(|_| optimizer.step(&model, 16, loss));
-        step.call::<Tensor>(&[&x])
-    })
-    .unwrap_err();
-
-    threads(1, Options::default(), |comm| {
-        let model = Linear::new(2, 1, &mut Init::new(DType::F32, device, &mut Generator::new(1)))?;
-        let mut optimizer = ShardedOptimizer::new(&DataParallel::new(comm.clone())?, &model, adam)?;
-        let loss = |rows: Range<usize>| model.forward(&x.narrow(0, rows.start, 1)?)?.mean_all();
-        let mut step = capture(|_| optimizer.step(&model, 16, loss));
         step.call::<Tensor>(&[&x])
     })?;
     Ok(error)

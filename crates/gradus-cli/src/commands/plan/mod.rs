@@ -120,8 +120,11 @@ fn next(layout: Layout, batch: usize, options: Option<&str>) -> Vec<String> {
         lines.push(format!("let mesh = Mesh::new(&comm, {axes})?;"));
     }
     if tensor > 1 {
-        lines.push("// the plan is Gpt2::TENSOR_PARALLEL, with Split::Classes for parallel_cross_entropy".into());
-        lines.push(format!("divide(&mut model, &plan, &{})?;", of("tensor")));
+        // The head of a pipeline has a weight of its own.
+        lines.push(r#"let classes = [("wte.weight", Split::Classes), ("lm_head.weight", Split::Classes)];"#.into());
+        lines.push("let plan = [&classes[..], Gpt2::TENSOR_PARALLEL].concat();".into());
+        let model = if pipeline > 1 { "part" } else { "model" };
+        lines.push(format!("divide(&mut {model}, &plan, &{})?;", of("tensor")));
     }
     lines.push(format!("let parallel = DataParallel::with_shards({}, {})?;", of("data"), shards(data)));
     if pipeline > 1 {

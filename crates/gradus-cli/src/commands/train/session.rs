@@ -66,7 +66,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let out = interrupt.claim(|| self.open_folder(name)).map_err(|e| self.team.told(e))?;
-        out.check(&[&[MODEL, METRICS, CONFIG, REPORT], files].concat())?;
+        out.check(&[&[MODEL, METRICS, CONFIG, REPORT], files].concat()).map_err(|e| self.team.told(e))?;
         self.place = Some(Place { interrupt, out });
         Ok(())
     }

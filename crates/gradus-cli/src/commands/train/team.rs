@@ -34,7 +34,7 @@ impl Team {
     /// Of all processes that the launcher started, and the device of this one. Those other than the first print nothing but
     /// errors. With `shard`, each holds a part of the parameters.
     pub(super) fn join(shard: bool, common: &Common) -> Result<(Team, Device)> {
-        let (size, is_with_mpi) = (announced(SIZE), cfg!(feature = "mpi"));
+        let (size, is_with_mpi) = (announced(&SIZE), cfg!(feature = "mpi"));
         // Some launchers announce a single process to every program.
         if size.is_none() || (size == Some(1) && !is_with_mpi) {
             return if shard {
@@ -65,7 +65,7 @@ impl Team {
     /// All processes that the launcher started, which train nothing, and the device of this one.
     #[cfg(all(feature = "mpi", unix))]
     pub(in crate::commands) fn connect(common: &Common) -> Result<(Team, Arc<dyn Communicator>, Device)> {
-        let Some(size) = announced(SIZE) else {
+        let Some(size) = announced(&SIZE) else {
             let e = Error::argument("bench", "no launcher of MPI started this process");
             return Err(e.help("gradus launch -n 4 -- bench"));
         };

@@ -12,7 +12,7 @@ use crate::output;
 /// The environment variables in which launchers give the number of processes on this machine, and of this one among them.
 const HERE: [&str; 2] = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
 #[cfg(feature = "cuda")]
-const RANK_HERE: [&str; 2] = ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"];
+const RANK_HERE: [&str; 3] = ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
 
 /// The communicator of all ranks, and the device of this one.
 pub(super) fn connect(common: &Common) -> Result<(Arc<dyn Communicator>, Device)> {
@@ -28,7 +28,7 @@ pub(in crate::commands) fn threads(asked: Option<usize>) -> Option<usize> {
         return asked;
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Some((cores / announced(HERE).unwrap_or(1).max(1)).max(1))
+    Some((cores / announced(&HERE).unwrap_or(1).max(1)).max(1))
 }
 
 /// The communicator of all ranks.
@@ -49,7 +49,7 @@ fn device_of_rank(name: &str) -> Result<String> {
         return Ok(name.to_owned());
     }
     let gpus = gradus::cuda::devices()?.len().max(1);
-    Ok(format!("cuda:{}", announced(RANK_HERE).unwrap_or(0) % gpus))
+    Ok(format!("cuda:{}", announced(&RANK_HERE).unwrap_or(0) % gpus))
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -62,7 +62,7 @@ fn device_of_rank(name: &str) -> Result<String> {
 fn between_gpus(comm: Arc<dyn Communicator>, device: &Device, common: &Common) -> Result<Arc<dyn Communicator>> {
     use gradus::dist::nccl;
 
-    // As all ranks have been told to.
+    // All ranks have the same --device, so that all of them come here, or none.
     if !common.device.starts_with("cuda") {
         return Ok(comm);
     }
