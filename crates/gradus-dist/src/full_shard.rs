@@ -5,22 +5,25 @@
 //! ([`take_gradients`]); once a block has all of its own, its values are given back, the gradients are summed over the
 //! ranks, and each rank keeps its part.
 //!
-//! The shard before says which block is next. It is gathered while this one is computed. So are the gradients of the
-//! block before summed: one sum at a time is on its way.
+//! The shard before says which block is next. It is gathered while this one is computed. Meanwhile, the gradients of the
+//! block before are summed; one sum is in flight at a time.
 //!
 //! **Invariant**: ranks make the same calls in the same order. Where all have rows, their passes come to the same
 //! [events](Event), which they compare at the end of the shard, before anything is made of its results. Otherwise, and
 //! outside of steps, a rank may need other blocks than the rest, or none: there they agree before each call on what is
 //! next, the largest of the events that they have come to. Those that came to another one take part in it, and ask again.
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::ptr;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use gradus_nn::Module;
 use gradus_tensor::autograd::take_gradients;
-use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Storage, Tensor, no_grad, ops, with_supply};
+use gradus_tensor::backend::{Backend, Binding};
+use gradus_tensor::ops::{self, HostCall};
+use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Storage, Tensor, no_grad, with_supply};
 
 use crate::block::Block;
 use crate::call::Collective;
@@ -188,14 +191,24 @@ impl FullShard {
         self.reach(Event::Done, &mut round)
     }
 
+    /// Begins a step with all blocks given back; each replay of a captured one does so too.
+    pub(crate) fn begin(self: &Arc<Self>, line: Line) -> Result<()> {
+        self.give_back()?;
+        match self.blocks.first().filter(|_| ops::is_captured()) {
+            Some(block) => block.part.device().dispatch_host(Arc::new(GiveBack(Arc::downgrade(self))), &[], line),
+            None => Ok(()),
+        }
+    }
+
     /// Whoever still needs the old values of a part hears of it, if the part was written: by an optimiser, or by the replay of
     /// a step.
     pub(crate) fn announce(&self, line: Line) -> Result<()> {
         let mut round = self.lock();
         for (block, announced) in self.blocks.iter().zip(&mut round.announced) {
-            let before = std::mem::replace(announced, block.version());
-            if before != block.version() {
+            let now = block.version();
+            if *announced != now {
                 block.parameters.iter().try_for_each(|(_, p)| p.values().storage().note_change("step", line))?;
+                *announced = now;
             }
         }
         Ok(())
@@ -270,7 +283,7 @@ impl FullShard {
     }
 
     /// Gathers the blocks of the storages, after giving back those that are there and not among them.
-    fn supply(&self, storages: &[&Storage]) -> Result<()> {
+    fn supply(&self, storages: &[&Arc<Storage>]) -> Result<()> {
         let mut round = self.lock();
         let wanted: HashSet<usize> = storages.iter().filter_map(|s| self.homes.get(&address(s)).copied()).collect();
         for i in (0..self.blocks.len()).filter(|i| !wanted.contains(i)) {
@@ -387,6 +400,14 @@ impl FullShard {
 
     /// The largest event of all ranks.
     fn agree(&self, mine: Event, line: Line) -> Result<Event> {
+        ops::refuse(|| {
+            let m = "ranks agree before each call on the parameters that they need, which a replay cannot do";
+            let shards = self.parallel.all_shards();
+            Error::new(ErrorKind::Unsupported, "capture", m).help(format!(
+                "give each batch at least {shards} rows, one for each virtual shard; gather outside of captured steps"
+            ))
+        })
+        .map_err(|e| e.at(line))?;
         let n = self.blocks.len();
         let call = Collective::AllReduce(Reduce::Max);
         let largest = self.parallel.communicator().run_on_host(call, DType::U64, vec![self.code(mine)], line)?;
@@ -474,6 +495,34 @@ impl FullShard {
         if let Some((i, handle)) = round.summing.take() {
             round.gradients[i].part = Some(handle.wait()?);
         }
+        Ok(())
+    }
+}
+
+/// Gives all blocks back before a replay: since the trace, they may have been gathered, and written.
+#[derive(Debug)]
+struct GiveBack(Weak<FullShard>);
+
+impl HostCall for GiveBack {
+    fn name(&self) -> &str {
+        "give_back"
+    }
+
+    fn is_same(&self, other: &dyn HostCall) -> bool {
+        let other: Option<&GiveBack> = (other as &dyn Any).downcast_ref();
+        other.is_some_and(|other| self.0.ptr_eq(&other.0))
+    }
+
+    fn is_seen(&self) -> bool {
+        false
+    }
+
+    // Here rather than in the call, in which a replay has locked the parts.
+    fn check(&self) -> Result<()> {
+        self.0.upgrade().map_or(Ok(()), |full| full.give_back())
+    }
+
+    fn call(&self, _: &dyn Backend, _: &mut [Binding<'_>]) -> Result<()> {
         Ok(())
     }
 }

@@ -247,7 +247,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         };
         check_model(self.blocks(), model).here()?;
         if let Divided::Parameters(full) = &self.divided {
-            full.give_back().here()?;
+            full.begin(line).here()?;
         }
         let (value, gradients, norm) = all_or_nothing(gradients).here()?;
         self.norm = norm;

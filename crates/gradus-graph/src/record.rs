@@ -114,8 +114,15 @@ pub(crate) fn record<D>(
 /// The trace of a call that ran to its end; fails if the call cannot be replayed.
 #[track_caller]
 fn traced(mut recorder: Recorder, uses: Uses, inputs: &[Tensor], results: &[Tensor]) -> Result<Trace> {
+    let leaves_filled = uses.leaves_filled();
     if let Some(e) = uses.refused.or(recorder.refused.take()) {
         return Err(e.here());
+    }
+    if leaves_filled {
+        let m = "memory that a captured step fills is not given back at its end";
+        return Err(Error::argument("capture", m)
+            .note("a replay computes the values in memory of its own, and would leave those of an earlier call there")
+            .help("give it back before the step ends: x.storage().give_back()?"));
     }
     let Uses { states, randoms, made, switches, .. } = uses;
     if let Some(t) = results.iter().find(|t| t.requires_grad()) {
@@ -165,7 +172,7 @@ impl Recorder {
     /// The number of a tensor's memory.
     fn memory(&mut self, t: &Tensor, first: First) -> usize {
         let storage = t.storage();
-        // What was filled in the step has the memory from which it was filled.
+        // A storage that the step filled stands for the memory of the values that filled it.
         let of_values = storage_of_values(storage);
         *self.known.entry(of_values.as_ptr()).or_insert_with(|| {
             if !self.devices.contains(storage.device()) {
@@ -204,7 +211,8 @@ impl Recorder {
             let (from, to) = (ran.inputs[0].device(), ran.outputs[0].device());
             self.refused.get_or_insert_with(|| two_devices(from, to));
         }
-        if !ran.kernel && ran.inputs.iter().any(|t| t.storage().is_given_back()) {
+        let is_view = |t: &&Tensor| ran.inputs.iter().any(|x| Arc::ptr_eq(x.storage(), t.storage()));
+        if !ran.kernel && ran.outputs.iter().all(is_view) && ran.inputs.iter().any(|t| t.storage().is_given_back()) {
             // Views of what has no memory yet.
             self.views.extend(ran.outputs.iter().map(|t| handle_of(t)));
             return;

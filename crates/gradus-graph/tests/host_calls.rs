@@ -200,4 +200,19 @@ fn memory_that_a_step_fills_and_gives_back() {
         assert!(w.storage().is_given_back());
     }
     assert_eq!(replayed.replays(), 3);
+    // The memory is taken over as it is.
+    assert!(!replayed.graph().unwrap().to_string().contains("contiguous"), "{}", replayed.graph().unwrap());
+}
+
+#[test]
+fn memory_that_stays_filled_is_refused() {
+    let device = device();
+    let w = random(&[3], 2, &device);
+    let mut step = capture(|x| {
+        w.storage().give_back()?;
+        w.storage().fill(x[0].mul(2.0)?)?;
+        w.add(&w)
+    });
+    let e = step.call::<Tensor>(&[&random(&[3], 1, &device)]).unwrap_err();
+    assert!(e.message().contains("is not given back at its end"), "{e}");
 }

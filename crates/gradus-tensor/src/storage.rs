@@ -167,7 +167,7 @@ impl Storage {
         let empty = alloc(&self.device, 0)?;
         let mut buffer = self.buffer.write().unwrap_or_else(|e| e.into_inner());
         let before = std::mem::replace(&mut *buffer, empty);
-        ops::note_values(self, None);
+        ops::note_given_back(self);
         // The memory is freed when nothing is locked.
         drop(buffer);
         drop(before);
@@ -181,7 +181,7 @@ impl Storage {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the memory is there, and if the size or the device is another one.
     #[track_caller]
-    pub fn fill(&self, values: Tensor) -> Result<()> {
+    pub fn fill(self: &Arc<Self>, values: Tensor) -> Result<()> {
         let bytes = values.numel() * values.dtype().size();
         if bytes != self.bytes || *values.device() != self.device {
             let m = format!(
@@ -203,7 +203,7 @@ impl Storage {
             );
         }
         *buffer = filled;
-        ops::note_values(self, Some(from));
+        ops::note_filled(self, from);
         Ok(())
     }
 

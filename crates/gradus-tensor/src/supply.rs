@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use gradus_backend::{Here, Result};
 
@@ -9,7 +10,7 @@ use crate::autograd::{beside_in_step, is_supplied, supplying};
 use crate::{Storage, Tensor};
 
 /// Fills memory that was given back; see [`with_supply`].
-pub type Supply = dyn Fn(&[&Storage]) -> Result<()>;
+pub type Supply = dyn Fn(&[&Arc<Storage>]) -> Result<()>;
 
 thread_local! {
     /// The supplies of this thread, the innermost last.
@@ -27,15 +28,16 @@ impl Drop for Outer {
 
 /// Runs `f`. Before an operation of this thread accesses memory that was [given back](Storage::give_back), `supply` is
 /// called with all storages that the operation accesses, and [fills](Storage::fill) them; it may give back others. Within
-/// `supply` there is no supply, and nothing is recorded. Captured steps that are called meanwhile run eagerly; where the
-/// whole call is part of a captured step, a replay repeats what `supply` does as well.
+/// `supply` there is no supply, and nothing is recorded. Captured steps that are called meanwhile run eagerly. Where the
+/// whole call is part of a captured step, a replay repeats the operations of `supply`, not what it does on the host; what was
+/// filled is given back before the step ends.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::{rc::Rc, sync::Arc};
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// let w = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?;
 /// w.storage().give_back()?;
-/// let supply = move |storages: &[&Storage]| {
+/// let supply = move |storages: &[&Arc<Storage>]| {
 ///     storages.iter().filter(|storage| storage.is_given_back()).try_for_each(|storage| {
 ///         storage.fill(Tensor::from_vec(vec![1.0f32, 2.0], [2], storage.device())?)
 ///     })
@@ -54,8 +56,8 @@ pub fn with_supply<R>(supply: Rc<Supply>, f: impl FnOnce() -> R) -> R {
 #[cold]
 #[track_caller]
 pub(crate) fn supply(read: &[&Tensor], written: &[&Tensor]) -> Result<()> {
-    let all = || read.iter().chain(written).map(|t| &**t.storage());
-    if !is_supplied() || !all().any(Storage::is_given_back) {
+    let all = || read.iter().chain(written).map(|t| t.storage());
+    if !is_supplied() || !all().any(|storage| storage.is_given_back()) {
         return Ok(());
     }
     let Some(supply) = SUPPLIES.with_borrow(|supplies| supplies.last().cloned()) else { return Ok(()) };

@@ -156,7 +156,9 @@ impl Tensor {
     /// necessary.
     #[track_caller]
     pub(crate) fn into_own(self) -> Result<Tensor> {
-        let whole = self.is_spare() && self.storage().bytes() == self.numel() * self.dtype().size();
+        // Weak handles find nothing once the memory is taken over.
+        let is_own = self.is_unshared() && self.0.edge.is_none() && self.is_contiguous();
+        let whole = is_own && self.storage().bytes() == self.numel() * self.dtype().size();
         if whole { Ok(self) } else { self.detach().copy() }
     }
 

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use gradus_dist::{DataParallel, Options, ShardedOptimizer, SyncBatchNorm, threads};
-use gradus_graph::capture;
+use gradus_graph::{Captured, capture};
 use gradus_models::{Gpt2, Gpt2Config, ResNet, ResNetConfig};
 use gradus_nn::{
     AdamConfig, AdamW, BatchNorm1d, BatchNormConfig, Conv2d, ConvConfig, Dropout, Flatten, Forward, Init, Linear,
     Module, Optimizer, Relu, Sequential, clip_grad_norm_on_device,
 };
-use gradus_tensor::{DType, Device, Generator, Result, Tensor};
+use gradus_tensor::{DType, Device, ErrorKind, Generator, Result, Tensor};
 
 use crate::device;
 
@@ -217,4 +217,55 @@ fn a_gpt() {
         Ok((text.narrow(1, 0, 8)?.contiguous()?, text.narrow(1, 1, 8)?.contiguous()?))
     };
     compare("gpt", &[How::Whole, How::Divided, How::Sharded], make, batch);
+}
+
+/// Between two replays, divided parameters are gathered, written, read, and needed by a graph of the user's.
+#[test]
+fn divided_parameters_are_gathered_and_written_between_replays() {
+    let trained = |captured: bool| {
+        threads(2, Options::default(), |comm| {
+            let device = device()?;
+            let mut rng = Generator::new(3);
+            let model = Linear::new(3, 2, &mut Init::new(DType::F32, &device, &mut rng))?;
+            let adam = |parameters| AdamW::new(parameters, AdamConfig { lr: 0.1, ..AdamConfig::default() });
+            let mut optimizer = ShardedOptimizer::fully_sharded(&DataParallel::new(comm.clone())?, &model, adam)?;
+            let mut step = Captured::strict();
+            let (mut bytes, mut stale) = (vec![], vec![]);
+            for i in 0..8 {
+                let x = Tensor::randn([16, 3], DType::F32, &device, &mut Generator::new(i))?;
+                let mut run = || {
+                    let loss = |rows: Range<usize>| model.forward(&x.narrow(0, rows.start, 1)?)?.square()?.mean_all();
+                    optimizer.step(&model, 16, loss)
+                };
+                let loss = match captured {
+                    true => step.call(0, &[&x], |_| Ok((vec![run()?], ())))?.0.pop(),
+                    false => Some(run()?),
+                };
+                bytes.extend(loss.map(|loss| loss.to_bytes()).transpose()?.unwrap_or_default());
+                if let Some(graph) = stale.pop() {
+                    optimizer.gather()?;
+                    let graph: Tensor = graph;
+                    bytes.push(u8::from(graph.backward().is_err_and(|e| *e.kind() == ErrorKind::Autograd)));
+                }
+                if i % 2 == 1 {
+                    optimizer.gather()?;
+                    bytes.extend(model.weight.values().to_bytes()?);
+                    stale.push(model.weight.tensor().square()?.sum_all()?);
+                }
+                if i == 5 {
+                    model.weight.set(&Tensor::full([2, 3], 0.5, DType::F32, &device)?)?;
+                    stale.clear();
+                }
+                if i == 6 {
+                    let y = optimizer.supplied(|| model.forward(&x)?.detach().to_bytes())?;
+                    bytes.extend(y);
+                }
+            }
+            assert_eq!(step.replays() > 2, captured);
+            Ok(bytes)
+        })
+        .unwrap()
+    };
+    let eager = trained(false);
+    assert!(trained(true) == eager);
 }

@@ -27,8 +27,8 @@ pub trait HostCall: fmt::Debug + Any + Send + Sync {
         true
     }
 
-    /// Fails if the call cannot be made at all, for example because an earlier one has failed. It is asked before the call
-    /// is given any memory.
+    /// Fails if the call cannot be made at all, for example because an earlier one has failed. It is asked before any memory
+    /// is locked, by a replay before its first operation, and may prepare the call.
     fn check(&self) -> Result<()> {
         Ok(())
     }

@@ -119,7 +119,7 @@ pub use trace::{
     Closed, Made, StateUse, Traced, Uses, is_captured, note_random, note_state, note_switch, refuse, storage_of_values,
     trace, trace_closed,
 };
-pub(crate) use trace::{is_constant, note_made, note_values};
+pub(crate) use trace::{is_constant, note_filled, note_given_back, note_made};
 pub use update::{UpdateFn, collect_updates};
 pub use window::{ConvOptions, PoolOptions};
 

@@ -108,11 +108,27 @@ pub struct Uses {
     pub made: Vec<Made>,
     /// Switches that decide what runs, such as whether a parameter is frozen, with their values.
     pub switches: Vec<(Arc<AtomicBool>, bool)>,
-    /// The storages that were [filled](Storage::fill) and not given back since, each with that of its values.
-    filled: HashMap<*const Storage, Weak<Storage>>,
+    /// The storages that were [filled](Storage::fill) and not given back since.
+    filled: HashMap<*const Storage, Filled>,
     /// The first thing that a replay could not follow. The step may have ignored its error, as `Display` does.
     pub refused: Option<Error>,
     lenient: bool,
+}
+
+impl Uses {
+    /// Whether the step filled memory that lives on and was not given back.
+    pub fn leaves_filled(&self) -> bool {
+        self.filled.values().any(|filled| filled.storage.strong_count() > 0)
+    }
+}
+
+/// A storage that was filled.
+#[derive(Debug)]
+struct Filled {
+    /// Itself: the handle keeps its address from being used again.
+    storage: Weak<Storage>,
+    /// That of the values.
+    values: Weak<Storage>,
 }
 
 /// What [`trace_closed`] does with things that a replay could not follow, such as reading a tensor on the host.
@@ -235,22 +251,28 @@ pub(crate) fn is_constant(t: &Tensor) -> bool {
     USES.with_borrow(|uses| uses.as_ref().is_some_and(|u| u.made.iter().any(made)))
 }
 
-/// Reports to a [`trace_closed`] on this thread that `storage` was filled with the values of another, which is gone, or was
-/// given back.
-pub(crate) fn note_values(storage: &Storage, from: Option<Weak<Storage>>) {
+/// Reports to a [`trace_closed`] on this thread that `storage` was filled with the values of another, which is gone.
+pub(crate) fn note_filled(storage: &Arc<Storage>, values: Weak<Storage>) {
     USES.with_borrow_mut(|uses| {
-        let Some(uses) = uses else { return };
-        drop(match from {
-            Some(from) => uses.filled.insert(storage, from),
-            None => uses.filled.remove(&ptr::from_ref(storage)),
-        });
+        if let Some(uses) = uses {
+            uses.filled.insert(Arc::as_ptr(storage), Filled { storage: Arc::downgrade(storage), values });
+        }
     });
 }
 
-/// The storage whose values the step that [`trace_closed`] is tracing on this thread sees in `storage`: itself, or the one
-/// from which it was last [filled](Storage::fill) in the step, and which is gone since.
+/// Reports to a [`trace_closed`] on this thread that the memory of `storage` was given back.
+pub(crate) fn note_given_back(storage: &Storage) {
+    USES.with_borrow_mut(|uses| {
+        if let Some(uses) = uses {
+            uses.filled.remove(&ptr::from_ref(storage));
+        }
+    });
+}
+
+/// The storage that holds the values of `storage` for the step that [`trace_closed`] is tracing on this thread: the one that
+/// it was last [filled](Storage::fill) from in this step, of which only the weak handle is left, or itself.
 pub fn storage_of_values(storage: &Arc<Storage>) -> Weak<Storage> {
-    let filled = |uses: &Option<Uses>| uses.as_ref()?.filled.get(&Arc::as_ptr(storage)).cloned();
+    let filled = |uses: &Option<Uses>| Some(uses.as_ref()?.filled.get(&Arc::as_ptr(storage))?.values.clone());
     USES.with_borrow(filled).unwrap_or_else(|| Arc::downgrade(storage))
 }
 
