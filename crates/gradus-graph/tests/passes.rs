@@ -6,6 +6,7 @@ mod common;
 use common::{device, random};
 use gradus_graph::{Graph, MemoryLimit, Origin, capture};
 use gradus_nn::{Dropout, Forward};
+use gradus_tensor::ops::Op;
 use gradus_tensor::{DType, Generator, Result, Tensor};
 
 /// Compares replays with eager calls of an equal function, and returns the graph.
@@ -166,6 +167,59 @@ fn a_value_of_few_elements_that_is_read_again_is_a_second_result() {
         }
     });
     assert_eq!(names(&graph), ["exp", "mul", "add", "matmul"]);
+}
+
+#[test]
+fn only_values_that_are_read_again_are_results_of_a_joined_kernel() {
+    let graph = graph_of(|| {
+        |x: &[Tensor]| {
+            let a = x[0].exp()?; // for both readers, which are joined
+            Ok(vec![a.add(&a.tanh()?)?])
+        }
+    });
+    assert_eq!((names(&graph), graph.nodes[0].outputs.len()), (vec!["exp+tanh+add"], 1));
+}
+
+#[test]
+fn a_joined_kernel_with_several_results_has_at_most_seven_operands() {
+    let chain = |scaled: bool| {
+        graph_of(|| {
+            move |x: &[Tensor]| {
+                let mut values = vec![x[0].exp()?];
+                for i in 1..8 {
+                    let last = &values[i - 1];
+                    values.push(if scaled { last.mul(0.1 * i as f64)? } else { last.tanh()? });
+                }
+                Ok(vec![values.iter().try_fold(x[1].clone(), |product, value| product.matmul(value))?])
+            }
+        })
+    };
+    for (scaled, most) in [(false, 2), (true, 3)] {
+        let graph = chain(scaled);
+        let operands = |op: &Op| if let Op::Map(map) = op { Some(map.args.len()) } else { None };
+        let operands = graph.nodes.iter().filter_map(|n| Some(operands(&n.op)? + n.outputs.len()));
+        let operands: Vec<usize> = operands.collect();
+        assert!(operands.len() <= most && operands.iter().all(|&n| n <= 7), "{operands:?} in {graph}");
+    }
+}
+
+#[test]
+fn small_operations_are_joined_only_if_that_takes_little_memory() {
+    // `large` is read for the last time when `a` is computed, and another operation follows before the next reader of `a`.
+    let step = |copies: usize, limit: MemoryLimit| {
+        let graph = graph_within(limit, || {
+            move |x: &[Tensor]| {
+                let large = x[0].unsqueeze(0)?.expand([copies, 6, 6])?.exp()?;
+                let a = large.narrow(0, 0, 1)?.tanh()?;
+                let b = a.add(&x[0].matmul(&x[1])?)?;
+                Ok(vec![b.matmul(&a)?])
+            }
+        });
+        names(&graph.0).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(step(200, MemoryLimit::Cheap), ["exp", "matmul", "tanh+add", "matmul"]);
+    assert_eq!(step(400, MemoryLimit::Cheap), ["exp", "tanh", "matmul", "add", "matmul"]);
+    assert_eq!(step(200, MemoryLimit::Bytes(usize::MAX)), ["exp", "tanh", "matmul", "add", "matmul"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Joining: an elementwise operation is merged into the one elementwise operation that reads its result.
+//! Joining: an elementwise operation is merged into the elementwise operation that reads its result next.
 
 use std::sync::Arc;
 
@@ -13,9 +13,14 @@ const INSTRUCTIONS: usize = 96;
 const ARGUMENTS: usize = 16;
 
 /// The largest number of elements and of operands of operations that are joined though another one reads the value between
-/// them. With more operands, devices read some of them in smaller pieces.
+/// them. A device may bind no more than seven buffers to a kernel besides its parameters, and the CPU walks no more than
+/// eight operands together.
 const FEW: usize = 4096;
-const OPERANDS: usize = 8;
+const OPERANDS: usize = 7;
+
+/// The largest number of bytes that may live longer because such operations are joined: the size of a value of so few
+/// elements.
+const LONGER: usize = FEW * 8;
 
 /// Joins elementwise operations, so that the values between them are never stored. The results are the same: a value in
 /// half precision is still rounded.
@@ -36,14 +41,17 @@ pub fn join_elementwise(graph: &mut Graph) {
 
 /// Joins elementwise operations with few elements into the next operation that reads their result, if that is elementwise
 /// too and others read the result later: the joined kernel has both results. So few elements take less time than a call.
+/// Values that are then kept for longer take little memory.
 pub fn join_small(graph: &mut Graph) {
     let mut keep = vec![true; graph.nodes.len()];
     for first in (0..graph.nodes.len()).rev() {
-        let Some(second) = next_reader(graph, first, &keep).filter(|&second| whole(graph, first, second)) else {
+        let Some((second, others)) = next_reader(graph, first, &keep) else { continue };
+        if !whole(graph, first, second) || extended(graph, first, second, &keep) > LONGER {
             continue;
-        };
-        let joined = joined(&graph.nodes[first], &graph.nodes[second], true);
-        if let Some(joined) = joined.filter(|node| node.inputs.len() + node.outputs.len() <= OPERANDS) {
+        }
+        let joined = joined(&graph.nodes[first], &graph.nodes[second], others);
+        let fits = |n: &Node| matches!(&n.op, Op::Map(map) if map.args.len() + n.outputs.len() <= OPERANDS);
+        if let Some(joined) = joined.filter(fits) {
             graph.nodes[second] = joined;
             keep[first] = false;
         }
@@ -51,9 +59,10 @@ pub fn join_small(graph: &mut Graph) {
     graph.retain(&keep);
 }
 
-/// The next node, of those to keep, that uses the result of node `first`, if the two can be joined: neither is in place, the
-/// second reads the result as it was written, and what the first reads is still unchanged then.
-fn next_reader(graph: &Graph, first: usize, keep: &[bool]) -> Option<usize> {
+/// The next node, of those to keep, that uses the result of node `first`, and whether others use it later, if the two can be
+/// joined: neither is in place, the second reads the result as it was written, and what the first reads is still unchanged
+/// then.
+fn next_reader(graph: &Graph, first: usize, keep: &[bool]) -> Option<(usize, bool)> {
     let node = &graph.nodes[first];
     let ([out], Op::Map(_), false) = (&node.outputs[..], &node.op, node.in_place) else { return None };
     let is_new = matches!(graph.memories[out.memory].origin, Origin::Computed);
@@ -61,11 +70,13 @@ fn next_reader(graph: &Graph, first: usize, keep: &[bool]) -> Option<usize> {
         return None;
     }
     let touches = |place: &&Place| place.memory == out.memory;
-    let mut later = graph.nodes.iter().enumerate().skip(first + 1).filter(|(i, _)| keep[*i]);
-    let (second, reader) = later.find(|(_, n)| n.inputs.iter().chain(&n.outputs).any(|p| touches(&p)))?;
+    let later = graph.nodes.iter().enumerate().skip(first + 1).filter(|(i, _)| keep[*i]);
+    let mut users = later.filter(|(_, n)| n.inputs.iter().chain(&n.outputs).any(|p| touches(&p)));
+    let (second, reader) = users.next()?;
+    let others = users.next().is_some() || graph.leaves(out.memory);
     let is_map = matches!(reader.op, Op::Map(_)) && !reader.in_place;
     let same = reader.inputs.iter().filter(touches).all(|p| p == out);
-    (is_map && same && unchanged_between(graph, first, second)).then_some(second)
+    (is_map && same && unchanged_between(graph, first, second)).then_some((second, others))
 }
 
 /// The node that alone reads the result of node `first`, if that is elementwise and the two can be joined: the result is
@@ -96,6 +107,20 @@ fn whole(graph: &Graph, first: usize, second: usize) -> bool {
 fn unchanged_between(graph: &Graph, first: usize, second: usize) -> bool {
     let read = |memory| graph.nodes[first].inputs.iter().any(|p| p.memory == memory);
     graph.nodes[first + 1..second].iter().all(|n| !n.in_place || !n.outputs.iter().any(|o| read(o.memory)))
+}
+
+/// The bytes of the temporary values that would live longer if node `first` ran just before node `second`, with only the
+/// nodes to `keep` between them: those that it is the last to read.
+pub(super) fn extended(graph: &Graph, first: usize, second: usize, keep: &[bool]) -> usize {
+    if keep[first + 1..second].iter().all(|stays| !stays) {
+        return 0;
+    }
+    let mut memories: Vec<usize> = graph.nodes[first].inputs.iter().map(|p| p.memory).collect();
+    memories.sort_unstable();
+    memories.dedup();
+    let later = &graph.nodes[first + 1..];
+    let ends = |m: usize| graph.is_temporary(m) && !later.iter().any(|n| n.inputs.iter().any(|p| p.memory == m));
+    memories.into_iter().filter(|&m| ends(m)).map(|m| graph.memories[m].bytes).sum()
 }
 
 /// The two operations as one, with the result of the first too if it `keeps` that; `None` if the kernel would be too large,

@@ -2,7 +2,7 @@
 
 use gradus_tensor::ops::{Mapped, Op};
 
-use super::join::only_reader;
+use super::join::{extended, only_reader};
 use crate::Graph;
 
 /// Joins elementwise operations into the reductions and softmaxes that alone read their results, where the device gains by
@@ -17,8 +17,7 @@ pub fn join_loads(graph: &mut Graph) {
         if reader.inputs[..] != [*between] {
             continue;
         }
-        let follows = keep[first + 1..second].iter().all(|stays| !stays);
-        if !follows && ending(graph, first) > graph.memories[between.memory].bytes {
+        if extended(graph, first, second, &keep) > graph.memories[between.memory].bytes {
             continue;
         }
         let Some(mapped) = Mapped::new(map.clone(), &reader.op) else { continue };
@@ -30,14 +29,4 @@ pub fn join_loads(graph: &mut Graph) {
         }
     }
     graph.retain(&keep);
-}
-
-/// The bytes of the temporary values that node `at` is the last to read.
-fn ending(graph: &Graph, at: usize) -> usize {
-    let mut memories: Vec<usize> = graph.nodes[at].inputs.iter().map(|p| p.memory).collect();
-    memories.sort_unstable();
-    memories.dedup();
-    let later = &graph.nodes[at + 1..];
-    let ends = |m: usize| graph.is_temporary(m) && !later.iter().any(|n| n.inputs.iter().any(|p| p.memory == m));
-    memories.into_iter().filter(|&m| ends(m)).map(|m| graph.memories[m].bytes).sum()
 }

@@ -41,14 +41,13 @@ pub fn run_all(graph: &mut Graph, limit: MemoryLimit, known: &[Arc<Panels>]) -> 
     }
     fold_constants(graph)?;
     checked(graph)?;
-    // A copy of a weight is memory that a limit does not count.
-    let pack_weights = |graph: &mut Graph| {
-        if limit == MemoryLimit::Cheap {
-            pack_weights(graph, known)
-        }
-    };
-    let passes: [&dyn Fn(&mut Graph); 6] =
-        [&join_elementwise, &join_loads, &recompute, &pack_weights, &join_small, &reuse_inputs];
+    let pack_weights = |graph: &mut Graph| pack_weights(graph, known);
+    let mut passes: Vec<&dyn Fn(&mut Graph)> = vec![&join_elementwise, &join_loads, &recompute];
+    // A limit does not count copies of weights, nor the values that live longer because operations are joined.
+    if limit == MemoryLimit::Cheap {
+        passes.extend([&pack_weights as &dyn Fn(&mut Graph), &join_small]);
+    }
+    passes.push(&reuse_inputs);
     for pass in passes {
         pass(graph);
         checked(graph)?;
