@@ -97,6 +97,52 @@ fn weights_of_convolutions_are_copied_once_for_all_sizes_and_freed_with_the_plan
 }
 
 #[test]
+fn a_replay_reads_the_copied_weight_of_a_convolution_in_place() {
+    let device = device();
+    for (shape, size) in [([64, 64, 3, 3], 3), ([136, 264, 1, 1], 3)] {
+        let (w, x) = (random(&shape, 1, &device), random(&[1, shape[1], size, size], 2, &device));
+        let mut step = capture(|x| x[0].conv2d(&w, None, ConvOptions::new()));
+        let want = bits(&x.conv2d(&w, None, ConvOptions::new()).unwrap());
+        for _ in 0..3 {
+            assert_eq!(bits(&step.call(&[&x]).unwrap()), want);
+        }
+        assert_eq!(panels(step.graph().unwrap()).len(), 1);
+        // Room for results, but not for another copy.
+        device.backend().trim().unwrap();
+        device
+            .backend()
+            .set_memory_budget(Some(device.memory_stats().in_use + shape.iter().product::<usize>()))
+            .unwrap();
+        assert_eq!(bits(&step.call(&[&x]).unwrap()), want, "{shape:?}");
+        assert_eq!(step.replays(), 2);
+        device.backend().set_memory_budget(None).unwrap();
+    }
+}
+
+#[test]
+fn weights_of_convolutions_stay_where_windows_cover_too_much_to_be_copied() {
+    let device = device();
+    for (channels, packed) in [(9, 1), (64, 0)] {
+        let w = random(&[8, channels, 3, 3], 1, &device);
+        let wide = ConvOptions::new().padding([1, 1]).dilation([40, 40]);
+        let x = random(&[1, channels, 90, 90], 2, &device);
+        let mut step = capture(|x| x[0].conv2d(&w, None, wide));
+        let want = bits(&x.conv2d(&w, None, wide).unwrap());
+        for _ in 0..3 {
+            assert_eq!(bits(&step.call(&[&x]).unwrap()), want);
+        }
+        assert_eq!(panels(step.graph().unwrap()).len(), packed, "{channels} channels");
+    }
+    // Without positions there is nothing to gain.
+    let w = random(&[8, 9, 3, 3], 1, &device);
+    let mut step = capture(|x| x[0].conv2d(&w, None, ConvOptions::new().padding([1, 1])));
+    for _ in 0..3 {
+        assert_eq!(step.call(&[&random(&[0, 9, 5, 5], 2, &device)]).unwrap().shape(), [0, 8, 5, 5]);
+    }
+    assert!(panels(step.graph().unwrap()).is_empty());
+}
+
+#[test]
 fn columns_need_not_fill_many_panels() {
     let device = device();
     for more in [1, 5, columns(&device) / 3 - 1] {

@@ -17,6 +17,12 @@ const POSITIONS: usize = 2048;
 /// The least number of output channels of a convolution.
 const CHANNELS: usize = 8;
 
+/// The largest number of elements under all windows of an image, and those that are added to each channel to space channels
+/// in the cache. The device copies the elements under some of the windows, and does not read a weight in place if they are
+/// too many for that.
+const REACH: usize = 1 << 19;
+const SPACING: usize = 31;
+
 /// Lets products with few rows and convolutions with few positions read their weight from a copy, in panels or with
 /// adjacent output channels, if there is memory for that. This is done for weights of f32 that the step does not write, and
 /// that nothing changed between the calls that were traced: a training step changes its weights, an evaluation does not.
@@ -62,13 +68,26 @@ pub fn pack_weights(graph: &mut Graph, known: &[Arc<Panels>]) {
     }
 }
 
-/// Whether a node is a convolution of few positions whose device may read a weight with adjacent output channels.
+/// Whether a node is a convolution of few positions whose device reads a weight with adjacent output channels in place.
 fn is_small_convolution(node: &Node) -> bool {
     let (Op::Conv(conv), [_, weight, ..], [output]) = (&node.op, &node.inputs[..], &node.outputs[..]) else {
         return false;
     };
-    let k = weight.layout.dims()[0];
-    conv.groups == 1 && k >= CHANNELS && output.layout.numel() / k <= POSITIONS
+    let (numel, &[k, channels, ref kernel @ ..]) = (output.layout.numel(), weight.layout.dims()) else { return false };
+    if conv.groups != 1 || k < CHANNELS || numel == 0 || numel / k > POSITIONS {
+        return false;
+    }
+    let window = &conv.window;
+    let axis = |i: usize| {
+        let taps = kernel[i].checked_sub(1)?.checked_mul(window.dilation[i])?;
+        (output.layout.dims()[2 + i] - 1).checked_mul(window.stride[i])?.checked_add(taps)?.checked_add(1)
+    };
+    let reach = || {
+        let channel = (0..kernel.len()).try_fold(1usize, |product, i| product.checked_mul(axis(i)?))?;
+        channel.checked_add(SPACING)?.checked_mul(channels)
+    };
+    // Windows of one element do not overlap, so those of a few positions have few elements.
+    kernel.iter().all(|&n| n == 1) || reach().is_some_and(|elements| elements <= REACH)
 }
 
 /// A product whose right operand can be read in panels.
