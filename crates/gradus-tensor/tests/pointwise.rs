@@ -6,7 +6,7 @@ mod common;
 use std::f64::consts::LN_2;
 
 use common::{assert_close, both, cpu, f32s, f64s, i64s, layouts, randn};
-use gradus_tensor::ops::table::TABLE;
+use gradus_tensor::ops::table::{HARDSWISH, TABLE};
 use gradus_tensor::{DType, ErrorKind, Result, Tensor};
 
 const INF: f64 = f64::INFINITY;
@@ -28,6 +28,14 @@ fn slopes(f: impl Fn(&Tensor) -> Result<Tensor>, at: &[f64]) -> (Vec<f64>, Vec<f
         false => None,
     };
     (first, second.map_or_else(|| vec![0.0; at.len()], |g| v(&g)))
+}
+
+/// This kernel must be among those listed in `map/compiled.rs` of `gradus-cpu`, because the interpreter takes several times
+/// as long for its many instructions.
+#[test]
+fn hardswish_is_compiled_with_the_cpu_backend() {
+    let kernel = HARDSWISH.kernel(DType::F32).unwrap();
+    assert!(gradus_cpu::is_compiled(&kernel, 1), "{kernel}");
 }
 
 const POINTS: [f64; 7] = [-4.0, -2.0, -0.3, 0.0, 0.4, 2.0, 7.0];

@@ -25,7 +25,7 @@ fn kernels() -> Vec<Arc<Kernel>> {
     activations.chain([hardswish(), adam("adam", |x| x[0]), adam("adamw", |x| x[0] * x[11])]).collect()
 }
 
-/// The activation, as the table of `gradus-tensor` has it.
+/// The activation, as `gradus-tensor` builds it. A test of `gradus-tensor` checks that this kernel is compiled.
 fn hardswish() -> Arc<Kernel> {
     let kernel = Kernel::build("hardswish", &[DType::F32], |x| {
         let c = x[0].bounded(3.0);
@@ -80,8 +80,8 @@ fn arg<'a>(kernel: &Kernel, k: usize, tensor: &'a Tensor) -> MapArg<'a> {
     if is_number(kernel)(k) { MapArg::Scalar(Scalar::Float(0.1 * k as f64)) } else { MapArg::View(tensor.view()) }
 }
 
-const SPECIAL: [f64; 12] =
-    [0.0, -0.0, 1.0, -1000.0, 1000.0, 60.0, -60.0, 1e-40, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3e38];
+const SPECIAL: [f64; 14] =
+    [0.0, -0.0, 1.0, 3.0, -3.0, -1000.0, 1000.0, 60.0, -60.0, 1e-40, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3e38];
 
 /// Runs a kernel on arguments with the given layouts. Their values include all special values and all pairs of them.
 fn run(cpu: &CpuBackend, kernel: &Kernel, lie: impl Fn(usize) -> Lie) -> Vec<Vec<u64>> {
