@@ -91,14 +91,18 @@ impl Weights {
     /// If the weights are integers, `x` is rounded to 8 bits first. With `to`, the result is added to that.
     fn linear(&self, x: &Tensor, bias: &Tensor, to: Option<&Tensor>) -> Result<Tensor> {
         let w = self.values.transpose(-2, -1)?;
-        let Some(scale) = &self.scale else {
+        let Some(w_scale) = &self.scale else {
             let x = x.expand([bias.shape()[0], x.shape()[1], x.shape()[2]])?;
             let y = bias.baddbmm(&x, &w, 1, 1)?;
             return if let Some(to) = to { to.add(y) } else { Ok(y) };
         };
         let scaled = |sums: &Tensor, x_scale: &Tensor| match to {
-            None => fused!(|sums, x, w, bias| sums * (x * w) + bias)(sums, x_scale, scale, bias),
-            Some(to) => fused!(|to, sums, x, w, bias| to + (sums * (x * w) + bias))(to, sums, x_scale, scale, bias),
+            None => {
+                fused!(|sums, x_scale, w_scale, bias| sums * (x_scale * w_scale) + bias)(sums, x_scale, w_scale, bias)
+            }
+            Some(to) => fused!(|to, sums, x_scale, w_scale, bias| to + (sums * (x_scale * w_scale) + bias))(
+                to, sums, x_scale, w_scale, bias,
+            ),
         };
         if let Some(weights) = self.sums.as_ref().filter(|_| x.numel() > 0) {
             let (x, x_scale, zero) = in_bytes(x, &[-2, -1])?;
