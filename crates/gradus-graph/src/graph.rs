@@ -51,7 +51,7 @@ pub enum Origin {
     State(WeakState<Tensor>),
     /// A tensor that the step creates from host numbers, which were the same in both traces.
     Constant(Tensor),
-    /// A matrix that outlives a call, copied into the panels that the device reads in place.
+    /// A weight that outlives a call, copied into the form that the device reads in place.
     Panels(Arc<Panels>),
     /// The step computes it.
     Computed,

@@ -22,11 +22,12 @@ const WORK: usize = 1_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MemoryLimit {
     /// Values are computed again if that costs next to no time: elementwise results and normalised values, up to an
-    /// estimated hundredth of the time of the step. Weights are copied where that makes products faster.
+    /// estimated hundredth of the time of the step. Weights are copied where that makes products and convolutions faster.
     #[default]
     Cheap,
     /// Temporary values are to take at most this many bytes. Any value may be computed again, the cheapest first. If
-    /// the limit cannot be kept, the step takes as little as recomputation can achieve. Weights are not copied.
+    /// the limit cannot be kept, the step takes as little as recomputation can achieve. Weights are not copied, and
+    /// elementwise operations are joined only if nothing else reads the value between them.
     Bytes(usize),
 }
 
