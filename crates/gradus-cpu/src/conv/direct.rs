@@ -16,7 +16,7 @@ use super::im2col::Fill;
 use super::region::Region;
 use super::sizes::Sizes;
 use crate::access::{Float, as_computed};
-use crate::gemm::{FREE_ROWS, Mat, Micro, Pack, Real, Store, THIN_ROWS, k_step, thin_vectors};
+use crate::gemm::{FREE_ROWS, L2, Mat, Micro, Pack, Real, Store, THIN_ROWS, k_step, prefetch, thin_vectors};
 use crate::isa::Isa;
 use crate::parallel::Disjoint;
 use crate::temp::Temp;
@@ -71,7 +71,8 @@ pub(super) enum Weights<'a, S> {
 
 impl<'a, S: Float> Weights<'a, S> {
     /// Returns the weights that lie so in `data`, if they can be read in place: they are stored in the type in which they
-    /// are computed, the output channels of each step are adjacent, and there are enough of them for this method.
+    /// are computed, the output channels of each step are adjacent, there are enough of them for this method, and the steps
+    /// do not compete for a few cache sets.
     pub(super) fn adjacent(isa: Isa, s: &Sizes, data: &'a [S], layout: &Layout) -> Option<Self>
     where
         S::Compute: Real,
@@ -89,7 +90,9 @@ impl<'a, S: Float> Weights<'a, S> {
         let last = s.taps().checked_sub(1)?.checked_mul(apart)?.checked_add((s.groups - 1) * s.kg + panels.columns)?;
         let data = data.get(layout.offset()..)?;
         let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
-        (same && s.kg >= CHANNELS && apart >= s.k() && last <= data.len()).then_some(Weights::Adjacent(data, apart))
+        let spread = s.taps() == 1 || !(apart * size_of::<S>()).is_multiple_of(1024);
+        (same && spread && s.kg >= CHANNELS && apart >= s.k() && last <= data.len())
+            .then_some(Weights::Adjacent(data, apart))
     }
 }
 
@@ -275,7 +278,8 @@ impl<T: Real> Tile<'_, T> {
                 if let Some(apart) = self.apart {
                     // The first piece would wait for each step, because they are too far apart for the processor to foresee.
                     for step in 0..steps.len() {
-                        prefetch(&self.weight[(k0 + step) * apart + begin..], TOGETHER.min(end - begin));
+                        let channels = &self.weight[(k0 + step) * apart + begin..];
+                        prefetch::<L2, T>(channels.as_ptr(), TOGETHER.min(end - begin));
                     }
                 }
                 for piece in pieces_of_lines(self.lines, self.width, rows) {
@@ -327,17 +331,6 @@ impl<T: Real> Tile<'_, T> {
                 }
             }
         }
-    }
-}
-
-/// Asks for the first `len` elements of a slice to be brought to the L2 cache.
-#[inline(always)]
-fn prefetch<T>(elements: &[T], len: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for at in (0..len * size_of::<T>()).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing, so any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(elements.as_ptr().cast::<i8>().wrapping_add(at)) };
     }
 }
 

@@ -2,7 +2,11 @@
 
 use gradus_backend::{Backend, DType, ErrorKind, Layout, Scalar, Shape, Window};
 
+use super::direct::{CHANNELS, Weights};
+use super::sizes::Sizes;
 use crate::CpuBackend;
+use crate::access::{Float, with_float};
+use crate::gemm::Real;
 use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, integers, noise};
 
 /// A convolution to test.
@@ -250,6 +254,14 @@ fn adjacent(cpu: &CpuBackend, w: &Tensor, more: usize) -> Tensor {
     copy
 }
 
+/// Whether the weight of a convolution is read in place for its adjacent output channels.
+fn is_read_in_place(cpu: &CpuBackend, s: &Sizes, w: &Tensor) -> bool {
+    fn of<S: Float<Compute: Real>>(cpu: &CpuBackend, s: &Sizes, w: &Tensor) -> gradus_backend::Result<bool> {
+        Ok(Weights::adjacent(cpu.isa(), s, cpu.slice::<S>("test", w.view())?, &w.layout).is_some())
+    }
+    with_float!("test", w.dtype, S => of::<S>(cpu, s, w)).unwrap()
+}
+
 #[test]
 fn adjacent_output_channels_change_no_bit() {
     for cpu in crate::testing::backends() {
@@ -265,11 +277,34 @@ fn adjacent_output_channels_change_no_bit() {
                 y.bytes(&cpu)
             };
             let want = run(&w);
+            let y = Tensor::canary(&cpu, dtype, &case.out_dims(), Lie::Contiguous);
+            let s = Sizes::new("test", &case.window, case.groups, x.view(), w.view(), y.view()).unwrap();
+            let may = dtype != DType::F16 && s.kg >= CHANNELS && s.taps() > 0;
             // Without more elements, whole vectors may not fit.
             for more in [0, 1, 48] {
-                assert!(run(&adjacent(&cpu, &w, more)) == want, "{dtype} {case:?} {more}");
+                let w = adjacent(&cpu, &w, more);
+                let is = is_read_in_place(&cpu, &s, &w);
+                assert!(if more == 48 { is == may } else { may || !is }, "{dtype} {case:?} {more}");
+                assert!(run(&w) == want, "{dtype} {case:?} {more}");
             }
         }
+    }
+}
+
+#[test]
+fn steps_that_compete_for_a_few_cache_sets_are_not_read_in_place() {
+    let cpu = CpuBackend::with_threads(1).unwrap();
+    // 256 f32 are 1024 bytes. With one step there is no competition.
+    for (channels, kernel, more, is) in
+        [(2, 1, 0, false), (1, 3, 0, false), (2, 1, 16, true), (1, 3, 16, true), (1, 1, 0, true)]
+    {
+        let win = window(&[kernel, kernel], &[1, 1], &[1, 1], &[1, 1], &[1, 1]);
+        let tensor = |dims: &[usize]| Tensor::new(&cpu, DType::F32, dims, Lie::Contiguous, noise(1));
+        let (x, w) = (tensor(&[1, channels, 5, 5]), tensor(&[256, channels, kernel, kernel]));
+        let out = win.output("test", &[5, 5]).unwrap();
+        let y = tensor(&[1, 256, out[0], out[1]]);
+        let s = Sizes::new("test", &win, 1, x.view(), w.view(), y.view()).unwrap();
+        assert_eq!(is_read_in_place(&cpu, &s, &adjacent(&cpu, &w, more)), is, "{channels} {kernel} {more}");
     }
 }
 

@@ -27,7 +27,7 @@ use gradus_backend::{DType, Error, Result, Scalar, View, ViewMut};
 pub(crate) use block::{K_BLOCK, MatMut, Product, k_step, tile};
 pub(crate) use gemm_i32::gemm_i32;
 pub(crate) use kernel::{FREE_ROWS, Micro, Real, Store, THIN_ROWS, thin_vectors};
-pub(crate) use pack::{Mat, Pack, Panels};
+pub(crate) use pack::{L2, Mat, Pack, Panels, prefetch};
 pub(crate) use products::products;
 pub(crate) use transpose::Transpose;
 

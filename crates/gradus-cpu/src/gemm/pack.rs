@@ -257,7 +257,7 @@ unsafe fn pack_whole<S: Float, const LDA: usize>(a: Mat<'_, S>, rows: usize, ks:
     let (out, _) = out.as_chunks_mut::<LDA>();
     let last = rows / LDA * ks;
     for p in 0..ks {
-        prefetch(a.from(0, p + AHEAD).as_ptr(), rows);
+        prefetch::<L1, S>(a.from(0, p + AHEAD).as_ptr(), rows);
         // SAFETY: the `rows` adjacent elements of step `p` lie inside `a`.
         let row = unsafe { std::slice::from_raw_parts(a.from(0, p).as_ptr(), rows) };
         let (panels, rest) = row.as_chunks::<LDA>();
@@ -306,15 +306,18 @@ pub(super) unsafe fn pack_strided<S: Float<Compute: Transpose>>(
     }
 }
 
+/// Where [`prefetch`] puts elements, as the hint of x86-64: in all caches, or in all but the first.
+const L1: i32 = 3;
+pub(crate) const L2: i32 = 2;
+
 /// Prefetches a run of `len` elements, for loops over more runs, or over runs further apart, than the hardware prefetcher
-/// can follow. The run need not lie inside the matrix.
+/// can follow. The run need not lie inside an allocation.
 #[inline(always)]
-fn prefetch<S>(run: *const S, len: usize) {
+pub(crate) fn prefetch<const HINT: i32, S>(run: *const S, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..len * size_of::<S>()).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a prefetch reads nothing, so any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(run.cast::<i8>().wrapping_add(at)) };
+        unsafe { std::arch::x86_64::_mm_prefetch::<HINT>(run.cast::<i8>().wrapping_add(at)) };
     }
 }
 
@@ -329,7 +332,7 @@ const AHEAD: usize = 12;
 unsafe fn copy_rows<S: Float, const W: usize>(b: Mat<'_, S>, width: usize, out: &mut [S::Compute]) {
     debug_assert!(width.is_multiple_of(W));
     for (p, o) in out.chunks_exact_mut(width).enumerate() {
-        prefetch(b.from(p + AHEAD, 0).as_ptr(), width);
+        prefetch::<L1, S>(b.from(p + AHEAD, 0).as_ptr(), width);
         // SAFETY: guaranteed by the caller.
         let row = unsafe { std::slice::from_raw_parts(b.from(p, 0).as_ptr(), width) };
         for (o, x) in o.as_chunks_mut::<W>().0.iter_mut().zip(row.as_chunks::<W>().0) {
@@ -387,7 +390,7 @@ pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
             for p in (0..steps).step_by(8) {
                 let runs = std::array::from_fn(|q| b.from(p, j + q).as_ptr());
                 if far && (p * size_of::<S>()).is_multiple_of(64) {
-                    runs.iter().for_each(|run| prefetch(run.wrapping_byte_add(512), 1));
+                    runs.iter().for_each(|run| prefetch::<L1, S>(run.wrapping_byte_add(512), 1));
                 }
                 // SAFETY: 8 adjacent elements of each column lie inside `b`, and `out` has room for 8 steps of 8
                 // columns.
