@@ -114,49 +114,58 @@ per_vectors! { f32:
     fn rows(c: &Channel<'_>, out: &mut [f32]) = compute;
 }
 
-/// Computes the rows of an output channel, in strips of neighbouring positions. Each has six vectors of sums at once, if
-/// there are enough rows, because a chain of multiply-adds waits for its own results.
+/// Computes the rows of an output channel, in strips of neighbouring positions. Each has up to six vectors of sums at once,
+/// as many as there are rows for, because a chain of multiply-adds waits for its own results.
 #[inline(always)]
 fn compute<V: Vectors<Number = f32>>(v: V, c: &Channel<'_>, out: &mut [f32]) {
     let (height, farthest) = (out.len() / c.width, c.taps.iter().max().copied().unwrap_or(0));
     assert!(out.len() == height * c.width && (height - 1) * c.down + farthest + c.width - 1 + WIDE <= c.copied.len());
     let mut at = 0;
     while at < c.width {
-        if c.width - at > LANES {
-            strip::<V, 3, 2>(v, c, at, height, out);
-            at += WIDE;
-        } else {
-            strip::<V, 6, 1>(v, c, at, height, out);
-            at += LANES;
+        let is_wide = c.width - at > LANES;
+        // SAFETY: the assertion is what each strip needs, `at` is less than the width, and no strip has more rows at once
+        // than there are.
+        unsafe {
+            match (is_wide, height) {
+                (true, 3..) => strip::<V, 3, 2>(v, c, at, height, out),
+                (true, 2) => strip::<V, 2, 2>(v, c, at, height, out),
+                (true, _) => strip::<V, 1, 2>(v, c, at, height, out),
+                (false, 6..) => strip::<V, 6, 1>(v, c, at, height, out),
+                (false, 3..) => strip::<V, 3, 1>(v, c, at, height, out),
+                (false, 2) => strip::<V, 2, 1>(v, c, at, height, out),
+                (false, _) => strip::<V, 1, 1>(v, c, at, height, out),
+            }
         }
+        at += if is_wide { WIDE } else { LANES };
     }
 }
 
 /// Computes up to `K` vectors of positions of each row, from position `at` on, `ROWS` rows at a time.
+///
+/// # Safety
+/// There are at least `ROWS` rows, of which `height` is the number, and `at` is a position in them. From the last tap under
+/// the first position of the last row on, there are `c.width - 1 + WIDE` elements or more in `c.copied`.
 #[inline(always)]
-fn strip<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
+unsafe fn strip<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
     v: V,
     c: &Channel<'_>,
     at: usize,
     height: usize,
     out: &mut [f32],
 ) {
-    if height < ROWS {
-        for row in 0..height {
-            block::<V, 1, K>(v, c, row, at, out);
-        }
-        return;
-    }
     // The last rows may overlap those before.
     for row in (0..height).step_by(ROWS) {
-        block::<V, ROWS, K>(v, c, row.min(height - ROWS), at, out);
+        // SAFETY: guaranteed by the caller.
+        unsafe { block::<V, ROWS, K>(v, c, row.min(height - ROWS), at, out) };
     }
 }
 
-/// Computes up to `K` vectors of neighbouring positions of each of `ROWS` rows. [`compute`] has checked that the elements
-/// exist.
+/// Computes up to `K` vectors of neighbouring positions of each of `ROWS` rows, from row `row` on.
+///
+/// # Safety
+/// As for [`strip`]; the rows exist.
 #[inline(always)]
-fn block<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
+unsafe fn block<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
     v: V,
     c: &Channel<'_>,
     row: usize,
@@ -169,7 +178,7 @@ fn block<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
         for (r, sums) in sums.iter_mut().enumerate() {
             for (k, sum) in sums.iter_mut().enumerate() {
                 // SAFETY: row `row + r` is one of the output, `at` is a position in it, and `K` vectors are at most `WIDE`
-                // elements, so `compute` has checked that these are inside of the slice.
+                // elements, so the caller guarantees that these are inside of the slice.
                 let x = v.load(unsafe { &*c.copied.as_ptr().add(first + r * c.down + k * LANES).cast() });
                 *sum = v.fused(weight, x, *sum);
             }

@@ -309,16 +309,20 @@ fn steps_that_compete_for_a_few_cache_sets_are_not_read_in_place() {
 }
 
 /// Windows of depthwise convolutions, with the sizes of their images: rows that are wide, narrow and of one position,
-/// strides above and below the kernel, and padding on all sides or cropping.
+/// strides above and below the kernel, and padding on all sides or cropping. Then rows of one vector and of more, of which
+/// there are few.
 fn depthwise() -> Vec<(Window, [usize; 2])> {
-    vec![
+    let small = (1..8).flat_map(|h| [5, 19].map(|w| (window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [h, w])));
+    let mut all = vec![
         (window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [7, 75]),
         (window(&[5, 5], &[2, 2], &[1, 1], &[2, 2], &[2, 2]), [12, 41]),
         (window(&[3, 2], &[2, 3], &[2, 1], &[1, 0], &[0, 4]), [9, 30]),
         (window(&[2, 3], &[1, 5], &[1, 3], &[0, 8], &[1, 1]), [4, 13]),
         (window(&[1, 7], &[3, 1], &[1, 1], &[0, 3], &[0, 3]), [5, 9]),
         (window(&[4, 4], &[9, 9], &[1, 1], &[0, 0], &[0, 0]), [4, 6]),
-    ]
+    ];
+    all.extend(small);
+    all
 }
 
 #[test]
