@@ -71,8 +71,7 @@ pub(super) enum Weights<'a, S> {
 
 impl<'a, S: Float> Weights<'a, S> {
     /// Returns the weights that lie so in `data`, if they can be read in place: they are stored in the type in which they
-    /// are computed, the output channels of each step are adjacent, there are enough of them for this method, and the steps
-    /// do not compete for a few cache sets.
+    /// are computed, the output channels of each step are adjacent, and there are enough of them for this method.
     pub(super) fn adjacent(isa: Isa, s: &Sizes, data: &'a [S], layout: &Layout) -> Option<Self>
     where
         S::Compute: Real,
@@ -90,9 +89,7 @@ impl<'a, S: Float> Weights<'a, S> {
         let last = s.taps().checked_sub(1)?.checked_mul(apart)?.checked_add((s.groups - 1) * s.kg + panels.columns)?;
         let data = data.get(layout.offset()..)?;
         let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
-        let spread = s.taps() == 1 || !(apart * size_of::<S>()).is_multiple_of(1024);
-        (same && spread && s.kg >= CHANNELS && apart >= s.k() && last <= data.len())
-            .then_some(Weights::Adjacent(data, apart))
+        (same && s.kg >= CHANNELS && apart >= s.k() && last <= data.len()).then_some(Weights::Adjacent(data, apart))
     }
 }
 

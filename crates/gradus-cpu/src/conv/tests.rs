@@ -291,23 +291,6 @@ fn adjacent_output_channels_change_no_bit() {
     }
 }
 
-#[test]
-fn steps_that_compete_for_a_few_cache_sets_are_not_read_in_place() {
-    let cpu = CpuBackend::with_threads(1).unwrap();
-    // 256 f32 are 1024 bytes. With one step there is no competition.
-    for (channels, kernel, more, is) in
-        [(2, 1, 0, false), (1, 3, 0, false), (2, 1, 16, true), (1, 3, 16, true), (1, 1, 0, true)]
-    {
-        let win = window(&[kernel, kernel], &[1, 1], &[1, 1], &[1, 1], &[1, 1]);
-        let tensor = |dims: &[usize]| Tensor::new(&cpu, DType::F32, dims, Lie::Contiguous, noise(1));
-        let (x, w) = (tensor(&[1, channels, 5, 5]), tensor(&[256, channels, kernel, kernel]));
-        let out = win.output("test", &[5, 5]).unwrap();
-        let y = tensor(&[1, 256, out[0], out[1]]);
-        let s = Sizes::new("test", &win, 1, x.view(), w.view(), y.view()).unwrap();
-        assert_eq!(is_read_in_place(&cpu, &s, &adjacent(&cpu, &w, more)), is, "{channels} {kernel} {more}");
-    }
-}
-
 /// Windows of depthwise convolutions, with the sizes of their images: rows that are wide, narrow and of one position,
 /// strides above and below the kernel, and padding on all sides or cropping. Then rows of one vector and of more, of which
 /// there are few.
