@@ -114,37 +114,32 @@ per_vectors! { f32:
     fn rows(c: &Channel<'_>, out: &mut [f32]) = compute;
 }
 
-/// Computes the rows of an output channel, in strips of neighbouring positions. Each has up to six vectors of sums at once,
-/// as many as there are rows for, because a chain of multiply-adds waits for its own results.
+/// Computes the rows of an output channel, in strips of neighbouring positions. Each has six vectors of sums at once, if
+/// there are enough rows, because a chain of multiply-adds waits for its own results.
 #[inline(always)]
 fn compute<V: Vectors<Number = f32>>(v: V, c: &Channel<'_>, out: &mut [f32]) {
     let (height, farthest) = (out.len() / c.width, c.taps.iter().max().copied().unwrap_or(0));
     assert!(out.len() == height * c.width && (height - 1) * c.down + farthest + c.width - 1 + WIDE <= c.copied.len());
     let mut at = 0;
     while at < c.width {
-        let is_wide = c.width - at > LANES;
-        // SAFETY: the assertion is what each strip needs, `at` is less than the width, and no strip has more rows at once
-        // than there are.
+        // SAFETY: the assertion is what each strip needs, and `at` is less than the width.
         unsafe {
-            match (is_wide, height) {
-                (true, 3..) => strip::<V, 3, 2>(v, c, at, height, out),
-                (true, 2) => strip::<V, 2, 2>(v, c, at, height, out),
-                (true, _) => strip::<V, 1, 2>(v, c, at, height, out),
-                (false, 6..) => strip::<V, 6, 1>(v, c, at, height, out),
-                (false, 3..) => strip::<V, 3, 1>(v, c, at, height, out),
-                (false, 2) => strip::<V, 2, 1>(v, c, at, height, out),
-                (false, _) => strip::<V, 1, 1>(v, c, at, height, out),
+            if c.width - at > LANES {
+                strip::<V, 3, 2>(v, c, at, height, out);
+                at += WIDE;
+            } else {
+                strip::<V, 6, 1>(v, c, at, height, out);
+                at += LANES;
             }
         }
-        at += if is_wide { WIDE } else { LANES };
     }
 }
 
 /// Computes up to `K` vectors of positions of each row, from position `at` on, `ROWS` rows at a time.
 ///
 /// # Safety
-/// There are at least `ROWS` rows, of which `height` is the number, and `at` is a position in them. From the last tap under
-/// the first position of the last row on, there are `c.width - 1 + WIDE` elements or more in `c.copied`.
+/// There are `height` rows, and `at` is a position in them. From the last tap under the first position of the last row on,
+/// there are `c.width - 1 + WIDE` elements or more in `c.copied`.
 #[inline(always)]
 unsafe fn strip<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
     v: V,
@@ -153,6 +148,14 @@ unsafe fn strip<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
     height: usize,
     out: &mut [f32],
 ) {
+    // The processor overlaps the chains of fewer rows by itself.
+    if height < ROWS {
+        for row in 0..height {
+            // SAFETY: guaranteed by the caller.
+            unsafe { block::<V, 1, K>(v, c, row, at, out) };
+        }
+        return;
+    }
     // The last rows may overlap those before.
     for row in (0..height).step_by(ROWS) {
         // SAFETY: guaranteed by the caller.
