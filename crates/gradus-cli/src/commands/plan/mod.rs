@@ -190,7 +190,8 @@ mod tests {
         let divided = of([2, 2, 3], 0, small).join("\n");
         for said in [
             r#"Mesh::new(&comm, [("data", 2), ("pipeline", 3), ("tensor", 2)])?"#,
-            r#"divide(&mut model, &plan, &mesh.axis("tensor")?)?"#,
+            r#"("lm_head.weight", Split::Classes)"#,
+            r#"divide(&mut part, &plan, &mesh.axis("tensor")?)?"#,
             r#"DataParallel::with_shards(mesh.axis("data")?, 16)?"#,
             r#"Pipeline::with_data(&mesh.axis("pipeline")?, &parallel, &device)?"#,
         ] {
