@@ -7,7 +7,7 @@ use gradus_tensor::{Result, Tensor};
 
 use crate::Parameter;
 
-/// How a parameter is divided among processes, and what layers and optimisers need of the others that have a part of it.
+/// How a parameter is divided among processes, and what layers and optimisers need from those with the other parts.
 /// The crate `gradus-dist` implements it. All of these processes make the same calls in the same order, with the line of
 /// the caller.
 pub trait Division: Send + Sync {

@@ -15,8 +15,8 @@ pub(crate) const DEADLINE: &str = "GRADUS_DEADLINE";
 /// that failed, or with all codes joined by OR. Neither the code of a panic (101) nor the usual signals have this bit.
 const RECURS: u8 = 16;
 
-/// The delay before a rank ends that has printed its error. A launcher ends all ranks once one has ended, and the others
-/// shall print theirs before.
+/// The delay before a rank ends that has printed its error: a launcher ends all ranks once one has ended, and the others
+/// need the time to print theirs.
 const SOON: Duration = Duration::from_millis(300);
 
 /// The same for an error that only says that another rank has ended, so that `mpirun` sees the code of that one first.

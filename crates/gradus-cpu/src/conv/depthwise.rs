@@ -163,7 +163,7 @@ unsafe fn strip<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
     }
 }
 
-/// Computes up to `K` vectors of neighbouring positions of each of `ROWS` rows, from row `row` on.
+/// Computes `ROWS` rows from row `row` on: in each, up to `K` vectors of positions from `at` on.
 ///
 /// # Safety
 /// As for [`strip`]; the rows exist.

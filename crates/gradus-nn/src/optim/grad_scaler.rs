@@ -110,7 +110,7 @@ impl GradScaler {
     /// is no step to make, which counts as skipped. To accumulate gradients, [add](Gradients::add) the scaled ones, and
     /// unscale the sum.
     ///
-    /// `optimizer` is the one that makes the step. If its parameters [are divided](crate::Parameter::division) among
+    /// `optimizer` is the one that will make the step. If its parameters [are divided](crate::Parameter::division) among
     /// processes, all of these call it, and a gradient of any part that is not finite counts on all of them. Where several
     /// optimisers share the parameters, this one has some that are divided, if any are.
     #[track_caller]

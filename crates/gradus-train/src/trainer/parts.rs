@@ -78,7 +78,7 @@ impl Parts {
         self.look(wanted, false)
     }
 
-    /// [`agree`](Parts::agree). If a file is late for any rank, the checkpoint ends for all.
+    /// What [`agree`](Parts::agree) does. If the file of any rank is late, all ranks give this checkpoint up.
     fn look(&mut self, wanted: bool, is_late: bool) -> Result<Result<bool>> {
         let is_written = self.writing.as_ref().is_none_or(Writing::is_written);
         let mut counts = [wanted && self.ranks.rank() == 0, is_written, is_late].map(|is| f64::from(u8::from(is)));

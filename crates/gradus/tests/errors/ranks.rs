@@ -304,7 +304,7 @@ fn ranks_give_different_numbers_of_rows(device: &Device) -> Result<Error> {
     Ok(error)
 }
 
-/// Micro-batches are cut from the number of rows that each stage is told. Here the second stage is told of fewer; this is its
+/// Each stage cuts its micro-batches from the number of rows that it is given. Here the second stage is given fewer; this is its
 /// error.
 ///
 /// Mend: give all stages the number of rows of the whole batch.

@@ -79,7 +79,7 @@ fn between_gpus(comm: Arc<dyn Communicator>, device: &Device, common: &Common) -
 
 #[cfg(not(feature = "nccl"))]
 fn between_gpus(comm: Arc<dyn Communicator>, _: &Device, common: &Common) -> Result<Arc<dyn Communicator>> {
-    if common.device.starts_with("cuda") {
+    if common.device.starts_with("cuda") && comm.size() > 1 {
         output::complain(
             "note: the ranks exchange tensors through the host; built with --features nccl, they use NCCL",
         );
