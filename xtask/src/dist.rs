@@ -177,39 +177,45 @@ fn same_bits(mpi: &Mpi, program: &Path, folder: &Path, counts: &mut Counts) -> R
     Ok(failures)
 }
 
-/// Trains a GPT in pipelines: on 1 stage, then on 2 and 4, and in 2 pipelines of 2 stages each.
+/// Trains a GPT in pipelines: on 1 stage, then on 2 and 4, and in 2 pipelines of 2 stages each, eager and captured.
 fn pipelines(mpi: &Mpi, program: &Path, folder: &Path, counts: &mut Counts) -> Result<Vec<String>, String> {
-    let train = |ranks: usize, pipelines: &str| -> Result<String, String> {
-        let out = folder.join(format!("pipeline-{ranks}-{pipelines}"));
-        let arguments = ["pipeline", "6", pipelines];
+    let train = |ranks: usize, pipelines: &str, steps: &str| -> Result<String, String> {
+        let out = folder.join(format!("pipeline-{ranks}-{pipelines}-{steps}"));
+        let arguments = ["pipeline", "6", pipelines, steps];
         let outcome = Launch::new(mpi, program, ranks, &out).run(&arguments, Duration::from_secs(300))?;
         let whole = outcome.iter().all(|one| one.is_some() && *one == outcome[0]);
         match &outcome[0] {
             Some(text) if whole && !text.starts_with("error") => Ok(text.trim().to_owned()),
-            _ => Err(format!("{pipelines} pipelines on {ranks} ranks: {outcome:?}")),
+            _ => Err(format!("{pipelines} pipelines on {ranks} ranks, {steps}: {outcome:?}")),
         }
     };
-    let one = train(1, "1")?;
+    let one = train(1, "1", "eager")?;
     println!("gpt in a pipeline: {one}");
     let mut failures = vec![];
-    for (ranks, pipelines) in [(2, "1"), (4, "1"), (4, "2")] {
-        counts.compared += 1;
-        match train(ranks, pipelines) {
-            Ok(other) if other == one => counts.same += 1,
-            Ok(other) => failures.push(format!("{pipelines} pipelines on {ranks} ranks: {other}, not {one}")),
-            Err(e) => failures.push(e),
+    for steps in ["eager", "captured"] {
+        for (ranks, pipelines) in [(2, "1"), (4, "1"), (4, "2")] {
+            counts.compared += 1;
+            match train(ranks, pipelines, steps) {
+                Ok(other) if other == one => counts.same += 1,
+                Ok(other) => {
+                    failures.push(format!("{pipelines} pipelines on {ranks} ranks, {steps}: {other}, not {one}"));
+                }
+                Err(e) => failures.push(e),
+            }
         }
     }
     // A stage that fails ends the others long before the deadline of 60 s.
-    let out = folder.join("pipeline-fails");
-    let outcome =
-        Launch::new(mpi, program, RANKS, &out).run(&["pipeline", "2", "1", "fail"], Duration::from_secs(30))?;
-    counts.runs += 1;
-    let told = |one: &Option<String>| one.as_ref().is_some_and(|text| text.contains("no loss for these rows"));
-    if outcome.iter().all(told) {
-        counts.in_time += 1;
-    } else {
-        failures.push(format!("a stage of a pipeline that fails: {outcome:?}"));
+    for steps in ["eager", "captured"] {
+        let out = folder.join(format!("pipeline-fails-{steps}"));
+        let arguments = ["pipeline", "5", "1", steps, "fail"];
+        let outcome = Launch::new(mpi, program, RANKS, &out).run(&arguments, Duration::from_secs(30))?;
+        counts.runs += 1;
+        let told = |one: &Option<String>| one.as_ref().is_some_and(|text| text.contains("no loss for these rows"));
+        if outcome.iter().all(told) {
+            counts.in_time += 1;
+        } else {
+            failures.push(format!("a stage of a pipeline that fails, {steps}: {outcome:?}"));
+        }
     }
     Ok(failures)
 }

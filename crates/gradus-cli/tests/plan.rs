@@ -82,8 +82,13 @@ fn divided_parameters_make_ranks_wait_for_each_other() {
     };
     // Of 16 parts of the batch 4 have a sequence. Each rank has one, and they are computed one after the other.
     assert!((passes(3) / passes(0) - 4.0).abs() < 1e-9, "{} and {}", passes(3), passes(0));
-    // Nor is there an optimiser that is divided among pipelines.
-    assert!(plans.iter().all(|plan| plan["pipeline"] == 1 || plan["zero"] == 0));
+    // Pipelines divide the state of the optimiser at most.
+    assert!(plans.iter().all(|plan| (plan["pipeline"] == 1) == (plan["zero"] != 1) || plan["zero"] == 0));
+    let state = |zero: u8| {
+        let found = plans.iter().find(|plan| plan["pipeline"] == 2 && plan["data"] == 2 && plan["zero"] == json!(zero));
+        found.unwrap()["memory_bytes"]["optimizer"].as_f64().unwrap()
+    };
+    assert_eq!(state(0), 2.0 * state(1));
 }
 
 #[test]

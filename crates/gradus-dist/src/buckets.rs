@@ -64,7 +64,7 @@ pub(crate) struct Sending {
     /// The length of each vector is a multiple of it.
     pub(crate) multiple: usize,
     /// Whether the sums over ranks run while the backward pass goes on. They come after it on a single rank, and in a
-    /// captured step, since a replay starts nothing in the background.
+    /// captured step, since a replay makes only sends in the background.
     pub(crate) overlaps: bool,
     /// The number of this rank's shards.
     pub(crate) shards: usize,

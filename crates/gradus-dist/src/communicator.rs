@@ -184,7 +184,8 @@ impl dyn Communicator + '_ {
     }
 
     /// Starts a collective of `x`, which may be changed as soon as this returns, and waits for it at the handle. No
-    /// gradient flows through it.
+    /// gradient flows through it. In a captured step, a send goes on in the background of a replay, and the other calls are
+    /// made at once.
     ///
     /// # Errors
     /// Those of the arguments; those of other ranks are returned by [`Handle::wait`].

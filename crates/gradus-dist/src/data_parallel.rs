@@ -444,7 +444,7 @@ impl Sums {
         let loss = reader.take(DType::F32, DType::F32, &[])?;
         let count = self.parameters.len();
         let there = reader.take(DType::F32, DType::F32, &[count + comm.size()])?;
-        let there = fact(&there, "the rows of the batch or the parameters that have a gradient", line)?;
+        let there = fact::<f32>(&there, "the rows of the batch or the parameters that have a gradient", line)?;
         let (there, batches) = there.split_at(count.min(there.len()));
         if batches.iter().any(|rows| *rows != batches[0]) {
             let e = Error::new(ErrorKind::Peer, "data_parallel", "ranks give batches of different numbers of rows");

@@ -11,46 +11,59 @@ use crate::group::Line;
 
 /// Numbers that are the same in each call of a captured step. A replay reads them too, and fails if they are not.
 #[derive(Debug)]
-struct Fact {
-    what: &'static str,
-    numbers: OnceLock<Vec<f32>>,
+struct Fact<T> {
+    what: String,
+    numbers: OnceLock<Vec<T>>,
+    /// Whether no other rank sees the same numbers.
+    alone: bool,
 }
 
-/// The elements of a tensor of f32. In a captured step they are facts of the step, and `what` says what they are: a replay
-/// in which they differ is an error.
-pub(crate) fn fact(x: &Tensor, what: &'static str, line: Line) -> Result<Vec<f32>> {
+/// The elements of a tensor, which all ranks have alike. In a captured step they are facts of the step, and `what` says what
+/// they are: a replay in which they differ is an error.
+pub(crate) fn fact<T: Element>(x: &Tensor, what: &str, line: Line) -> Result<Vec<T>> {
+    known(x, what, false, line)
+}
+
+/// [`fact`] of numbers that only this rank has. If a replay fails, those of the other ranks do, too.
+pub(crate) fn own_fact<T: Element>(x: &Tensor, what: &str, line: Line) -> Result<Vec<T>> {
+    known(x, what, true, line)
+}
+
+fn known<T: Element>(x: &Tensor, what: &str, alone: bool, line: Line) -> Result<Vec<T>> {
     if !ops::is_captured() {
-        return x.to_vec::<f32>();
+        return x.to_vec::<T>();
     }
-    let fact = Arc::new(Fact { what, numbers: OnceLock::new() });
+    let fact = Arc::new(Fact { what: what.to_owned(), numbers: OnceLock::<Vec<T>>::new(), alone });
     x.device().dispatch_host(fact.clone(), &[Bound::Read(x)], line)?;
     Ok(fact.numbers.get().cloned().unwrap_or_default())
 }
 
-impl HostCall for Fact {
+impl<T: Element> HostCall for Fact<T> {
     fn name(&self) -> &str {
         "fact"
     }
 
     fn is_same(&self, other: &dyn HostCall) -> bool {
-        let other: Option<&Fact> = (other as &dyn Any).downcast_ref();
+        let other: Option<&Fact<T>> = (other as &dyn Any).downcast_ref();
         other.is_some_and(|other| self.numbers == other.numbers)
     }
 
     fn is_seen(&self) -> bool {
-        false
+        self.alone
     }
 
     fn call(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
         let [Binding::Read(x)] = operands else { return Err(Error::argument("fact", "one tensor is read")) };
-        let mut numbers = vec![0.0f32; x.layout.numel()];
-        if let Some(bytes) = f32::as_bytes_mut(&mut numbers) {
-            backend.download(x.buffer, x.layout.offset() * size_of::<f32>(), bytes)?;
+        let mut numbers = vec![T::default(); x.layout.numel()];
+        if let Some(bytes) = T::as_bytes_mut(&mut numbers) {
+            backend.download(x.buffer, x.layout.offset() * size_of::<T>(), bytes)?;
         }
-        if *self.numbers.get_or_init(|| numbers.clone()) == numbers {
+        let known = self.numbers.get_or_init(|| numbers.clone());
+        if *known == numbers {
             return Ok(());
         }
         let e = Error::argument("capture", format!("{} differ between two calls of a captured step", self.what));
-        Err(e.help("a step does the same in every call; run this one outside of a captured step"))
+        let e = e.note(format!("when it was traced: {known:?}")).note(format!("in this replay: {numbers:?}"));
+        Err(e.help("a step does the same in every call, on all ranks; run this one outside of a captured step"))
     }
 }

@@ -383,7 +383,8 @@ impl FullShard {
             let own = [0, 16, 32, 48].map(|bit| f32::from((events >> bit) as u16));
             let Some(device) = self.blocks.first().map(|block| block.part.device()) else { return Ok(()) };
             let mine = Tensor::from_vec(own, [4], device)?;
-            let all = fact(&comm.run(Collective::AllGather, &mine, line)?, "the layers that ranks compute", line)?;
+            let all =
+                fact::<f32>(&comm.run(Collective::AllGather, &mine, line)?, "the layers that ranks compute", line)?;
             all.chunks(4).all(|other| other == own)
         } else {
             comm.agrees(&[events], line)?

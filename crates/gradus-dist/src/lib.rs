@@ -43,6 +43,7 @@ mod region;
 mod sequence;
 mod sharded_optimizer;
 mod stage;
+mod started;
 mod sync_batch_norm;
 mod threads;
 mod tie;

@@ -8,6 +8,7 @@ use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
 
 use crate::call::Collective;
 use crate::communicator::Communicator;
+use crate::fact::own_fact;
 use crate::group::Line;
 use crate::handle::Handle;
 
@@ -74,8 +75,13 @@ impl Link {
 
     /// Waits for what the neighbour sends for this micro-batch.
     pub(crate) fn receive(&self, micro: &MicroBatch, device: &Device, line: Line) -> Result<Parcel> {
-        let run = |room: &Tensor| self.comm.run(Collective::Receive(self.peer), room, line);
-        let header = run(&Tensor::zeros([HEADER], DType::I64, device)?)?.to_vec::<i64>()?;
+        let run = |shape: &[usize], dtype: DType| {
+            let room = Tensor::zeros(shape, dtype, device)?;
+            self.comm.run_in_place(Collective::Receive(self.peer), &room, line).map(|()| room)
+        };
+        let header = run(&[HEADER], DType::I64)?;
+        let what = format!("the micro-batches of stage {}, their shapes or dtypes", self.peer);
+        let header = own_fact::<i64>(&header, &what, line)?;
         let numbers: Vec<usize> = header.iter().map(|&n| n as usize).collect();
         let broken = || Error::new(ErrorKind::Peer, "pipeline", "a neighbour speaks another version of the protocol");
         let &[number, start, end, kind, dtype, axes, ref shape @ ..] = &numbers[..] else { return Err(broken()) };
@@ -91,7 +97,7 @@ impl Link {
             return Ok(Parcel::Nothing);
         }
         let (dtype, shape) = (DType::ALL.get(dtype).ok_or_else(broken)?, shape.get(..axes).ok_or_else(broken)?);
-        let tensor = run(&Tensor::zeros(shape, *dtype, device)?)?;
+        let tensor = run(shape, *dtype)?;
         Ok(if kind == 1 { Parcel::Constant(tensor) } else { Parcel::Tracked(tensor) })
     }
 }

@@ -5,15 +5,14 @@
 //! them.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gradus_tensor::backend::{Backend, Binding, ComputeModule, Element, NativeBinding, NativeCall, View};
 use gradus_tensor::ops::{self, HostCall};
-use gradus_tensor::{Bound, DType, Device, Error, Result, Tensor, bf16, f16, no_grad};
+use gradus_tensor::{Bound, DType, Device, Error, ErrorKind, Layout, Result, Tensor, bf16, f16, no_grad};
 
 use crate::call::{Call, Collective};
 use crate::communicator::Communicator;
@@ -21,6 +20,7 @@ use crate::engine::Engine;
 use crate::group::{Group, Line, Options};
 use crate::handle::Handle;
 use crate::reduce::typed;
+use crate::started::{End, Started, Wait};
 
 /// The name under which the calls are registered at devices.
 const MODULE: &str = "gradus_dist";
@@ -28,23 +28,14 @@ const MODULE: &str = "gradus_dist";
 thread_local! {
     /// The call that the module makes when this thread runs it. Anyone may name the module, and finds nothing here.
     static CALL: RefCell<Option<(Arc<Group>, Call)>> = const { RefCell::new(None) };
-
-    /// Whether this is a thread of a communicator, which makes the calls that were started.
-    static MAKES_STARTED: Cell<bool> = const { Cell::new(false) };
 }
-
-/// What is to be done on the thread of a communicator.
-type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Debug)]
 struct Shared {
     group: Arc<Group>,
     /// The devices that run the calls as modules, and those that cannot.
     devices: Mutex<Vec<(Device, bool)>>,
-    /// The thread that makes the calls that were started, once there is one.
-    jobs: Mutex<Option<mpsc::Sender<Job>>>,
-    /// The number of calls that were started and have not ended.
-    started: AtomicUsize,
+    started: Arc<Started>,
     /// What moves tensors on its device.
     #[cfg(all(feature = "nccl", unix))]
     nccl: Option<Arc<crate::nccl::Nccl>>,
@@ -63,8 +54,7 @@ impl Peers {
         Peers(Arc::new(Shared {
             group: Arc::new(group),
             devices: Mutex::default(),
-            jobs: Mutex::default(),
-            started: AtomicUsize::new(0),
+            started: Arc::default(),
             #[cfg(all(feature = "nccl", unix))]
             nccl: None,
         }))
@@ -75,15 +65,14 @@ impl Peers {
     fn over(group: Group, device: &Device, reduction: crate::reduce::Reduction, line: Line) -> Result<Peers> {
         let group = Arc::new(group);
         let nccl = Some(crate::nccl::Nccl::connect(&group, device, reduction, line)?);
-        let (devices, jobs, started) = (Mutex::default(), Mutex::default(), AtomicUsize::new(0));
-        Ok(Peers(Arc::new(Shared { group, devices, jobs, started, nccl })))
+        Ok(Peers(Arc::new(Shared { group, devices: Mutex::default(), started: Arc::default(), nccl })))
     }
 
     /// The ranks of this group that give the same colour.
     fn split_group(&self, color: u32, key: i64, line: Line) -> Result<Group> {
         refuse("a communicator is made inside a captured step", line)?;
         let group = &self.0.group;
-        self.0.settle();
+        self.0.started.settle();
         let call =
             Call { collective: Collective::Split, dtype: DType::I64, shape: gradus_tensor::Shape::new(&[3])?, line };
         let gathered = group.gather(&call, [i64::from(color), key, group.next_context()])?;
@@ -107,6 +96,18 @@ impl Shared {
 
     /// Makes a call with `input`, if any, into `output`, if any.
     fn make(self: &Arc<Self>, call: &Call, input: Option<&Tensor>, output: Option<&Tensor>, on: &Device) -> Result<()> {
+        self.dispatch(call, input, output, on, None)
+    }
+
+    /// [`make`](Shared::make), in the background if a captured step starts it.
+    fn dispatch(
+        self: &Arc<Self>,
+        call: &Call,
+        input: Option<&Tensor>,
+        output: Option<&Tensor>,
+        on: &Device,
+        end: Option<Arc<End>>,
+    ) -> Result<()> {
         #[cfg(all(feature = "nccl", unix))]
         let by_nccl = self.nccl.as_ref().is_some_and(|nccl| nccl.device() == on);
         #[cfg(not(all(feature = "nccl", unix)))]
@@ -121,7 +122,7 @@ impl Shared {
         bindings.extend(input.filter(|x| x.numel() > 0).map(Bound::Read));
         bindings.extend(output.filter(|y| y.numel() > 0).map(Bound::Write));
         let reaches = !by_nccl && self.reaches(on);
-        let exchange = Exchange { shared: self.clone(), call: call.clone(), reaches, by_nccl };
+        let exchange = Exchange { shared: self.clone(), call: call.clone(), device: on.clone(), reaches, by_nccl, end };
         no_grad(|| on.dispatch_host(Arc::new(exchange), &bindings, call.line))
     }
 
@@ -171,6 +172,23 @@ impl Shared {
         Ok(x)
     }
 
+    /// Starts to send `x` in a captured step. A replay goes on meanwhile.
+    fn send_in_step(self: &Arc<Self>, collective: Collective, x: &Tensor, line: Line) -> Result<Wait> {
+        let x = if x.dtype() == DType::Bool { x.to_dtype(DType::U8)? } else { x.detach() };
+        let call = Call { collective, dtype: x.dtype(), shape: shape_of(&x)?, line };
+        let end = Arc::<End>::default();
+        self.dispatch(&call, Some(&x), None, x.device(), Some(end.clone())).map(|()| Wait(end))
+    }
+
+    /// The result of a call that was started. If it failed on this rank alone, the others are told: no call can follow.
+    fn told<R>(&self, made: Result<R>) -> Result<R> {
+        made.inspect_err(|e| {
+            if *e.kind() != ErrorKind::Peer {
+                self.group.give_up(e.message());
+            }
+        })
+    }
+
     /// Makes a call that leaves the shape as it is, on words of the host.
     fn make_on_host(&self, call: &Call, mut words: Vec<u64>) -> Result<Vec<u64>> {
         if self.group.size() == 1 {
@@ -186,43 +204,20 @@ impl Shared {
         }
         Ok(words)
     }
-
-    /// Returns when all calls that were started have ended, unless this is the thread that makes them.
-    fn settle(&self) {
-        if self.started.load(Ordering::SeqCst) == 0 || MAKES_STARTED.get() {
-            return;
-        }
-        let (sender, receiver) = mpsc::channel::<()>();
-        // It ends when the sender is dropped, also where there is no thread.
-        let _ = self.enqueue(Box::new(move || drop(sender)));
-        let _ = receiver.recv();
-    }
-
-    /// Runs `job` after all that were started, on the thread for them.
-    fn enqueue(&self, job: Job) -> std::io::Result<()> {
-        let mut jobs = self.jobs.lock().unwrap_or_else(|e| e.into_inner());
-        if jobs.is_none() {
-            let (sender, receiver) = mpsc::channel::<Job>();
-            std::thread::Builder::new().name("gradus-ranks".into()).spawn(move || {
-                MAKES_STARTED.set(true);
-                receiver.into_iter().for_each(|job| job());
-            })?;
-            *jobs = Some(sender);
-        }
-        // The thread ends only when the sender is dropped. If it has panicked, the waiting side finds its channel closed.
-        let _ = jobs.as_ref().map(|sender| sender.send(job));
-        Ok(())
-    }
 }
 
 /// A call of a communicator on the memory of tensors.
+#[derive(Clone)]
 struct Exchange {
     shared: Arc<Shared>,
     call: Call,
+    device: Device,
     /// Whether the device runs it as a module.
     reaches: bool,
     /// Whether NCCL moves the data.
     by_nccl: bool,
+    /// Where its end is told, if a captured step starts the call and goes on.
+    end: Option<Arc<End>>,
 }
 
 impl fmt::Debug for Exchange {
@@ -239,15 +234,61 @@ impl HostCall for Exchange {
 
     fn is_same(&self, other: &dyn HostCall) -> bool {
         let other: Option<&Exchange> = (other as &dyn Any).downcast_ref();
-        other.is_some_and(|other| Arc::ptr_eq(&self.shared, &other.shared) && self.call == other.call)
+        other.is_some_and(|other| {
+            let is_started = self.end.is_some() == other.end.is_some();
+            Arc::ptr_eq(&self.shared, &other.shared) && self.call == other.call && is_started
+        })
     }
 
     fn check(&self) -> Result<()> {
+        if self.end.is_none() {
+            // Those that were started before may need the tensors that a replay locks.
+            self.shared.started.settle();
+        }
         self.shared.group.check(&self.call)
     }
 
+    fn abandoned(&self, why: &Error) {
+        self.shared.group.give_up(why.message());
+    }
+
     fn call(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
-        self.shared.settle();
+        if let Some(end) = &self.end {
+            return self.start(backend, operands, end);
+        }
+        self.shared.started.settle();
+        self.now(backend, operands)
+    }
+}
+
+impl Exchange {
+    /// Makes the call in the background, with copies of what it reads: a replay uses that memory again.
+    fn start(&self, backend: &dyn Backend, operands: &[Binding<'_>], end: &End) -> Result<()> {
+        let mut copies = vec![];
+        for operand in operands {
+            let Binding::Read(x) = operand else {
+                return Err(Error::argument(self.name(), "a captured step starts only calls that write nothing"));
+            };
+            let (size, bytes) = (x.dtype.size(), x.layout.numel() * x.dtype.size());
+            let mut copy = backend.alloc(bytes)?;
+            backend.copy_buffer(x.buffer, x.layout.offset() * size, &mut copy, 0, bytes)?;
+            copies.push((copy, x.dtype, Layout::contiguous(*x.layout.shape())));
+        }
+        let this = Exchange { end: None, ..self.clone() };
+        let call = move || {
+            let views = copies.iter().map(|(buffer, dtype, layout)| View { buffer, dtype: *dtype, layout });
+            let made = this.now(this.device.backend(), &mut views.map(Binding::Read).collect::<Vec<_>>());
+            if made.is_err() {
+                std::mem::forget(copies);
+            }
+            this.shared.told(made)
+        };
+        end.begin(self.shared.started.start(call).map_err(|e| Error::io(self.name(), "a thread", e))?);
+        Ok(())
+    }
+
+    /// Makes the call.
+    fn now(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
         #[cfg(all(feature = "nccl", unix))]
         if let Some(nccl) = self.shared.nccl.as_ref().filter(|_| self.by_nccl) {
             return nccl.call(backend, &self.call, operands);
@@ -258,9 +299,7 @@ impl HostCall for Exchange {
         }
         self.over_host(backend, operands)
     }
-}
 
-impl Exchange {
     /// Makes the call on the memory itself.
     fn on_device(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
         CALL.set(Some((self.shared.group.clone(), self.call.clone())));
@@ -398,33 +437,24 @@ impl Communicator for Peers {
     fn run_on_host(&self, collective: Collective, dtype: DType, words: Vec<u64>, line: Line) -> Result<Vec<u64>> {
         refuse("numbers of the host are exchanged between ranks inside a captured step", line)?;
         let call = Call { collective, dtype, shape: gradus_tensor::Shape::new(&[words.len()])?, line };
-        self.0.settle();
+        self.0.started.settle();
         self.0.make_on_host(&call, words)
     }
 
     fn start(&self, collective: Collective, x: &Tensor, line: Line) -> Result<Handle> {
-        let (sender, receiver) = mpsc::channel();
+        let op = collective.name();
+        if !ops::is_captured() {
+            let (this, x) = (self.clone(), x.detach());
+            // The thread drops its handle of the communicator before who waits drops the last one.
+            let result = self.0.started.start(move || this.0.told(this.0.result_over(collective, x, line)));
+            return Ok(Handle::new(result.map_err(|e| Error::io(op, "a thread", e).at(line))?, op, line));
+        }
         // A trace sees the operations of its own thread.
-        if ops::is_captured() {
-            // The receiver is there.
-            let _ = sender.send(self.run(collective, x, line));
-            return Ok(Handle::new(receiver, collective.name(), line));
+        if !matches!(collective, Collective::Send(_)) {
+            return Ok(Handle::of_result(self.run(collective, x, line), op, line));
         }
-        let (this, x) = (self.clone(), x.detach());
-        self.0.started.fetch_add(1, Ordering::SeqCst);
-        let enqueued = self.0.enqueue(Box::new(move || {
-            let result = this.0.result_over(collective, x, line);
-            this.0.started.fetch_sub(1, Ordering::SeqCst);
-            // The communicator is dropped by who waits, not here, where nobody waits for its end.
-            drop(this);
-            // Nobody waits for a result whose handle was dropped.
-            let _ = sender.send(result);
-        }));
-        if let Err(e) = enqueued {
-            self.0.started.fetch_sub(1, Ordering::SeqCst);
-            return Err(Error::io(collective.name(), "a thread", e).at(line));
-        }
-        Ok(Handle::new(receiver, collective.name(), line))
+        let wait = Arc::new(self.0.send_in_step(collective, x, line)?);
+        Ok(Handle::of_step(Tensor::zeros([0], x.dtype(), x.device())?, wait, op, line))
     }
 
     fn split_by(&self, color: u32, key: i64, line: Line) -> Result<Arc<dyn Communicator>> {

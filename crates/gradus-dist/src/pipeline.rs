@@ -5,18 +5,22 @@ use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_nn::{Forward, Module, Parameter, clip_to_norm, grad_norm_across};
+use gradus_nn::{
+    Forward, Module, Parameter, clip_to_norm, clip_to_norm_on_device, grad_norm_across, grad_norm_on_device,
+};
 use gradus_tensor::{
-    BackwardOptions, Device, Error, ErrorKind, Gradients, Here, Result, Tensor, all_or_nothing, grad, no_grad, ops,
+    BackwardOptions, DType, Device, Error, ErrorKind, Gradients, Here, Result, Tensor, all_or_nothing, grad, no_grad,
 };
 
 use crate::call::Collective;
 use crate::communicator::Communicator;
 use crate::data_parallel::{DataParallel, Extras, Shard, Sums, head, trained};
 use crate::division::gathered;
+use crate::fact::fact;
 use crate::group::Line;
 use crate::handle::Handle;
 use crate::link::{Link, MicroBatch, Parcel};
+use crate::reduce::Reduce;
 use crate::stage::together;
 use crate::tie::Tie;
 use crate::vectors::{Flats, Named, Tree};
@@ -64,6 +68,11 @@ use crate::vectors::{Flats, Named, Tree};
 /// assert_eq!(train(1)?[0], train(4)?[2]);
 /// # Ok::<(), Error>(())
 /// ```
+///
+/// In a [captured step](https://docs.rs/gradus-graph) the schedule is part of the graph. Replays send and receive in its order,
+/// and hold the activations of as many micro-batches, beside copies of what is on its way to a neighbour. What goes between
+/// stages has the same shapes, dtypes and rows in each replay: give the step of each rank the batch, or its input, so that
+/// batches of other sizes are traced again on all ranks.
 ///
 /// Waits for other stages have the deadline of the communicator. It must be longer than a micro-batch takes from the first
 /// stage to the last and back, and longer than the slowest stage takes for as many micro-batches as there are stages.
@@ -184,7 +193,7 @@ impl Pipeline {
     /// Those of `stage`, `input` and `loss` on the rank where they fail. Then the other ranks get [`ErrorKind::Peer`] at once,
     /// with the reason, and no further call is possible. An error leaves buffers and random states as they were.
     /// [`ErrorKind::Peer`] if ranks give different numbers of rows; [`ErrorKind::InvalidArgument`] if a tied parameter is no
-    /// longer one of the stage; [`ErrorKind::Unsupported`] inside a captured step.
+    /// longer one of the stage.
     #[track_caller]
     pub fn backward(
         &self,
@@ -194,7 +203,6 @@ impl Pipeline {
         mut loss: impl FnMut(&Tensor, Range<usize>) -> Result<Tensor>,
     ) -> Result<(Tensor, Gradients)> {
         let line = Location::caller();
-        refuse_capture().here()?;
         let step = || {
             if batch == 0 {
                 return Err(Error::argument("pipeline", "a batch of 0 rows has no gradient"));
@@ -227,8 +235,7 @@ impl Pipeline {
     /// All ranks call it, with the same number of rows.
     ///
     /// # Errors
-    /// Those of `stage` and `input`, as in [`backward`](Pipeline::backward), and [`ErrorKind::Unsupported`] inside a captured
-    /// step.
+    /// Those of `stage` and `input`, as in [`backward`](Pipeline::backward).
     #[track_caller]
     pub fn forward(
         &self,
@@ -237,7 +244,6 @@ impl Pipeline {
         mut input: impl FnMut(Range<usize>) -> Result<Tensor>,
     ) -> Result<Option<Tensor>> {
         let line = Location::caller();
-        refuse_capture().here()?;
         // The same on all stages.
         if self.parallel.shards().all(|shard| self.parallel.rows(batch, shard).is_empty()) {
             return Ok(None);
@@ -286,11 +292,53 @@ impl Pipeline {
     #[track_caller]
     pub fn clip_grad_norm(&self, gradients: &mut Gradients, parameters: &[Parameter], max_norm: f64) -> Result<f64> {
         let line = Location::caller();
-        let counts = |p: &&Parameter| !self.ties.iter().any(|tie| tie.second.as_ref().is_some_and(|q| q.is_same(p)));
-        let counted: Vec<Parameter> = parameters.iter().filter(counts).cloned().collect();
         let gather = |numbers: Vec<f64>| gathered(&*self.comm, &numbers, line);
+        let counted = self.counted(parameters);
         let norm = together(&*self.comm, || grad_norm_across(gradients, &counted, gather)).here()?;
         clip_to_norm(gradients, parameters, norm, max_norm).map(|()| norm)
+    }
+
+    /// [`clip_grad_norm`](Pipeline::clip_grad_norm) for captured steps: the norm stays on the device, and is returned as an f64
+    /// tensor of shape `[]`, on the CPU with the same bits. If it is not finite, the gradients stay as they are, and there is no
+    /// error: a step in the same captured step gives them to the parameters.
+    ///
+    /// All ranks call it.
+    ///
+    /// # Errors
+    /// If `max_norm` is not above 0, on all ranks. Others end all communication: if the device does not support f64, or if layers
+    /// are divided.
+    #[track_caller]
+    pub fn clip_grad_norm_on_device(
+        &self,
+        gradients: &mut Gradients,
+        parameters: &[Parameter],
+        max_norm: f64,
+    ) -> Result<Tensor> {
+        let line = Location::caller();
+        let counted = self.counted(parameters);
+        let norm = || {
+            let most = Tensor::from_vec(vec![counted.len() as i64], [1], &self.device)?;
+            self.comm.run_in_place(Collective::AllReduce(Reduce::Max), &most, line)?;
+            let most = fact::<i64>(&most, "the numbers of parameters of the stages", line)?;
+            let most = most.first().map_or(counted.len(), |&most| most as usize);
+            // One number more, so that there is one. Zeros do not change a norm.
+            let gather = |scalars: &[Tensor]| {
+                let mut numbers =
+                    scalars.iter().map(|x| x.to_dtype(DType::F64)?.reshape([1])).collect::<Result<Vec<_>>>()?;
+                numbers.push(Tensor::zeros([1 + most - numbers.len()], DType::F64, &self.device)?);
+                let mine = Tensor::cat(&numbers.iter().collect::<Vec<_>>(), 0)?;
+                self.comm.run(Collective::AllGather, &mine, line)
+            };
+            grad_norm_on_device(gradients, &counted, gather)
+        };
+        let norm = together(&*self.comm, norm).here()?;
+        clip_to_norm_on_device(gradients, parameters, &norm, max_norm).map(|()| norm)
+    }
+
+    /// The parameters whose gradients count in the norm.
+    fn counted(&self, parameters: &[Parameter]) -> Vec<Parameter> {
+        let is_second = |p: &Parameter| self.ties.iter().any(|tie| tie.second.as_ref().is_some_and(|q| q.is_same(p)));
+        parameters.iter().filter(|p| !is_second(p)).cloned().collect()
     }
 
     fn micro_batch(&self, batch: usize, shard: usize) -> MicroBatch {
@@ -313,15 +361,6 @@ impl Pipeline {
     fn about(&self, e: Error, pass: &str, micro: &MicroBatch) -> Error {
         e.note(format!("in the {pass} pass of {micro}, stage {} of {}", self.comm.rank(), self.comm.size()))
     }
-}
-
-/// Refuses a pipeline inside a captured step.
-fn refuse_capture() -> Result<()> {
-    ops::refuse(|| {
-        let e = Error::new(ErrorKind::Unsupported, "capture", "a pipeline runs inside a captured step");
-        e.note("a stage holds the activations of several micro-batches, and a replay has one set of buffers")
-            .help("call the pipeline outside of captured steps")
-    })
 }
 
 /// The output `y` of a stage as a tensor that nobody writes before it is sent. The caller may write the input `x`, whose

@@ -24,6 +24,7 @@ const ELEMENTWISE: [&str; 10] =
 
 /// An optimiser whose state is divided among the ranks: ZeRO (Rajbhandari et al., 2020), stage 2 by
 /// [`new`](ShardedOptimizer::new) and stage 3 by [`fully_sharded`](ShardedOptimizer::fully_sharded).
+/// [`step_with`](ShardedOptimizer::step_with) is stage 1, for gradients that something else has computed.
 ///
 /// In stage 2, the parameters of each [bucket](DataParallel::bucket_bytes) form one vector, cut into as many parts as there
 /// are ranks. Each rank holds the state of the optimiser for its parts, receives the sums of the gradients of its parts
@@ -72,7 +73,7 @@ enum Divided {
 }
 
 impl<O: Optimizer> ShardedOptimizer<O> {
-    /// ZeRO 2. `make` makes the optimiser for the parts of this rank, named `part0.f32` and so on; parameters that are
+    /// ZeRO 2, or 1. `make` makes the optimiser for the parts of this rank, named `part0.f32` and so on; parameters that are
     /// frozen are left out. All ranks must have the same weights ([`DataParallel::synchronize`]).
     ///
     /// # Errors
@@ -229,10 +230,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
                 }
             };
             if let Some(i) = there.iter().position(|there| !there) {
-                let (name, parameter) = &parameters[i];
-                let m = format!("no loss depends on parameter {name} of the model, {:?}", parameter.shape());
-                let e = Error::new(gradus_tensor::ErrorKind::Autograd, "sharded_optimizer", m);
-                return Err(e.help("freeze it before the optimiser is made"));
+                return Err(not_reached(&parameters[i]));
             }
             let finite = self.all_finite(&mut mine, line)?;
             let norm = match self.max_norm.filter(|_| finite) {
@@ -262,6 +260,44 @@ impl<O: Optimizer> ShardedOptimizer<O> {
             Divided::Parameters(full) => full.announce(line).here()?,
         }
         Ok(value)
+    }
+
+    /// ZeRO 1: makes a step with gradients that have been summed over all ranks, such as those of
+    /// [`Pipeline::backward`](crate::Pipeline::backward). Each rank steps its parts, and gives the result to all.
+    ///
+    /// All ranks call it.
+    ///
+    /// # Errors
+    /// Those of the optimiser; [`ErrorKind::Autograd`](gradus_tensor::ErrorKind::Autograd) if a parameter has no gradient;
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) if
+    /// [`clip_norm`](ShardedOptimizer::clip_norm) was called, since the gradients can be clipped before; and
+    /// [`ErrorKind::Unsupported`](gradus_tensor::ErrorKind::Unsupported) if the parameters are divided.
+    #[track_caller]
+    pub fn step_with(&mut self, model: &(impl Module + ?Sized), gradients: &Gradients) -> Result<()> {
+        let line = Location::caller();
+        let Divided::Gradients(blocks) = &self.divided else {
+            let e = unsupported("gradients of a whole model are given, and its parameters are divided".into());
+            return Err(e.help("call step, which computes the gradients block by block"));
+        };
+        if self.max_norm.is_some() {
+            let e = Error::argument("sharded_optimizer", "clip_norm was called, and gradients are given");
+            return Err(e.help("clip them with clip_grad_norm, or pipeline.clip_grad_norm, before the step"));
+        }
+        check_model(blocks, model).here()?;
+        let part = |block: &Block| {
+            let of = |named: &Named| gradients.get(named.1.tensor()).ok_or_else(|| not_reached(named));
+            let own = block.parameters.iter().map(of).collect::<Result<Vec<_>>>()?;
+            no_grad(|| block.part_of(own.into_iter(), &self.parallel)?.copy())
+        };
+        let mut mine = blocks.iter().map(part).collect::<Result<Vec<_>>>().here()?;
+        self.all_finite(&mut mine, line).here()?;
+        let mut own = Gradients::default();
+        for (mine, block) in mine.into_iter().zip(blocks) {
+            own.insert(block.part.tensor(), mine).here()?;
+        }
+        self.optimizer.step(&own).here()?;
+        drop(own);
+        no_grad(|| self.give(blocks, line)).here()
     }
 
     /// Whether the gradients of all ranks are finite, if the optimiser checks that. If one of another rank is not, this
@@ -395,6 +431,13 @@ impl<O: Optimizer> ShardedOptimizer<O> {
 /// The names of the parameters that are not trained.
 fn frozen(model: &(impl Module + ?Sized)) -> Vec<String> {
     model.named_parameters().into_iter().filter(|(_, p)| p.is_frozen()).map(|(name, _)| name).collect()
+}
+
+/// The error for a parameter without a gradient.
+fn not_reached((name, parameter): &Named) -> Error {
+    let m = format!("no loss depends on parameter {name} of the model, {:?}", parameter.shape());
+    let e = Error::new(gradus_tensor::ErrorKind::Autograd, "sharded_optimizer", m);
+    e.help("freeze it before the optimiser is made")
 }
 
 /// The parameters of the optimiser: the parts of this rank.

@@ -7,6 +7,7 @@ use gradus_tensor::{DType, Error, Gradients, Result, Tensor, no_grad};
 
 use crate::call::Collective;
 use crate::communicator::Communicator;
+use crate::fact::fact;
 use crate::group::Line;
 use crate::reduce::Reduce;
 
@@ -105,9 +106,10 @@ impl Tie {
             }
             (Some(p), None, Some(pair)) | (None, Some(p), Some(pair)) => {
                 let (run, gradient) = (Collective::AllReduce(Reduce::Sum), found(gradients, p));
-                let there = pair.run_on_host(run, DType::U64, vec![u64::from(gradient.is_some())], line)?;
-                let sum = match there[..] {
-                    [0] => None,
+                let there = Tensor::from_vec(vec![f32::from(u8::from(gradient.is_some()))], [1], p.device())?;
+                pair.run_in_place(run, &there, line)?;
+                let sum = match fact::<f32>(&there, "the tied parameters that have a gradient", line)?[..] {
+                    [0.0] => None,
                     _ => Some(pair.run(run, &gradient.map_or_else(|| p.values().zeros_like(), Ok)?, line)?),
                 };
                 (vec![p], sum)

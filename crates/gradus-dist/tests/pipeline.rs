@@ -267,6 +267,12 @@ fn the_norm_over_stages_has_the_bits_of_that_of_the_whole_model() {
                 let (_, mut gradients) = pipeline.backward(&stage, 16, input, loss)?;
                 let (theirs, parameters) = (gradients.clone(), stage.parameters());
                 let norm = pipeline.clip_grad_norm(&mut gradients, &parameters, 0.5 * scale)?;
+                let mut there = theirs.clone();
+                let other = pipeline.clip_grad_norm_on_device(&mut there, &parameters, 0.5 * scale)?;
+                assert_eq!(other.item()?, norm);
+                for p in &parameters {
+                    assert_eq!(there.get(p).unwrap().to_bytes()?, gradients.get(p).unwrap().to_bytes()?);
+                }
                 let mut whole = theirs;
                 if stages == 1 {
                     assert_eq!(clip_grad_norm(&mut whole, &parameters, 0.5 * scale)?, norm);

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use gradus_cpu::CpuBackend;
 use gradus_dist::{DataParallel, Mesh, Options, Pipeline, Stage, cut_evenly, threads};
-use gradus_graph::capture;
 use gradus_nn::{Forward, Init, Linear, Module, Sequential};
 use gradus_tensor::autograd::{Context, CustomOp, apply_custom};
 use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Result, Tensor};
@@ -349,30 +348,6 @@ fn pipelines_that_get_different_batches_are_told_so() {
             && (text.contains("rank 1: 12 rows") || text.contains("failed: "))
     };
     assert!(all.iter().all(told), "{all:?}");
-}
-
-#[test]
-fn a_pipeline_inside_a_captured_step_is_refused() {
-    threads(1, Options::default(), |comm| {
-        let device = device()?;
-        let stage = Stage::new(comm, std::slice::from_ref(&(0..1)), |i| linear(&device, i))?;
-        let pipeline = Pipeline::new(comm, 4, &device)?;
-        let x = Tensor::ones([8, 3], DType::F32, &device)?;
-        for backward in [true, false] {
-            let mut step = capture(|x: &[Tensor]| {
-                let input = |rows: Range<usize>| x[0].narrow(0, rows.start, rows.len());
-                if backward {
-                    return Ok(pipeline.backward(&stage, 8, input, |y, _| y.square()?.mean_all())?.0);
-                }
-                Ok(pipeline.forward(&stage, 8, input)?.unwrap())
-            });
-            let e = step.call::<Tensor>(&[&x]).unwrap_err();
-            assert_eq!(*e.kind(), ErrorKind::Unsupported);
-            assert!(e.message().contains("a pipeline runs inside a captured step"), "{e}");
-        }
-        Ok(())
-    })
-    .unwrap();
 }
 
 #[test]

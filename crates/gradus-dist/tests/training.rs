@@ -10,7 +10,7 @@ use gradus_nn::{
     AdamConfig, AdamW, BatchNorm1d, BatchNormConfig, Dropout, Forward, Init, Lamb, LambConfig, Linear, Module,
     NonFinite, Optimizer, Relu, Sequential, StateDict, Strict, clip_grad_norm,
 };
-use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Reduction, Result, Tensor};
+use gradus_tensor::{DType, Device, Error, ErrorKind, Generator, Gradients, Reduction, Result, Tensor};
 
 const BATCH: usize = 40;
 
@@ -262,6 +262,30 @@ fn what_cannot_be_divided_is_refused() {
         let model = Linear::new(2, 2, &mut Init::new(DType::F32, &device, &mut Generator::new(1)))?;
         let e = ShardedOptimizer::new(&parallel, &model, |p| Lamb::new(p, LambConfig::default())).err().unwrap();
         assert!(*e.kind() == ErrorKind::Unsupported && e.message().contains("lamb"), "{e}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn gradients_that_are_given_are_those_of_the_whole_model() {
+    threads(2, Options::default(), |comm| {
+        let device = device()?;
+        let (x, model) = (inputs(&device)?, network(&device, 1)?);
+        let parallel = DataParallel::new(comm.clone())?;
+        let adam = |parameters| AdamW::new(parameters, AdamConfig::default());
+        let (_, gradients) = parallel.backward(&model, BATCH, |rows| loss(&model, &x, rows))?;
+        let mut optimizer = ShardedOptimizer::new(&parallel, &model, adam)?;
+        let before = bytes(&model.state_dict()?)?;
+        let e = optimizer.step_with(&model, &Gradients::default()).unwrap_err();
+        assert!(*e.kind() == ErrorKind::Autograd && e.message().contains("no loss depends on parameter"), "{e}");
+        optimizer.clip_norm(1.0)?;
+        let e = optimizer.step_with(&model, &gradients).unwrap_err();
+        assert!(*e.kind() == ErrorKind::InvalidArgument && e.message().contains("clip_norm was called"), "{e}");
+        assert!(bytes(&model.state_dict()?)? == before);
+        let mut optimizer = ShardedOptimizer::fully_sharded(&parallel, &model, adam)?;
+        let e = optimizer.step_with(&model, &gradients).unwrap_err();
+        assert!(*e.kind() == ErrorKind::Unsupported && e.message().contains("its parameters are divided"), "{e}");
         Ok(())
     })
     .unwrap();

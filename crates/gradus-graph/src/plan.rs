@@ -234,6 +234,16 @@ impl Plan {
         }
     }
 
+    /// Tells the calls that others know of that a replay failed after them, unless all sides see the error.
+    fn abandon(&self, e: &Error, progress: Progress) {
+        let call = |node: &Node| node.op.host_call().is_some_and(|call| !call.is_seen());
+        if *e.kind() == ErrorKind::Peer || self.graph.nodes.get(progress.done).is_some_and(call) {
+            return;
+        }
+        let begun = self.graph.nodes.iter().take(progress.begun).filter(|node| is_seen(node));
+        begun.filter_map(|node| node.op.host_call()).for_each(|call| call.abandoned(e));
+    }
+
     /// The states of the sources.
     pub(crate) fn states(&self) -> Vec<Saved> {
         self.sources.iter().map(|source| source.save()).collect()
@@ -252,6 +262,9 @@ impl Plan {
             // A call that fails leaves the states of layers unchanged, and those of optimisers that have not stepped.
             self.fail(if self.is_trial { Progress::default() } else { progress });
             self.has_written = self.graph.nodes.iter().take(progress.begun).any(|node| self.writes(node));
+        }
+        if let Err(e) = &done {
+            self.abandon(e, progress);
         }
         if done.as_ref().is_err_and(|e| *e.kind() == ErrorKind::Peer) {
             // The replay has left its memory to the call that failed.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! mpirun -n 4 ranks FOLDER train digits|gpt|resnet STEPS [save|resume] [divide|shard] [captured]
-//! mpirun -n 4 ranks FOLDER pipeline STEPS PIPELINES [fail]
+//! mpirun -n 4 ranks FOLDER pipeline STEPS PIPELINES eager|captured [fail]
 //! mpirun -n 4 ranks FOLDER mesh
 //! mpirun -n 4 ranks FOLDER trouble kill|stop|other|leave RANK CALL [captured] SECONDS
 //! mpirun -n 4 ranks FOLDER speed
@@ -70,7 +70,8 @@ fn run(arguments: &[&str], comm: &Arc<dyn Communicator>, device: &Device) -> Res
             train::run(comm, device, model, number(steps)?, &how)
         }
         [_, "pipeline", steps, pipelines, ref rest @ ..] => {
-            pipeline::run(comm, device, number(steps)?, number(pipelines)?, rest.contains(&"fail"))
+            let [captured, fails] = ["captured", "fail"].map(|word| rest.contains(&word));
+            pipeline::run(comm, device, number(steps)?, number(pipelines)?, captured, fails)
         }
         [_, "trouble", how, rank, call, ref rest @ ..] => {
             trouble::run(comm, device, how, (number(rank)?, number(call)?), rest.contains(&"captured"))

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gradus_dist::{Communicator, DataParallel, Mesh, Pipeline, Stage};
+use gradus_graph::Captured;
 use gradus_models::{Gpt2, Gpt2Config};
 use gradus_nn::{AdamConfig, AdamW, Init, Module, Optimizer};
 use gradus_tensor::{DType, Device, Error, Generator, Result, Tensor};
@@ -14,13 +15,14 @@ use super::{EMPTY, hash, line};
 const BATCH: usize = 64;
 const MICRO_BATCHES: usize = 8;
 
-/// Trains with `pipelines` pipelines, among which the ranks are divided. If it `fails`, the last step does so in the middle,
-/// at the last stage.
+/// Trains with `pipelines` pipelines, among which the ranks are divided, in `captured` steps or eager ones. If it `fails`, the
+/// last step does so in the middle, at the last stage.
 pub(crate) fn run(
     comm: &Arc<dyn Communicator>,
     device: &Device,
     steps: usize,
     pipelines: usize,
+    captured: bool,
     fails: bool,
 ) -> Result<String> {
     let stages = comm.size() / pipelines.max(1);
@@ -38,21 +40,38 @@ pub(crate) fn run(
     pipeline.tie(&stage, ["0.wte.weight", &format!("{}.lm_head.weight", parts - 1)])?;
     let mut optimizer = AdamW::new(stage.named_parameters(), AdamConfig { lr: 0.01, ..AdamConfig::default() })?;
     let mut rng = Generator::new(3);
-    let mut last = f64::NAN;
-    for step in 0..steps {
-        let text = Tensor::randint(0, 32, [BATCH, 17], DType::I64, device, &mut rng)?;
+    let parameters = stage.parameters();
+    let mut train = |text: &Tensor, fails: bool| {
         let rows_of = |rows: Range<usize>| text.narrow(0, rows.start, rows.len());
         let input = |rows: Range<usize>| rows_of(rows)?.narrow(1, 0, 16);
         let (loss, mut gradients) = pipeline.backward(&stage, BATCH, input, |logits, rows| {
-            if fails && step + 1 == steps && rows.start == BATCH / 2 {
+            if fails && rows.start == BATCH / 2 {
                 return Err(Error::argument("loss", "no loss for these rows"));
             }
             let targets = rows_of(rows)?.narrow(1, 1, 16)?;
             logits.reshape([targets.numel(), 32])?.cross_entropy(&targets.reshape([targets.numel()])?)
         })?;
-        pipeline.clip_grad_norm(&mut gradients, &stage.parameters(), 0.3)?;
-        optimizer.step(&gradients)?;
-        last = loss.item()?;
+        if captured {
+            let _ = pipeline.clip_grad_norm_on_device(&mut gradients, &parameters, 0.3)?;
+        } else {
+            pipeline.clip_grad_norm(&mut gradients, &parameters, 0.3)?;
+        }
+        optimizer.step(&gradients).map(|()| loss)
+    };
+    // The other stages replay the step in which the last one fails.
+    let fails = |step: usize| fails && step + 1 == steps && pipe.rank() + 1 == stages;
+    let mut last = f64::NAN;
+    let mut replayed = Captured::strict();
+    for step in 0..steps {
+        let text = Tensor::randint(0, 32, [BATCH, 17], DType::I64, device, &mut rng)?;
+        let loss = match captured && !fails(step) {
+            true => replayed.call(0, &[&text], |x| Ok((vec![train(&x[0], false)?], ())))?.0.pop(),
+            false => Some(train(&text, fails(step))?),
+        };
+        last = loss.map_or(Ok(last), |loss| loss.item())?;
+    }
+    if captured && replayed.replays() == 0 {
+        return Err(Error::argument("ranks", "no step was replayed"));
     }
     // The hash goes on from stage to stage.
     let (rank, last_stage) = (pipe.rank(), stages - 1);

@@ -22,12 +22,14 @@ fn call(comm: &Arc<dyn Communicator>, device: &Device, number: usize) -> Result<
         5 => comm.all_to_all(&large()?).map(drop),
         6 => comm.barrier(device),
         7 => {
-            // Pairs of neighbours.
-            let other = comm.rank() ^ 1;
-            match comm.rank() % 2 {
-                0 => comm.send(&large()?, other),
-                _ => comm.receive([1 << 20], DType::F32, device, other).map(drop),
+            // Pairs of neighbours, which exchange two tensors. What is started goes on in the background, also in replays.
+            let (x, other) = (large()?, comm.rank() ^ 1);
+            if comm.rank() % 2 == 1 {
+                comm.receive([1 << 20], DType::F32, device, other)?;
+                return comm.receive([1 << 20], DType::F32, device, other).map(drop);
             }
+            comm.send(&x, other)?;
+            comm.begin(Collective::Send(other), &x)?.wait().map(drop)
         }
         8 => comm.split((comm.rank() / 2) as u32, 0)?.all_reduce_(&x, Reduce::Sum),
         9 => comm.begin(Collective::AllReduce(Reduce::Sum), &large()?)?.wait().map(drop),

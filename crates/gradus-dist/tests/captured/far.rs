@@ -57,7 +57,7 @@ impl Backend for Far {
     backend_methods!(composites pass_on);
 }
 
-fn far() -> (Device, Arc<Mutex<usize>>) {
+pub(crate) fn far() -> (Device, Arc<Mutex<usize>>) {
     let lists = Arc::<Mutex<usize>>::default();
     (Device::from_backend(Arc::new(Far { cpu: CpuBackend::new().unwrap(), lists: lists.clone() })), lists)
 }

@@ -3,6 +3,7 @@
 
 mod far;
 mod layers;
+mod pipelines;
 mod programs;
 mod training;
 mod trouble;
@@ -47,7 +48,7 @@ fn run(size: usize, device: &Device, captures: impl Fn(usize) -> bool + Sync, st
     .unwrap()
 }
 
-const STEPS: [(&str, Step); 10] = [
+const STEPS: [(&str, Step); 11] = [
     ("all_reduce", |c, x| Ok(vec![c.all_reduce(&x.exp()?, Reduce::Sum)?.sin()?])),
     ("all_reduce_", |c, x| {
         let y = x.square()?;
@@ -100,6 +101,23 @@ const STEPS: [(&str, Step); 10] = [
         let (sum, all) = (c.begin(Collective::AllReduce(Reduce::Sum), x)?, c.begin(Collective::AllGather, &x.exp()?)?);
         let y = x.square()?;
         Ok(vec![all.wait()?, sum.wait()?.add(&y)?])
+    }),
+    ("sends that are started", |c, x| {
+        if c.size() == 1 {
+            return Ok(vec![x.exp()?]);
+        }
+        let (y, other) = (x.exp()?, c.rank() ^ 1);
+        if c.rank() % 2 == 1 {
+            let all = [(); 3].map(|()| c.receive([8, 3], DType::F32, x.device(), other));
+            return all.into_iter().collect();
+        }
+        // What is sent is written afterwards, and one handle is dropped.
+        let (first, second) = (c.begin(Collective::Send(other), &y)?, c.begin(Collective::Send(other), &y.sin()?)?);
+        y.mul_(2.0)?;
+        drop(c.begin(Collective::Send(other), &y)?);
+        let _ = second.wait()?;
+        let _ = first.wait()?;
+        Ok(vec![y])
     }),
 ];
 

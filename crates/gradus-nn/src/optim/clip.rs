@@ -6,6 +6,9 @@ use gradus_tensor::{DType, Device, Error, Gradients, Here, Result, Tensor, no_au
 
 use crate::{Parameter, divisions};
 
+/// The operation that errors of clipping in captured steps name.
+const ON_DEVICE: &str = "clip_grad_norm_on_device";
+
 /// Downloads the values of scalar tensors, with one transfer per device and dtype.
 #[track_caller]
 pub(super) fn fetch(scalars: &[Tensor]) -> Result<Vec<f64>> {
@@ -110,15 +113,19 @@ fn gathered(scalars: &[Tensor]) -> Result<Tensor> {
     Tensor::stack(&wide.iter().collect::<Vec<_>>(), 0)
 }
 
-/// The sum of scalar tensors from the first to the last, as on the host.
+/// [`total_norm`] with `norm_type` 2, computed on the device: an f64 tensor of shape `[]`, with the same bits. `gather` makes
+/// one vector of the scalars of all processes.
 #[track_caller]
-fn summed(scalars: &[Tensor]) -> Result<Tensor> {
-    gathered(scalars)?.cumsum(0)?.narrow(0, scalars.len() - 1, 1)?.reshape([])
-}
-
-/// [`total_norm`] with `norm_type` 2, computed on the device: an f64 tensor of shape `[]`, with the same bits.
-#[track_caller]
-fn device_norm(gradients: &[Tensor]) -> Result<Tensor> {
+fn device_norm(gradients: &[Tensor], gather: &dyn Fn(&[Tensor]) -> Result<Tensor>) -> Result<Tensor> {
+    // The sum from the first to the last, as on the host.
+    let summed = |scalars: &[Tensor]| {
+        let all = gather(scalars)?;
+        let Some(last) = all.numel().checked_sub(1).filter(|_| all.rank() == 1 && all.dtype() == DType::F64) else {
+            let e = Error::argument(ON_DEVICE, "the numbers of all processes are no vector of f64 with an element");
+            return Err(e.operand("numbers", all.shape(), all.dtype(), all.device()));
+        };
+        all.cumsum(0)?.narrow(0, last, 1)?.reshape([])
+    };
     let (mut squares, mut largest) = (vec![], vec![]);
     for g in gradients {
         let g = g.to_dtype(g.dtype().compute())?;
@@ -126,7 +133,7 @@ fn device_norm(gradients: &[Tensor]) -> Result<Tensor> {
         largest.push(g.abs()?.max_all()?);
     }
     let sum = summed(&squares)?;
-    let largest = gathered(&largest)?.max_all()?;
+    let largest = gather(&largest)?.max_all()?;
     let mut powers = vec![];
     for g in gradients {
         let dtype = g.dtype().compute();
@@ -193,6 +200,14 @@ pub fn grad_norm_across(
 }
 
 #[track_caller]
+fn check_max_norm(op: &str, max_norm: f64) -> Result<()> {
+    if max_norm > 0.0 {
+        return Ok(());
+    }
+    Err(Error::argument(op, format!("max_norm is {max_norm}; it is above 0")))
+}
+
+#[track_caller]
 fn check_norm_type(op: &str, norm_type: f64) -> Result<()> {
     if norm_type > 0.0 {
         return Ok(());
@@ -231,9 +246,7 @@ pub fn clip_grad_norm_with(
     norm_type: f64,
 ) -> Result<f64> {
     check_norm_type("clip_grad_norm", norm_type)?;
-    if max_norm.is_nan() || max_norm <= 0.0 {
-        return Err(Error::argument("clip_grad_norm", format!("max_norm is {max_norm}; it is above 0")));
-    }
+    check_max_norm("clip_grad_norm", max_norm)?;
     let _guards = (no_grad_guard(), no_autocast_guard());
     let found = present(gradients, parameters);
     let norm = norm_of_all(&found, norm_type, &Ok)?;
@@ -246,9 +259,7 @@ pub fn clip_grad_norm_with(
 /// Fails if the norm is not finite or `max_norm` is not above 0. No gradient is changed then.
 #[track_caller]
 pub fn clip_to_norm(gradients: &mut Gradients, parameters: &[Parameter], norm: f64, max_norm: f64) -> Result<()> {
-    if max_norm.is_nan() || max_norm <= 0.0 {
-        return Err(Error::argument("clip_grad_norm", format!("max_norm is {max_norm}; it is above 0")));
-    }
+    check_max_norm("clip_grad_norm", max_norm)?;
     if !norm.is_finite() {
         let m = format!("the norm of the gradients is {norm}; nothing was changed");
         return Err(Error::argument("clip_grad_norm", m).help("lower the learning rate, or skip this step"));
@@ -278,32 +289,81 @@ pub fn clip_to_norm(gradients: &mut Gradients, parameters: &[Parameter], norm: f
 /// parameter [is divided](Parameter::division) among processes.
 #[track_caller]
 pub fn clip_grad_norm_on_device(gradients: &mut Gradients, parameters: &[Parameter], max_norm: f64) -> Result<Tensor> {
-    const OP: &str = "clip_grad_norm_on_device";
-    if max_norm.is_nan() || max_norm <= 0.0 {
-        return Err(Error::argument(OP, format!("max_norm is {max_norm}; it is above 0")));
-    }
-    let _guards = (no_grad_guard(), no_autocast_guard());
+    check_max_norm(ON_DEVICE, max_norm)?;
     let found = present(gradients, parameters);
     let Some((_, first)) = found.first() else {
-        return Err(Error::argument(OP, "no parameter has a gradient")
+        return Err(Error::argument(ON_DEVICE, "no parameter has a gradient")
             .help("give the parameters that the loss was computed with"));
     };
-    found.iter().try_for_each(|(p, _)| p.check_whole(OP)).map_err(|e| e.help("clip with clip_grad_norm")).here()?;
-    let filled: Vec<Tensor> = found.iter().map(|(_, g)| g).filter(|g| g.numel() > 0).cloned().collect();
-    if filled.is_empty() {
+    if found.iter().all(|(_, g)| g.numel() == 0) {
         return Tensor::zeros([], DType::F64, first.device());
     }
-    let norm = device_norm(&filled)?;
+    let norm = grad_norm_on_device(gradients, parameters, gathered)?;
+    clip_to_norm_on_device(gradients, parameters, &norm, max_norm).map(|()| norm)
+}
+
+/// [`grad_norm_across`] for captured steps: an f64 tensor of shape `[]`, on the CPU with the same bits. `gather` is given a scalar for
+/// each gradient of this process that has elements. It returns those of all processes as one f64 vector, which has at least
+/// one element; zeros among them change nothing. It is called three times.
+///
+/// ```
+/// # use gradus_nn::{Parameter, clip_to_norm_on_device, grad_norm_on_device}; use gradus_tensor::*;
+/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+/// let p = Parameter::new(Tensor::from_vec([3.0f32], [1], &device)?)?;
+/// let mut gradients = p.square()?.sum_all()?.mul(0.5)?.backward()?;
+/// // Another process has a gradient that is zero.
+/// let gather = |mine: &[Tensor]| Tensor::stack(&[&mine[0], &mine[0].zeros_like()?], 0)?.to_dtype(DType::F64);
+/// let norm = grad_norm_on_device(&gradients, &[p.clone()], gather)?;
+/// assert_eq!(norm.item()?, 3.0);
+/// clip_to_norm_on_device(&mut gradients, &[p.clone()], &norm, 1.5)?;
+/// assert!((gradients.get(&p).unwrap().item()? - 1.5).abs() < 1e-6);
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// # Errors
+/// Those of `gather`; if it returns something else, if the device does not support f64, or if a parameter
+/// [is divided](Parameter::division) among processes.
+#[track_caller]
+pub fn grad_norm_on_device(
+    gradients: &Gradients,
+    parameters: &[Parameter],
+    gather: impl Fn(&[Tensor]) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let _guards = (no_grad_guard(), no_autocast_guard());
+    let found = present(gradients, parameters);
+    let whole = found.iter().try_for_each(|(p, _)| p.check_whole(ON_DEVICE));
+    whole.map_err(|e| e.help("clip with clip_grad_norm")).here()?;
+    let filled: Vec<Tensor> = found.into_iter().map(|(_, g)| g).filter(|g| g.numel() > 0).collect();
+    device_norm(&filled, &gather)
+}
+
+/// [`clip_to_norm`] for captured steps: `norm` is an f64 tensor of shape `[]`. If it is not finite, the gradients stay as they
+/// are, and there is no error.
+///
+/// # Errors
+/// Fails if `max_norm` is not above 0, or if `norm` is something else.
+#[track_caller]
+pub fn clip_to_norm_on_device(
+    gradients: &mut Gradients,
+    parameters: &[Parameter],
+    norm: &Tensor,
+    max_norm: f64,
+) -> Result<()> {
+    check_max_norm(ON_DEVICE, max_norm)?;
+    if norm.rank() != 0 || norm.dtype() != DType::F64 {
+        let e = Error::argument(ON_DEVICE, "the norm is one number, of f64");
+        return Err(e.operand("norm", norm.shape(), norm.dtype(), norm.device()));
+    }
+    let _guards = (no_grad_guard(), no_autocast_guard());
     let factor = (max_norm / norm.add(1e-6)?)?;
     let clips = norm.isfinite()?.logical_and(&factor.lt(1.0)?)?;
     let factor = clips.where_(&factor, 1.0)?;
     let mut new = vec![];
-    for (p, g) in found {
+    for (p, g) in present(gradients, parameters) {
         let clipped = g.mul(&factor.to_dtype(g.dtype().compute())?)?.to_dtype(g.dtype())?;
         new.push((p, clipped));
     }
-    replace(gradients, new)?;
-    Ok(norm)
+    replace(gradients, new)
 }
 
 /// Clamps each element of the gradients of `parameters` to `-max ..= max`. NaN stays NaN.

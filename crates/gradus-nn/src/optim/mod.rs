@@ -28,8 +28,8 @@ pub use adagrad::{Adagrad, AdagradConfig};
 pub use adam::{Adam, AdamConfig, AdamW};
 pub use adamax::{Adamax, AdamaxConfig};
 pub use clip::{
-    clip_grad_norm, clip_grad_norm_on_device, clip_grad_norm_with, clip_grad_value, clip_to_norm, grad_norm,
-    grad_norm_across, grad_norm_of,
+    clip_grad_norm, clip_grad_norm_on_device, clip_grad_norm_with, clip_grad_value, clip_to_norm,
+    clip_to_norm_on_device, grad_norm, grad_norm_across, grad_norm_of, grad_norm_on_device,
 };
 pub use grad_scaler::{GradScaler, GradScalerConfig};
 pub use group::Group;

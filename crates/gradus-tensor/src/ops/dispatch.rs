@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use gradus_backend::compute::OwnedModule;
-use gradus_backend::{Backend, Binding, Result, View, ViewMut};
+use gradus_backend::{Backend, Binding, Error, Result, View, ViewMut};
 use smallvec::SmallVec;
 
 use super::{Effect, Flow, InputSpec, Op, Operation, Outputs, Spec};
@@ -32,6 +32,10 @@ pub trait HostCall: fmt::Debug + Any + Send + Sync {
     fn check(&self) -> Result<()> {
         Ok(())
     }
+
+    /// Told to each call that [others know of](HostCall::is_seen) and that has begun, if a replay fails later: those that this
+    /// rank would make next will not come. It is not told of an error of the kind [`Peer`](crate::ErrorKind::Peer).
+    fn abandoned(&self, _why: &Error) {}
 
     /// Makes the call on these operands, which are contiguous. Their memory is valid until the call returns. After an error
     /// of the kind [`Peer`](crate::ErrorKind::Peer) it is never freed, because the other side may still be at work on it; an

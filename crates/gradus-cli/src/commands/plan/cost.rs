@@ -82,8 +82,8 @@ pub(crate) fn layouts(work: &Work, ranks: usize, batch: usize) -> Vec<Layout> {
             }
             let stages: &[u8] = match data {
                 1 => &[0],
-                // A divided optimiser makes the passes itself, and so does a pipeline.
-                _ if pipeline > 1 => &[0],
+                // Divided gradients need passes of their own, and so does a pipeline.
+                _ if pipeline > 1 => &[0, 1],
                 _ if data.is_power_of_two() => &[0, 2, 3],
                 _ => &[0, 2],
             };
@@ -145,6 +145,10 @@ pub(crate) fn cost(work: &Work, batch: usize, measured: &Measured, layout: Layou
     }
     match zero {
         0 => call(Call::AllReduce, data, own * NUMBER, 1.0)?,
+        1 => {
+            call(Call::AllReduce, data, own * NUMBER, 1.0)?;
+            call(Call::AllGather, data, own * NUMBER, 1.0)?;
+        }
         2 => {
             call(Call::ReduceScatter, data, own * NUMBER, 1.0)?;
             call(Call::AllGather, data, own * NUMBER, 1.0)?;

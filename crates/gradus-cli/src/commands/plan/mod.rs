@@ -132,6 +132,10 @@ fn next(layout: Layout, batch: usize, options: Option<&str>) -> Vec<String> {
     }
     match zero {
         0 => {}
+        1 => {
+            lines.push("let optimizer = ShardedOptimizer::new(&parallel, &stage, adam)?;".into());
+            lines.push("optimizer.step_with(&stage, &gradients)?; // those of pipeline.backward".into());
+        }
         2 => lines.push("let optimizer = ShardedOptimizer::new(&parallel, &model, adam)?;".into()),
         _ => lines.push("let optimizer = ShardedOptimizer::fully_sharded(&parallel, &model, adam)?;".into()),
     }
@@ -197,5 +201,6 @@ mod tests {
         ] {
             assert!(divided.contains(said), "{divided}");
         }
+        assert!(of([2, 2, 3], 1, small).join("\n").contains("step_with(&stage, &gradients)"));
     }
 }
