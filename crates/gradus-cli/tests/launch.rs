@@ -3,6 +3,9 @@
 
 mod support;
 
+#[cfg(feature = "mpi")]
+use std::path::Path;
+
 use support::{gradus, text};
 
 /// Runs a command that must fail, and returns its standard error.
@@ -58,18 +61,55 @@ fn commands_that_do_not_train_are_refused_and_restarts_need_a_folder() {
     assert!(err.contains("there is no mpirun") && err.contains("openmpi-bin"), "{err}");
 }
 
+/// Writes a program into a folder.
+#[cfg(feature = "mpi")]
+fn program(dir: &Path, name: &str, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+
+    let path = dir.join(name);
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The `PATH` on which a folder comes first.
+#[cfg(feature = "mpi")]
+fn first(dir: &Path) -> String {
+    format!("{}:{}", dir.display(), std::env::var("PATH").unwrap())
+}
+
+/// The `mpirun` of some MPI keeps the end of its input from the ranks, but not what comes before it.
+#[cfg(feature = "mpi")]
+#[test]
+fn a_line_asks_the_ranks_to_stop_also_if_the_launcher_is_killed() {
+    let until = |path: &Path| {
+        let begun = std::time::Instant::now();
+        while !path.exists() {
+            assert!(begun.elapsed().as_secs() < 60, "{} does not come", path.display());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    };
+    for signal in ["-TERM", "-KILL"] {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "[ \"$1\" = --version ] && echo Open MPI && exit 0\ntouch begun\ncat > part\nmv part came\n";
+        program(dir.path(), "mpirun", &format!("#!/bin/sh\n{text}"));
+        let mut command = gradus();
+        command.current_dir(dir.path()).args("launch -n 2 -- train digits".split(' ')).env("PATH", first(dir.path()));
+        let mut launcher = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+        until(&dir.path().join("begun"));
+        let mut kill = std::process::Command::new("kill");
+        assert!(kill.args([signal, &launcher.id().to_string()]).status().unwrap().success());
+        launcher.wait().unwrap();
+        until(&dir.path().join("came"));
+        assert_eq!(std::fs::read(dir.path().join("came")).unwrap(), b"\n", "{signal}");
+    }
+}
+
 /// With programs in the place of `mpirun` and `ssh`: the first fails, and the second takes some machines for gone.
 #[cfg(feature = "mpi")]
 #[test]
 fn hosts_are_asked_with_the_options_of_the_user_and_for_a_limited_time() {
-    use std::os::unix::fs::PermissionsExt;
-
     let dir = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| {
-        let path = dir.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    };
+    let write = |name: &str, text: &str| program(dir.path(), name, text);
     write("mpirun", "#!/bin/sh\n[ \"$1\" = --version ] && echo Open MPI && exit 0\nexit 1\n");
     write(
         "ssh",
@@ -79,9 +119,7 @@ fn hosts_are_asked_with_the_options_of_the_user_and_for_a_limited_time() {
     write("hosts", "slow\ngone\nthere\n");
     let mut command = gradus();
     command.current_dir(dir.path()).args("launch -n 2 --hosts hosts -- train digits".split(' '));
-    let path = std::env::var("PATH").unwrap();
-    command.env("PATH", format!("{}:{path}", dir.path().display()));
-    command.env("HYDRA_LAUNCHER_EXTRA_ARGS", "-p 7").env_remove("OMPI_MCA_plm_rsh_args");
+    command.env("PATH", first(dir.path())).env("HYDRA_LAUNCHER_EXTRA_ARGS", "-p 7").env_remove("OMPI_MCA_plm_rsh_args");
     let begun = std::time::Instant::now();
     let output = command.env_remove("PRTE_MCA_plm_ssh_args").output().unwrap();
     let err = text(&output).1;

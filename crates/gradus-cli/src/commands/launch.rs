@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -93,10 +93,11 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
         let mut gone = hosts.as_ref().filter(|_| mpi == Mpi::Mpich).map_or_else(Vec::new, |hosts| silent(hosts.file()));
         let mut ended = None;
         if gone.is_empty() {
-            let mpirun = start(mpi, args, hosts.as_ref().map(Hosts::file), ranks, &words)?;
+            let mut bell = Bell::hang()?;
+            let mpirun = start(mpi, args, hosts.as_ref().map(Hosts::file), ranks, &words, bell.input())?;
             let process = mpirun.id();
             interrupt.before_the_end(move || end(process));
-            let status = wait(mpirun, || stop.load(Ordering::Relaxed))?;
+            let status = wait(mpirun, bell, || stop.load(Ordering::Relaxed))?;
             if status.success() {
                 return Ok(());
             }
@@ -282,7 +283,52 @@ fn no_answer(options: &str, host: &str) -> Option<String> {
     Some(text.trim().lines().last().unwrap_or("ssh fails").to_owned())
 }
 
-fn start(mpi: Mpi, args: &LaunchArgs, hosts: Option<&Path>, ranks: usize, words: &[OsString]) -> Result<Child> {
+/// A process whose output is the standard input of `mpirun`. It writes a line there, which asks the ranks to stop, when
+/// it is rung and when this process has been killed. The end of that input alone would not do: the launcher of Open MPI 5
+/// keeps it from the ranks.
+struct Bell(Child);
+
+impl Bell {
+    fn hang() -> Result<Bell> {
+        let mut sh = Command::new("sh");
+        sh.args(["-c", "trap '' HUP INT TERM; cat; echo"]);
+        own_group(&mut sh).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        sh.spawn().map(Bell).map_err(|e| Error::io("launch", "sh", e))
+    }
+
+    /// The standard input of `mpirun`.
+    fn input(&mut self) -> Stdio {
+        self.0.stdout.take().map_or_else(Stdio::null, Stdio::from)
+    }
+
+    fn ring(&mut self) {
+        self.0.stdin = None;
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.ring();
+        // It ends with its input.
+        let _ = self.0.wait();
+    }
+}
+
+/// Ctrl-C reaches this process alone, which asks the ranks to stop.
+fn own_group(command: &mut Command) -> &mut Command {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    command
+}
+
+fn start(
+    mpi: Mpi,
+    args: &LaunchArgs,
+    hosts: Option<&Path>,
+    ranks: usize,
+    words: &[OsString],
+    input: Stdio,
+) -> Result<Child> {
     let program = std::env::current_exe().map_err(|e| Error::io("launch", "the path of this program", e))?;
     let mut command = Command::new("mpirun");
     command.args(["-n", &ranks.to_string()]);
@@ -309,11 +355,8 @@ fn start(mpi: Mpi, args: &LaunchArgs, hosts: Option<&Path>, ranks: usize, words:
             command.env(name, ssh_options());
         }
     }
-    command.env(LAUNCHED, "1").env(DEADLINE, &deadline).stdin(Stdio::piped()).arg(program).args(words);
-    // Ctrl-C reaches this process alone, which asks the ranks to stop.
-    #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    command.spawn().map_err(|e| Error::io("launch", "mpirun", e))
+    command.env(LAUNCHED, "1").env(DEADLINE, &deadline).stdin(input).arg(program).args(words);
+    own_group(&mut command).spawn().map_err(|e| Error::io("launch", "mpirun", e))
 }
 
 /// Ends `mpirun` with all ranks, and gives it the time for that.
@@ -323,17 +366,16 @@ fn end(mpirun: u32) {
     std::thread::sleep(ENDING);
 }
 
-/// Waits for the end of the ranks. Once `stop` holds, their standard input is closed, which asks them to stop.
-fn wait(mut mpirun: Child, stop: impl Fn() -> bool) -> Result<ExitStatus> {
-    let mut input: Option<ChildStdin> = mpirun.stdin.take();
+/// Waits for the end of the ranks. Once `stop` holds, they are asked to stop.
+fn wait(mut mpirun: Child, mut bell: Bell, stop: impl Fn() -> bool) -> Result<ExitStatus> {
     loop {
         match mpirun.try_wait() {
             Ok(Some(status)) => return Ok(status),
             Ok(None) => {}
             Err(e) => return Err(Error::io("launch", "mpirun", e)),
         }
-        if input.is_some() && stop() {
-            input = None;
+        if stop() {
+            bell.ring();
         }
         std::thread::sleep(LOOK);
     }

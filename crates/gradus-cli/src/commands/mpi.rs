@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use gradus::{Error, ErrorKind};
 
-/// The variable that tells ranks that `gradus launch` started them: the end of the standard input asks them to stop.
+/// The variable that tells ranks that `gradus launch` started them: a line on the standard input, or its end, asks them to
+/// stop.
 pub(crate) const LAUNCHED: &str = "GRADUS_LAUNCHED";
 
 /// The variable with the seconds that a rank waits for the others.

@@ -105,14 +105,15 @@ impl Team {
         self.ranks.take();
     }
 
-    /// Calls `stop` when `gradus launch` ends or wants the ranks to stop, which closes the standard input of the first.
+    /// Calls `stop` when `gradus launch` ends or wants the ranks to stop: then something comes on the standard input of the
+    /// first, or that ends.
     pub(in crate::commands) fn watch_launcher(&self, stop: impl FnOnce() + Send + 'static) {
         if !self.is_first() || std::env::var_os(crate::commands::mpi::LAUNCHED).is_none() {
             return;
         }
         std::thread::spawn(move || {
-            let mut input = std::io::stdin().lock();
-            while input.read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
+            // Whatever comes, and an error too.
+            let _ = std::io::stdin().lock().read(&mut [0]);
             stop();
         });
     }
