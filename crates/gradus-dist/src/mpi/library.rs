@@ -72,7 +72,10 @@ fn candidates() -> Vec<PathBuf> {
     let (open, mpich) = (["libmpi.so.40", "libmpi.so.20"], ["libmpich.so.12", "libmpi.so.12"]);
     let of_mpich = std::env::var_os("OMPI_COMM_WORLD_SIZE").is_none() && std::env::var_os("PMI_SIZE").is_some();
     let (first, second) = if of_mpich { (mpich, open) } else { (open, mpich) };
-    first.into_iter().chain(second).chain(["libmpi.so", "libmpi.dylib"]).map(PathBuf::from).collect()
+    // The launcher of Open MPI 5 says where its library lies, which may not be where the system looks.
+    let beside = std::env::var_os("OMPI_LIBDIR_LOC").map(|folder| PathBuf::from(folder).join(open[0]));
+    let others = first.into_iter().chain(second).chain(["libmpi.so", "libmpi.dylib"]).map(PathBuf::from);
+    beside.into_iter().chain(others).collect()
 }
 
 impl Loaded {
