@@ -101,7 +101,9 @@ impl Gradus<'_> {
             .arg("--")
             .args(words)
             .current_dir(self.folder);
-        command.env("OMPI_MCA_plm_rsh_args", &server.options).env("HYDRA_LAUNCHER_EXTRA_ARGS", &server.options);
+        for name in ["OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args", "HYDRA_LAUNCHER_EXTRA_ARGS"] {
+            command.env(name, &server.options);
+        }
         let mut running = Running::start(&mut command, &self.folder.join("two-hosts-output"))?;
         running.until("a state", || has_state(&out))?;
         // The server has started the other.
