@@ -104,6 +104,23 @@ fn a_line_asks_the_ranks_to_stop_also_if_the_launcher_is_killed() {
     }
 }
 
+/// The `mpirun` of Open MPI 4.1 can wait for itself for ever after a rank was killed.
+#[cfg(all(feature = "mpi", target_os = "linux"))]
+#[test]
+fn an_mpirun_that_outlives_its_ranks_is_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "[ \"$1\" = --version ] && echo Open MPI && exit 0\nsleep 3 &\nexec sleep 3600\n";
+    program(dir.path(), "mpirun", &format!("#!/bin/sh\n{text}"));
+    let mut command = gradus();
+    command.current_dir(dir.path()).args("launch -n 2 -- train digits".split(' ')).env("PATH", first(dir.path()));
+    let output = command.output().unwrap();
+    let (_, err) = support::text(&output);
+    assert!(!output.status.success(), "{err}");
+    for said in ["all ranks have ended and mpirun has not", "the ranks have failed"] {
+        assert!(err.contains(said), "{err}");
+    }
+}
+
 /// With programs in the place of `mpirun` and `ssh`: the first fails, and the second takes some machines for gone.
 #[cfg(feature = "mpi")]
 #[test]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use gradus::{Error, ErrorKind, Result};
 
+use super::children::Children;
 use super::mpi::{DEADLINE, LAUNCHED, recurs, without_mpi};
 use super::train::newest_state;
 use crate::args::LaunchArgs;
@@ -22,6 +23,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How long `mpirun` may take to end the ranks before the launcher ends without it. It sends them a signal, and kills
 /// those that do not follow it.
 const ENDING: Duration = Duration::from_secs(10);
+
+/// How long `mpirun` may live on after its ranks. That of Open MPI 4.1 can wait for itself for ever after one was killed.
+const AFTER: Duration = Duration::from_secs(10);
 
 /// Within how many seconds a machine must answer `ssh`.
 const ANSWERS: u32 = 10;
@@ -368,6 +372,7 @@ fn end(mpirun: u32) {
 
 /// Waits for the end of the ranks. Once `stop` holds, they are asked to stop.
 fn wait(mut mpirun: Child, mut bell: Bell, stop: impl Fn() -> bool) -> Result<ExitStatus> {
+    let mut ranks = Children::of(mpirun.id());
     loop {
         match mpirun.try_wait() {
             Ok(Some(status)) => return Ok(status),
@@ -376,6 +381,12 @@ fn wait(mut mpirun: Child, mut bell: Bell, stop: impl Fn() -> bool) -> Result<Ex
         }
         if stop() {
             bell.ring();
+        }
+        if ranks.have_ended_for(AFTER) {
+            complain("all ranks have ended and mpirun has not, so it is killed");
+            // If it ends at this moment, that is as good.
+            let _ = mpirun.kill();
+            return mpirun.wait().map_err(|e| Error::io("launch", "mpirun", e));
         }
         std::thread::sleep(LOOK);
     }

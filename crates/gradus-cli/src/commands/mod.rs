@@ -2,6 +2,7 @@
 
 #[cfg(all(feature = "mpi", unix))]
 pub(crate) mod bench;
+mod children;
 pub(crate) mod devices;
 pub(crate) mod evaluate;
 pub(crate) mod generate;

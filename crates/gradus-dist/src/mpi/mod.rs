@@ -10,7 +10,7 @@ mod machine;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
 use gradus_tensor::{Error, ErrorKind, Result};
@@ -28,8 +28,8 @@ use crate::on_device::Peers;
 /// # Errors
 /// [`ErrorKind::Unsupported`] without an MPI library, with one that is not Open MPI or MPICH, or if ranks run different
 /// versions of Gradus;
-/// [`ErrorKind::InvalidArgument`] if it was made before; [`ErrorKind::Peer`] if the launcher belongs to another MPI, or
-/// MPI does not start.
+/// [`ErrorKind::InvalidArgument`] if it was made before; [`ErrorKind::Peer`] if the launcher belongs to another MPI, or if
+/// MPI does not start within the deadline, or a minute if that is longer.
 #[track_caller]
 pub fn world(options: Options) -> Result<Arc<dyn Communicator>> {
     let engine = match Loaded::open()? {
@@ -55,16 +55,15 @@ fn start<H: AnyHandle>(f: Functions<H>, version: String, deadline: Duration) -> 
         0 => Ok(()),
         code => Err(Error::new(ErrorKind::Peer, "mpi", format!("{what} fails with code {code}"))),
     };
-    let (mut begun, mut level, mut rank, mut size) = (0, 0, 0, 0);
+    let (mut begun, mut rank, mut size) = (0, 0, 0);
     // SAFETY: this function may be called at any time; the pointer is that of an integer.
     fails("MPI_Initialized", unsafe { (f.initialized)(&raw mut begun) })?;
     if begun != 0 {
         let e = Error::argument("mpi", "MPI was initialised in this process before");
         return Err(e.help("make the world once, and clone the Arc"));
     }
-    // SAFETY: MPI is not initialised. Null arguments are allowed, and the pointer is that of an integer. `SERIALIZED` (2)
-    // allows calls from any thread, one at a time.
-    fails("MPI_Init_thread", unsafe { (f.init)(std::ptr::null_mut(), std::ptr::null_mut(), 2, &raw mut level) })?;
+    let (code, level) = init(&f, deadline.max(STARTS))?;
+    fails("MPI_Init_thread", code)?;
     // SAFETY: MPI is initialised; the handles are its own, and the pointers are those of integers.
     unsafe {
         fails("MPI_Comm_set_errhandler", (f.set_errhandler)(f.world, f.errors_return))?;
@@ -103,6 +102,26 @@ fn start<H: AnyHandle>(f: Functions<H>, version: String, deadline: Duration) -> 
     Ok(Box::new(mpi))
 }
 
+/// Calls `MPI_Init_thread` on a thread of its own, since it waits without limit for ranks that died before they called it.
+/// Returns its code, and the level of threads that MPI provides.
+fn init<H: AnyHandle>(f: &Functions<H>, limit: Duration) -> Result<(c_int, c_int)> {
+    let ((sender, receiver), begin) = (mpsc::channel(), f.init);
+    let call = move || {
+        let (none, mut level) = (std::ptr::null_mut(), 0);
+        // SAFETY: MPI is not initialised, and this is called once. Null arguments are allowed, and the pointer is that of an
+        // integer. `SERIALIZED` (2) allows calls from any thread, one at a time.
+        let code = unsafe { begin(none, none.cast(), 2, &raw mut level) };
+        // Nobody waits any more if it took too long.
+        let _ = sender.send((code, level));
+    };
+    std::thread::Builder::new().name("gradus-mpi".into()).spawn(call).map_err(|e| Error::io("mpi", "a thread", e))?;
+    receiver.recv_timeout(limit).map_err(|_| {
+        let m = format!("MPI_Init_thread has not returned within {} s", limit.as_secs_f64());
+        let e = Error::new(ErrorKind::Peer, "mpi", m);
+        e.help("some rank did not start, or ended at once: look at what the launcher printed")
+    })
+}
+
 /// A transfer that was begun.
 #[derive(Clone, Copy)]
 struct Posted {
@@ -116,6 +135,8 @@ struct Posted {
 /// Transfers, and what is known about each.
 type Begun<H> = (Vec<H>, Vec<Posted>);
 
+/// How long MPI may take to start, unless the deadline is longer: it loads libraries, and many ranks share few cores.
+const STARTS: Duration = Duration::from_secs(60);
 /// Bytes of a notice.
 const NOTICE: usize = 1024;
 /// The tag of notices.
