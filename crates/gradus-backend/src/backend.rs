@@ -438,9 +438,11 @@ pub trait Backend: Send + Sync + Debug + 'static {
     }
 
     /// Scaled dot-product attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]` and `v [b, hk, lk, dv]`, where `h` is a
-    /// multiple of `hk`. Writes `out [b, h, lq, dv]` and `lse [b, h, lq]` (compute dtype), the log-sum-exp of each row
-    /// of scores. `mask` is broadcast to `[b, h, lq, lk]`: a bool mask keeps the scores where it is true, and a float
-    /// mask is added to them. A fully masked row yields 0, with an `lse` of -inf.
+    /// multiple of `hk`. Writes `out [b, h, lq, dv]` and `stats [b, h, lq, 2]` (compute dtype): a number near the
+    /// largest score of each row, by which its scores can be shifted, and the sum of `e^(score - shift)`. They stay two
+    /// numbers, because their log-sum-exp loses the sum to rounding where the scores are large. `mask` is broadcast to
+    /// `[b, h, lq, lk]`: a bool mask keeps the scores where it is true, and a float mask is added to them. A fully
+    /// masked row yields 0, with the shift -inf and the sum 0.
     fn attention(
         &self,
         params: &AttentionParams,
@@ -449,9 +451,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
         v: View<'_>,
         mask: Option<View<'_>>,
         out: &mut ViewMut<'_>,
-        lse: &mut ViewMut<'_>,
+        stats: &mut ViewMut<'_>,
     ) -> Result<()> {
-        composite::attention::forward(self, params, q, k, v, mask, out, lse)
+        composite::attention::forward(self, params, q, k, v, mask, out, stats)
     }
 
     /// The gradients of [`attention`](Backend::attention) with respect to `q`, `k` and `v`, computed from its inputs,
@@ -464,13 +466,13 @@ pub trait Backend: Send + Sync + Debug + 'static {
         v: View<'_>,
         mask: Option<View<'_>>,
         out: View<'_>,
-        lse: View<'_>,
+        stats: View<'_>,
         g: View<'_>,
         dq: &mut ViewMut<'_>,
         dk: &mut ViewMut<'_>,
         dv: &mut ViewMut<'_>,
     ) -> Result<()> {
-        composite::attention::backward(self, params, q, k, v, mask, out, lse, g, dq, dk, dv)
+        composite::attention::backward(self, params, q, k, v, mask, out, stats, g, dq, dk, dv)
     }
 
     /// The cross-entropy of each row: from `logits [n, c]` and `target [n]` (i64, i32 or u32) to `loss [n]` and

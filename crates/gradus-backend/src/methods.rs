@@ -94,9 +94,9 @@ macro_rules! backend_methods {
             rstd: $crate::View<'_>, dscale: &mut $crate::ViewMut<'_>,
             dshift: Option<&mut $crate::ViewMut<'_>>) -> $crate::Result<()>;
         attention(params: &$crate::AttentionParams, q: $crate::View<'_>, k: $crate::View<'_>, v: $crate::View<'_>,
-            mask: Option<$crate::View<'_>>, y: &mut $crate::ViewMut<'_>, lse: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
+            mask: Option<$crate::View<'_>>, y: &mut $crate::ViewMut<'_>, stats: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         attention_backward(params: &$crate::AttentionParams, q: $crate::View<'_>, k: $crate::View<'_>,
-            v: $crate::View<'_>, mask: Option<$crate::View<'_>>, y: $crate::View<'_>, lse: $crate::View<'_>,
+            v: $crate::View<'_>, mask: Option<$crate::View<'_>>, y: $crate::View<'_>, stats: $crate::View<'_>,
             g: $crate::View<'_>, dq: &mut $crate::ViewMut<'_>, dk: &mut $crate::ViewMut<'_>,
             dv: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         cross_entropy(params: &$crate::CrossEntropyParams, logits: $crate::View<'_>, target: $crate::View<'_>,

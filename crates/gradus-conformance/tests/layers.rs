@@ -123,9 +123,9 @@ fn attention(b: &OracleBackend, s: Heads, p: &AttentionParams, x: [&[f64]; 3], m
     let [q, k, v] =
         [(x[0], [n, h, lq, d]), (x[1], [n, hk, lk, d]), (x[2], [n, hk, lk, dv])].map(|(v, s)| Tensor::new(b, &s, v));
     let mask = Tensor::new(b, &[n, h, lq, lk], mask);
-    let (mut out, mut lse) = (Tensor::zeros(b, &[n, h, lq, dv]), Tensor::zeros(b, &[n, h, lq]));
-    b.attention(p, q.view(), k.view(), v.view(), Some(mask.view()), &mut out.out(), &mut lse.out()).unwrap();
-    [out.values(b), lse.values(b)]
+    let (mut out, mut stats) = (Tensor::zeros(b, &[n, h, lq, dv]), Tensor::zeros(b, &[n, h, lq, 2]));
+    b.attention(p, q.view(), k.view(), v.view(), Some(mask.view()), &mut out.out(), &mut stats.out()).unwrap();
+    [out.values(b), stats.values(b)]
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn attention_is_its_loops_and_has_the_gradients_of_its_differences() {
         // Hides scattered keys, and all keys of one row.
         let mask: Vec<bool> =
             numbers(n * h * lq * lk, 4).iter().enumerate().map(|(i, v)| *v > -0.5 && i / lk != lq - 1).collect();
-        let [out, lse] = attention(&b, s, &p, [&q, &k, &v], &mask);
+        let [out, stats] = attention(&b, s, &p, [&q, &k, &v], &mask);
         let (mut want, mut want_lse) = (Vec::new(), Vec::new());
         for row in 0..n * h * lq {
             let (batch, head, i) = (row / (h * lq), row / lq % h, row % lq);
@@ -150,6 +150,7 @@ fn attention_is_its_loops_and_has_the_gradients_of_its_differences() {
             }
         }
         near("attention", &out, &want, 1e-14);
+        let lse: Vec<f64> = stats.chunks_exact(2).map(|row| row[0] + row[1].ln()).collect();
         near("lse", &lse, &want_lse, 1e-14);
         assert!(want_lse.contains(&f64::NEG_INFINITY));
 
@@ -158,10 +159,10 @@ fn attention_is_its_loops_and_has_the_gradients_of_its_differences() {
         let [tq, tk, tv] = [(&q, 0), (&k, 1), (&v, 2)].map(|(v, i)| Tensor::new(&b, &shapes[i], v));
         let [mut dq, mut dk, mut dv_] = [0, 1, 2].map(|i: usize| Tensor::zeros(&b, &shapes[i]));
         let (to, tg) = (Tensor::new(&b, &[n, h, lq, dv], &out), Tensor::new(&b, &[n, h, lq, dv], &g));
-        let (tl, tm) = (Tensor::new(&b, &[n, h, lq], &lse), Tensor::new(&b, &[n, h, lq, lk], &mask));
+        let (ts, tm) = (Tensor::new(&b, &[n, h, lq, 2], &stats), Tensor::new(&b, &[n, h, lq, lk], &mask));
         let (q_, k_, v_, m) = (tq.view(), tk.view(), tv.view(), Some(tm.view()));
         let (mut oq, mut ok, mut ov) = (dq.out(), dk.out(), dv_.out());
-        b.attention_backward(&p, q_, k_, v_, m, to.view(), tl.view(), tg.view(), &mut oq, &mut ok, &mut ov).unwrap();
+        b.attention_backward(&p, q_, k_, v_, m, to.view(), ts.view(), tg.view(), &mut oq, &mut ok, &mut ov).unwrap();
         let loss = |x: [&[f64]; 3]| dot(&attention(&b, s, &p, x, &mask)[0], &g);
         is_gradient("dq", &q, &dq.values(&b), |x| loss([x, &k, &v]));
         is_gradient("dk", &k, &dk.values(&b), |x| loss([&q, x, &v]));

@@ -366,13 +366,13 @@ impl Backend for Broken {
         v: View<'_>,
         mask: Option<View<'_>>,
         out: &mut ViewMut<'_>,
-        lse: &mut ViewMut<'_>,
+        stats: &mut ViewMut<'_>,
     ) -> Result<()> {
         let mut params = *params;
         params.causal &= self.fault != Fault::AttentionForgetsCausality;
         params.scale = if self.fault == Fault::AttentionDividesByScale { 1.0 / params.scale } else { params.scale };
         let mask = mask.filter(|_| self.fault != Fault::AttentionForgetsMask);
-        self.inner.attention(&params, q, k, v, mask, out, lse)
+        self.inner.attention(&params, q, k, v, mask, out, stats)
     }
 
     fn cross_entropy(

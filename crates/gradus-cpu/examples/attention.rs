@@ -71,17 +71,17 @@ fn main() {
             [(1, lq), (2, lk), (3, lk), (4, lq)].map(|(seed, l)| Tensor::new(cpu, dtype, &[b, h, l, d], seed));
         let [mut out, mut dq] = [0; 2].map(|_| Tensor::new(cpu, dtype, &[b, h, lq, d], 0));
         let [mut dk, mut dv] = [0; 2].map(|_| Tensor::new(cpu, dtype, &[b, h, lk, d], 0));
-        let mut lse = Tensor::new(cpu, dtype.compute(), &[b, h, lq], 0);
+        let mut stats = Tensor::new(cpu, dtype.compute(), &[b, h, lq, 2], 0);
         let (q, k, v, g) = (q.view(), k.view(), v.view(), g.view());
         {
-            let (out, lse) = (std::cell::RefCell::new(&mut out), std::cell::RefCell::new(&mut lse));
+            let (out, stats) = (std::cell::RefCell::new(&mut out), std::cell::RefCell::new(&mut stats));
             let run = |native: bool| {
-                let (mut out, mut lse) = (out.borrow_mut(), lse.borrow_mut());
-                let (out, lse) = (&mut out.view_mut(), &mut lse.view_mut());
+                let (mut out, mut stats) = (out.borrow_mut(), stats.borrow_mut());
+                let (out, stats) = (&mut out.view_mut(), &mut stats.view_mut());
                 let done = if native {
-                    cpu.attention(params, q, k, v, None, out, lse)
+                    cpu.attention(params, q, k, v, None, out, stats)
                 } else {
-                    forward(cpu, params, q, k, v, None, out, lse)
+                    forward(cpu, params, q, k, v, None, out, stats)
                 };
                 done.unwrap();
             };
@@ -90,15 +90,15 @@ fn main() {
             job(&format!("{name} forward"), calls);
         }
         let gradients = std::cell::RefCell::new((&mut dq, &mut dk, &mut dv));
-        let (out, lse) = (out.view(), lse.view());
+        let (out, stats) = (out.view(), stats.view());
         let run = |native: bool| {
             let mut gradients = gradients.borrow_mut();
             let (dq, dk, dv) = &mut *gradients;
             let (dq, dk, dv) = (&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut());
             let done = if native {
-                cpu.attention_backward(params, q, k, v, None, out, lse, g, dq, dk, dv)
+                cpu.attention_backward(params, q, k, v, None, out, stats, g, dq, dk, dv)
             } else {
-                backward(cpu, params, q, k, v, None, out, lse, g, dq, dk, dv)
+                backward(cpu, params, q, k, v, None, out, stats, g, dq, dk, dv)
             };
             done.unwrap();
         };

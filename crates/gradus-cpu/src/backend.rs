@@ -208,9 +208,9 @@ impl Backend for CpuBackend {
         v: View<'_>,
         mask: Option<View<'_>>,
         out: &mut ViewMut<'_>,
-        lse: &mut ViewMut<'_>,
+        stats: &mut ViewMut<'_>,
     ) -> Result<()> {
-        self.finished("attention", crate::attention::attention(self, params, q, k, v, mask, out, lse))
+        self.finished("attention", crate::attention::attention(self, params, q, k, v, mask, out, stats))
     }
 
     fn attention_backward(
@@ -221,7 +221,7 @@ impl Backend for CpuBackend {
         v: View<'_>,
         mask: Option<View<'_>>,
         out: View<'_>,
-        lse: View<'_>,
+        stats: View<'_>,
         g: View<'_>,
         dq: &mut ViewMut<'_>,
         dk: &mut ViewMut<'_>,
@@ -229,7 +229,7 @@ impl Backend for CpuBackend {
     ) -> Result<()> {
         self.finished(
             "attention_backward",
-            crate::attention::attention_backward(self, params, q, k, v, mask, out, lse, g, dq, dk, dv),
+            crate::attention::attention_backward(self, params, q, k, v, mask, out, stats, g, dq, dk, dv),
         )
     }
 

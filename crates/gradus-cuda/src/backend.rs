@@ -277,9 +277,9 @@ impl Backend for CudaBackend {
         v: View<'_>,
         mask: Option<View<'_>>,
         out: &mut ViewMut<'_>,
-        lse: &mut ViewMut<'_>,
+        stats: &mut ViewMut<'_>,
     ) -> Result<()> {
-        attention::attention(self, params, q, k, v, mask, out, lse)
+        attention::attention(self, params, q, k, v, mask, out, stats)
     }
 
     fn attention_backward(
@@ -290,13 +290,13 @@ impl Backend for CudaBackend {
         v: View<'_>,
         mask: Option<View<'_>>,
         out: View<'_>,
-        lse: View<'_>,
+        stats: View<'_>,
         g: View<'_>,
         dq: &mut ViewMut<'_>,
         dk: &mut ViewMut<'_>,
         dv: &mut ViewMut<'_>,
     ) -> Result<()> {
-        attention::backward(self, params, q, k, v, mask, out, lse, g, dq, dk, dv)
+        attention::backward(self, params, q, k, v, mask, out, stats, g, dq, dk, dv)
     }
 
     fn cross_entropy(

@@ -44,6 +44,44 @@ fn values_are_pytorchs() {
     }
 }
 
+#[test]
+fn rows_of_large_scores_have_pytorchs_gradients() {
+    let leaves = grouped().map(|t| t.with_grad().unwrap());
+    let refs: Vec<&Tensor> = leaves.iter().collect();
+    let mask = f64s(&[-1e300, f64::MIN, 1e300], &[3, 1]);
+    let y = leaves[0].scaled_dot_product_attention(&leaves[1], &leaves[2], options().mask(&mask)).unwrap();
+    assert_like_pytorch("sdpal", &y);
+    let loss = y.mul(sines(&[2, 4, 3, 3], 0.6, 0.2)).unwrap().sum_all().unwrap();
+    for options in [BackwardOptions::new().retain_graph(), BackwardOptions::new().create_graph()] {
+        let found = grad(&[&loss], &refs, None, options).unwrap();
+        for (name, g) in ["sdpalq", "sdpalk", "sdpalv"].iter().zip(found) {
+            assert_like_pytorch(name, &g.unwrap());
+        }
+    }
+}
+
+/// The gradient of attention is that of the matrix products and the softmax of which it consists, for masks of all sizes.
+#[test]
+fn rows_of_large_scores_have_the_gradients_of_single_steps() {
+    for dtype in [DType::F32, DType::F64] {
+        let of = |seed, shape: &[usize]| randn(shape, seed).to_dtype(dtype).unwrap().with_grad().unwrap();
+        let (q, k, v, weights) = (of(1, &[2, 12, 4]), of(2, &[2, 70, 4]), of(3, &[2, 70, 3]), of(4, &[2, 12, 3]));
+        let rows = [0.0, -65504.0, -1e9, f64::from(f32::MIN), 1e9, 3e38];
+        // In the second half of the rows, only the last keys have the large number.
+        let at = |i: usize| if i < 6 * 70 || i % 70 > 66 { rows[i / 70 % 6] } else { 0.0 };
+        let mask = f64s(&(0..12 * 70).map(at).collect::<Vec<_>>(), &[12, 70]).to_dtype(dtype).unwrap();
+        let fused = q.scaled_dot_product_attention(&k, &v, options().mask(&mask).scale(0.5)).unwrap();
+        let scores = q.matmul(&k.transpose(-2, -1).unwrap()).unwrap().mul(0.5).unwrap().add(&mask).unwrap();
+        let steps = scores.softmax(-1).unwrap().matmul(&v).unwrap();
+        let gradients = |y: &Tensor| {
+            let y = y.mul(&weights).unwrap().sum_all().unwrap();
+            let found = grad(&[&y], &[&q, &k, &v], None, BackwardOptions::new()).unwrap();
+            found.iter().flat_map(|g| f(g.as_ref().unwrap())).collect::<Vec<f64>>()
+        };
+        assert_close(&gradients(&fused), &gradients(&steps), if dtype == DType::F32 { 1e-5 } else { 1e-13 });
+    }
+}
+
 // Mistake 13 of `gradus/tests/mistakes.rs`: documentation that divides by the scale where the code multiplies.
 #[test]
 fn the_scale_multiplies() {

@@ -3,12 +3,11 @@
 //! through are halved, and the results of both halves weighted.
 
 use gradus_backend::composite::attention::{Sizes, forward};
-use gradus_backend::{AttentionParams, Kernel, KernelBuilder, Layout, MapArg, Result, View, ViewMut};
+use gradus_backend::{AttentionParams, Expr, Kernel, KernelBuilder, Layout, MapArg, Result, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
 use crate::attention_tile::{AXES, LONGEST, Numbers, OTHER, Own, Strange, Tile, block, list, rows, side, stretched};
 use crate::operand::LOOP;
-use crate::scan::log_of_sum;
 use crate::temp::Temp;
 use crate::wgsl::{Text, ty};
 
@@ -26,15 +25,15 @@ pub(crate) fn attention(
     v: View<'_>,
     mask: Option<View<'_>>,
     out: &mut ViewMut<'_>,
-    lse: &mut ViewMut<'_>,
+    stats: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let s = Sizes::new(b, OP, params, [q, k, v, out.as_view(), lse.as_view()], mask)?;
+    let s = Sizes::new(b, OP, params, [q, k, v, out.as_view(), stats.as_view()], mask)?;
     let mut views = vec![(q.layout, q.dtype), (k.layout, k.dtype), (v.layout, v.dtype), (out.layout, out.dtype)];
     views.extend(mask.map(|m| (m.layout, m.dtype)));
     if s.d.max(s.dv) > LONGEST || views.iter().any(|(l, d)| l.numel() == 0 || !b.fits(l, *d)) {
-        return forward(b, params, q, k, v, mask, out, lse);
+        return forward(b, params, q, k, v, mask, out, stats);
     }
-    part(b, params, &s, s.lk as isize, q, k, v, mask, out, lse)
+    part(b, params, &s, s.lk as isize, q, k, v, mask, out, stats)
 }
 
 /// Attention to some of the keys, or to all: `s` has their number. By the causal rule the last query sees `causal` of them.
@@ -48,7 +47,7 @@ fn part(
     v: View<'_>,
     mask: Option<View<'_>>,
     out: &mut ViewMut<'_>,
-    lse: &mut ViewMut<'_>,
+    stats: &mut ViewMut<'_>,
 ) -> Result<()> {
     let d = q.dtype.compute();
     let pieces = s.dv.div_ceil(side(d));
@@ -56,7 +55,7 @@ fn part(
         own: Own::Queries,
         block: block(d, s.lq),
         inputs: vec![("q", q.dtype), ("k", k.dtype), ("v", v.dtype)],
-        outputs: vec![("out", out.dtype), ("lse", d)],
+        outputs: vec![("out", out.dtype), ("stats", d)],
         causal: params.causal,
         pieces: pieces.min(PIECES),
         again: false,
@@ -64,20 +63,19 @@ fn part(
     tile.inputs.extend(mask.map(|m| ("mask", m.dtype)));
     let tiles = 0..tile.cover(s.lk);
     if tiles.end * tile.turns(&[s.d, s.dv]) > LOOP && tiles.end > 1 {
-        return by_halves(b, params, s, causal, q, k, v, mask, out, lse);
+        return by_halves(b, params, s, causal, q, k, v, mask, out, stats);
     }
-    let column = lse.layout.unsqueeze(3)?;
     let inputs = [("q", q), ("k", k), ("v", v)].into_iter().map(|(name, x)| b.input(OP, name, x));
     let mask = mask.map(|mask| stretched(b, OP, s, mask));
-    let outputs = [b.output(OP, "out", out), b.operand(OP, "lse", lse.buffer, lse.dtype, &column, true)];
+    let outputs = [b.output(OP, "out", out), b.output(OP, "stats", stats)];
     let operands = inputs.chain(mask).chain(outputs).collect::<Result<Vec<_>>>()?;
     let parts = pieces.div_ceil(tile.pieces);
     let numbers = Numbers { op: OP, sizes: s, scale: params.scale, causal, tiles, parts };
     tile.launch(b, &numbers, &operands, &source)
 }
 
-/// Attends to each half of the keys. With the results `a` and `b`, the logarithms of their sums of weights `p` and `q`, and
-/// `r = ln(e^p + e^q)`, the result is `a e^(p - r) + b e^(q - r)`.
+/// Attends to each half of the keys. With the results `a` and `b`, their sums of weights `p` and `q`, and these relative to
+/// the larger one of both shifts, `p'` and `q'`, the result is `(a p' + b q') / (p' + q')`.
 fn by_halves(
     b: &WgpuBackend,
     params: &AttentionParams,
@@ -88,7 +86,7 @@ fn by_halves(
     v: View<'_>,
     mask: Option<View<'_>>,
     out: &mut ViewMut<'_>,
-    lse: &mut ViewMut<'_>,
+    stats: &mut ViewMut<'_>,
 ) -> Result<()> {
     let d = q.dtype.compute();
     let half = (s.lk / 2).next_multiple_of(side(d));
@@ -102,7 +100,7 @@ fn by_halves(
         let seen = mask.map(|m| keys(m.layout)).transpose()?;
         let mask = mask.zip(seen.as_ref()).map(|(m, l)| m.with(l));
         let (k, v) = (k.with(&k_part), v.with(&v_part));
-        let (mut y, mut sums) = (Temp::new(b, d, *out.layout.shape())?, Temp::new(b, d, *lse.layout.shape())?);
+        let (mut y, mut sums) = (Temp::new(b, d, *out.layout.shape())?, Temp::new(b, d, *stats.layout.shape())?);
         let mut sizes = *s;
         sizes.lk = len;
         let causal = causal - start as isize;
@@ -110,20 +108,41 @@ fn by_halves(
         Ok((y, sums))
     };
     let (first, second) = (of_half(0, half)?, of_half(half, s.lk - half)?);
-    let builder = KernelBuilder::new(&[d; 4]);
-    let [x, y, p, q] = [0, 1, 2, 3].map(|i| builder.args()[i]);
-    let r = log_of_sum(p, q);
-    // Without any key in both, the differences are NaN, and the weights are 0.
-    let [x, y] = [(x, p), (y, q)].map(|(x, p)| x * r.eq(f64::NEG_INFINITY).select(p.constant(0), (p - r).exp()));
-    let kernel = builder.finish(OP, &[(x + y, out.dtype)])?;
-    let wide = |sums: &Temp| sums.layout.unsqueeze(3)?.expand(*out.layout.shape());
-    let (p, q) = (wide(&first.1)?, wide(&second.1)?);
-    let args = [first.0.view(), second.0.view(), first.1.view().with(&p), second.1.view().with(&q)].map(MapArg::View);
+    let column = |i| stats.layout.narrow(3, i, 1);
+    // The shifts of both halves and their sums, stretched to a shape.
+    let rows = |shape: Shape| -> Result<[Layout; 4]> {
+        let [shift, sum] = [0, 1].map(|i| Layout::contiguous(*stats.layout.shape()).narrow(3, i, 1)?.expand(shape));
+        let (shift, sum) = (shift?, sum?);
+        Ok([shift, shift, sum, sum])
+    };
+    let halves = [&first.1, &second.1, &first.1, &second.1];
+    let builder = KernelBuilder::new(&[d; 6]);
+    let args = builder.args();
+    let [p, q] = weights_of_halves(&args[..4]);
+    // Without any key in both, the weights are 0.
+    let total = (p + q).eq(0.0).select(1.0, p + q);
+    let kernel = builder.finish(OP, &[(args[4] * (p / total) + args[5] * (q / total), out.dtype)])?;
+    let wide = rows(*out.layout.shape())?;
+    let views = [0, 1, 2, 3].map(|i| halves[i].view().with(&wide[i]));
+    let args = [views[0], views[1], views[2], views[3], first.0.view(), second.0.view()].map(MapArg::View);
     let layout = out.layout;
     crate::map::map(b, &kernel, &args, &mut [out.with(layout)])?;
-    let kernel = Kernel::build(OP, &[d; 2], |v| vec![log_of_sum(v[0], v[1])])?;
-    let layout = lse.layout;
-    crate::map::map(b, &kernel, &[&first.1, &second.1].map(|t| MapArg::View(t.view())), &mut [lse.with(layout)])
+    let narrow = rows(*column(0)?.shape())?;
+    let args = [0, 1, 2, 3].map(|i| MapArg::View(halves[i].view().with(&narrow[i])));
+    let kernel = Kernel::build(OP, &[d; 2], |v| vec![v[0].max(v[1])])?;
+    crate::map::map(b, &kernel, &args[..2], &mut [stats.with(&column(0)?)])?;
+    let kernel = Kernel::build(OP, &[d; 4], |v| {
+        let [p, q] = weights_of_halves(v);
+        vec![p + q]
+    })?;
+    crate::map::map(b, &kernel, &args, &mut [stats.with(&column(1)?)])
+}
+
+/// The sums of both halves relative to the larger shift, from both shifts and both sums.
+fn weights_of_halves<'k>(v: &[Expr<'k>]) -> [Expr<'k>; 2] {
+    let largest = v[0].max(v[1]);
+    let shift = largest.eq(f64::NEG_INFINITY).select(0.0, largest);
+    [(v[0] - shift).exp() * v[2], (v[1] - shift).exp() * v[3]]
 }
 
 /// A vector for each four own rows. Row `i` is an element of vector `i / 4`.
@@ -154,11 +173,13 @@ fn source(tile: &Tile) -> String {
         format!("{sum} / select({total}, {t}(1), {top} == nothing())")
     });
     for i in tile.own_rows() {
-        let (total, top) = (of_row("total", i), of_row("top", i));
-        let lse = format!("select({top}, {t}(0), {top} == nothing()) + log_{t}({total})");
-        let at = format!("lse_at + own_{i} * {}", tile.at("lse", 3));
-        let first = format!("part == 0u && across == 0u && own_{i} < {}", rows("lse"));
-        text.line(format_args!("if ({first}) {{ store_lse({at}, {lse}); }}"));
+        let at = format!("stats_at + own_{i} * {}", tile.at("stats", 3));
+        let stores = ["top", "total"]
+            .into_iter()
+            .zip(0..)
+            .map(|(name, k)| format!("store_stats({at} + {k}u * {}, {});", tile.at("stats", 4), of_row(name, i)));
+        let first = format!("part == 0u && across == 0u && own_{i} < {}", rows("stats"));
+        text.line(format_args!("if ({first}) {{ {} }}", stores.collect::<String>()));
     }
     text.finish(tile.lanes())
 }

@@ -1,6 +1,6 @@
 //! The gradients of attention, without storing the matrix of scores. Three kernels compute tiles of this matrix again,
-//! from the log-sum-exp of each query. Let `p = e^(score - lse)` be the weight of a score, `dp = g v^T`, and `delta`
-//! the sum of `p * dp` over the keys. Then the gradient of the score is `p * (dp - delta)`. The first kernel computes
+//! from the shift and the sum of each query. Let `p = e^(score - shift) / sum` be the weight of a score, `dp = g v^T`,
+//! and `delta` the sum of `p * dp` over the keys. Then the gradient of the score is `p * (dp - delta)`. The first kernel computes
 //! `delta`, the second the gradient of the queries, and the third the gradients of the keys and values.
 //!
 //! `sum(g * out)` also equals `delta` and takes less time. But `dp - delta` can cancel, so both are computed from the
@@ -34,7 +34,7 @@ struct Given<'a> {
     v: View<'a>,
     g: View<'a>,
     mask: Option<View<'a>>,
-    /// The log-sum-exp of each query, or pairs of it and `delta`.
+    /// The shift and the sum of each query, or what [`row`] declares.
     rows: View<'a>,
 }
 
@@ -48,26 +48,25 @@ pub(crate) fn backward(
     v: View<'_>,
     mask: Option<View<'_>>,
     out: View<'_>,
-    lse: View<'_>,
+    stats: View<'_>,
     g: View<'_>,
     dq: &mut ViewMut<'_>,
     dk: &mut ViewMut<'_>,
     dv: &mut ViewMut<'_>,
 ) -> Result<()> {
     let gradients = [g, dq.as_view(), dk.as_view(), dv.as_view()];
-    let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, lse], mask, gradients)?;
-    let pair = Layout::contiguous(Shape::new(&[s.b, s.h, s.lq, 2])?);
-    let mut views = [q, k, v, out, lse].map(|x| (x.layout, x.dtype)).to_vec();
+    let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, stats], mask, gradients)?;
+    let row = Layout::contiguous(Shape::new(&[s.b, s.h, s.lq, 3])?);
+    let mut views = [q, k, v, out, stats].map(|x| (x.layout, x.dtype)).to_vec();
     views.extend(gradients.map(|x| (x.layout, x.dtype)));
     views.extend(mask.map(|x| (x.layout, x.dtype)));
-    views.push((&pair, lse.dtype));
+    views.push((&row, stats.dtype));
     let plain = views.iter().all(|(l, d)| l.numel() > 0 && b.fits(l, *d));
     if !plain || s.d.max(s.dv) > LONGEST {
-        return composed(b, params, q, k, v, mask, out, lse, g, dq, dk, dv);
+        return composed(b, params, q, k, v, mask, out, stats, g, dq, dk, dv);
     }
-    let column = lse.layout.unsqueeze(3)?;
-    let mut given = Given { params, sizes: &s, q, k, v, g, mask, rows: lse.with(&column) };
-    let mut rows = Temp::new(b, lse.dtype, *pair.shape())?;
+    let mut given = Given { params, sizes: &s, q, k, v, g, mask, rows: stats };
+    let mut rows = Temp::new(b, stats.dtype, *row.shape())?;
     given.run(b, Own::Queries, &mut [("rows", rows.view_mut())])?;
     given.rows = rows.view();
     let layouts = [dq.layout, dk.layout, dv.layout];
@@ -91,8 +90,8 @@ impl Given<'_> {
             pieces: pieces.min(PIECES / outs.len()),
             again: false,
         };
-        // The first kernel makes pairs of the log-sum-exp and `delta`.
-        tile.inputs.push((if outs[0].0 == "rows" { "lse" } else { "rows" }, d));
+        // The first kernel makes the rows of the others.
+        tile.inputs.push((if outs[0].0 == "rows" { "stats" } else { "rows" }, d));
         tile.inputs.extend(self.mask.map(|m| ("mask", m.dtype)));
         let all = match own {
             Own::Queries => tile.cover(s.lk),
@@ -142,21 +141,11 @@ impl Given<'_> {
 fn source(tile: &Tile) -> String {
     let t = ty(tile.dtype());
     let mut text = tile.open();
-    // `row` returns the log-sum-exp and `delta` of a query, or zeros beyond the last query.
-    let from = tile.inputs[4].0;
-    let at = format!("at + query * {}", tile.at(from, 3));
-    let pair = match from {
-        "lse" => format!("load_lse({at}), {t}(0)"),
-        _ => format!("load_rows({at}), load_rows({at} + 1u)"),
-    };
-    text.declare(format_args!("fn row(at: u32, query: u32) -> vec2<{t}> {{"));
-    text.declare(format_args!("  var v = vec2<{t}>(); if (query < {}) {{ v = vec2<{t}>({pair}); }}", rows(from)));
-    text.declare("  return v;\n}");
-    // In a row in which no key is visible, all weights are 0.
-    text.declare(format_args!("fn weight(score: {t}, lse: {t}) -> {t} {{"));
-    text.declare(format_args!("  return select(exp_{t}(score - lse), {t}(0), lse == nothing());\n}}"));
-    text.declare(format_args!("fn odd_row(v: vec2<{t}>) -> bool {{"));
-    text.declare(format_args!("  return !is_finite_{t}(v.y) || !(is_finite_{t}(v.x) || v.x == nothing());\n}}"));
+    row(tile, &mut text);
+    text.declare(format_args!("fn weight(score: {t}, row: vec3<{t}>) -> {t} {{"));
+    text.declare(format_args!("  return exp_{t}(score - row.x) * row.y;\n}}"));
+    text.declare(format_args!("fn odd_row(v: vec3<{t}>) -> bool {{"));
+    text.declare(format_args!("  return !is_finite_{t}(v.x) || !is_finite_{t}(v.y) || !is_finite_{t}(v.z);\n}}"));
     match tile.outputs[0].0 {
         "rows" => deltas(tile, &mut text),
         "dq" => of_queries(tile, &mut text),
@@ -165,16 +154,32 @@ fn source(tile: &Tile) -> String {
     text.finish(tile.lanes())
 }
 
+/// Declares `row`, which returns the shift of a query, the factor of its weights and `delta`, or zeros beyond the last
+/// query. A query that sees no key has the shift 0 and the factor 0.
+fn row(tile: &Tile, text: &mut Text) {
+    let (t, from) = (ty(tile.dtype()), tile.inputs[4].0);
+    let load = |i: usize| format!("load_{from}(at + query * {} + {i}u * {})", tile.at(from, 3), tile.at(from, 4));
+    text.declare(format_args!("fn row(at: u32, query: u32) -> vec3<{t}> {{"));
+    text.declare(format_args!("  if (query >= {}) {{ return vec3<{t}>(); }}", rows(from)));
+    if from == "rows" {
+        text.declare(format_args!("  return vec3<{t}>({});\n}}", list(0..3, load)));
+        return;
+    }
+    text.declare(format_args!("  let sum = {};", load(1)));
+    text.declare(format_args!("  if (sum == {t}(0)) {{ return vec3<{t}>(); }}"));
+    text.declare(format_args!("  return vec3<{t}>({}, {t}(1) / sum, {t}(0));\n}}", load(0)));
+}
+
 /// Adds code that computes `delta`, the sums of weights times their gradients.
 fn deltas(tile: &Tile, text: &mut Text) {
     let t = ty(tile.dtype());
-    of_own_queries(tile, text, "lse");
+    of_own_queries(tile, text, "stats");
     text.line(format_args!("var delta_0 = vec4<{t}>(); var delta_1 = vec4<{t}>();"));
     tile.tiles(text);
     if tile.causal {
         tile.skip(text, &Strange { names: &["v"], more: "false" });
     }
-    weights(tile, text, ["q", "k"], ["g", "v"], |i, _| format!("row_{i}.x"));
+    weights(tile, text, ["q", "k"], ["g", "v"], |i, _| format!("row_{i}"));
     tile.own_rows().for_each(|i| {
         let delta = format!("delta_{}.{}", i / 4, AXES[i % 4]);
         text.line(format_args!("{delta} = {delta} + dot(p_{i}, dp_{i});"));
@@ -184,9 +189,10 @@ fn deltas(tile: &Tile, text: &mut Text) {
     for i in tile.own_rows() {
         let at = format!("rows_at + own_{i} * {}", tile.at("rows", 3));
         let delta = format!("delta_{}.{}", i / 4, AXES[i % 4]);
-        let delta = if tile.again { format!("load_rows({at} + 1u) + {delta}") } else { delta };
+        let delta = if tile.again { format!("load_rows({at} + 2u) + {delta}") } else { delta };
         let own = format!("across == 0u && own_{i} < {}", rows("rows"));
-        text.line(format_args!("if ({own}) {{ store_rows({at}, row_{i}.x); store_rows({at} + 1u, {delta}); }}"));
+        let stores = format!("store_rows({at}, row_{i}.x); store_rows({at} + 1u, row_{i}.y)");
+        text.line(format_args!("if ({own}) {{ {stores}; store_rows({at} + 2u, {delta}); }}"));
     }
 }
 
@@ -198,14 +204,14 @@ fn of_queries(tile: &Tile, text: &mut Text) {
     if tile.causal {
         tile.skip(text, &Strange { names: &["k", "v"], more: "false" });
     }
-    weights(tile, text, ["q", "k"], ["g", "v"], |i, _| format!("row_{i}.x"));
-    tile.add(text, "dq", |i| format!("p_{i} * (dp_{i} - row_{i}.y)"), "k");
+    weights(tile, text, ["q", "k"], ["g", "v"], |i, _| format!("row_{i}"));
+    tile.add(text, "dq", |i| format!("p_{i} * (dp_{i} - row_{i}.z)"), "k");
     text.line("}");
     let scale = scale(tile.dtype());
     tile.store(text, "dq", |sum, _| format!("{sum} * {scale}"));
 }
 
-/// Adds code that loads the log-sum-exp and `delta` of the own queries, and checks for infinities and NaN among the
+/// Adds code that loads the rows of the own queries, and checks for infinities and NaN among the
 /// numbers by which hidden weights are multiplied.
 fn of_own_queries(tile: &Tile, text: &mut Text, from: &str) {
     tile.own_rows().for_each(|i| text.line(format_args!("let row_{i} = row({from}_at, own_{i});")));
@@ -228,9 +234,9 @@ fn of_keys(tile: &Tile, text: &mut Text) {
         let more = OTHER.map(|j| format!("odd_row(row_{j})")).collect::<Vec<_>>().join(" || ");
         tile.skip(text, &Strange { names: &["q", "g"], more: &more });
     }
-    weights(tile, text, ["k", "q"], ["v", "g"], |_, j| format!("row_{j}.x"));
+    weights(tile, text, ["k", "q"], ["v", "g"], |_, j| format!("row_{j}"));
     tile.add(text, "dv", |i| format!("p_{i}"), "g");
-    text.line(format_args!("let deltas = vec4<{t}>({});", list(OTHER, |j| format!("row_{j}.y"))));
+    text.line(format_args!("let deltas = vec4<{t}>({});", list(OTHER, |j| format!("row_{j}.z"))));
     tile.add(text, "dk", |i| format!("p_{i} * (dp_{i} - deltas)"), "q");
     text.line("}");
     let scale = scale(tile.dtype());
@@ -247,12 +253,12 @@ fn weights(
     text: &mut Text,
     [own, other]: [&str; 2],
     [own_side, other_side]: [&str; 2],
-    lse: impl Fn(usize, usize) -> String,
+    row: impl Fn(usize, usize) -> String,
 ) {
     tile.multiply(text, "dots", own, other);
     tile.multiply(text, "dp", own_side, other_side);
     for i in tile.own_rows() {
-        let each = list(OTHER, |j| format!("weight({}, {})", tile.score_of("dots", i, j), lse(i, j)));
+        let each = list(OTHER, |j| format!("weight({}, {})", tile.score_of("dots", i, j), row(i, j)));
         text.line(format_args!("let p_{i} = vec4<{}>({each});", ty(tile.dtype())));
     }
 }

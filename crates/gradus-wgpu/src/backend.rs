@@ -285,9 +285,9 @@ impl Backend for WgpuBackend {
         v: View<'_>,
         mask: Option<View<'_>>,
         out: &mut ViewMut<'_>,
-        lse: &mut ViewMut<'_>,
+        stats: &mut ViewMut<'_>,
     ) -> Result<()> {
-        crate::attention::attention(self, params, q, k, v, mask, out, lse)
+        crate::attention::attention(self, params, q, k, v, mask, out, stats)
     }
 
     fn attention_backward(
@@ -298,13 +298,13 @@ impl Backend for WgpuBackend {
         v: View<'_>,
         mask: Option<View<'_>>,
         out: View<'_>,
-        lse: View<'_>,
+        stats: View<'_>,
         g: View<'_>,
         dq: &mut ViewMut<'_>,
         dk: &mut ViewMut<'_>,
         dv: &mut ViewMut<'_>,
     ) -> Result<()> {
-        crate::attention_backward::backward(self, params, q, k, v, mask, out, lse, g, dq, dk, dv)
+        crate::attention_backward::backward(self, params, q, k, v, mask, out, stats, g, dq, dk, dv)
     }
 
     fn compute_limits(&self) -> Option<ComputeLimits> {

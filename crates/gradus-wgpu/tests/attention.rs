@@ -152,7 +152,7 @@ struct Operands {
     /// Query, key, value, and the gradient of the result.
     inputs: [Plain; 4],
     out: Plain,
-    lse: Plain,
+    stats: Plain,
 }
 
 impl Operands {
@@ -165,32 +165,33 @@ impl Operands {
             index += 1;
             Plain::new(b, &dims, &values)
         });
-        let [mut out, mut lse] =
-            [&[n, h, lq, dv][..], &[n, h, lq]].map(|dims| Plain::new(b, dims, &vec![0.0; dims.iter().product()]));
+        let [mut out, mut stats] =
+            [&[n, h, lq, dv][..], &[n, h, lq, 2]].map(|dims| Plain::new(b, dims, &vec![0.0; dims.iter().product()]));
         let params = AttentionParams { causal, scale: 0.8 };
         let [q, k, v, _] = inputs.each_ref().map(Plain::view);
-        b.attention(&params, q, k, v, None, &mut out.view_mut(), &mut lse.view_mut()).expect("a result");
-        Operands { params, inputs, out, lse }
+        b.attention(&params, q, k, v, None, &mut out.view_mut(), &mut stats.view_mut()).expect("a result");
+        Operands { params, inputs, out, stats }
     }
 
-    /// The result and its logarithms of sums, by the backend or by the default body.
+    /// The result, and for each query the logarithm of its sum and shift, by the backend or by the default body.
     fn results(&self, b: &WgpuBackend, mask: Option<View<'_>>, own: bool) -> [Vec<f32>; 2] {
         let [q, k, v, _] = self.inputs.each_ref().map(Plain::view);
-        let [mut out, mut lse] = [&self.out, &self.lse].map(|x| Plain::new(b, x.layout.dims(), &x.values(b)));
+        let [mut out, mut stats] = [&self.out, &self.stats].map(|x| Plain::new(b, x.layout.dims(), &x.values(b)));
         let run = if own { WgpuBackend::attention } else { composite::forward::<WgpuBackend> };
-        run(b, &self.params, q, k, v, mask, &mut out.view_mut(), &mut lse.view_mut()).expect("a result");
-        [out, lse].map(|t| t.values(b))
+        run(b, &self.params, q, k, v, mask, &mut out.view_mut(), &mut stats.view_mut()).expect("a result");
+        let lse = stats.values(b).chunks_exact(2).map(|row| row[0] + row[1].ln()).collect();
+        [out.values(b), lse]
     }
 
     /// The gradients of query, key and value, by the backend or by the default body.
     fn gradients(&self, b: &WgpuBackend, own: bool) -> [Vec<f32>; 3] {
         let [q, k, v, g] = self.inputs.each_ref().map(Plain::view);
         let [mut dq, mut dk, mut dv] = [q, k, v].map(|x| Plain::new(b, x.layout.dims(), &vec![7.0; x.layout.numel()]));
-        let (out, lse, p) = (self.out.view(), self.lse.view(), &self.params);
+        let (out, stats, p) = (self.out.view(), self.stats.view(), &self.params);
         {
             let (dq, dk, dv) = (&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut());
             let run = if own { WgpuBackend::attention_backward } else { composite::backward::<WgpuBackend> };
-            run(b, p, q, k, v, None, out, lse, g, dq, dk, dv).expect("gradients");
+            run(b, p, q, k, v, None, out, stats, g, dq, dk, dv).expect("gradients");
         }
         [dq, dk, dv].map(|t| t.values(b))
     }
@@ -271,7 +272,7 @@ fn the_matrix_of_scores_is_not_held() {
     let Some(b) = common::opened() else { return };
     let operands = Operands::new(&b, [1, 1, 1, 2048, 2048, 16, 16], true, |_, _| ());
     let before = b.memory_stats();
-    // Gradients, and two numbers for each query.
+    // Gradients, and three numbers for each query.
     let own = operands.gradients(&b, true);
     let rise = b.memory_stats().peak - before.in_use;
     assert!(rise <= 1 << 20, "{rise} bytes beside a matrix of {}", 2048 * 2048 * 4);

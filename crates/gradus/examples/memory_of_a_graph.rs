@@ -63,7 +63,7 @@ fn required() -> Vec<Value> {
     all.push(value("W of q, k, v", LINEAR, &[3 * C, C], "dx"));
     all.push(value("q, k, v", ATTENTION, &[3, B, H, T, C / H], "the weights again, dq, dk, dv"));
     all.push(value("a = attention", ATTENTION, &[B, H, T, C / H], "sum(a da); dW of the output"));
-    all.push(value("log-sum-exp", ATTENTION, &[B, H, T], "the weights again, without a softmax"));
+    all.push(value("shifts and sums of scores", ATTENTION, &[B, H, T, 2], "the weights again, without a softmax"));
     all.push(value("W of the output", LINEAR, &[C, C], "dx"));
     all.push(value("norm 2", LINEAR, &[n, C], "dW of the first layer"));
     all.push(value("W of the first layer", LINEAR, &[4 * C, C], "dx"));

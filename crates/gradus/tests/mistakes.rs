@@ -288,8 +288,8 @@ fn mistake_13_attention_multiplies_by_its_scale_and_masked_rows_are_zero() {
     let v = Raw::new(&[1.0, 3.0], &[1, 1, 2, 1]);
     let (q, k, v) = (q.view(), k.view(), v.view());
     let params = AttentionParams { causal: false, scale: 4.0 };
-    let (mut out, mut lse) = (Raw::new(&[f64::NAN; 2], &[1, 1, 2, 1]), Raw::new(&[f64::NAN; 2], &[1, 1, 2]));
-    b.attention(&params, q, k, v, None, &mut out.view_mut(), &mut lse.view_mut()).unwrap();
+    let (mut out, mut stats) = (Raw::new(&[f64::NAN; 2], &[1, 1, 2, 1]), Raw::new(&[f64::NAN; 4], &[1, 1, 2, 2]));
+    b.attention(&params, q, k, v, None, &mut out.view_mut(), &mut stats.view_mut()).unwrap();
     let row = |q: f64| {
         let (x, y) = ((4.0 * q * 0.5).exp(), (4.0 * q * -0.25).exp());
         (x + 3.0 * y) / (x + y)
@@ -299,13 +299,13 @@ fn mistake_13_attention_multiplies_by_its_scale_and_masked_rows_are_zero() {
     // The mask hides every key from the second query.
     let mask = Raw::new(&[0.0, 0.0, f64::NEG_INFINITY, f64::NEG_INFINITY], &[1, 1, 2, 2]);
     let mask = Some(mask.view());
-    b.attention(&params, q, k, v, mask, &mut out.view_mut(), &mut lse.view_mut()).unwrap();
+    b.attention(&params, q, k, v, mask, &mut out.view_mut(), &mut stats.view_mut()).unwrap();
     assert_close(&out.values(), &[row(1.0), 0.0], 1e-12);
     let g = Raw::new(&[1.0, 1.0], &[1, 1, 2, 1]);
     let [mut dq, mut dk, mut dv] = [(); 3].map(|()| Raw::new(&[f64::NAN; 2], &[1, 1, 2, 1]));
-    let (out, lse, g) = (out.view(), lse.view(), g.view());
+    let (out, stats, g) = (out.view(), stats.view(), g.view());
     let grads = (&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut());
-    b.attention_backward(&params, q, k, v, mask, out, lse, g, grads.0, grads.1, grads.2).unwrap();
+    b.attention_backward(&params, q, k, v, mask, out, stats, g, grads.0, grads.1, grads.2).unwrap();
     assert!(dq.values()[0] != 0.0 && dq.values()[1] == 0.0, "{:?}", dq.values());
     assert!(dk.values().iter().all(|v| v.is_finite()));
     // Only the first query reads the values.

@@ -1,12 +1,12 @@
 //! Scaled dot-product attention and its gradient, with the full score matrix in memory.
 //!
-//! With `s = scale * q k^T + mask`, `lse = ln sum e^s` and `p = e^(s - lse)` along the keys, and `g` the gradient of
-//! `out`:
+//! With `s = scale * q k^T + mask`, and along the keys `shift = max s`, `sum = sum e^(s - shift)` and
+//! `p = e^(s - shift) / sum`, and `g` the gradient of `out`:
 //! * `out = p v`
 //! * `dv = p^T g`, `ds = p * (g v^T - sum(p * g v^T))`, `dq = scale * ds k`, `dk = scale * ds^T q`.
 //!
 //! Query heads that share a key head are stacked: `[b, hk, h/hk * lq, d]` is multiplied by `[b, hk, lk, d]`. In a row
-//! without any visible keys, `lse` is -inf and `p` is 0.
+//! without any visible keys, `shift` is -inf, and `sum` and `p` are 0.
 
 use super::{
     Relaid, Source, Temp, expect, expect_float, expect_parameter, expect_rank, read_as, reduced, run, stretched,
@@ -46,7 +46,7 @@ impl Sizes {
         b: &B,
         op: &'static str,
         params: &AttentionParams,
-        [q, k, v, out, lse]: [View<'_>; 5],
+        [q, k, v, out, stats]: [View<'_>; 5],
         mask: Option<View<'_>>,
     ) -> Result<Self> {
         expect_parameter(op, "scale", params.scale, params.scale.is_finite(), "finite")?;
@@ -72,7 +72,7 @@ impl Sizes {
         expect(b, op, "k", k, q.dtype, &[s.b, s.hk, s.lk, s.d])?;
         expect(b, op, "v", v, q.dtype, &[s.b, s.hk, s.lk, s.dv])?;
         expect(b, op, "out", out, q.dtype, &[s.b, s.h, s.lq, s.dv])?;
-        expect(b, op, "lse", lse, s.compute, &[s.b, s.h, s.lq])?;
+        expect(b, op, "stats", stats, s.compute, &[s.b, s.h, s.lq, 2])?;
         if let Some(mask) = mask {
             if mask.dtype != DType::Bool && !mask.dtype.is_float() {
                 let m = "a mask is bool, or a float that is added".to_owned();
@@ -89,11 +89,11 @@ impl Sizes {
         b: &B,
         op: &'static str,
         params: &AttentionParams,
-        [q, k, v, out, lse]: [View<'_>; 5],
+        [q, k, v, out, stats]: [View<'_>; 5],
         mask: Option<View<'_>>,
         [g, dq, dk, dv]: [View<'_>; 4],
     ) -> Result<Self> {
-        let s = Sizes::new(b, op, params, [q, k, v, out, lse], mask)?;
+        let s = Sizes::new(b, op, params, [q, k, v, out, stats], mask)?;
         expect(b, op, "g", g, q.dtype, out.layout.dims())?;
         expect(b, op, "dq", dq, q.dtype, q.layout.dims())?;
         expect(b, op, "dk", dk, q.dtype, k.layout.dims())?;
@@ -104,11 +104,6 @@ impl Sizes {
     /// The shape `[b, h, lq, lk]`.
     pub fn scores(&self) -> Result<Shape> {
         Shape::new(&[self.b, self.h, self.lq, self.lk])
-    }
-
-    /// The shape `[b, h, lq, 1]`.
-    fn rows(&self) -> Result<Shape> {
-        Shape::new(&[self.b, self.h, self.lq, 1])
     }
 
     /// The shape of all queries whose heads share a key head, stacked: `[b, hk, h/hk * lq, last]`.
@@ -175,15 +170,17 @@ pub fn forward<B: Backend + ?Sized>(
     v: View<'_>,
     mask: Option<View<'_>>,
     out: &mut ViewMut<'_>,
-    lse: &mut ViewMut<'_>,
+    stats: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let s = Sizes::new(b, "attention", params, [q, k, v, out.as_view(), lse.as_view()], mask)?;
-    if lse.layout.numel() == 0 {
+    let s = Sizes::new(b, "attention", params, [q, k, v, out.as_view(), stats.as_view()], mask)?;
+    if stats.layout.numel() == 0 {
         return Ok(());
     }
+    let [shifts, sums] = [stats.layout.narrow(3, 0, 1)?, stats.layout.narrow(3, 1, 1)?];
     if s.lk == 0 {
         b.fill(out, Scalar::Float(0.0))?;
-        return b.fill(lse, Scalar::Float(f64::NEG_INFINITY));
+        b.fill(&mut stats.with(&sums), Scalar::Float(0.0))?;
+        return b.fill(&mut stats.with(&shifts), Scalar::Float(f64::NEG_INFINITY));
     }
     let [q, k, v] = [s.queries(b, q)?, super::widened(b, k)?, super::widened(b, v)?];
     let mut p = s.masked_scores(b, params, q.view(), k.view(), mask)?;
@@ -200,11 +197,8 @@ pub fn forward<B: Backend + ?Sized>(
     let total = stretched(sum.view(), &shape)?;
     let args = [MapArg::Output(0), MapArg::View(total.view())];
     run(b, "attention_weights", &args, &mut [p.view_mut()], |v| vec![v[1].eq(0.0).select(0.0, v[0] / v[1])])?;
-    write_as(b, lse, s.compute, s.rows()?, |lse| {
-        let args = [MapArg::View(largest.view()), MapArg::View(sum.view())];
-        // A row of -inf has the maximum -inf and the sum 0, so its log-sum-exp is -inf again.
-        run(b, "log_sum_exp", &args, &mut [lse.with(lse.layout)], |v| vec![v[0] + v[1].log()])
-    })?;
+    b.copy_strided(largest.view(), &mut stats.with(&shifts))?;
+    b.copy_strided(sum.view(), &mut stats.with(&sums))?;
     let p = p.shaped(s.stacked(s.lk)?);
     write_as(b, out, s.compute, s.stacked(s.dv)?, |out| b.gemm(Scalar::Int(1), p.view(), v.view(), Scalar::Int(0), out))
 }
@@ -218,7 +212,7 @@ pub fn backward<B: Backend + ?Sized>(
     v: View<'_>,
     mask: Option<View<'_>>,
     out: View<'_>,
-    lse: View<'_>,
+    stats: View<'_>,
     g: View<'_>,
     dq: &mut ViewMut<'_>,
     dk: &mut ViewMut<'_>,
@@ -226,7 +220,7 @@ pub fn backward<B: Backend + ?Sized>(
 ) -> Result<()> {
     const OP: &str = "attention_backward";
     let gradients = [g, dq.as_view(), dk.as_view(), dv.as_view()];
-    let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, lse], mask, gradients)?;
+    let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, stats], mask, gradients)?;
     let shape = s.scores()?;
     if shape.numel() == 0 {
         b.fill(dq, Scalar::Float(0.0))?;
@@ -236,11 +230,11 @@ pub fn backward<B: Backend + ?Sized>(
     let [q, k, v] = [s.queries(b, q)?, super::widened(b, k)?, super::widened(b, v)?];
     let g = s.queries(b, g)?;
     let mut p = s.masked_scores(b, params, q.view(), k.view(), mask)?;
-    let lse = read_as(b, lse, s.compute, s.rows()?)?;
-    let lse = stretched(lse.view(), &shape)?;
-    let args = [MapArg::Output(0), MapArg::View(lse.view())];
+    let [shift, sum] = [stats.layout.narrow(3, 0, 1)?, stats.layout.narrow(3, 1, 1)?];
+    let [shift, sum] = [stretched(stats.with(&shift), &shape)?, stretched(stats.with(&sum), &shape)?];
+    let args = [MapArg::Output(0), MapArg::View(shift.view()), MapArg::View(sum.view())];
     run(b, "attention_weights_again", &args, &mut [p.view_mut()], |v| {
-        vec![v[1].eq(f64::NEG_INFINITY).select(0.0, (v[0] - v[1]).exp())]
+        vec![v[2].eq(0.0).select(0.0, (v[0] - v[1]).exp() / v[2])]
     })?;
 
     let one = Scalar::Int(1);

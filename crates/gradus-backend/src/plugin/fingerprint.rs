@@ -7,7 +7,7 @@ use crate::DType;
 use crate::kernel::ScalarOp;
 
 /// Increased when the meaning of a call changes but its types do not.
-pub const CONTRACT_VERSION: usize = 1;
+pub const CONTRACT_VERSION: usize = 2;
 
 /// The value that both sides must share: a hash of the layout of the [`Table`] and of the types in it, of the lists to
 /// which codes refer, of the meaning of all other codes, and of the version of the contract.

@@ -1,6 +1,6 @@
 //! Attention and its gradient.
 
-use gradus_backend::{AttentionParams, Backend, DType, Result, View, ViewMut};
+use gradus_backend::{AttentionParams, Backend, DType, Kernel, Layout, MapArg, Result, View, ViewMut};
 
 use super::{FLOATS, fresh, sizes};
 use crate::suite::{Array, Bound, Case, Rng, Suite};
@@ -18,6 +18,9 @@ const SIZES: [[usize; 7]; 9] = [
     // With one key, the gradients of query and key are exactly 0: the two terms of a score's gradient are equal.
     [1, 2, 1, 9, 1, 24, 20],
 ];
+
+/// Sizes with rows of large scores.
+const ROWS: [usize; 7] = [2, 4, 2, 9, 5, 8, 6];
 
 /// Sizes that exceed the blocks of a tiled algorithm.
 const LARGE: [usize; 7] = [1, 2, 1, 35, 67, 16, 16];
@@ -54,6 +57,16 @@ pub(super) fn run(s: &mut Suite<'_>) {
     }
     attention(s, DType::BF16, HEADS_OF_128, Mask::None, false);
     attention(s, DType::BF16, HEADS_OF_64, Mask::Bool, true);
+    for causal in [false, true] {
+        for d in FLOATS {
+            large_mask(s, d, ROWS, causal);
+            large_scale(s, d, ROWS, causal);
+        }
+        for d in [DType::F32, DType::BF16] {
+            large_mask(s, d, LARGE, causal);
+            large_scale(s, d, LARGE, causal);
+        }
+    }
 }
 
 pub(super) fn attention(
@@ -66,27 +79,82 @@ pub(super) fn attention(
     let name = format!("{dtype}/{}/{mask:?}/causal={causal}", sizes(&[b, h, hk, lq, lk, d, dv]));
     let mut rng = s.rng(&name);
     let params = AttentionParams { causal, scale: if causal { -0.75 } else { 1.25 } };
-    let out = [b, h, lq, dv];
-    let (q, k, v) = ([b, h, lq, d], [b, hk, lk, d], [b, hk, lk, dv]);
-    let mut inputs: Vec<_> = [q, k, v].iter().map(|dims| Array::random(dtype, dims, &mut rng)).collect();
+    let dims = [[b, h, lq, d], [b, hk, lk, d], [b, hk, lk, dv]];
+    let mut inputs: Vec<_> = dims.iter().map(|dims| Array::random(dtype, dims, &mut rng)).collect();
     let scores = [b, h, lq, lk];
     inputs.extend(masked(mask, dtype, &scores, &mut rng));
-    let masked = mask != Mask::None;
+    both_passes(s, &name, dtype, params, dims, inputs, &mut rng);
+}
+
+/// Rows whose scores are all the same large number, which a mask adds. The weights of such a row are equal, however few
+/// digits its scores have left.
+fn large_mask(s: &mut Suite<'_>, dtype: DType, [b, h, hk, lq, lk, d, dv]: [usize; 7], causal: bool) {
+    let name = format!("{dtype}/{}/large_mask/causal={causal}", sizes(&[b, h, hk, lq, lk, d, dv]));
+    let mut rng = s.rng(&name);
+    let of_row = |row: usize| [0.0, -1e9, -f64::from(f32::MAX), 1e9][row % 4];
+    // Where the mask is large, the queries are 0, and so are the products with all keys.
+    let queries = (0..b * h * lq * d).map(|i| if of_row(i / d % lq) == 0.0 { rng.unit() } else { 0.0 });
+    let queries = Array::floats(dtype, &[b, h, lq, d], &queries.collect::<Vec<_>>());
+    let [k, v] = [[b, hk, lk, d], [b, hk, lk, dv]].map(|dims| Array::random(dtype, &dims, &mut rng));
+    let mask: Vec<f64> = (0..lq * lk).map(|i| of_row(i / lk)).collect();
+    let mask = Array::floats(dtype.compute(), &[1, 1, lq, lk], &mask);
+    let dims = [[b, h, lq, d], [b, hk, lk, d], [b, hk, lk, dv]];
+    both_passes(s, &name, dtype, AttentionParams { causal, scale: 0.5 }, dims, vec![queries, k, v, mask], &mut rng);
+}
+
+/// Rows whose scores are all the same large number, which is the scale.
+fn large_scale(s: &mut Suite<'_>, dtype: DType, [b, h, hk, lq, lk, d, dv]: [usize; 7], causal: bool) {
+    let name = format!("{dtype}/{}/large_scale/causal={causal}", sizes(&[b, h, hk, lq, lk, d, dv]));
+    let mut rng = s.rng(&name);
+    // Queries are 1 in their first element and otherwise 0, and keys are 1 in their first element.
+    let queries: Vec<f64> = (0..b * h * lq * d).map(|i| if i % d == 0 { 1.0 } else { 0.0 }).collect();
+    let keys: Vec<f64> = (0..b * hk * lk * d).map(|i| if i % d == 0 { 1.0 } else { rng.unit() }).collect();
+    let dims = [[b, h, lq, d], [b, hk, lk, d], [b, hk, lk, dv]];
+    let inputs = vec![
+        Array::floats(dtype, &dims[0], &queries),
+        Array::floats(dtype, &dims[1], &keys),
+        Array::random(dtype, &dims[2], &mut rng),
+    ];
+    let params = AttentionParams { causal, scale: if causal { -1e7 } else { 1e7 } };
+    both_passes(s, &name, dtype, params, dims, inputs, &mut rng);
+}
+
+/// Both passes with these inputs: query, key and value, which have the sizes `dims`, and the mask, if there is one.
+fn both_passes(
+    s: &mut Suite<'_>,
+    name: &str,
+    dtype: DType,
+    params: AttentionParams,
+    [q, k, v]: [[usize; 4]; 3],
+    mut inputs: Vec<Array>,
+    rng: &mut Rng,
+) {
+    let masked = inputs.len() > 3;
+    let out = [q[0], q[1], q[2], v[3]];
 
     let forward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
         let [out, lse] = outs else { unreachable!("attention has two outputs") };
-        b.attention(&params, ins[0], ins[1], ins[2], masked.then(|| ins[3]), out, lse)
+        with_stats(b, &params, ins, masked.then(|| ins[3]), out, |_, stats| {
+            // Only the log-sum-exp is the same whatever the scores are shifted by.
+            let columns = [stats.layout.narrow(3, 0, 1)?, stats.layout.narrow(3, 1, 1)?];
+            let args = columns.each_ref().map(|column| MapArg::View(stats.with(column)));
+            let kernel = Kernel::build("log_sum_exp", &[stats.dtype; 2], |v| vec![v[0] + v[1].log()])?;
+            b.map(&kernel, &args, &mut [lse.with(lse.layout)])
+        })
     };
-    let outputs = vec![fresh(dtype, &out), fresh(dtype.compute(), &out[..3])];
+    let outputs = vec![fresh(dtype, &out), fresh(dtype.compute(), &[out[0], out[1], out[2], 1])];
     s.case(&Case::new(format!("attention/{name}"), inputs.clone(), outputs, &forward).bound(Bound::Naive));
 
-    // The gradient needs the log-sum-exp of the forward pass, so the forward pass runs first.
-    inputs.push(Array::random(dtype, &out, &mut rng));
+    // The gradient needs the outputs of the forward pass, so the forward pass runs first.
+    inputs.push(Array::random(dtype, &out, rng));
     let backward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
         let [dq, dk, dv] = outs else { unreachable!("the gradient of attention has three outputs") };
         let (g, mask) = (ins[ins.len() - 1], masked.then(|| ins[3]));
-        with_forward(b, &params, ins, mask, g, |out, lse| {
-            b.attention_backward(&params, ins[0], ins[1], ins[2], mask, out, lse, g, dq, dk, dv)
+        let layout = Layout::contiguous(*g.layout.shape());
+        let mut out = b.alloc(layout.numel() * g.dtype.size())?;
+        let out = &mut ViewMut { buffer: &mut out, dtype: g.dtype, layout: &layout };
+        with_stats(b, &params, ins, mask, out, |out, stats| {
+            b.attention_backward(&params, ins[0], ins[1], ins[2], mask, out, stats, g, dq, dk, dv)
         })
     };
     let outputs = [q, k, v].iter().map(|dims| fresh(dtype, dims)).collect();
@@ -112,27 +180,26 @@ fn masked(mask: Mask, dtype: DType, dims: &[usize; 4], rng: &mut Rng) -> Option<
     }
 }
 
-/// Runs the forward pass into temporaries and passes them to `f`.
-fn with_forward(
+/// Runs the forward pass, and passes `out` and the numbers of its rows to `f`.
+fn with_stats(
     b: &dyn Backend,
     params: &AttentionParams,
     ins: &[View<'_>],
     mask: Option<View<'_>>,
-    like: View<'_>,
+    out: &mut ViewMut<'_>,
     f: impl FnOnce(View<'_>, View<'_>) -> Result<()>,
 ) -> Result<()> {
-    let dims = like.layout.dims();
-    let layouts = [dims, &dims[..3]].map(|d| gradus_backend::Layout::contiguous(crate::suite::shape(d)));
-    let dtypes = [like.dtype, like.dtype.compute()];
-    let mut out = b.alloc(layouts[0].numel() * dtypes[0].size())?;
-    let mut lse = b.alloc(layouts[1].numel() * dtypes[1].size())?;
-    {
-        let mut out = ViewMut { buffer: &mut out, dtype: dtypes[0], layout: &layouts[0] };
-        let mut lse = ViewMut { buffer: &mut lse, dtype: dtypes[1], layout: &layouts[1] };
-        b.attention(params, ins[0], ins[1], ins[2], mask, &mut out, &mut lse)?;
-    }
-    f(
-        View { buffer: &out, dtype: dtypes[0], layout: &layouts[0] },
-        View { buffer: &lse, dtype: dtypes[1], layout: &layouts[1] },
-    )
+    let dims = [&out.layout.dims()[..3], &[2]].concat();
+    let (dtype, layout) = (out.dtype.compute(), Layout::contiguous(crate::suite::shape(&dims)));
+    let mut stats = b.alloc(layout.numel() * dtype.size())?;
+    b.attention(
+        params,
+        ins[0],
+        ins[1],
+        ins[2],
+        mask,
+        out,
+        &mut ViewMut { buffer: &mut stats, dtype, layout: &layout },
+    )?;
+    f(out.as_view(), View { buffer: &stats, dtype, layout: &layout })
 }

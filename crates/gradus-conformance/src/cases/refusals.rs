@@ -377,8 +377,8 @@ fn composites(s: &mut Suite<'_>) {
         move |b: &dyn Backend, _: View<'_>, out: &mut ViewMut<'_>| {
             let params = AttentionParams { causal: false, scale: 1.0 };
             let (q, k, v) = (Tensor::new(b, F32, q)?, Tensor::new(b, F32, k)?, Tensor::new(b, F32, v)?);
-            let mut lse = Tensor::new(b, F32, &[1, 3, 2])?;
-            b.attention(&params, q.view(), k.view(), v.view(), None, out, &mut lse.out())
+            let mut stats = Tensor::new(b, F32, &[1, 3, 2, 2])?;
+            b.attention(&params, q.view(), k.view(), v.view(), None, out, &mut stats.out())
         }
     };
     let out = (F32, &[1, 3, 2, 4][..]);

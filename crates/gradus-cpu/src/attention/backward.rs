@@ -29,8 +29,8 @@ const HELD: usize = 1 << 24;
 /// The operands of the backward pass that the forward pass does not have.
 pub(super) struct Given<'a, T> {
     pub(super) g: Matrices<'a, T>,
-    pub(super) lse: &'a [T],
-    pub(super) lse_layout: &'a Layout,
+    pub(super) stats: &'a [T],
+    pub(super) stats_layout: &'a Layout,
 }
 
 pub(super) fn backward<T: AttentionNumber>(
@@ -198,7 +198,8 @@ fn find_weights<T: AttentionNumber>(
             span.len()
         };
         let (weights, dp) = (&mut weights[..reached], &dp[..reached]);
-        let lse = given.lse[position(given.lse_layout, [b, h, first + i])];
-        add(i, T::weights(p.cpu.isa(), weights, dp, lse));
+        let at = position(given.stats_layout, [b, h, first + i]);
+        let stats = [at, at.wrapping_add_signed(given.stats_layout.strides()[3])].map(|at| given.stats[at]);
+        add(i, T::weights(p.cpu.isa(), weights, dp, stats));
     }
 }

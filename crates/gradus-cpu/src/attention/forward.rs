@@ -12,18 +12,18 @@ use crate::scratch;
 pub(super) fn forward<T: AttentionNumber>(
     p: &Problem<'_, T>,
     out: &Output<'_, T>,
-    lse: &mut ViewMut<'_>,
+    stats: &mut ViewMut<'_>,
 ) -> Result<()> {
     const OP: &str = "attention";
     let s = p.sizes;
-    let lse_layout = *lse.layout;
-    let lse = Disjoint::new(p.cpu.slice_mut::<T>(OP, lse)?);
+    let stats_layout = *stats.layout;
+    let stats = Disjoint::new(p.cpu.slice_mut::<T>(OP, stats)?);
     let tiles = p.tiles();
     let grain = TASK / (QUERIES.min(s.lq) * s.lk * (s.d + s.dv)).max(1);
     p.cpu.parallel_for(s.b * s.h * tiles, grain, |tasks| {
         for task in tasks {
             let (head, i) = (task / tiles, task % tiles);
-            one(p, p.tile(head / s.h, head % s.h, i), out, (&lse, &lse_layout));
+            one(p, p.tile(head / s.h, head % s.h, i), out, (&stats, &stats_layout));
         }
     });
     Ok(())
@@ -34,7 +34,7 @@ fn one<T: AttentionNumber>(
     p: &Problem<'_, T>,
     tile: Tile,
     out: &Output<'_, T>,
-    (lse, lse_layout): (&Disjoint<'_, T>, &Layout),
+    (stats, stats_layout): (&Disjoint<'_, T>, &Layout),
 ) {
     let (isa, s) = (p.cpu.isa(), p.sizes);
     let Tile { b, h, first, len } = tile;
@@ -81,7 +81,9 @@ fn one<T: AttentionNumber>(
             // SAFETY: the rows of the tile belong to this task.
             unsafe {
                 out.write(isa, row_of, row, |y| T::divide(isa, &sums[i * wide..][..s.dv], totals[i], y));
-                lse.write(position(lse_layout, row_of), tops[i] + totals[i].ln());
+                let at = position(stats_layout, row_of);
+                stats.write(at, tops[i]);
+                stats.write(at.wrapping_add_signed(stats_layout.strides()[3]), totals[i]);
             }
         }
     });

@@ -14,8 +14,9 @@ pub(super) trait AttentionNumber: Elementary + Pack {
     fn rescale(isa: Isa, x: &mut [Self], factor: Self);
     /// Sets `y = x / total`, or `y = x` if `total` is 0. In that case nothing was summed, so `x` is 0 as well.
     fn divide(isa: Isa, x: &[Self], total: Self, y: &mut [Self]);
-    /// Turns scores into weights, given their log-sum-exp. Returns the sum of the weights times their gradients.
-    fn weights(isa: Isa, scores: &mut [Self], dp: &[Self], lse: Self) -> Self;
+    /// Turns scores into weights, given the largest score of their row and the sum of the exponentials relative to it.
+    /// Returns the sum of the weights times their gradients.
+    fn weights(isa: Isa, scores: &mut [Self], dp: &[Self], stats: [Self; 2]) -> Self;
     /// Turns `dp`, the gradients of the weights, into the gradients of the scores. `delta` is the sum that `weights`
     /// returns.
     fn slopes(isa: Isa, p: &[Self], dp: &mut [Self], delta: Self);
@@ -43,11 +44,13 @@ fn divide<T: Elementary>(x: &[T], total: T, y: &mut [T]) {
 }
 
 #[inline(always)]
-fn weights<T: Elementary>(scores: &mut [T], dp: &[T], lse: T) -> T {
-    if lse == T::NEG_INFINITY {
+fn weights<T: Elementary>(scores: &mut [T], dp: &[T], [top, total]: [T; 2]) -> T {
+    // A query that sees no key has the sum 0.
+    if total == T::ZERO {
         scores.fill(T::ZERO);
     } else {
-        scores.iter_mut().for_each(|s| *s = (*s - lse).exp());
+        let factor = T::ONE / total;
+        scores.iter_mut().for_each(|s| *s = (*s - top).exp() * factor);
     }
     // Products are rounded before they are added, as in the default implementation of the operation. With a fused
     // multiply-add, the results would agree less closely with that implementation where terms of the gradient cancel.
@@ -65,7 +68,7 @@ macro_rules! kernel {
             fn $weigh(scores: &mut [$t], before: $t) -> [$t; 3] = weigh;
             fn $rescale(x: &mut [$t], factor: $t) = rescale;
             fn $divide(x: &[$t], total: $t, y: &mut [$t]) = divide;
-            fn $weights(scores: &mut [$t], dp: &[$t], lse: $t) -> $t = weights;
+            fn $weights(scores: &mut [$t], dp: &[$t], stats: [$t; 2]) -> $t = weights;
             fn $slopes(p: &[$t], dp: &mut [$t], delta: $t) = slopes;
         }
         impl AttentionNumber for $t {
@@ -78,8 +81,8 @@ macro_rules! kernel {
             fn divide(isa: Isa, x: &[$t], total: $t, y: &mut [$t]) {
                 $divide(isa, x, total, y)
             }
-            fn weights(isa: Isa, scores: &mut [$t], dp: &[$t], lse: $t) -> $t {
-                $weights(isa, scores, dp, lse)
+            fn weights(isa: Isa, scores: &mut [$t], dp: &[$t], stats: [$t; 2]) -> $t {
+                $weights(isa, scores, dp, stats)
             }
             fn slopes(isa: Isa, p: &[$t], dp: &mut [$t], delta: $t) {
                 $slopes(isa, p, dp, delta)

@@ -3,8 +3,8 @@
 //! A task takes [`QUERIES`](problem::QUERIES) queries of a head and walks over the keys that they may see,
 //! [`SPAN`](problem::SPAN) keys at a time. The scores of a span are computed as a matrix product and stay in the cache,
 //! where they are turned into weights and multiplied by the values. All exponents are relative to the largest score so
-//! far, and earlier sums are rescaled when it grows. The backward pass recomputes the weights from the log-sum-exp of
-//! each row.
+//! far, and earlier sums are rescaled when it grows. The backward pass recomputes the weights from the largest score and
+//! the sum of each row.
 //!
 //! Tiles, spans and chains of sums are split at fixed positions. The result of a query therefore depends only on its
 //! own keys, and not on the number of threads, the instruction set, or the other queries, heads and samples. Keys
@@ -47,17 +47,17 @@ pub(crate) fn attention(
     v: View<'_>,
     mask: Option<View<'_>>,
     out: &mut ViewMut<'_>,
-    lse: &mut ViewMut<'_>,
+    stats: &mut ViewMut<'_>,
 ) -> Result<()> {
     const OP: &str = "attention";
-    let sizes = Sizes::new(cpu, OP, params, [q, k, v, out.as_view(), lse.as_view()], mask)?;
+    let sizes = Sizes::new(cpu, OP, params, [q, k, v, out.as_view(), stats.as_view()], mask)?;
     with_float!(OP, q.dtype, S => {
         let data = [Stored(cpu.slice::<S>(OP, q)?), Stored(cpu.slice::<S>(OP, k)?), Stored(cpu.slice::<S>(OP, v)?)];
         let operands = matrices([&data[0], &data[1], &data[2]], [q, k, v]);
         let p = Problem::new(cpu, OP, params, params.causal, sizes, operands, mask)?;
         let layout = *out.layout;
         let sink = Disjoint::new(cpu.slice_mut::<S>(OP, out)?);
-        forward::forward(&p, &Output { sink: &sink, layout }, lse)
+        forward::forward(&p, &Output { sink: &sink, layout }, stats)
     })
 }
 
@@ -82,14 +82,14 @@ fn all<S: Float>(cpu: &CpuBackend, v: View<'_>, fine: impl Fn(S::Compute) -> boo
 }
 
 /// Returns whether all numbers are finite. If one is not, the products that causal attention skips might not be 0.
-fn finite<S: Float<Compute: Elementary>>(cpu: &CpuBackend, operands: [View<'_>; 4], lse: View<'_>) -> Result<bool> {
+fn finite<S: Float<Compute: Elementary>>(cpu: &CpuBackend, operands: [View<'_>; 4], stats: View<'_>) -> Result<bool> {
     for v in operands {
         if !all::<S>(cpu, v, Elementary::is_finite)? {
             return Ok(false);
         }
     }
-    // The log-sum-exp is -inf where a query sees no key.
-    all::<S::Compute>(cpu, lse, |x| x.is_finite() || x == Elementary::NEG_INFINITY)
+    // The largest score is -inf where a query sees no key.
+    all::<S::Compute>(cpu, stats, |x| x.is_finite() || x == Elementary::NEG_INFINITY)
 }
 
 /// See [`Backend::attention_backward`](gradus_backend::Backend::attention_backward).
@@ -101,7 +101,7 @@ pub(crate) fn attention_backward(
     v: View<'_>,
     mask: Option<View<'_>>,
     out: View<'_>,
-    lse: View<'_>,
+    stats: View<'_>,
     g: View<'_>,
     dq: &mut ViewMut<'_>,
     dk: &mut ViewMut<'_>,
@@ -109,22 +109,22 @@ pub(crate) fn attention_backward(
 ) -> Result<()> {
     const OP: &str = "attention_backward";
     let gradients = [g, dq.as_view(), dk.as_view(), dv.as_view()];
-    let sizes = Sizes::of_gradients(cpu, OP, params, [q, k, v, out, lse], mask, gradients)?;
+    let sizes = Sizes::of_gradients(cpu, OP, params, [q, k, v, out, stats], mask, gradients)?;
     if sizes.scores()?.numel() == 0 {
         cpu.fill(dq, Scalar::Float(0.0))?;
         cpu.fill(dk, Scalar::Float(0.0))?;
         return cpu.fill(dv, Scalar::Float(0.0));
     }
     with_float!(OP, q.dtype, S => {
-        let skips = params.causal && finite::<S>(cpu, [q, k, v, g], lse)?;
+        let skips = params.causal && finite::<S>(cpu, [q, k, v, g], stats)?;
         let data = [Stored(cpu.slice::<S>(OP, q)?), Stored(cpu.slice::<S>(OP, k)?), Stored(cpu.slice::<S>(OP, v)?)];
         let operands = matrices([&data[0], &data[1], &data[2]], [q, k, v]);
         let p = Problem::new(cpu, OP, params, skips, sizes, operands, mask)?;
         let (gradient, layouts) = (Stored(cpu.slice::<S>(OP, g)?), [*dq.layout, *dk.layout, *dv.layout]);
         let given = Given {
             g: Matrices { source: &gradient, layout: g.layout },
-            lse: cpu.slice(OP, lse)?,
-            lse_layout: lse.layout,
+            stats: cpu.slice(OP, stats)?,
+            stats_layout: stats.layout,
         };
         let [dq, dk, dv] = [
             Disjoint::new(cpu.slice_mut::<S>(OP, dq)?),

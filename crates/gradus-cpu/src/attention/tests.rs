@@ -26,7 +26,7 @@ struct Case {
     params: AttentionParams,
     inputs: [Tensor; 4],
     mask: Option<Tensor>,
-    /// The tensors out, lse, dq, dk and dv.
+    /// The tensors out, stats, dq, dk and dv.
     outputs: [Tensor; 5],
 }
 
@@ -56,7 +56,7 @@ impl Case {
                 Some(Tensor::new(cpu, dtype, &dims, lies[1], add))
             }
         };
-        let outputs = [(out.to_vec(), dtype), (out[..3].to_vec(), dtype.compute())]
+        let outputs = [(out.to_vec(), dtype), ([&out[..3], &[2]].concat(), dtype.compute())]
             .into_iter()
             .chain([q, k, v].map(|dims| (dims.to_vec(), dtype)))
             .map(|(dims, dtype)| Tensor::canary(cpu, dtype, &dims, lies[1]))
@@ -83,20 +83,20 @@ impl Case {
 
     /// Runs both passes, with the native kernels or with the composites.
     fn run(mut self, cpu: &CpuBackend, native: bool) -> Case {
-        let Case { params, inputs: [q, k, v, g], mask, outputs: [out, lse, dq, dk, dv] } = &mut self;
+        let Case { params, inputs: [q, k, v, g], mask, outputs: [out, stats, dq, dk, dv] } = &mut self;
         let (q, k, v, g) = (q.view(), k.view(), v.view(), g.view());
         let mask: Option<View<'_>> = mask.as_ref().map(Tensor::view);
         if native {
-            cpu.attention(params, q, k, v, mask, &mut out.view_mut(), &mut lse.view_mut()).unwrap();
+            cpu.attention(params, q, k, v, mask, &mut out.view_mut(), &mut stats.view_mut()).unwrap();
         } else {
-            composite::forward(cpu, params, q, k, v, mask, &mut out.view_mut(), &mut lse.view_mut()).unwrap();
+            composite::forward(cpu, params, q, k, v, mask, &mut out.view_mut(), &mut stats.view_mut()).unwrap();
         }
-        let (out, lse) = (out.view(), lse.view());
+        let (out, stats) = (out.view(), stats.view());
         let (dq, dk, dv) = (&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut());
         if native {
-            cpu.attention_backward(params, q, k, v, mask, out, lse, g, dq, dk, dv).unwrap();
+            cpu.attention_backward(params, q, k, v, mask, out, stats, g, dq, dk, dv).unwrap();
         } else {
-            composite::backward(cpu, params, q, k, v, mask, out, lse, g, dq, dk, dv).unwrap();
+            composite::backward(cpu, params, q, k, v, mask, out, stats, g, dq, dk, dv).unwrap();
         }
         self
     }
@@ -174,6 +174,33 @@ fn both_passes_agree_with_the_composites_in_f64() {
                 agrees(cpu, dtype, sizes, mask, (n + m + d) % 2 == 0, lies);
             }
         }
+    }
+}
+
+/// The mask leaves scores no digits beside it, so the weights of a row are all the same.
+#[test]
+fn rows_of_large_scores_have_equal_weights() {
+    let cpu = &CpuBackend::with_threads(2).unwrap();
+    let (lq, lk, d, dv) = (5, SPAN + 9, 4, 3);
+    for native in [true, false] {
+        let mut case = Case::new(cpu, DType::F32, [1, 1, 1, lq, lk, d, dv], Mask::None, false, [Lie::Contiguous; 2]);
+        let large = [-1e9, 1e9, f64::from(f32::MIN), f64::from(f32::MAX), -1e20];
+        case.mask = Some(Tensor::new(cpu, DType::F32, &[1, 1, lq, 1], Lie::Contiguous, |i| large[i]));
+        let case = case.run(cpu, native);
+        let [_, k, v, g] = case.inputs.each_ref().map(|t| t.values(cpu));
+        let [mut dq, mut dv_row] = [vec![0.0; lq * d], vec![0.0; dv]];
+        for i in 0..lq {
+            let g = &g[i * dv..][..dv];
+            let slope = |j: usize| (0..dv).map(|c| g[c] * v[j * dv + c]).sum::<f64>();
+            let mean = (0..lk).map(slope).sum::<f64>() / lk as f64;
+            for (e, dq) in dq[i * d..][..d].iter_mut().enumerate() {
+                let terms = (0..lk).map(|j| (slope(j) - mean) * k[j * d + e]);
+                *dq = case.params.scale * terms.sum::<f64>() / lk as f64;
+            }
+            dv_row.iter_mut().zip(g).for_each(|(dv, g)| *dv += g / lk as f64);
+        }
+        assert_close(&case.outputs[2].values(cpu), &dq, 3e-6);
+        assert_close(&case.outputs[4].values(cpu), &dv_row.repeat(lk), 3e-6);
     }
 }
 
@@ -281,7 +308,7 @@ fn queries_without_keys_give_zero_and_take_no_part() {
     let case = Case::new(cpu, DType::F32, [1, 1, 1, 150, 50, 8, 8], Mask::None, true, [Lie::Contiguous; 2]);
     let case = case.run(cpu, true);
     assert_eq!(case.outputs[0].values(cpu)[..800], [0.0; 800]);
-    assert_eq!(case.outputs[1].values(cpu)[..100], [f64::NEG_INFINITY; 100]);
+    assert_eq!(case.outputs[1].values(cpu)[..200], [f64::NEG_INFINITY, 0.0].repeat(100));
     assert_eq!(case.outputs[2].values(cpu)[..800], [0.0; 800]);
     assert!(case.outputs.iter().all(|t| t.values(cpu).iter().all(|v| !v.is_nan())));
 }
@@ -306,7 +333,7 @@ fn nan_and_infinity_stay_where_they_belong() {
         case.inputs[0] =
             Tensor::new(cpu, DType::F32, &[1, 1, 110, 8], Lie::Contiguous, |i| if i == 800 { bad } else { n(i) });
         let case = case.run(cpu, true);
-        for (out, row) in [(&case.outputs[0], 8), (&case.outputs[1], 1)] {
+        for (out, row) in [(&case.outputs[0], 8), (&case.outputs[1], 2)] {
             for (i, v) in out.values(cpu).iter().enumerate() {
                 assert_eq!(!v.is_finite(), i / row == 100, "{bad} {i} {v}");
             }
@@ -332,11 +359,11 @@ fn gradients_of_causal_attention_lose_no_number_that_is_not_finite() {
         case.inputs[operand] = Tensor::new(cpu, dtype, &dims, Lie::Contiguous, |i| values[i]);
         let case = case.run(cpu, false);
         let want: Vec<Vec<f64>> = case.outputs[2..].iter().map(|t| t.values(cpu)).collect();
-        let Case { params, inputs: [q, k, v, g], mask, outputs: [out, lse, mut dq, mut dk, mut dv] } = case;
+        let Case { params, inputs: [q, k, v, g], mask, outputs: [out, stats, mut dq, mut dk, mut dv] } = case;
         let (q, k, v, g, mask) = (q.view(), k.view(), v.view(), g.view(), mask.as_ref().map(Tensor::view));
-        let (out, lse) = (out.view(), lse.view());
+        let (out, stats) = (out.view(), stats.view());
         let to = (&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut());
-        cpu.attention_backward(&params, q, k, v, mask, out, lse, g, to.0, to.1, to.2).unwrap();
+        cpu.attention_backward(&params, q, k, v, mask, out, stats, g, to.0, to.1, to.2).unwrap();
         let near = if dtype == DType::F32 { 1e-4 } else { 0.1 };
         for (which, (got, want)) in [dq, dk, dv].iter().zip(&want).enumerate() {
             for (i, (got, want)) in got.values(cpu).iter().zip(want).enumerate() {
@@ -366,14 +393,14 @@ fn scores_are_not_held() {
 #[test]
 fn wrong_operands_are_typed_errors() {
     let cpu = &CpuBackend::with_threads(1).unwrap();
-    let Case { params, inputs: [q, k, v, g], outputs: [mut out, mut lse, mut dq, mut dk, mut dv], .. } =
+    let Case { params, inputs: [q, k, v, g], outputs: [mut out, mut stats, mut dq, mut dk, mut dv], .. } =
         Case::new(cpu, DType::F32, [1, 2, 1, 3, 5, 4, 2], Mask::None, false, [Lie::Contiguous; 2]);
     let (q, k, v, g) = (q.view(), k.view(), v.view(), g.view());
     let infinite = AttentionParams { scale: f64::INFINITY, ..params };
     let mask = Tensor::new(cpu, DType::I32, &[3, 5], Lie::Contiguous, |_| 0.0);
     let wide = Tensor::new(cpu, DType::Bool, &[3, 4], Lie::Contiguous, |_| 0.0);
     let mut run = |p: &AttentionParams, v: View<'_>, m: Option<View<'_>>| {
-        let e = cpu.attention(p, q, k, v, m, &mut out.view_mut(), &mut lse.view_mut()).unwrap_err();
+        let e = cpu.attention(p, q, k, v, m, &mut out.view_mut(), &mut stats.view_mut()).unwrap_err();
         e.kind().clone()
     };
     assert_eq!(run(&infinite, v, None), ErrorKind::InvalidArgument);
@@ -381,6 +408,6 @@ fn wrong_operands_are_typed_errors() {
     assert_eq!(run(&params, v, Some(mask.view())), ErrorKind::DTypeMismatch);
     assert_eq!(run(&params, v, Some(wide.view())), ErrorKind::Broadcast);
     let (dq, dk, dv) = (&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut());
-    let e = cpu.attention_backward(&params, q, k, v, None, g, lse.view(), q, dq, dk, dv).unwrap_err();
+    let e = cpu.attention_backward(&params, q, k, v, None, g, stats.view(), q, dq, dk, dv).unwrap_err();
     assert_eq!(e.kind(), &ErrorKind::ShapeMismatch);
 }

@@ -4,7 +4,7 @@ struct Attention {
     i64 tasks;
     i64 rows;               // b * h * lq
     // Strides of [b, h, l, d].
-    i64 q[4], k[4], v[4], mask[4], out[4], lse[3], g[4], dq[4], dk[4], dv_[4];
+    i64 q[4], k[4], v[4], mask[4], out[4], stats[4], g[4], dq[4], dk[4], dv_[4];
     A scale;
     int h, group;           // query heads, and how many of them share a key head
     int lq, lk, d, dv;
@@ -18,7 +18,7 @@ struct Head {
     const T* k;
     const T* v;
     const M* mask;
-    i64 out, lse, g, dq, dk, dv;
+    i64 out, stats, g, dq, dk, dv;
     i64 row;                // the first row of the head in a contiguous [b, h, lq]
 };
 
@@ -32,7 +32,7 @@ template <class I> INLINE Head head_of(const Attention& p, I head, const T* q, c
     at.v = v + b * p.v[0] + hk * p.v[1];
     at.mask = mask + b * p.mask[0] + h * p.mask[1];
     at.out = b * p.out[0] + h * p.out[1];
-    at.lse = b * p.lse[0] + h * p.lse[1];
+    at.stats = b * p.stats[0] + h * p.stats[1];
     at.g = b * p.g[0] + h * p.g[1];
     at.dq = b * p.dq[0] + h * p.dq[1];
     at.dk = b * p.dk[0] + hk * p.dk[1];

@@ -6,7 +6,8 @@
 // are contiguous in aligned groups of 16 bytes.
 
 #define BQ (64 * STRIPS)
-#define RISE 8.0f
+// 8 as an exponent of 2.
+#define RISE (MASK == 2 ? 8.0f * LN_2 : 8.0f)
 
 // The left factors of this warp's rows at column `e`.
 INLINE void load_left(u32 (&f)[STRIPS][4], const u16* rows, int e, const Lanes& l) {
@@ -14,7 +15,7 @@ INLINE void load_left(u32 (&f)[STRIPS][4], const u16* rows, int e, const Lanes& 
     for (int m = 0; m < STRIPS; m++) load_matrices(f[m], rows + (l.warp * 16 * STRIPS + m * 16 + l.low) * ROW(D) + e + l.high);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, T* __restrict__ out, A* __restrict__ lse, const __grid_constant__ Attention p) {
+extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, T* __restrict__ out, A* __restrict__ stats, const __grid_constant__ Attention p) {
     extern __shared__ __align__(16) u16 shared[];
     u16* const qs = shared;
     u16* const ks = qs + BQ * ROW(D);
@@ -89,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
 #pragma unroll
                     for (int i = 0; i < 4; i++) s[m][j][i] = score_of(p, at, first + m * 16 + i / 2 * 8 + l.lane / 4, k0 + j * 8 + l.lane % 4 * 2 + i % 2, s[m][j][i]);
         }
-        // A shift that is less than the largest score by at most RISE stays: weights then reach 2^RISE.
+        // A shift that is less than the largest score by at most RISE stays: weights then reach 2^8.
         A top[STRIPS][2];
         bool rises = false;
 #pragma unroll
@@ -110,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     if (!(top[m][half] - shift[m][half] > RISE)) continue;
-                    const A correction = exp2_near(shift[m][half] - top[m][half]);
+                    const A correction = exp2_near((MASK == 2 ? LOG2_E : 1.0f) * (shift[m][half] - top[m][half]));
                     shift[m][half] = top[m][half];
                     total[m][half] *= correction;
 #pragma unroll
@@ -124,13 +125,13 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 A part = 0;
-                const A by = shift[m][half] == -infinity() ? (A)0 : -shift[m][half];
+                const A by = shift[m][half] == -infinity() ? (A)0 : shift[m][half];
 #pragma unroll
                 for (int j = 0; j < BK / 8; j++)
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
                         A& x = s[m][j][half * 2 + i];
-                        x = exp2_near(multiply_add(x, factor, by));
+                        x = weight_of(x, factor, by);
                         part += x;
                     }
                 total[m][half] += part;
@@ -174,7 +175,12 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
             all += __shfl_xor_sync(EVERY, all, 2);
             const int query = first + m * 16 + half * 8 + l.lane / 4;
             if (query >= p.lq) continue;
-            if (l.lane % 4 == 0) lse[at.lse + query * p.lse[2]] = multiply_add(shift[m][half], LN_2, log_of(all));
+            if (l.lane % 4 == 0) {
+                A* const to = stats + at.stats + query * p.stats[2];
+                to[0] = MASK == 2 ? shift[m][half] : LN_2 * shift[m][half];
+                // The sum is relative to what the gradient makes of the rounded shift.
+                to[p.stats[3]] = MASK == 2 || all == 0 ? all : all * exp2_near(shift[m][half] - shift_of(to[0]));
+            }
             const A inverse = 1 / (RAISED * all);
 #pragma unroll
             for (int e = 0; e < DV / 8; e++)

@@ -154,8 +154,9 @@ INLINE void diagonal(A (&delta)[2], const T* out, const Attention& p, const u16*
 // is rounded, gives a delta that is near enough to take most of dw away, but not where the differences nearly cancel. Their
 // sum over the keys, sum(w (dw - near)), is what is missing from `near`, and the sum of w k, times that, from dq.
 //
-// Also writes for each query what its weights are shifted by, and after those of all queries its delta.
-extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ out, const A* __restrict__ lse, const T* __restrict__ g, A* __restrict__ rows, T* __restrict__ dq, const __grid_constant__ Attention p) {
+// Also writes for each query what its weights are shifted by, after those of all queries the factor of its weights, and
+// after these its delta.
+extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ out, const A* __restrict__ stats, const T* __restrict__ g, A* __restrict__ rows, T* __restrict__ dq, const __grid_constant__ Attention p) {
     extern __shared__ __align__(16) u16 shared[];
     u16* const qs = shared;
     u16* const gs = qs + OUTER * ROW(D);
@@ -182,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const 
         negate_rows<OUTER, D>(qs);
         __syncthreads();
     }
-    A shift[STRIPS][2], near[STRIPS][2], missing[STRIPS][2] = {}, sum[STRIPS][D / 8][4] = {}, seen[STRIPS][D / 8][4] = {};
+    A shift[STRIPS][2], scale[STRIPS][2], near[STRIPS][2], missing[STRIPS][2] = {}, sum[STRIPS][D / 8][4] = {}, seen[STRIPS][D / 8][4] = {};
 #pragma unroll
     for (int m = 0; m < STRIPS; m++) {
         diagonal(near[m], out + at.out, p, gs + (l.warp * STRIPS + m) * 16 * ROW(DV), first + m * 16, l);
@@ -190,10 +191,18 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const 
         for (int half = 0; half < 2; half++) {
             const int query = first + m * 16 + half * 8 + l.lane / 4;
             // A query that sees no key has no weights.
-            A& by = shift[m][half];
-            by = query < p.lq ? LOG2_E * lse[at.lse + query * p.lse[2]] : -infinity();
-            if (by == -infinity()) by = infinity();
-            if (l.lane % 4 == 0 && query < p.lq) rows[at.row + query] = by;
+            A &by = shift[m][half], &times = scale[m][half];
+            by = infinity();
+            times = 0;
+            if (query >= p.lq) continue;
+            const A* const from = stats + at.stats + query * p.stats[2];
+            if (from[p.stats[3]] != 0) {
+                by = shift_of(from[0]);
+                times = 1 / from[p.stats[3]];
+            }
+            if (l.lane % 4 != 0) continue;
+            rows[at.row + query] = by;
+            rows[p.rows + at.row + query] = times;
         }
     }
     int stage = 0;
@@ -219,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const 
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     A &x = w[m][j][i], &ds = dw[m][j][i];
-                    x = exp2_near(multiply_add(x, factor, -shift[m][i / 2]));
+                    x = scale[m][i / 2] * weight_of(x, factor, shift[m][i / 2]);
                     ds = x * (ds - near[m][i / 2]);
                     missing[m][i / 2] += ds;
                 }
@@ -236,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const 
             more += __shfl_xor_sync(EVERY, more, 1);
             more += __shfl_xor_sync(EVERY, more, 2);
             const int query = first + m * 16 + half * 8 + l.lane / 4;
-            if (l.lane % 4 == 0 && query < p.lq) rows[p.rows + at.row + query] = near[m][half] + more;
+            if (l.lane % 4 == 0 && query < p.lq) rows[2 * p.rows + at.row + query] = near[m][half] + more;
 #pragma unroll
             for (int e = 0; e < D / 8; e++)
 #pragma unroll
@@ -252,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_kv(const
     u16* const vs = ks + OUTER * ROW(D);
     u16* const qs = vs + OUTER * ROW(DV);
     u16* const gs = qs + 2 * INNER * ROW(D);
-    __shared__ A shifts[2][INNER], deltas[2][INNER];
+    __shared__ A shifts[2][INNER], scales[2][INNER], deltas[2][INNER];
     const Lanes l = lanes();
     const A factor = factor_of(p);
     const int task = blockIdx.x;
@@ -279,7 +288,8 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_kv(const
                 const int valid = q0 + (int)threadIdx.x < p.lq ? 4 : 0;
                 const A* const from = rows + (valid ? at.row + q0 + (int)threadIdx.x : 0);
                 copy_async<4>(&shifts[stage][threadIdx.x], from, valid);
-                copy_async<4>(&deltas[stage][threadIdx.x], from + p.rows, valid);
+                copy_async<4>(&scales[stage][threadIdx.x], from + p.rows, valid);
+                copy_async<4>(&deltas[stage][threadIdx.x], from + 2 * p.rows, valid);
             }
         };
         if (first < p.lq) load(first, 0);
@@ -309,11 +319,11 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_kv(const
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const int column = j * 8 + l.lane % 4 * 2 + i % 2;
-                    const A shift = shifts[stage][column], delta = deltas[stage][column];
+                    const A shift = shifts[stage][column], scale = scales[stage][column], delta = deltas[stage][column];
 #pragma unroll
                     for (int m = 0; m < STRIPS; m++) {
                         A& x = w[m][j][i];
-                        x = exp2_near(multiply_add(x, factor, -shift));
+                        x = scale * weight_of(x, factor, shift);
                         ds[m][j][i] = x * (ds[m][j][i] - delta);
                     }
                 }

@@ -133,7 +133,7 @@ struct Call<'a> {
 #[derive(Default)]
 struct Others<'a> {
     out: Option<Operand<'a>>,
-    lse: Option<Operand<'a>>,
+    stats: Option<Operand<'a>>,
     g: Option<Operand<'a>>,
     dq: Option<Operand<'a>>,
     dk: Option<Operand<'a>>,
@@ -176,7 +176,7 @@ impl<'a> Call<'a> {
         [&self.q, &self.k, &self.v].iter().for_each(|o| steps(&mut record, Some(o.layout), 4));
         steps(&mut record, self.mask.as_ref().map(|(_, layout)| layout), 4);
         steps(&mut record, others.out.as_ref().map(|o| o.layout), 4);
-        steps(&mut record, others.lse.as_ref().map(|o| o.layout), 3);
+        steps(&mut record, others.stats.as_ref().map(|o| o.layout), 4);
         for o in [&others.g, &others.dq, &others.dk, &others.dv] {
             steps(&mut record, o.as_ref().map(|o| o.layout), 4);
         }
@@ -242,13 +242,13 @@ pub(crate) fn attention(
     v: View<'_>,
     mask: Option<View<'_>>,
     out: &mut ViewMut<'_>,
-    lse: &mut ViewMut<'_>,
+    stats: &mut ViewMut<'_>,
 ) -> Result<()> {
     const OP: &str = "attention";
-    let s = Sizes::new(b, OP, params, [q, k, v, out.as_view(), lse.as_view()], mask)?;
-    let default = |out: &mut _, lse: &mut _| composite::attention::forward(b, params, q, k, v, mask, out, lse);
-    if lse.layout.numel() * s.lk * s.d * s.dv == 0 || !fits(&s) {
-        return default(out, lse);
+    let s = Sizes::new(b, OP, params, [q, k, v, out.as_view(), stats.as_view()], mask)?;
+    let default = |out: &mut _, stats: &mut _| composite::attention::forward(b, params, q, k, v, mask, out, stats);
+    if stats.layout.numel() * s.lk * s.d * s.dv == 0 || !fits(&s) {
+        return default(out, stats);
     }
     let dtype = q.dtype;
     let mut plan = in_registers(dtype, params, &s, mask);
@@ -262,12 +262,12 @@ pub(crate) fn attention(
     }
     let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(plan.queries) as u64;
     if shared > most || (plan.mma.is_some() && tasks > BLOCKS) {
-        return default(out, lse);
+        return default(out, stats);
     }
     let call = Call::new(b, OP, params, s, [q, k, v], mask)?;
-    let [out, lse] = [b.output(OP, "out", out)?, b.output(OP, "lse", lse)?];
-    let others = Others { out: Some(out), lse: Some(lse), ..Others::default() };
-    let pointers = [call.q, call.k, call.v, call.mask_or(call.q), out, lse];
+    let [out, stats] = [b.output(OP, "out", out)?, b.output(OP, "stats", stats)?];
+    let others = Others { out: Some(out), stats: Some(stats), ..Others::default() };
+    let pointers = [call.q, call.k, call.v, call.mask_or(call.q), out, stats];
     call.launch(b, &plan, (Pass::Forward, "attention"), &pointers, &others, (tasks, tasks, 128, shared))
 }
 
@@ -280,7 +280,7 @@ pub(crate) fn backward(
     v: View<'_>,
     mask: Option<View<'_>>,
     out: View<'_>,
-    lse: View<'_>,
+    stats: View<'_>,
     g: View<'_>,
     dq: &mut ViewMut<'_>,
     dk: &mut ViewMut<'_>,
@@ -288,7 +288,7 @@ pub(crate) fn backward(
 ) -> Result<()> {
     const OP: &str = "attention_backward";
     let gradients = [g, dq.as_view(), dk.as_view(), dv.as_view()];
-    let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, lse], mask, gradients)?;
+    let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, stats], mask, gradients)?;
     let empty = s.b * s.h * s.lq * s.lk * s.d * s.dv == 0;
     let mut plan = in_registers(q.dtype, params, &s, mask);
     let most = b.device().most_shared as usize;
@@ -302,16 +302,16 @@ pub(crate) fn backward(
         let shared = [queries.tile(Pass::Queries, &s, most), keys.tile(Pass::Keys, &s, most)];
         if shared[0].max(shared[1]) <= most {
             let call = Call::new(b, OP, params, s, [q, k, v], mask)?;
-            let [out, lse, g] = [b.input(OP, "out", out)?, b.input(OP, "lse", lse)?, b.input(OP, "g", g)?];
+            let [out, stats, g] = [b.input(OP, "out", out)?, b.input(OP, "stats", stats)?, b.input(OP, "g", g)?];
             let [dq, dk, dv] = [b.output(OP, "dq", dq)?, b.output(OP, "dk", dk)?, b.output(OP, "dv", dv)?];
             let others =
-                Others { out: Some(out), lse: Some(lse), g: Some(g), dq: Some(dq), dk: Some(dk), dv: Some(dv) };
-            // The shift of each query's weights, and its delta.
-            let mut rows = Temp::new(b, DType::F32, Shape::new(&[2, s.b, s.h, s.lq])?)?;
+                Others { out: Some(out), stats: Some(stats), g: Some(g), dq: Some(dq), dk: Some(dk), dv: Some(dv) };
+            // The shift of each query's weights, their factor, and its delta.
+            let mut rows = Temp::new(b, DType::F32, Shape::new(&[3, s.b, s.h, s.lq])?)?;
             let written = rows.view_mut();
             let rows = b.output(OP, "rows", &written)?;
             let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(queries.queries) as u64;
-            let pointers = [call.q, call.k, call.v, call.mask_or(call.q), out, lse, g, rows, dq];
+            let pointers = [call.q, call.k, call.v, call.mask_or(call.q), out, stats, g, rows, dq];
             let launched = (tasks, tasks, 128, shared[0]);
             call.launch(b, &queries, (Pass::Queries, "attention_backward_q"), &pointers, &others, launched)?;
             let tasks = (s.b * s.hk) as u64 * s.lk.div_ceil(keys.keys) as u64;
@@ -321,23 +321,23 @@ pub(crate) fn backward(
         }
     }
     let row = plan.d + plan.dv + 2;
-    let shared = plan.bytes(row, row, 2 * plan.queries * (plan.keys + 1) + 2 * plan.queries);
+    let shared = plan.bytes(row, row, 2 * plan.queries * (plan.keys + 1) + 3 * plan.queries);
     if empty || !fits(&s) || shared > most {
-        return composite::attention::backward(b, params, q, k, v, mask, out, lse, g, dq, dk, dv);
+        return composite::attention::backward(b, params, q, k, v, mask, out, stats, g, dq, dk, dv);
     }
     let mut delta = Temp::new(b, q.dtype.compute(), Shape::new(&[s.b, s.h, s.lq])?)?;
     let written = delta.view_mut();
     let call = Call::new(b, OP, params, s, [q, k, v], mask)?;
     let to = b.output(OP, "delta", &written)?;
-    let (lse, g) = (b.input(OP, "lse", lse)?, b.input(OP, "g", g)?);
-    let others = Others { lse: Some(lse), g: Some(g), ..Others::default() };
+    let (stats, g) = (b.input(OP, "stats", stats)?, b.input(OP, "g", g)?);
+    let others = Others { stats: Some(stats), g: Some(g), ..Others::default() };
     let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(plan.queries) as u64;
-    let pointers = [call.q, call.k, call.v, call.mask_or(call.q), g, lse, to];
+    let pointers = [call.q, call.k, call.v, call.mask_or(call.q), g, stats, to];
     call.launch(b, &plan, (Pass::Queries, "attention_delta"), &pointers, &others, (tasks, tasks, 128, shared))?;
     let delta = read(to);
     let [dq, dk, dv] = [b.output(OP, "dq", dq)?, b.output(OP, "dk", dk)?, b.output(OP, "dv", dv)?];
-    let others = Others { out: None, lse: Some(lse), g: Some(g), dq: Some(dq), dk: Some(dk), dv: Some(dv) };
-    let inputs = [call.q, call.k, call.v, call.mask_or(call.q), g, lse, delta];
+    let others = Others { out: None, stats: Some(stats), g: Some(g), dq: Some(dq), dk: Some(dk), dv: Some(dv) };
+    let inputs = [call.q, call.k, call.v, call.mask_or(call.q), g, stats, delta];
     let pointers = [&inputs[..], &[dq]].concat();
     call.launch(b, &plan, (Pass::Queries, "attention_backward_q"), &pointers, &others, (tasks, tasks, 128, shared))?;
     let tasks = (s.b * s.hk) as u64 * s.lk.div_ceil(plan.keys) as u64;

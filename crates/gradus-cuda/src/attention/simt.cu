@@ -40,7 +40,7 @@ template <int SIZE> INLINE void products_of(A (&s)[RQ][CK], const A* qs, const A
 }
 
 #if FORWARD
-extern "C" __global__ void __launch_bounds__(128, 1) attention(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, T* __restrict__ out, A* __restrict__ lse, const __grid_constant__ Attention p) {
+extern "C" __global__ void __launch_bounds__(128, 1) attention(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, T* __restrict__ out, A* __restrict__ stats, const __grid_constant__ Attention p) {
     extern __shared__ __align__(16) unsigned char shared[];
     A* const qs = (A*)shared;
     A* const ks = qs + BQ * (D + 1);
@@ -111,7 +111,11 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention(const T* __restri
             for (int apart = 4; apart > 0; apart /= 2) all += __shfl_xor_sync(EVERY, all, apart);
             const int row = q0 + ty + 16 * i;
             if (row >= p.lq) continue;
-            if (tx == 0) lse[at.lse + row * p.lse[2]] = largest[i] + log_of(all);
+            if (tx == 0) {
+                A* const to = stats + at.stats + row * p.stats[2];
+                to[0] = largest[i];
+                to[p.stats[3]] = all;
+            }
 #pragma unroll
             for (int c = 0; c < DV / 8; c++) {
                 const int e = tx + 8 * c;
@@ -123,47 +127,56 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention(const T* __restri
 #endif
 
 #if BACKWARD
+// The numbers of a tile's rows in shared memory: a weight is e^(score - shift) times the factor. Rows outside and rows that
+// see no key have the factor 0 and a shift that is finite, and their scores are -inf.
+struct Statistics {
+    A* shifts;
+    A* factors;
+    A* deltas;
+};
+INLINE Statistics statistics(A* shared) { return {shared, shared + BQ, shared + 2 * BQ}; }
+
+INLINE void load_statistics(const Statistics& to, const A* stats, const A* delta, const Attention& p, const Head& at, int q0) {
+    for (int row = threadIdx.x; row < BQ; row += 128) {
+        const bool inside = q0 + row < p.lq;
+        const A* const from = stats + at.stats + (q0 + row) * p.stats[2];
+        const bool sees_any = inside && from[p.stats[3]] != 0;
+        to.shifts[row] = sees_any ? from[0] : (A)0;
+        to.factors[row] = sees_any ? 1 / from[p.stats[3]] : (A)0;
+        to.deltas[row] = inside && delta ? delta[at.row + q0 + row] : (A)0;
+    }
+}
+
 // The weights of a tile and the gradients of its scores, for the elements of this thread.
-INLINE void gradients_of(A (&w)[RQ][CK], A (&ds)[RQ][CK], const Attention& p, const Head& at, const A* qs, const A* ks, const A* vs, const A* gs, const A* lses, const A* deltas, int q0, int k0, int ty, int tx) {
+INLINE void gradients_of(A (&w)[RQ][CK], A (&ds)[RQ][CK], const Attention& p, const Head& at, const A* qs, const A* ks, const A* vs, const A* gs, const Statistics& rows, int q0, int k0, int ty, int tx) {
     products_of<D>(w, qs, ks, ty, tx);
     products_of<DV>(ds, gs, vs, ty, tx);
 #pragma unroll
     for (int i = 0; i < RQ; i++)
 #pragma unroll
         for (int j = 0; j < CK; j++) {
-            const A shift = lses[ty + 16 * i];
             const A s = masked(p, at, q0 + ty + 16 * i, k0 + tx + 8 * j, w[i][j], p.scale);
-            w[i][j] = shift == -infinity() ? (A)0 : exp_of(s - shift);
-            ds[i][j] = w[i][j] * (ds[i][j] - deltas[ty + 16 * i]);
+            w[i][j] = exp_of(s - rows.shifts[ty + 16 * i]) * rows.factors[ty + 16 * i];
+            ds[i][j] = w[i][j] * (ds[i][j] - rows.deltas[ty + 16 * i]);
         }
-}
-
-// The log-sum-exp and delta of a tile's rows. Rows outside have no weights.
-INLINE void load_statistics(A* lses, A* deltas, const A* lse, const A* delta, const Attention& p, const Head& at, int q0) {
-    for (int row = threadIdx.x; row < BQ; row += 128) {
-        const bool inside = q0 + row < p.lq;
-        lses[row] = inside ? lse[at.lse + (q0 + row) * p.lse[2]] : -infinity();
-        deltas[row] = inside && delta ? delta[at.row + q0 + row] : (A)0;
-    }
 }
 
 // delta [b, h, lq]: the sum of weights times the gradients of weights for each query. It is not computed from the
 // result, whose rounding error would be too large where gradients of scores nearly cancel.
-extern "C" __global__ void __launch_bounds__(128, 1) attention_delta(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ g, const A* __restrict__ lse, A* __restrict__ delta, const __grid_constant__ Attention p) {
+extern "C" __global__ void __launch_bounds__(128, 1) attention_delta(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ g, const A* __restrict__ stats, A* __restrict__ delta, const __grid_constant__ Attention p) {
     extern __shared__ __align__(16) unsigned char shared[];
     A* const qs = (A*)shared;
     A* const gs = qs + BQ * (D + 1);
     A* const ks = gs + BQ * (DV + 1);
     A* const vs = ks + BK * (D + 1);
-    A* const lses = vs + BK * (DV + 1);
-    A* const deltas = lses + BQ;
+    const Statistics rows = statistics(vs + BK * (DV + 1));
     const int ty = threadIdx.x / 8, tx = threadIdx.x % 8;
     for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
         const Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
         const int q0 = (int)(task % p.q_tiles) * BQ;
         load_rows<BQ, D>(qs, at.q, q0, p.lq, p.d, p.q);
         load_rows<BQ, DV>(gs, g + at.g, q0, p.lq, p.dv, p.g);
-        load_statistics(lses, deltas, lse, nullptr, p, at, q0);
+        load_statistics(rows, stats, nullptr, p, at, q0);
         A sum[RQ] = {};
         const int keys = keys_of(p, q0 + BQ);
         for (int k0 = 0; k0 < keys; k0 += BK) {
@@ -171,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention_delta(const T* __
             load_rows<BK, DV>(vs, at.v, k0, p.lk, p.dv, p.v);
             __syncthreads();
             A w[RQ][CK], ds[RQ][CK];
-            gradients_of(w, ds, p, at, qs, ks, vs, gs, lses, deltas, q0, k0, ty, tx);
+            gradients_of(w, ds, p, at, qs, ks, vs, gs, rows, q0, k0, ty, tx);
 #pragma unroll
             for (int i = 0; i < RQ; i++)
 #pragma unroll
@@ -189,22 +202,21 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention_delta(const T* __
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_q(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ g, const A* __restrict__ lse, const A* __restrict__ delta, T* __restrict__ dq, const __grid_constant__ Attention p) {
+extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_q(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ g, const A* __restrict__ stats, const A* __restrict__ delta, T* __restrict__ dq, const __grid_constant__ Attention p) {
     extern __shared__ __align__(16) unsigned char shared[];
     A* const qs = (A*)shared;
     A* const gs = qs + BQ * (D + 1);
     A* const ks = gs + BQ * (DV + 1);
     A* const vs = ks + BK * (D + 1);
     A* const dss = vs + BK * (DV + 1);
-    A* const lses = dss + BQ * (BK + 1);
-    A* const deltas = lses + BQ;
+    const Statistics rows = statistics(dss + BQ * (BK + 1));
     const int ty = threadIdx.x / 8, tx = threadIdx.x % 8;
     for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
         const Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
         const int q0 = (int)(task % p.q_tiles) * BQ;
         load_rows<BQ, D>(qs, at.q, q0, p.lq, p.d, p.q);
         load_rows<BQ, DV>(gs, g + at.g, q0, p.lq, p.dv, p.g);
-        load_statistics(lses, deltas, lse, delta, p, at, q0);
+        load_statistics(rows, stats, delta, p, at, q0);
         A sum[RQ][D / 8];
 #pragma unroll
         for (int i = 0; i < RQ; i++)
@@ -216,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_q(const 
             load_rows<BK, DV>(vs, at.v, k0, p.lk, p.dv, p.v);
             __syncthreads();
             A w[RQ][CK], ds[RQ][CK];
-            gradients_of(w, ds, p, at, qs, ks, vs, gs, lses, deltas, q0, k0, ty, tx);
+            gradients_of(w, ds, p, at, qs, ks, vs, gs, rows, q0, k0, ty, tx);
 #pragma unroll
             for (int i = 0; i < RQ; i++)
 #pragma unroll
@@ -245,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_q(const 
 }
 
 // One task for each tile of keys of each key head: it goes through the queries of all heads that share the key head.
-extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_kv(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ g, const A* __restrict__ lse, const A* __restrict__ delta, T* __restrict__ dk, T* __restrict__ dv, const __grid_constant__ Attention p) {
+extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_kv(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ g, const A* __restrict__ stats, const A* __restrict__ delta, T* __restrict__ dk, T* __restrict__ dv, const __grid_constant__ Attention p) {
     extern __shared__ __align__(16) unsigned char shared[];
     A* const qs = (A*)shared;
     A* const gs = qs + BQ * (D + 1);
@@ -253,8 +265,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_kv(const
     A* const vs = ks + BK * (D + 1);
     A* const ws = vs + BK * (DV + 1);
     A* const dss = ws + BQ * (BK + 1);
-    A* const lses = dss + BQ * (BK + 1);
-    A* const deltas = lses + BQ;
+    const Statistics rows = statistics(dss + BQ * (BK + 1));
     const int ty = threadIdx.x / 8, tx = threadIdx.x % 8;
     const int RK = BK / 16;
     for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
@@ -277,10 +288,10 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_kv(const
             for (int q0 = first_query(p, k0) / BQ * BQ; q0 < p.lq; q0 += BQ) {
                 load_rows<BQ, D>(qs, at.q, q0, p.lq, p.d, p.q);
                 load_rows<BQ, DV>(gs, g + at.g, q0, p.lq, p.dv, p.g);
-                load_statistics(lses, deltas, lse, delta, p, at, q0);
+                load_statistics(rows, stats, delta, p, at, q0);
                 __syncthreads();
                 A w[RQ][CK], ds[RQ][CK];
-                gradients_of(w, ds, p, at, qs, ks, vs, gs, lses, deltas, q0, k0, ty, tx);
+                gradients_of(w, ds, p, at, qs, ks, vs, gs, rows, q0, k0, ty, tx);
 #pragma unroll
                 for (int i = 0; i < RQ; i++)
 #pragma unroll

@@ -23,22 +23,27 @@ INLINE f32 exp2_near(f32 x) {
 
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
-#define LARGEST 2e38f
 
 // As factors, weights of f16 are multiplied by this, since f16 does not reach far down. They are at most 2^8 before.
 #define RAISED (BF16 ? 1.0f : 128.0f)
 
 // Weights are powers of two: 2^(factor * score - shift). The factor is positive, so that the largest score is that of the
 // largest product, and a masked score, which is -inf, stays so. A negative scale has changed the sign of the queries.
+//
+// With a mask that is added, scores and shifts are those of powers of e. A mask may be the smallest number of its type: the
+// shift is subtracted first, since LOG2_E times such a number would be none, and the differences would be rounding errors.
 INLINE f32 factor_of(const Attention& p) { return MASK == 2 ? 1.0f : fmaxf(fabsf(p.scale) * LOG2_E, 1e-45f); }
 
 INLINE A score_of(const Attention& p, const Head& at, int query, int key, A product) {
-    if constexpr (MASK != 2) return masked(p, at, query, key, product, (A)1);
-    const A score = masked(p, at, query, key, product, fabsf(p.scale));
-    // A mask may be the smallest number of its type. That is still a score, and LOG2_E times it would be none.
-    const bool is_large = fabsf(score) > LARGEST && fabsf(score) < infinity();
-    return LOG2_E * (is_large ? copysignf(LARGEST, score) : score);
+    return masked(p, at, query, key, product, MASK == 2 ? fabsf(p.scale) : (A)1);
 }
+
+INLINE f32 weight_of(f32 score, f32 factor, f32 shift) {
+    return exp2_near(MASK == 2 ? LOG2_E * (score - shift) : multiply_add(score, factor, -shift));
+}
+
+// The shift of weights from one of powers of e.
+INLINE f32 shift_of(f32 shift) { return MASK == 2 ? shift : LOG2_E * shift; }
 
 // Whether all queries from `query` on see the `count` keys from `key` on, and no score changes.
 INLINE bool sees_all(const Attention& p, int query, int key, int count) {

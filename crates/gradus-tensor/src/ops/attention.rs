@@ -1,5 +1,4 @@
-//! `scaled_dot_product_attention`, which computes `softmax(scale * q k^T + mask) v` as one recorded operation, and
-//! `masked_softmax`.
+//! `scaled_dot_product_attention`, which computes `softmax(scale * q k^T + mask) v` as one recorded operation.
 //!
 //! The backward pass is normally one call of the backend. It is composed of matrix products and a softmax instead if
 //! the gradient must be differentiable itself, if a float mask requires a gradient, or if a gradient arrives through
@@ -10,12 +9,17 @@ use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Here, Re
 use smallvec::smallvec;
 
 use super::causal::{Causal, causal_mask};
-use super::operand_rules::{axis_of, cast, common_dtype};
+use super::operand_rules::{cast, common_dtype};
+use super::softmax::without_empty_rows;
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply};
 use crate::{Generator, Tensor};
 
 /// Attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]` and `v [b, hk, lk, dv]`, with an optional mask that broadcasts
-/// with `[b, h, lq, lk]`. Outputs: the result `[b, lq, h, dv]`, and the log-sum-exp of the scores `[b, h, lq]`.
+/// with `[b, h, lq, lk]`. Outputs: the result `[b, lq, h, dv]`, and for each query `[b, h, lq, 2]` a shift of its scores
+/// and the sum of `e^(score - shift)`.
+///
+/// These two numbers are differentiable only as the log-sum-exp of the scores, `shift + ln(sum)`: its gradient arrives as
+/// that of the shift, and the sum has none.
 ///
 /// The heads of a query lie side by side in the result. Merging the heads, which usually comes next, is therefore a
 /// view, and this operation and the next one save the same memory for the backward pass.
@@ -68,12 +72,14 @@ impl<'a> AttentionOptions<'a> {
     }
 }
 
-/// The attention weights, and the log-sum-exp of the scores.
+/// The attention weights.
 struct Weights {
-    /// `e^(score - log-sum-exp)`, `[b, h, lq, lk]`: 0 for a query that may see no key.
+    /// The weights `[b, h, lq, lk]`: 0 for a query that may see no key.
     p: Tensor,
-    /// The log-sum-exp `[b, h, lq]`.
-    lse: Tensor,
+    /// The scores `[b, h, lq, lk]`: 0 for a query that may see no key.
+    scores: Tensor,
+    /// Whether each query may see a key, `[b, h, lq, 1]`.
+    any: Tensor,
     /// The leading axes `[b, hk, rows]` of the operands that are multiplied with keys and values. The rows are the
     /// queries of all heads that share a key head.
     stacked: [usize; 3],
@@ -85,6 +91,36 @@ impl Weights {
     fn stack(&self, x: &Tensor) -> Result<Tensor> {
         let [b, hk, rows] = self.stacked;
         x.reshape([b, hk, rows, x.shape()[3]])
+    }
+
+    /// The log-sum-exp of the scores `[b, h, lq]`.
+    #[track_caller]
+    fn lse(&self) -> Result<Tensor> {
+        let s = &self.scores;
+        if s.shape()[3] == 0 {
+            return Tensor::full(&s.shape()[..3], f64::NEG_INFINITY, s.dtype(), s.device());
+        }
+        let largest = s.detach().max(&[3], true)?;
+        let lse = s.sub(&largest)?.exp()?.sum(&[3], true)?.log()?.add(&largest)?;
+        self.any.where_(&lse, f64::NEG_INFINITY)?.squeeze(3)
+    }
+}
+
+/// What the log-sum-exp of the scores is computed from, if it is asked for.
+enum Rows {
+    /// The second output of [`Attention`].
+    Stats(Tensor),
+    Weights(Weights),
+}
+
+impl Rows {
+    /// The log-sum-exp of the scores `[b, h, lq]`.
+    #[track_caller]
+    fn lse(&self) -> Result<Tensor> {
+        match self {
+            Rows::Stats(stats) => stats.select(3, 0)?.add(&stats.select(3, 1)?.detach().log()?),
+            Rows::Weights(weights) => weights.lse(),
+        }
     }
 }
 
@@ -108,31 +144,24 @@ impl Attention {
             scores = causal_mask(lq, lk, Causal::BottomRight, q.device())?.where_(&scores, f64::NEG_INFINITY)?;
         }
         let keep = scores.ne(f64::NEG_INFINITY)?;
-        let (safe, any) = without_empty_rows(&scores, &keep, 3)?;
-        let lse = if lk == 0 {
-            Tensor::full([b, h, lq], f64::NEG_INFINITY, scores.dtype(), q.device())?
-        } else {
-            let largest = safe.detach().max(&[3], true)?;
-            let lse = safe.sub(&largest)?.exp()?.sum(&[3], true)?.log()?.add(&largest)?;
-            any.where_(&lse, f64::NEG_INFINITY)?.squeeze(3)?
-        };
-        Ok(Weights { p: any.where_(&safe.softmax(3)?, 0.0)?, lse, stacked })
+        let (scores, any) = without_empty_rows(&scores, &keep, 3)?;
+        Ok(Weights { p: any.where_(&scores.softmax(3)?, 0.0)?, scores, any, stacked })
     }
 
-    /// Computes the result and the log-sum-exp with simpler operations, applying dropout to the weights.
+    /// Computes the result with simpler operations, applying dropout to the weights. Also returns the weights.
     #[track_caller]
     fn decompose(
         &self,
         inputs: [&Tensor; 3],
         mask: Option<&Tensor>,
         (p, generator): (f64, &mut Generator),
-    ) -> Result<[Tensor; 2]> {
+    ) -> Result<(Tensor, Weights)> {
         let wide = inputs[0].dtype().compute();
         let [q, k, v] = [inputs[0].to_dtype(wide)?, inputs[1].to_dtype(wide)?, inputs[2].to_dtype(wide)?];
         let weights = self.weights(&q, &k, mask)?;
         let kept = weights.stack(&weights.p.dropout(p, generator)?)?;
         let out = kept.product(&v)?.reshape([&q.shape()[..3], &v.shape()[3..]].concat())?;
-        Ok([out, weights.lse])
+        Ok((out, weights))
     }
 
     /// The gradients of query, key, value and mask, composed of simpler operations so that they are differentiable
@@ -180,16 +209,6 @@ impl Attention {
     }
 }
 
-/// `x` with -inf where `keep` is false, but with zeros in each row along `axis` that keeps no element. Also returns
-/// whether each row keeps an element.
-#[track_caller]
-fn without_empty_rows(x: &Tensor, keep: &Tensor, axis: isize) -> Result<(Tensor, Tensor)> {
-    let any = keep.any(&[axis], true)?;
-    let zeros = x.detach().zeros_like()?;
-    let fill = any.where_(f64::NEG_INFINITY, &zeros)?;
-    Ok((keep.where_(x, &fill)?, any))
-}
-
 impl Operation for Attention {
     fn name(&self) -> &str {
         "scaled_dot_product_attention"
@@ -202,13 +221,14 @@ impl Operation for Attention {
     fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let (q, v) = (inputs[0].shape, inputs[2].shape);
         let out = Spec { shape: Shape::new(&[q[0], q[2], q[1], v[3]])?, dtype: inputs[0].dtype };
-        Ok(smallvec![out, Spec { shape: Shape::new(&q[..3])?, dtype: out.dtype.compute() }])
+        let stats = Shape::new(&[q[0], q[1], q[2], 2])?;
+        Ok(smallvec![out, Spec { shape: stats, dtype: out.dtype.compute() }])
     }
 
     fn forward(&self, backend: &dyn Backend, x: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
-        let (out, lse) = outputs.split_at_mut(1);
+        let (out, stats) = outputs.split_at_mut(1);
         let by_head = out[0].layout.transpose(1, 2)?;
-        backend.attention(&self.params, x[0], x[1], x[2], x.get(3).copied(), &mut out[0].with(&by_head), &mut lse[0])
+        backend.attention(&self.params, x[0], x[1], x[2], x.get(3).copied(), &mut out[0].with(&by_head), &mut stats[0])
     }
 
     fn flow(&self) -> Flow {
@@ -226,8 +246,8 @@ impl Operation for Attention {
         let inputs: Vec<Tensor> = (0..count).map(|i| ctx.input(i)).collect::<Result<_>>().here()?;
         if !ctx.create_graph() && !ctx.needs(3) && g[1].is_none() {
             let Some(g) = &g[0] else { return Ok(out) };
-            let (g, o, lse) = (g.transpose(1, 2)?, ctx.output(0)?.transpose(1, 2)?, ctx.output(1)?);
-            let mut operands = vec![&inputs[0], &inputs[1], &inputs[2], &o, &lse, &g];
+            let (g, o, stats) = (g.transpose(1, 2)?, ctx.output(0)?.transpose(1, 2)?, ctx.output(1)?);
+            let mut operands = vec![&inputs[0], &inputs[1], &inputs[2], &o, &stats, &g];
             operands.extend(inputs.get(3));
             let found = apply(AttentionBackward { params: self.params }, &operands)?;
             for (i, d) in found.into_iter().enumerate().filter(|&(i, _)| ctx.needs(i)) {
@@ -238,12 +258,13 @@ impl Operation for Attention {
         let by_head = g[0].as_ref().map(|g| g.transpose(1, 2)).transpose()?;
         // There are at most four inputs.
         let needs: Vec<bool> = (0..count).map(|i| ctx.needs(i)).collect();
-        self.gradients(&inputs, [by_head.as_ref(), g[1].as_ref()], &needs)
+        let of_lse = g[1].as_ref().map(|g| g.select(3, 0)).transpose()?;
+        self.gradients(&inputs, [by_head.as_ref(), of_lse.as_ref()], &needs)
     }
 }
 
-/// The fused gradients of [`Attention`] with respect to query, key and value. Inputs: query, key, value, the output,
-/// the log-sum-exp, the gradient of the output and, if there is one, the mask.
+/// The fused gradients of [`Attention`] with respect to query, key and value. Inputs: query, key, value, the two
+/// outputs, the gradient of the result and, if there is one, the mask.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AttentionBackward {
     /// The scale and the causal rule.
@@ -308,7 +329,7 @@ impl Tensor {
         value: &Tensor,
         options: AttentionOptions<'_>,
     ) -> Result<Tensor> {
-        Ok(self.attention_with_lse(key, value, options)?.0)
+        Ok(self.attend(key, value, options, |_| Ok(()))?.0)
     }
 
     /// [`scaled_dot_product_attention`](Tensor::scaled_dot_product_attention) that also returns the log-sum-exp of each
@@ -321,6 +342,20 @@ impl Tensor {
         value: &Tensor,
         options: AttentionOptions<'_>,
     ) -> Result<(Tensor, Tensor)> {
+        let (y, lse) = self.attend(key, value, options, Rows::lse)?;
+        let lse = lse.reshape(&y.shape()[..y.rank() - 1])?;
+        Ok((y, lse))
+    }
+
+    /// Computes the result, and what `more` makes of its rows.
+    #[track_caller]
+    fn attend<R>(
+        &self,
+        key: &Tensor,
+        value: &Tensor,
+        options: AttentionOptions<'_>,
+        more: impl FnOnce(&Rows) -> Result<R>,
+    ) -> Result<(Tensor, R)> {
         const OP: &str = "scaled_dot_product_attention";
         let describe = |e: Error| value.describe(key.describe(self.describe(e, "query"), "key"), "value");
         let dtype = common_dtype(OP, &[self, key, value], &["query", "key", "value"])?;
@@ -360,41 +395,22 @@ impl Tensor {
         let dropout = options.dropout.filter(|(p, _)| *p != 0.0);
         // The generator advances only once the result is computed.
         let mut moved = dropout.as_ref().map(|(p, generator)| (*p, Generator::clone(generator)));
-        let [y, lse] = if let Some((p, moved)) = &mut moved {
-            op.decompose([&q, &k, &v], mask.as_ref(), (*p, moved))?
+        let (y, rows) = if let Some((p, moved)) = &mut moved {
+            let (y, weights) = op.decompose([&q, &k, &v], mask.as_ref(), (*p, moved))?;
+            (y, Rows::Weights(weights))
         } else {
             let mut inputs = vec![&q, &k, &v];
             inputs.extend(&mask);
             let mut y = apply(op, &inputs)?;
-            let lse = y.swap_remove(1);
-            [y.swap_remove(0).transpose(1, 2)?, lse]
+            let stats = y.swap_remove(1);
+            (y.swap_remove(0).transpose(1, 2)?, Rows::Stats(stats))
         };
         let y = y.to_dtype(dtype)?.reshape([&heads[..], &[dv]].concat())?;
-        let lse = lse.reshape(heads)?;
+        let more = more(&rows)?;
         if let (Some((_, generator)), Some((_, moved))) = (dropout, moved) {
             *generator = moved;
         }
-        Ok((y, lse))
-    }
-
-    /// Softmax along an axis over the elements where `mask` (bool, broadcast) is true. All other elements become 0, as
-    /// do elements of -inf. A row in which nothing else is left becomes 0 and has gradient 0. Integers become f32.
-    #[track_caller]
-    pub fn masked_softmax(&self, mask: &Tensor, axis: isize) -> Result<Tensor> {
-        const OP: &str = "masked_softmax";
-        let axis = axis_of(OP, axis, self.rank())? as isize;
-        let fail = |e: Error| Err(mask.describe(self.describe(e, "self"), "mask"));
-        if mask.dtype() != DType::Bool {
-            return fail(Error::dtype(OP, mask.dtype(), "a bool mask")).here();
-        }
-        if mask.layout().expand(*self.layout().shape()).is_err() {
-            return fail(Error::new(ErrorKind::Broadcast, OP, "the mask does not stretch to the shape of the input"))
-                .here();
-        }
-        let x = self.to_dtype(self.dtype().to_float())?;
-        let keep = x.ne(f64::NEG_INFINITY)?.logical_and(mask)?;
-        let (safe, _) = without_empty_rows(&x, &keep, axis)?;
-        keep.where_(&safe.softmax(axis)?, 0.0)
+        Ok((y, more))
     }
 }
 

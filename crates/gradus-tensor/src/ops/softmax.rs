@@ -1,11 +1,11 @@
-//! `softmax(x) = e^(x - max) / sum e^(x - max)` along an axis, and its logarithm.
+//! `softmax(x) = e^(x - max) / sum e^(x - max)` along an axis, its logarithm, and its masked form.
 //!
 //! Gradients: `y * (g - sum(g * y))` for the softmax, and `g - e^y * sum(g)` for its logarithm.
 
-use gradus_backend::{Backend, Result, View, ViewMut};
+use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Result, View, ViewMut};
 
 use super::autocast::computed;
-use super::operand_rules::cast;
+use super::operand_rules::{axis_of, cast};
 use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
@@ -108,4 +108,34 @@ impl Tensor {
         apply_one(Softmax { log: true, axis }, &[&*cast(&x, computed("log_softmax", x.dtype().to_float()))?])?
             .back_to(self)
     }
+
+    /// Softmax along an axis over the elements where `mask` (bool, broadcast) is true. All other elements become 0, as
+    /// do elements of -inf. A row in which nothing else is left becomes 0 and has gradient 0. Integers become f32.
+    #[track_caller]
+    pub fn masked_softmax(&self, mask: &Tensor, axis: isize) -> Result<Tensor> {
+        const OP: &str = "masked_softmax";
+        let axis = axis_of(OP, axis, self.rank())? as isize;
+        let fail = |e: Error| Err(mask.describe(self.describe(e, "self"), "mask"));
+        if mask.dtype() != DType::Bool {
+            return fail(Error::dtype(OP, mask.dtype(), "a bool mask")).here();
+        }
+        if mask.layout().expand(*self.layout().shape()).is_err() {
+            return fail(Error::new(ErrorKind::Broadcast, OP, "the mask does not stretch to the shape of the input"))
+                .here();
+        }
+        let x = self.to_dtype(self.dtype().to_float())?;
+        let keep = x.ne(f64::NEG_INFINITY)?.logical_and(mask)?;
+        let (safe, _) = without_empty_rows(&x, &keep, axis)?;
+        keep.where_(&safe.softmax(axis)?, 0.0)
+    }
+}
+
+/// `x` with -inf where `keep` is false, but with zeros in each row along `axis` that keeps no element. Also returns
+/// whether each row keeps an element.
+#[track_caller]
+pub(super) fn without_empty_rows(x: &Tensor, keep: &Tensor, axis: isize) -> Result<(Tensor, Tensor)> {
+    let any = keep.any(&[axis], true)?;
+    let zeros = x.detach().zeros_like()?;
+    let fill = any.where_(f64::NEG_INFINITY, &zeros)?;
+    Ok((keep.where_(x, &fill)?, any))
 }

@@ -50,4 +50,12 @@ show("sdpam", F.scaled_dot_product_attention(q,k,v,attn_mask=m,enable_gqa=True,s
 show("sdpac", F.scaled_dot_product_attention(q,k,v,is_causal=True,enable_gqa=True))
 bm=torch.ones(3,5,dtype=torch.bool).tril(2); bm2=bm
 show("sdpabr", F.scaled_dot_product_attention(q,k,v,attn_mask=bm,enable_gqa=True))
+# Rows of large scores, whose weights are equal.
+lm=torch.tensor([-1e300,torch.finfo(torch.float64).min,1e300]).reshape(3,1)
+with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+    x=[t.clone().requires_grad_() for t in (q,k,v)]
+    y=F.scaled_dot_product_attention(*x,attn_mask=lm.expand(3,5),enable_gqa=True)
+    show("sdpal", y)
+    for name,g in zip("qkv",torch.autograd.grad((y*seq(2*4*3*3,.6,.2).reshape(y.shape)).sum(),x)):
+        show("sdpal"+name, g)
 print("]")
