@@ -119,6 +119,11 @@ fn attention_to_many_keys() {
             of(queries)?.scaled_dot_product_attention(&of(keys)?, &of(keys)?, AttentionOptions::new().causal(causal))
         });
     }
+    // Scores that have no digits left for the sum of a row.
+    same("attention of large scores", 1e-4, |d| {
+        let (x, mask) = (numbers(&[1, 1, 70_001, 4], d), Tensor::full([1, 1], -1e9, DType::F32, d)?);
+        numbers(&[1, 1, 2, 4], d).scaled_dot_product_attention(&x, &x, AttentionOptions::new().mask(&mask))
+    });
 }
 
 #[test]

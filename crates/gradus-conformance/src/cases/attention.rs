@@ -106,9 +106,14 @@ fn large_mask(s: &mut Suite<'_>, dtype: DType, [b, h, hk, lq, lk, d, dv]: [usize
 fn large_scale(s: &mut Suite<'_>, dtype: DType, [b, h, hk, lq, lk, d, dv]: [usize; 7], causal: bool) {
     let name = format!("{dtype}/{}/large_scale/causal={causal}", sizes(&[b, h, hk, lq, lk, d, dv]));
     let mut rng = s.rng(&name);
-    // Queries are 1 in their first element and otherwise 0, and keys are 1 in their first element.
-    let queries: Vec<f64> = (0..b * h * lq * d).map(|i| if i % d == 0 { 1.0 } else { 0.0 }).collect();
-    let keys: Vec<f64> = (0..b * hk * lk * d).map(|i| if i % d == 0 { 1.0 } else { rng.unit() }).collect();
+    // Queries are 1 in their first two elements and otherwise 0, and the first two elements of a key add up to 1.
+    let queries: Vec<f64> = (0..b * h * lq * d).map(|i| if i % d < 2 { 1.0 } else { 0.0 }).collect();
+    let mut keys: Vec<f64> = (0..b * hk * lk * d).map(|_| rng.unit()).collect();
+    // Keys differ in each element: the gradient of a query would cancel where they are the same.
+    for (i, key) in keys.chunks_exact_mut(d).enumerate() {
+        let part = (i % lk) as f64 / 128.0;
+        (key[0], key[1]) = (part, 1.0 - part);
+    }
     let dims = [[b, h, lq, d], [b, hk, lk, d], [b, hk, lk, dv]];
     let inputs = vec![
         Array::floats(dtype, &dims[0], &queries),
