@@ -129,7 +129,7 @@ fn by_halves(
 }
 
 /// `ln(e^a + e^b)`.
-pub(crate) fn log_of_sum<'k>(a: Expr<'k>, b: Expr<'k>) -> Expr<'k> {
+fn log_of_sum<'k>(a: Expr<'k>, b: Expr<'k>) -> Expr<'k> {
     let (high, low) = (a.max(b), a.min(b));
     // If both are the same infinity, their difference is NaN, so equal operands are handled separately.
     high.eq(low).select(high + std::f64::consts::LN_2, high + (low - high).exp().log1p())
