@@ -14,26 +14,15 @@ use crate::group::Line;
 struct Fact<T> {
     what: String,
     numbers: OnceLock<Vec<T>>,
-    /// Whether no other rank sees the same numbers.
-    alone: bool,
 }
 
-/// The elements of a tensor, which all ranks have alike. In a captured step they are facts of the step, and `what` says what
-/// they are: a replay in which they differ is an error.
+/// The elements of a tensor. In a captured step they are facts of the step, and `what` says what they are: a replay in which
+/// they differ is an error, on all ranks.
 pub(crate) fn fact<T: Element>(x: &Tensor, what: &str, line: Line) -> Result<Vec<T>> {
-    known(x, what, false, line)
-}
-
-/// [`fact`] of numbers that only this rank has. If a replay fails, those of the other ranks do, too.
-pub(crate) fn own_fact<T: Element>(x: &Tensor, what: &str, line: Line) -> Result<Vec<T>> {
-    known(x, what, true, line)
-}
-
-fn known<T: Element>(x: &Tensor, what: &str, alone: bool, line: Line) -> Result<Vec<T>> {
     if !ops::is_captured() {
         return x.to_vec::<T>();
     }
-    let fact = Arc::new(Fact { what: what.to_owned(), numbers: OnceLock::<Vec<T>>::new(), alone });
+    let fact = Arc::new(Fact { what: what.to_owned(), numbers: OnceLock::<Vec<T>>::new() });
     x.device().dispatch_host(fact.clone(), &[Bound::Read(x)], line)?;
     Ok(fact.numbers.get().cloned().unwrap_or_default())
 }
@@ -49,7 +38,7 @@ impl<T: Element> HostCall for Fact<T> {
     }
 
     fn is_seen(&self) -> bool {
-        self.alone
+        false
     }
 
     fn call(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {

@@ -8,7 +8,7 @@ use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
 
 use crate::call::Collective;
 use crate::communicator::Communicator;
-use crate::fact::own_fact;
+use crate::fact::fact;
 use crate::group::Line;
 use crate::handle::Handle;
 
@@ -81,7 +81,7 @@ impl Link {
         };
         let header = run(&[HEADER], DType::I64)?;
         let what = format!("the micro-batches of stage {}, their shapes or dtypes", self.peer);
-        let header = own_fact::<i64>(&header, &what, line)?;
+        let header = fact::<i64>(&header, &what, line)?;
         let numbers: Vec<usize> = header.iter().map(|&n| n as usize).collect();
         let broken = || Error::new(ErrorKind::Peer, "pipeline", "a neighbour speaks another version of the protocol");
         let &[number, start, end, kind, dtype, axes, ref shape @ ..] = &numbers[..] else { return Err(broken()) };

@@ -184,7 +184,7 @@ impl Shared {
     fn told<R>(&self, made: Result<R>) -> Result<R> {
         made.inspect_err(|e| {
             if *e.kind() != ErrorKind::Peer {
-                self.group.give_up(e.message());
+                self.group.give_up(&format!("a call that was started failed: {}", e.message()));
             }
         })
     }
@@ -249,13 +249,14 @@ impl HostCall for Exchange {
     }
 
     fn abandoned(&self, why: &Error) {
-        self.shared.group.give_up(why.message());
+        self.shared.group.give_up(&format!("a replay failed: {}", why.message()));
     }
 
     fn call(&self, backend: &dyn Backend, operands: &mut [Binding<'_>]) -> Result<()> {
         if let Some(end) = &self.end {
             return self.start(backend, operands, end);
         }
+        // Those of this replay.
         self.shared.started.settle();
         self.now(backend, operands)
     }

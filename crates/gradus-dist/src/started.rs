@@ -110,7 +110,7 @@ impl HostCall for Wait {
         let gone = || Error::new(ErrorKind::Peer, self.name(), "the thread that made a call has ended");
         match lock(&self.0.0).take() {
             Some(end) => end.recv().unwrap_or_else(|_| Err(gone())),
-            // The handle was kept for another call of the step, and that one has waited.
+            // A rank alone makes no call.
             None => Ok(()),
         }
     }

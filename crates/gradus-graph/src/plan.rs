@@ -55,6 +55,8 @@ pub(crate) struct Plan {
     pub(crate) is_trial: bool,
     /// Whether the latest replay failed after it had begun to write what outlives the call.
     pub(crate) has_written: bool,
+    /// Whether the latest replay failed after others knew of it.
+    pub(crate) has_been_seen: bool,
     /// Operations without a kernel, whose sources advance.
     idle: Vec<(Op, Arc<dyn Source>)>,
     /// The offsets of the arguments that the calls are adapted to.
@@ -156,6 +158,7 @@ impl Plan {
             saved: vec![Saved::default(); sources.len()],
             is_trial: false,
             has_written: false,
+            has_been_seen: false,
             sources,
             idle,
             offsets,
@@ -234,16 +237,6 @@ impl Plan {
         }
     }
 
-    /// Tells the calls that others know of that a replay failed after them, unless all sides see the error.
-    fn abandon(&self, e: &Error, progress: Progress) {
-        let call = |node: &Node| node.op.host_call().is_some_and(|call| !call.is_seen());
-        if *e.kind() == ErrorKind::Peer || self.graph.nodes.get(progress.done).is_some_and(call) {
-            return;
-        }
-        let begun = self.graph.nodes.iter().take(progress.begun).filter(|node| is_seen(node));
-        begun.filter_map(|node| node.op.host_call()).for_each(|call| call.abandoned(e));
-    }
-
     /// The states of the sources.
     pub(crate) fn states(&self) -> Vec<Saved> {
         self.sources.iter().map(|source| source.save()).collect()
@@ -252,7 +245,7 @@ impl Plan {
     /// Runs the calls on `inputs` and returns the results.
     #[track_caller]
     pub(crate) fn run(&mut self, blocks: &mut Blocks, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        self.has_written = false;
+        (self.has_written, self.has_been_seen) = (false, false);
         self.follow(inputs)?;
         self.save();
         let versions: Few<_> = self.graph.replaced.iter().map(|(state, _)| version_of(state)).collect();
@@ -264,7 +257,12 @@ impl Plan {
             self.has_written = self.graph.nodes.iter().take(progress.begun).any(|node| self.writes(node));
         }
         if let Err(e) = &done {
-            self.abandon(e, progress);
+            let begun = self.graph.nodes.iter().take(progress.begun).filter(|node| is_seen(node));
+            let seen: Few<&dyn HostCall> = begun.filter_map(|node| node.op.host_call()).collect();
+            self.has_been_seen = !seen.is_empty();
+            if *e.kind() != ErrorKind::Peer {
+                seen.iter().for_each(|call| call.abandoned(e));
+            }
         }
         if done.as_ref().is_err_and(|e| *e.kind() == ErrorKind::Peer) {
             // The replay has left its memory to the call that failed.

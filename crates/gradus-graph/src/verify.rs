@@ -41,7 +41,7 @@ pub(crate) fn beside(
     }
     // What a device refuses says nothing about the replay. Others may know of calls that the replay has made.
     let replayed = match replayed {
-        Err(e) if is_of_device(&e) || (plan.has_written && plan.is_seen()) => return Err(e),
+        Err(e) if is_of_device(&e) || plan.has_been_seen => return Err(e),
         replayed => replayed,
     };
     let owned: Vec<Tensor> = inputs.iter().map(|&t| t.clone()).collect();

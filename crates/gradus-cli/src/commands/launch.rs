@@ -24,8 +24,11 @@ const LOOK: Duration = Duration::from_millis(50);
 /// those that do not follow it.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// How long `mpirun` may live on after its ranks. That of Open MPI 4.1 can wait for itself for ever after one was killed.
-const AFTER: Duration = Duration::from_secs(10);
+/// How long `mpirun` may live on after its ranks. That of Open MPI 4.1 can wait for ever after a rank was killed.
+const AFTER: Duration = Duration::from_secs(20);
+
+/// Variables of schedulers, on whose machines `mpirun` need not start the ranks itself.
+const SCHEDULERS: [&str; 3] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 
 /// Within how many seconds a machine must answer `ssh`.
 const ANSWERS: u32 = 10;
@@ -101,7 +104,9 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<()> {
             let mpirun = start(mpi, args, hosts.as_ref().map(Hosts::file), ranks, &words, bell.input())?;
             let process = mpirun.id();
             interrupt.before_the_end(move || end(process));
-            let status = wait(mpirun, bell, || stop.load(Ordering::Relaxed))?;
+            let children = (hosts.is_none() && SCHEDULERS.iter().all(|name| std::env::var_os(name).is_none()))
+                .then(|| Children::of(process));
+            let status = wait(mpirun, bell, children, || stop.load(Ordering::Relaxed))?;
             if status.success() {
                 return Ok(());
             }
@@ -370,9 +375,14 @@ fn end(mpirun: u32) {
     std::thread::sleep(ENDING);
 }
 
-/// Waits for the end of the ranks. Once `stop` holds, they are asked to stop.
-fn wait(mut mpirun: Child, mut bell: Bell, stop: impl Fn() -> bool) -> Result<ExitStatus> {
-    let mut ranks = Children::of(mpirun.id());
+/// Waits for the end of the ranks, which are the `children` of `mpirun` if they all run here. Once `stop` holds, they are
+/// asked to stop.
+fn wait(
+    mut mpirun: Child,
+    mut bell: Bell,
+    mut children: Option<Children>,
+    stop: impl Fn() -> bool,
+) -> Result<ExitStatus> {
     loop {
         match mpirun.try_wait() {
             Ok(Some(status)) => return Ok(status),
@@ -382,7 +392,7 @@ fn wait(mut mpirun: Child, mut bell: Bell, stop: impl Fn() -> bool) -> Result<Ex
         if stop() {
             bell.ring();
         }
-        if ranks.have_ended_for(AFTER) {
+        if children.as_mut().is_some_and(|ranks| ranks.have_ended_for(AFTER)) {
             complain("all ranks have ended and mpirun has not, so it is killed");
             // If it ends at this moment, that is as good.
             let _ = mpirun.kill();

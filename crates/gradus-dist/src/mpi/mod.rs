@@ -10,6 +10,7 @@ mod machine;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
@@ -58,7 +59,7 @@ fn start<H: AnyHandle>(f: Functions<H>, version: String, deadline: Duration) -> 
     let (mut begun, mut rank, mut size) = (0, 0, 0);
     // SAFETY: this function may be called at any time; the pointer is that of an integer.
     fails("MPI_Initialized", unsafe { (f.initialized)(&raw mut begun) })?;
-    if begun != 0 {
+    if begun != 0 || STARTED.swap(true, Ordering::SeqCst) {
         let e = Error::argument("mpi", "MPI was initialised in this process before");
         return Err(e.help("make the world once, and clone the Arc"));
     }
@@ -108,7 +109,7 @@ fn init<H: AnyHandle>(f: &Functions<H>, limit: Duration) -> Result<(c_int, c_int
     let ((sender, receiver), begin) = (mpsc::channel(), f.init);
     let call = move || {
         let (none, mut level) = (std::ptr::null_mut(), 0);
-        // SAFETY: MPI is not initialised, and this is called once. Null arguments are allowed, and the pointer is that of an
+        // SAFETY: MPI is not initialised, and `STARTED` lets one call come here. Null arguments are allowed, and the pointer is that of an
         // integer. `SERIALIZED` (2) allows calls from any thread, one at a time.
         let code = unsafe { begin(none, none.cast(), 2, &raw mut level) };
         // Nobody waits any more if it took too long.
@@ -135,6 +136,8 @@ struct Posted {
 /// Transfers, and what is known about each.
 type Begun<H> = (Vec<H>, Vec<Posted>);
 
+/// Whether this process has begun to initialise MPI. It may still be at it.
+static STARTED: AtomicBool = AtomicBool::new(false);
 /// How long MPI may take to start, unless the deadline is longer: it loads libraries, and many ranks share few cores.
 const STARTS: Duration = Duration::from_secs(60);
 /// Bytes of a notice.
@@ -526,7 +529,7 @@ impl<H: AnyHandle> Engine for Mpi<H> {
             }
             if turn.told.len() + 1 == self.size {
                 // SAFETY: MPI is initialised, all requests have completed, and no thread calls it later: this is the
-                // drop of the last communicator.
+                // drop of the last communicator. Open MPI and MPICH take it from another thread than initialised them.
                 unsafe { (self.f.finalize)() };
                 return;
             }

@@ -33,8 +33,8 @@ pub trait HostCall: fmt::Debug + Any + Send + Sync {
         Ok(())
     }
 
-    /// Told to each call that [others know of](HostCall::is_seen) and that has begun, if a replay fails later: those that this
-    /// rank would make next will not come. It is not told of an error of the kind [`Peer`](crate::ErrorKind::Peer).
+    /// Told to each call that [others know of](HostCall::is_seen) and that has begun, if an operation of the replay fails then or
+    /// later: the calls that would come next do not. It is not told of an error of the kind [`Peer`](crate::ErrorKind::Peer).
     fn abandoned(&self, _why: &Error) {}
 
     /// Makes the call on these operands, which are contiguous. Their memory is valid until the call returns. After an error

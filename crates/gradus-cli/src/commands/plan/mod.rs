@@ -133,11 +133,11 @@ fn next(layout: Layout, batch: usize, options: Option<&str>) -> Vec<String> {
     match zero {
         0 => {}
         1 => {
-            lines.push("let optimizer = ShardedOptimizer::new(&parallel, &stage, adam)?;".into());
+            lines.push("let mut optimizer = ShardedOptimizer::new(&parallel, &stage, adam)?;".into());
             lines.push("optimizer.step_with(&stage, &gradients)?; // those of pipeline.backward".into());
         }
-        2 => lines.push("let optimizer = ShardedOptimizer::new(&parallel, &model, adam)?;".into()),
-        _ => lines.push("let optimizer = ShardedOptimizer::fully_sharded(&parallel, &model, adam)?;".into()),
+        2 => lines.push("let mut optimizer = ShardedOptimizer::new(&parallel, &model, adam)?;".into()),
+        _ => lines.push("let mut optimizer = ShardedOptimizer::fully_sharded(&parallel, &model, adam)?;".into()),
     }
     lines
 }
