@@ -329,7 +329,7 @@ impl Tensor {
         value: &Tensor,
         options: AttentionOptions<'_>,
     ) -> Result<Tensor> {
-        Ok(self.attend(key, value, options, |_| Ok(()))?.0)
+        Ok(self.attend(key, value, options, false)?.0)
     }
 
     /// [`scaled_dot_product_attention`](Tensor::scaled_dot_product_attention) that also returns the log-sum-exp of each
@@ -342,20 +342,21 @@ impl Tensor {
         value: &Tensor,
         options: AttentionOptions<'_>,
     ) -> Result<(Tensor, Tensor)> {
-        let (y, lse) = self.attend(key, value, options, Rows::lse)?;
+        let (y, lse) = self.attend(key, value, options, true)?;
+        let lse = lse.ok_or_else(|| Error::argument("attention_with_lse", "there are no sums"))?;
         let lse = lse.reshape(&y.shape()[..y.rank() - 1])?;
         Ok((y, lse))
     }
 
-    /// Computes the result, and what `more` makes of its rows.
+    /// Computes the result, and the log-sum-exp if it is asked for.
     #[track_caller]
-    fn attend<R>(
+    fn attend(
         &self,
         key: &Tensor,
         value: &Tensor,
         options: AttentionOptions<'_>,
-        more: impl FnOnce(&Rows) -> Result<R>,
-    ) -> Result<(Tensor, R)> {
+        with_lse: bool,
+    ) -> Result<(Tensor, Option<Tensor>)> {
         const OP: &str = "scaled_dot_product_attention";
         let describe = |e: Error| value.describe(key.describe(self.describe(e, "query"), "key"), "value");
         let dtype = common_dtype(OP, &[self, key, value], &["query", "key", "value"])?;
@@ -406,11 +407,11 @@ impl Tensor {
             (y.swap_remove(0).transpose(1, 2)?, Rows::Stats(stats))
         };
         let y = y.to_dtype(dtype)?.reshape([&heads[..], &[dv]].concat())?;
-        let more = more(&rows)?;
+        let lse = if with_lse { Some(rows.lse()?) } else { None };
         if let (Some((_, generator)), Some((_, moved))) = (dropout, moved) {
             *generator = moved;
         }
-        Ok((y, more))
+        Ok((y, lse))
     }
 }
 
