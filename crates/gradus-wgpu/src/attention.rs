@@ -28,7 +28,8 @@ pub(crate) fn attention(
     stats: &mut ViewMut<'_>,
 ) -> Result<()> {
     let s = Sizes::new(b, OP, params, [q, k, v, out.as_view(), stats.as_view()], mask)?;
-    let mut views = vec![(q.layout, q.dtype), (k.layout, k.dtype), (v.layout, v.dtype), (out.layout, out.dtype)];
+    let mut views = vec![(q.layout, q.dtype), (k.layout, k.dtype), (v.layout, v.dtype)];
+    views.extend([(out.layout, out.dtype), (stats.layout, stats.dtype)]);
     views.extend(mask.map(|m| (m.layout, m.dtype)));
     if s.d.max(s.dv) > LONGEST || views.iter().any(|(l, d)| l.numel() == 0 || !b.fits(l, *d)) {
         return forward(b, params, q, k, v, mask, out, stats);
@@ -74,8 +75,8 @@ fn part(
     tile.launch(b, &numbers, &operands, &source)
 }
 
-/// Attends to each half of the keys. With the results `a` and `b`, their sums of weights `p` and `q`, and these relative to
-/// the larger one of both shifts, `p'` and `q'`, the result is `(a p' + b q') / (p' + q')`.
+/// Attends to each half of the keys, with the results `a` and `b`. Let `p` and `q` be the sums of both, relative to the larger
+/// of the two shifts: then the result is `(a p + b q) / (p + q)`.
 fn by_halves(
     b: &WgpuBackend,
     params: &AttentionParams,

@@ -1,7 +1,7 @@
 //! The gradients of attention, without storing the matrix of scores. Three kernels compute tiles of this matrix again,
 //! from the shift and the sum of each query. Let `p = e^(score - shift) / sum` be the weight of a score, `dp = g v^T`,
-//! and `delta` the sum of `p * dp` over the keys. Then the gradient of the score is `p * (dp - delta)`. The first kernel computes
-//! `delta`, the second the gradient of the queries, and the third the gradients of the keys and values.
+//! and `delta` the sum of `p * dp` over the keys. Then the gradient of the score is `p * (dp - delta)`. The first kernel
+//! computes `delta`, the second the gradient of the queries, and the third the gradients of the keys and values.
 //!
 //! `sum(g * out)` also equals `delta` and takes less time. But `dp - delta` can cancel, so both are computed from the
 //! same numbers. Then the gradient of a score that has no influence is 0.
@@ -34,7 +34,7 @@ struct Given<'a> {
     v: View<'a>,
     g: View<'a>,
     mask: Option<View<'a>>,
-    /// The shift and the sum of each query, or what [`row`] declares.
+    /// The shift and the sum of each query; after the first kernel, what [`row`] declares.
     rows: View<'a>,
 }
 

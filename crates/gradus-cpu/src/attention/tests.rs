@@ -177,7 +177,7 @@ fn both_passes_agree_with_the_composites_in_f64() {
     }
 }
 
-/// The mask leaves scores no digits beside it, so the weights of a row are all the same.
+/// Beside the mask, the scores are lost to rounding, so the weights of a row are all the same.
 #[test]
 fn rows_of_large_scores_have_equal_weights() {
     let cpu = &CpuBackend::with_threads(2).unwrap();

@@ -19,7 +19,7 @@ use crate::{Generator, Tensor};
 /// and the sum of `e^(score - shift)`.
 ///
 /// These two numbers are differentiable only as the log-sum-exp of the scores, `shift + ln(sum)`: its gradient arrives as
-/// that of the shift, and the sum has none.
+/// that of the shift, and the sum has none. So neither is differentiated alone.
 ///
 /// The heads of a query lie side by side in the result. Merging the heads, which usually comes next, is therefore a
 /// view, and this operation and the next one save the same memory for the backward pass.
