@@ -109,7 +109,7 @@ fn a_line_asks_the_ranks_to_stop_also_if_the_launcher_is_killed() {
 #[test]
 fn an_mpirun_that_outlives_its_ranks_is_ended() {
     let dir = tempfile::tempdir().unwrap();
-    let text = "[ \"$1\" = --version ] && echo Open MPI && exit 0\nsleep 3 &\nexec sleep 3600\n";
+    let text = "[ \"$1\" = --version ] && echo Open MPI && exit 0\nsleep 0.5 &\nexec sleep 3600\n";
     program(dir.path(), "mpirun", &format!("#!/bin/sh\n{text}"));
     let mut command = gradus();
     command.current_dir(dir.path()).args("launch -n 2 -- train digits".split(' ')).env("PATH", first(dir.path()));

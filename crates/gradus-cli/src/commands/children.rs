@@ -3,8 +3,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// How often the processes of the machine are looked at.
+/// How often the processes of the machine are looked at, and how often until some were seen: ranks may die at once.
 const LOOK: Duration = Duration::from_secs(1);
+const FIRST: Duration = Duration::from_millis(100);
 
 /// The processes that another one has started itself.
 pub(super) struct Children {
@@ -21,10 +22,11 @@ impl Children {
         Children { parent, looked: Instant::now(), seen: 0, ended: None }
     }
 
-    /// Whether there were some, and all ended at least so long ago. One that lives for less than a second may be a helper. On
-    /// a system without `/proc` none are seen.
+    /// Whether there were some, and all ended at least so long ago. One that two looks do not see may be a helper. On a system
+    /// without `/proc` none are seen.
     pub(super) fn have_ended_for(&mut self, time: Duration) -> bool {
-        if self.looked.elapsed() >= LOOK.min(time) {
+        let every = if self.seen < 2 { FIRST } else { LOOK };
+        if self.looked.elapsed() >= every.min(time) {
             self.looked = Instant::now();
             match has_living(self.parent) {
                 Some(true) => (self.seen, self.ended) = ((self.seen + 1).min(2), None),
