@@ -77,7 +77,7 @@ fn first(dir: &Path) -> String {
     format!("{}:{}", dir.display(), std::env::var("PATH").unwrap())
 }
 
-/// The `mpirun` of some MPI keeps the end of its input from the ranks, but not what comes before it.
+/// Open MPI 5's `mpirun` passes on to the ranks what comes on its standard input, but not the end of that input.
 #[cfg(feature = "mpi")]
 #[test]
 fn a_line_asks_the_ranks_to_stop_also_if_the_launcher_is_killed() {

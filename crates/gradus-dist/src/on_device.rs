@@ -216,7 +216,7 @@ struct Exchange {
     reaches: bool,
     /// Whether NCCL moves the data.
     by_nccl: bool,
-    /// Where its end is told, if a captured step starts the call and goes on.
+    /// Receives the end of the call, if a captured step starts it and goes on.
     end: Option<Arc<End>>,
 }
 
@@ -256,7 +256,7 @@ impl HostCall for Exchange {
         if let Some(end) = &self.end {
             return self.start(backend, operands, end);
         }
-        // Those of this replay.
+        // Sends that this replay has started on the same communicator come first.
         self.shared.started.settle();
         self.now(backend, operands)
     }

@@ -270,7 +270,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     /// # Errors
     /// Those of the optimiser; [`ErrorKind::Autograd`](gradus_tensor::ErrorKind::Autograd) if a parameter has no gradient;
     /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) if
-    /// [`clip_norm`](ShardedOptimizer::clip_norm) was called, since the gradients can be clipped before; and
+    /// [`clip_norm`](ShardedOptimizer::clip_norm) was called: clip the gradients before the step instead; and
     /// [`ErrorKind::Unsupported`](gradus_tensor::ErrorKind::Unsupported) if the parameters are divided.
     #[track_caller]
     pub fn step_with(&mut self, model: &(impl Module + ?Sized), gradients: &Gradients) -> Result<()> {

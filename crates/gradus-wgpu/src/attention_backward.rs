@@ -211,8 +211,8 @@ fn of_queries(tile: &Tile, text: &mut Text) {
     tile.store(text, "dq", |sum, _| format!("{sum} * {scale}"));
 }
 
-/// Adds code that loads the rows of the own queries, and checks for infinities and NaN among the
-/// numbers by which hidden weights are multiplied.
+/// Adds code that loads the rows of the own queries, and checks for infinities and NaN among the numbers by which hidden
+/// weights are multiplied.
 fn of_own_queries(tile: &Tile, text: &mut Text, from: &str) {
     tile.own_rows().for_each(|i| text.line(format_args!("let row_{i} = row({from}_at, own_{i});")));
     if tile.causal {

@@ -173,7 +173,7 @@ impl Operands {
         Operands { params, inputs, out, stats }
     }
 
-    /// The result, and for each query the logarithm of its sum and shift, by the backend or by the default body.
+    /// The result, and for each query its log-sum-exp, by the backend or by the default body.
     fn results(&self, b: &WgpuBackend, mask: Option<View<'_>>, own: bool) -> [Vec<f32>; 2] {
         let [q, k, v, _] = self.inputs.each_ref().map(Plain::view);
         let [mut out, mut stats] = [&self.out, &self.stats].map(|x| Plain::new(b, x.layout.dims(), &x.values(b)));

@@ -1,10 +1,11 @@
-//! [`Children`]: whether the processes that another one has started have all ended.
+//! [`Children`]: whether all processes that `mpirun` has started have ended.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// How often the processes of the machine are looked at, and how often until some were seen: ranks may die at once.
+/// How often the processes of the machine are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// The same until children have been seen, since ranks may die as soon as they start.
 const FIRST: Duration = Duration::from_millis(100);
 
 /// The processes that another one has started itself.
@@ -22,8 +23,8 @@ impl Children {
         Children { parent, looked: Instant::now(), seen: 0, ended: None }
     }
 
-    /// Whether there were some, and all ended at least so long ago. One that two looks do not see may be a helper. On a system
-    /// without `/proc` none are seen.
+    /// Whether there were children, and the last of them ended at least this long ago. Two looks in a row must have seen one:
+    /// what lives for a shorter time may be a helper of `mpirun`. On a system without `/proc` none are seen.
     pub(super) fn have_ended_for(&mut self, time: Duration) -> bool {
         let every = if self.seen < 2 { FIRST } else { LOOK };
         if self.looked.elapsed() >= every.min(time) {
@@ -31,7 +32,8 @@ impl Children {
             match has_living(self.parent) {
                 Some(true) => (self.seen, self.ended) = ((self.seen + 1).min(2), None),
                 Some(false) if self.seen == 2 => self.ended = self.ended.or(Some(self.looked)),
-                _ => (self.seen, self.ended) = (if self.seen == 2 { 2 } else { 0 }, None),
+                None if self.seen == 2 => self.ended = None,
+                _ => self.seen = 0,
             }
         }
         self.ended.is_some_and(|ended| ended.elapsed() >= time)

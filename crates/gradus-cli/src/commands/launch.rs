@@ -292,9 +292,9 @@ fn no_answer(options: &str, host: &str) -> Option<String> {
     Some(text.trim().lines().last().unwrap_or("ssh fails").to_owned())
 }
 
-/// A process whose output is the standard input of `mpirun`. It writes a line there, which asks the ranks to stop, when
-/// it is rung and when this process has been killed. The end of that input alone would not do: the launcher of Open MPI 5
-/// keeps it from the ranks.
+/// A shell whose output is the standard input of `mpirun`. It writes a line there, which asks the ranks to stop, as soon as
+/// [`ring`](Bell::ring) is called or `gradus launch` has been killed. To close that input would not be enough: `mpirun` of Open
+/// MPI 5 does not tell the ranks that it has ended.
 struct Bell(Child);
 
 impl Bell {

@@ -302,9 +302,9 @@ pub fn clip_grad_norm_on_device(gradients: &mut Gradients, parameters: &[Paramet
     clip_to_norm_on_device(gradients, parameters, &norm, max_norm).map(|()| norm)
 }
 
-/// [`grad_norm_across`] for captured steps: an f64 tensor of shape `[]`, on the CPU with the same bits. `gather` is given a scalar for
-/// each gradient of this process that has elements. It returns those of all processes as one f64 vector, which has at least
-/// one element; zeros among them change nothing. It is called three times.
+/// [`grad_norm_across`] for captured steps: an f64 tensor of shape `[]`, on the CPU with the same bits. `gather` is given a
+/// scalar for each gradient of this process that has elements. It returns those of all processes as one f64 vector, which
+/// has at least one element; zeros among them change nothing. It is called three times.
 ///
 /// ```
 /// # use gradus_nn::{Parameter, clip_to_norm_on_device, grad_norm_on_device}; use gradus_tensor::*;

@@ -33,8 +33,9 @@ pub trait HostCall: fmt::Debug + Any + Send + Sync {
         Ok(())
     }
 
-    /// Told to each call that [others know of](HostCall::is_seen) and that has begun, if an operation of the replay fails then or
-    /// later: the calls that would come next do not. It is not told of an error of the kind [`Peer`](crate::ErrorKind::Peer).
+    /// Called if a replay fails after it has begun this call: the calls that others expect next will not be made. Only calls
+    /// that [others know of](HostCall::is_seen) are told, and not of errors of the kind [`Peer`](crate::ErrorKind::Peer), of
+    /// which the other side knows.
     fn abandoned(&self, _why: &Error) {}
 
     /// Makes the call on these operands, which are contiguous. Their memory is valid until the call returns. After an error
