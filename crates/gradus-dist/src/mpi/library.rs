@@ -22,6 +22,9 @@ unsafe impl Send for Pointer {}
 // SAFETY: as above.
 unsafe impl Sync for Pointer {}
 
+/// `MPI_Init_thread`.
+pub(super) type Init = unsafe extern "C" fn(*mut c_int, *mut c_void, c_int, *mut c_int) -> c_int;
+
 /// The functions of MPI, for handles `H`, and the constants that the engine passes to them.
 pub(super) struct Functions<H> {
     pub(super) world: H,
@@ -29,7 +32,7 @@ pub(super) struct Functions<H> {
     pub(super) null: H,
     pub(super) errors_return: H,
     pub(super) ignore: *mut c_void,
-    pub(super) init: unsafe extern "C" fn(*mut c_int, *mut c_void, c_int, *mut c_int) -> c_int,
+    pub(super) init: Init,
     pub(super) initialized: unsafe extern "C" fn(*mut c_int) -> c_int,
     pub(super) finalize: unsafe extern "C" fn() -> c_int,
     pub(super) rank: unsafe extern "C" fn(H, *mut c_int) -> c_int,

@@ -3,6 +3,7 @@
 //! The library is loaded when [`world`] is called: Open MPI 4 and 5, or MPICH. All transfers are non-blocking and are
 //! polled, so that no call of MPI ever waits for a rank; errors of MPI are returned.
 
+mod begin;
 mod greeting;
 mod library;
 mod machine;
@@ -10,12 +11,12 @@ mod machine;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use gradus_tensor::{Error, ErrorKind, Result};
 
+use self::begin::{begin, fails};
 use self::greeting::{GREETING, greeting, one_version, process};
 use self::library::{Functions, Loaded, Pointer, text};
 use crate::communicator::Communicator;
@@ -46,44 +47,8 @@ trait AnyHandle: Copy + Send + Sync + 'static {}
 impl AnyHandle for Pointer {}
 impl AnyHandle for c_int {}
 
-/// The number that launchers give to each process: how many there are.
-fn announced(names: [&str; 2]) -> Option<usize> {
-    names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
-}
-
 fn start<H: AnyHandle>(f: Functions<H>, version: String, deadline: Duration) -> Result<Box<dyn Engine>> {
-    let fails = |what: &str, code| match code {
-        0 => Ok(()),
-        code => Err(Error::new(ErrorKind::Peer, "mpi", format!("{what} fails with code {code}"))),
-    };
-    let (mut begun, mut rank, mut size) = (0, 0, 0);
-    // SAFETY: this function may be called at any time; the pointer is that of an integer.
-    fails("MPI_Initialized", unsafe { (f.initialized)(&raw mut begun) })?;
-    if begun != 0 || STARTED.swap(true, Ordering::SeqCst) {
-        let e = Error::argument("mpi", "MPI was initialised in this process before");
-        return Err(e.help("make the world once, and clone the Arc"));
-    }
-    let (code, level) = init(&f, deadline.max(STARTS))?;
-    fails("MPI_Init_thread", code)?;
-    // SAFETY: MPI is initialised; the handles are its own, and the pointers are those of integers.
-    unsafe {
-        fails("MPI_Comm_set_errhandler", (f.set_errhandler)(f.world, f.errors_return))?;
-        fails("MPI_Comm_rank", (f.rank)(f.world, &raw mut rank))?;
-        fails("MPI_Comm_size", (f.size)(f.world, &raw mut size))?;
-    }
-    if level < 2 {
-        let m = format!("{version} allows calls from one thread only");
-        return Err(Error::new(ErrorKind::Unsupported, "mpi", m));
-    }
-    let (rank, size) = (rank as usize, size as usize);
-    let told = announced(["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]);
-    if let Some(told) = told.filter(|told| *told != size) {
-        let m = format!("the launcher started {told} ranks, but {version} sees {size}");
-        let e = Error::new(ErrorKind::Peer, "mpi", m);
-        return Err(
-            e.help("mpirun belongs to another MPI than the library that was loaded: name the library in GRADUS_MPI")
-        );
-    }
+    let (rank, size) = begin(&f, &version, deadline)?;
     // These live until the process ends, since MPI may write into them until then.
     let notices: &'static mut [[u8; NOTICE]] = Box::leak(vec![[0; NOTICE]; size].into_boxed_slice());
     let mut requests = vec![f.null; size];
@@ -103,26 +68,6 @@ fn start<H: AnyHandle>(f: Functions<H>, version: String, deadline: Duration) -> 
     Ok(Box::new(mpi))
 }
 
-/// Calls `MPI_Init_thread` on a thread of its own, since it waits without limit for ranks that died before they called it.
-/// Returns its code, and the level of threads that MPI provides.
-fn init<H: AnyHandle>(f: &Functions<H>, limit: Duration) -> Result<(c_int, c_int)> {
-    let ((sender, receiver), begin) = (mpsc::channel(), f.init);
-    let call = move || {
-        let (none, mut level) = (std::ptr::null_mut(), 0);
-        // SAFETY: MPI is not initialised, and `STARTED` lets one call come here. Null arguments are allowed, and the pointer is that of an
-        // integer. `SERIALIZED` (2) allows calls from any thread, one at a time.
-        let code = unsafe { begin(none, none.cast(), 2, &raw mut level) };
-        // Nobody waits any more if it took too long.
-        let _ = sender.send((code, level));
-    };
-    std::thread::Builder::new().name("gradus-mpi".into()).spawn(call).map_err(|e| Error::io("mpi", "a thread", e))?;
-    receiver.recv_timeout(limit).map_err(|_| {
-        let m = format!("MPI_Init_thread has not returned within {} s", limit.as_secs_f64());
-        let e = Error::new(ErrorKind::Peer, "mpi", m);
-        e.help("some rank did not start, or ended at once: look at what the launcher printed")
-    })
-}
-
 /// A transfer that was begun.
 #[derive(Clone, Copy)]
 struct Posted {
@@ -136,10 +81,6 @@ struct Posted {
 /// Transfers, and what is known about each.
 type Begun<H> = (Vec<H>, Vec<Posted>);
 
-/// Whether this process has begun to initialise MPI. It may still be at it.
-static STARTED: AtomicBool = AtomicBool::new(false);
-/// How long MPI may take to start, unless the deadline is longer: it loads libraries, and many ranks share few cores.
-const STARTS: Duration = Duration::from_secs(60);
 /// Bytes of a notice.
 const NOTICE: usize = 1024;
 /// The tag of notices.
