@@ -30,6 +30,8 @@ const ROUNDS: usize = 5;
 /// How much longer than MPI's an all-reduce of 4 KB may take, in microseconds, and how many times as long one of 64 MB.
 const MOST_MORE: f64 = 20.0;
 const MOST_TIMES: f64 = 1.1;
+/// By what a step may be longer than its passes and their all-reduce, as a share of the passes.
+const MOST_OF_A_STEP: f64 = 0.05;
 /// The deadline of runs with trouble, in seconds, and how much later an error may come.
 const DEADLINE: f64 = 1.5;
 const LATER: f64 = 1.0;
@@ -337,11 +339,15 @@ fn speed(mpi: &Mpi, root: &Path, program: &Path, folder: &Path) -> Result<(Strin
         return Err(format!("no times of a step: {steps:?}"));
     };
     let [step, passes, sum] = [step, passes, sum].map(|time| time / 1e3);
-    words.push(format!(
+    let said = format!(
         "a step with {:.0} MB of gradients {step:.1} ms, its passes {passes:.1} ms and their all-reduce {sum:.1} ms ({:+.1} %)",
         bytes / f64::from(1 << 20),
         100.0 * more
-    ));
+    );
+    if more > MOST_OF_A_STEP {
+        slow.push(said.clone());
+    }
+    words.push(said);
     let (said, off) = planned::run(root, &folder.join("planned"))?;
     words.push(said);
     slow.extend(off);
