@@ -22,16 +22,51 @@ const OPERANDS: usize = 7;
 /// elements.
 const LONGER: usize = FEW * 8;
 
+/// The nodes that read or write each memory, in order.
+pub(super) struct Users(Vec<Vec<usize>>);
+
+impl Users {
+    pub(super) fn of(graph: &Graph) -> Users {
+        let mut users = Users(vec![Vec::new(); graph.memories.len()]);
+        for (i, node) in graph.nodes.iter().enumerate() {
+            node.inputs.iter().chain(&node.outputs).for_each(|p| users.add(p.memory, i));
+        }
+        users
+    }
+
+    /// Notes that `node` uses a memory.
+    fn add(&mut self, memory: usize, node: usize) {
+        let users = &mut self.0[memory];
+        let at = users.partition_point(|&user| user < node);
+        if users.get(at) != Some(&node) {
+            users.insert(at, node);
+        }
+    }
+
+    /// Notes that node `second` also reads what node `first` reads.
+    pub(super) fn join(&mut self, graph: &Graph, first: usize, second: usize) {
+        graph.nodes[first].inputs.iter().for_each(|p| self.add(p.memory, second));
+    }
+
+    /// The users of a memory after node `node`.
+    fn after(&self, memory: usize, node: usize) -> impl Iterator<Item = usize> {
+        let users = &self.0[memory];
+        users[users.partition_point(|&user| user <= node)..].iter().copied()
+    }
+}
+
 /// Joins elementwise operations, so that the values between them are never stored. The results are the same: a value in
 /// half precision is still rounded.
 pub fn join_elementwise(graph: &mut Graph) {
     let mut keep = vec![true; graph.nodes.len()];
+    let mut users = Users::of(graph);
     for (first, keep) in keep.iter_mut().enumerate() {
-        let Some(second) = only_reader(graph, first) else { continue };
+        let Some(second) = only_reader(graph, &users, first) else { continue };
         if !matches!(graph.nodes[second].op, Op::Map(_)) || !whole(graph, first, second) {
             continue;
         }
         if let Some(joined) = joined(&graph.nodes[first], &graph.nodes[second], false) {
+            users.join(graph, first, second);
             graph.nodes[second] = joined;
             *keep = false;
         }
@@ -44,14 +79,16 @@ pub fn join_elementwise(graph: &mut Graph) {
 /// Values that are then kept for longer take little memory.
 pub fn join_small(graph: &mut Graph) {
     let mut keep = vec![true; graph.nodes.len()];
+    let mut users = Users::of(graph);
     for first in (0..graph.nodes.len()).rev() {
-        let Some((second, others)) = next_reader(graph, first, &keep) else { continue };
+        let Some((second, others)) = next_reader(graph, &users, first, &keep) else { continue };
         if !whole(graph, first, second) || extended(graph, first, second, &keep) > LONGER {
             continue;
         }
         let joined = joined(&graph.nodes[first], &graph.nodes[second], others);
         let fits = |n: &Node| matches!(&n.op, Op::Map(map) if map.args.len() + n.outputs.len() <= OPERANDS);
         if let Some(joined) = joined.filter(fits) {
+            users.join(graph, first, second);
             graph.nodes[second] = joined;
             keep[first] = false;
         }
@@ -62,7 +99,7 @@ pub fn join_small(graph: &mut Graph) {
 /// The next node, of those to keep, that uses the result of node `first`, and whether others use it later, if the two can be
 /// joined: neither is in place, the second reads the result as it was written, and what the first reads is still unchanged
 /// then.
-fn next_reader(graph: &Graph, first: usize, keep: &[bool]) -> Option<(usize, bool)> {
+fn next_reader(graph: &Graph, users: &Users, first: usize, keep: &[bool]) -> Option<(usize, bool)> {
     let node = &graph.nodes[first];
     let ([out], Op::Map(_), false) = (&node.outputs[..], &node.op, node.in_place) else { return None };
     let is_new = matches!(graph.memories[out.memory].origin, Origin::Computed);
@@ -70,9 +107,9 @@ fn next_reader(graph: &Graph, first: usize, keep: &[bool]) -> Option<(usize, boo
         return None;
     }
     let touches = |place: &&Place| place.memory == out.memory;
-    let later = graph.nodes.iter().enumerate().skip(first + 1).filter(|(i, _)| keep[*i]);
-    let mut users = later.filter(|(_, n)| n.inputs.iter().chain(&n.outputs).any(|p| touches(&p)));
-    let (second, reader) = users.next()?;
+    let mut users = users.after(out.memory, first).filter(|&i| keep[i]);
+    let second = users.next()?;
+    let reader = &graph.nodes[second];
     let others = users.next().is_some() || graph.leaves(out.memory);
     let is_map = matches!(reader.op, Op::Map(_)) && !reader.in_place;
     let same = reader.inputs.iter().filter(touches).all(|p| p == out);
@@ -82,7 +119,7 @@ fn next_reader(graph: &Graph, first: usize, keep: &[bool]) -> Option<(usize, boo
 /// The node that alone reads the result of node `first`, if that is elementwise and the two can be joined: the result is
 /// temporary, neither is in place, the second reads the result as it was written, and what the first reads is still
 /// unchanged then.
-pub(super) fn only_reader(graph: &Graph, first: usize) -> Option<usize> {
+pub(super) fn only_reader(graph: &Graph, users: &Users, first: usize) -> Option<usize> {
     let node = &graph.nodes[first];
     let ([out], Op::Map(_), false) = (&node.outputs[..], &node.op, node.in_place) else { return None };
     // An error must name the operation that failed, and come before later writes in place.
@@ -90,9 +127,9 @@ pub(super) fn only_reader(graph: &Graph, first: usize) -> Option<usize> {
         return None;
     }
     let touches = |place: &Place| place.memory == out.memory;
-    let later = graph.nodes.iter().enumerate().skip(first + 1);
-    let mut users = later.filter(|(_, n)| n.inputs.iter().chain(&n.outputs).any(touches));
-    let (second, reader) = users.next()?;
+    let mut users = users.after(out.memory, first);
+    let second = users.next()?;
+    let reader = &graph.nodes[second];
     let same = reader.inputs.iter().filter(|p| touches(p)).all(|p| p == out);
     (users.next().is_none() && !reader.in_place && same && unchanged_between(graph, first, second)).then_some(second)
 }

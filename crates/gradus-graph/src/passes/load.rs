@@ -2,7 +2,7 @@
 
 use gradus_tensor::ops::{Mapped, Op};
 
-use super::join::{extended, only_reader};
+use super::join::{Users, extended, only_reader};
 use crate::Graph;
 
 /// Joins elementwise operations into the reductions and softmaxes that alone read their results, where the device gains by
@@ -10,8 +10,9 @@ use crate::Graph;
 /// dtype, so the results are the same. Inputs that are then kept for longer take no more memory than the result would.
 pub fn join_loads(graph: &mut Graph) {
     let mut keep = vec![true; graph.nodes.len()];
+    let mut users = Users::of(graph);
     for first in 0..graph.nodes.len() {
-        let Some(second) = only_reader(graph, first) else { continue };
+        let Some(second) = only_reader(graph, &users, first) else { continue };
         let (node, reader) = (&graph.nodes[first], &graph.nodes[second]);
         let (Op::Map(map), [between]) = (&node.op, &node.outputs[..]) else { continue };
         if reader.inputs[..] != [*between] {
@@ -22,6 +23,7 @@ pub fn join_loads(graph: &mut Graph) {
         }
         let Some(mapped) = Mapped::new(map.clone(), &reader.op) else { continue };
         if graph.device.backend().joins_load(mapped.reader(), between.layout.shape(), between.dtype) {
+            users.join(graph, first, second);
             let inputs = node.inputs.clone();
             let second = &mut graph.nodes[second];
             (second.op, second.inputs) = (mapped.into(), inputs);
