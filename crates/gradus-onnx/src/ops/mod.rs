@@ -30,7 +30,7 @@ mod training;
 mod trees;
 
 pub(crate) use quantise::{CENTRED, CENTRED_CONV};
-pub(crate) use recurrent::{CENTRED_LSTM, centred_weights, sums_of_weights};
+pub(crate) use recurrent::{CENTRED_LSTM, zero_points};
 pub(crate) use training::GRADIENT;
 
 use crate::graph::Row;

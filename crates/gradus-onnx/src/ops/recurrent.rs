@@ -23,7 +23,8 @@ pub(super) const MICROSOFT: &[Row] = &[row("DynamicQuantizeLSTM", &[1], |c| {
     recurrent_with(c, Cell::Lstm, weights(1, 8)?, weights(2, 10)?)
 })];
 
-/// The same with weights that [`centred_weights`] gives. In the place of their zero points are [`sums_of_weights`].
+/// The same with weights that [`centred_weights`] gives. In the place of their zero points are the sums of the weights
+/// of each output, `[directions, 1, outputs]` in i32.
 pub(crate) static CENTRED_LSTM: Row = row("DynamicQuantizeLSTM", &[1], |c| {
     let weights = |at: usize, scale: usize| -> Result<Weights> {
         Ok(Weights { sums: Some(c.tensor(scale + 1)?), ..Weights::of(c.tensor(at)?, c, scale)? })
@@ -31,25 +32,26 @@ pub(crate) static CENTRED_LSTM: Row = row("DynamicQuantizeLSTM", &[1], |c| {
     recurrent_with(c, Cell::Lstm, weights(1, 8)?, weights(2, 10)?)
 });
 
-/// The sums `[directions, 1, outputs]` of weights `[directions, outputs, in]`, in i32.
-pub(crate) fn sums_of_weights(w: &Tensor) -> Result<Tensor> {
-    w.to_dtype(DType::I64)?.sum(&[-1], false)?.unsqueeze(1)?.to_dtype(DType::I32)
+/// The integers `[directions, gates * hidden, in]` of weights that are stored the other way around, without their zero
+/// points.
+fn centred_weights(w: &Tensor, zero: &Tensor) -> Result<Tensor> {
+    let zero = zero_points(w, zero)?;
+    w.to_dtype(DType::I16)?.sub(zero.to_dtype(DType::I16)?)?.transpose(-2, -1)
 }
 
-/// The integers `[directions, gates * hidden, in]` of weights that are stored the other way around, without their zero
-/// points: one for each direction, or for each of its outputs.
-pub(crate) fn centred_weights(w: &Tensor, zero: &Tensor) -> Result<Tensor> {
+/// The zero points of weights `[directions, in, gates * hidden]`, one for each direction, or for each of its outputs, in
+/// a shape that expands to that of the weights.
+pub(crate) fn zero_points(w: &Tensor, zero: &Tensor) -> Result<Tensor> {
     let bytes = [w, zero].iter().all(|t| matches!(t.dtype(), DType::I8 | DType::U8));
-    let zero = match *w.shape() {
-        [directions, _, _] if bytes && zero.shape() == [directions] => zero.unsqueeze(-1)?.unsqueeze(-1)?,
-        [directions, _, outputs] if bytes && zero.shape() == [directions, outputs] => zero.unsqueeze(1)?,
+    match *w.shape() {
+        [directions, _, _] if bytes && zero.shape() == [directions] => zero.unsqueeze(-1)?.unsqueeze(-1),
+        [directions, _, outputs] if bytes && zero.shape() == [directions, outputs] => zero.unsqueeze(1),
         _ => {
             let [w, zero] = [w, zero].map(|t| format!("{:?} of {}", t.shape(), t.dtype()));
             let e = Error::shape("onnx", format!("weights {w} with zero points {zero}"));
-            return Err(e.help("both are of 8 bits; a direction, or an output of it, has one zero point"));
+            Err(e.help("both are of 8 bits; a direction, or an output of it, has one zero point"))
         }
-    };
-    w.to_dtype(DType::I16)?.sub(zero.to_dtype(DType::I16)?)?.transpose(-2, -1)
+    }
 }
 
 /// The weights `[directions, gates * hidden, in]` of a product: floats, or integers with a scale `[directions, 1, 1]` or
@@ -57,7 +59,8 @@ pub(crate) fn centred_weights(w: &Tensor, zero: &Tensor) -> Result<Tensor> {
 struct Weights {
     values: Tensor,
     scale: Option<Tensor>,
-    /// [`sums_of_weights`], which spare a subtraction of the zero point of `x`, so that its numbers are bytes.
+    /// The sums of the weights of each output, which spare a subtraction of the zero point of `x`, so that its numbers
+    /// are bytes.
     sums: Option<Tensor>,
 }
 

@@ -4,10 +4,10 @@
 use gradus_tensor::ops::{RecurrentCell, RecurrentOptions};
 use gradus_tensor::{DType, Error, Result, Tensor};
 
-use super::integer::by_rows;
+use super::integer::turned;
 use super::links::{Links, add_constant};
 use crate::graph::{Attribute, Call, Graph, Node, Row, State, row};
-use crate::ops::{CENTRED_LSTM, centred_weights, sums_of_weights};
+use crate::ops::{CENTRED_LSTM, zero_points};
 use crate::value::OnnxValue;
 
 static LSTM: Row = row("LSTM", &[1], |c| layers(c, RecurrentCell::Lstm));
@@ -28,9 +28,12 @@ pub(super) fn centre_weights(graph: &mut Graph, state: &State<'_>) {
         }
         let (w_scale, r_scale) = (node.inputs[8], node.inputs[10]);
         let constant = |input: usize| links.constant_input(node, input)?.tensor(state.device).ok();
-        let weights = |at: usize, zero: usize| by_rows(&centred_weights(&constant(at)?, &constant(zero)?).ok()?).ok();
-        let (Some(w), Some(r)) = (weights(1, 9), weights(2, 11)) else { continue };
-        let (Ok(w_sums), Ok(r_sums)) = (sums_of_weights(&w), sums_of_weights(&r)) else { continue };
+        let weights = |at: usize, zero: usize| {
+            let w = constant(at)?;
+            let (w, sums) = turned(&w, &zero_points(&w, &constant(zero)?).ok()?).ok()?;
+            Some((w, sums.unsqueeze(1).ok()?))
+        };
+        let (Some((w, w_sums)), Some((r, r_sums))) = (weights(1, 9), weights(2, 11)) else { continue };
         let [w, r, w_sums, r_sums] = [w, r, w_sums, r_sums].map(|t| Some(add_constant(graph, t.into())));
         let node = &mut graph.nodes[at];
         node.row = &CENTRED_LSTM;
