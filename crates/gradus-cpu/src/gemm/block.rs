@@ -346,14 +346,19 @@ unsafe fn thin_tile<T: Real>(
     c: MatMut<'_, T>,
     first: Store,
 ) {
-    let vectors = thin_vectors(p.m);
-    let width = T::panel(isa) / 2 * vectors;
+    let (most, vector) = (thin_vectors(p.m), T::panel(isa) / 2);
+    let width = vector * most;
     let step = k_step(p.k);
     let ld = p.n.next_multiple_of(width);
     let adjacent = b.direct(0, j0).is_some();
     // If the rows of B are contiguous, a few rows are processed at a time, over all columns. Otherwise one panel is
     // processed at a time, packed in pieces that fit in the L1 cache.
     let piece = if adjacent { THIN_STEPS } else { THIN_PACK };
+    // Contiguous columns that do not fill a panel are read in place too, as far as they fill vectors.
+    let vectors_at = |j: usize| match (p.n - j) / vector {
+        left if left >= most || !adjacent => most,
+        left => left.clamp(1, 2),
+    };
     let (a_len, b_len, c_len) = (p.m * step, width * (piece + 1), p.m * ld);
     scratch::with(a_len + b_len + c_len, |block: &mut [T]| {
         let (a_pack, rest) = block.split_at_mut(a_len);
@@ -364,6 +369,8 @@ unsafe fn thin_tile<T: Real>(
             unsafe { a.pack(isa, p.m, k0..k0 + ks, p.m, a_pack) };
             sums.fill(T::ZERO);
             let mut chain = |s0: usize, j: usize| {
+                let vectors = vectors_at(j);
+                let width = vector * vectors;
                 let (steps, cols) = (piece.min(ks - s0), width.min(p.n - j));
                 let in_place = if cols == width { b.direct(k0 + s0, j0 + j) } else { None };
                 let (b_ptr, ldb) = in_place.unwrap_or_else(|| {
@@ -394,14 +401,32 @@ unsafe fn thin_tile<T: Real>(
                 };
                 // SAFETY: A and B hold `steps` steps, and rows of `sums` have room for whole panels.
                 unsafe { a.run(isa, &micro) };
+                j + width
             };
             if adjacent {
-                (0..ks).step_by(piece).for_each(|s0| (0..p.n).step_by(width).for_each(|j| chain(s0, j)));
+                for s0 in (0..ks).step_by(piece) {
+                    let mut j = 0;
+                    while j < p.n {
+                        j = chain(s0, j);
+                    }
+                }
             } else {
-                (0..p.n).step_by(width).for_each(|j| (0..ks).step_by(piece).for_each(|s0| chain(s0, j)));
+                for j in (0..p.n).step_by(width) {
+                    for s0 in (0..ks).step_by(piece) {
+                        chain(s0, j);
+                    }
+                }
             }
             let store = if k0 == 0 { first } else { Store::Add };
             for (i, row) in sums.chunks_exact(ld).enumerate() {
+                if c.cs == 1 {
+                    // SAFETY: the row has `n` elements that nothing else accesses.
+                    let to = unsafe { std::slice::from_raw_parts_mut(c.at(i, 0), p.n) };
+                    for (c, &sum) in to.iter_mut().zip(row) {
+                        *c = store.apply(p.alpha, sum, p.beta, || *c);
+                    }
+                    continue;
+                }
                 for (j, &sum) in row[..p.n].iter().enumerate() {
                     // SAFETY: `(i, j)` lies inside the tile.
                     unsafe {
