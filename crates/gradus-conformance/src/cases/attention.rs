@@ -19,11 +19,8 @@ const SIZES: [[usize; 7]; 9] = [
     [1, 2, 1, 9, 1, 24, 20],
 ];
 
-/// Sizes with rows of large scores.
-const ROWS: [usize; 7] = [2, 4, 2, 9, 5, 8, 6];
-
 /// Sizes that exceed the blocks of a tiled algorithm.
-const LARGE: [usize; 7] = [1, 2, 1, 35, 67, 16, 16];
+pub(super) const LARGE: [usize; 7] = [1, 2, 1, 35, 67, 16, 16];
 
 /// Several tiles of queries and of keys on tensor cores, for heads of sizes that are no powers of two, and of the usual ones.
 const UNEVEN: [usize; 7] = [1, 2, 1, 130, 67, 80, 72];
@@ -57,16 +54,6 @@ pub(super) fn run(s: &mut Suite<'_>) {
     }
     attention(s, DType::BF16, HEADS_OF_128, Mask::None, false);
     attention(s, DType::BF16, HEADS_OF_64, Mask::Bool, true);
-    for causal in [false, true] {
-        for d in FLOATS {
-            large_mask(s, d, ROWS, causal);
-            large_scale(s, d, ROWS, causal);
-        }
-        for d in [DType::F32, DType::BF16] {
-            large_mask(s, d, LARGE, causal);
-            large_scale(s, d, LARGE, causal);
-        }
-    }
 }
 
 pub(super) fn attention(
@@ -83,56 +70,20 @@ pub(super) fn attention(
     let mut inputs: Vec<_> = dims.iter().map(|dims| Array::random(dtype, dims, &mut rng)).collect();
     let scores = [b, h, lq, lk];
     inputs.extend(masked(mask, dtype, &scores, &mut rng));
-    both_passes(s, &name, dtype, params, dims, inputs, &mut rng);
+    let g = Array::random(dtype, &[b, h, lq, dv], &mut rng);
+    both_passes(s, &name, dtype, params, dims, inputs, g);
 }
 
-/// Rows whose scores are all the same large number, which a mask adds. The weights of such a row are equal, however few
-/// digits its scores have left.
-fn large_mask(s: &mut Suite<'_>, dtype: DType, [b, h, hk, lq, lk, d, dv]: [usize; 7], causal: bool) {
-    let name = format!("{dtype}/{}/large_mask/causal={causal}", sizes(&[b, h, hk, lq, lk, d, dv]));
-    let mut rng = s.rng(&name);
-    let of_row = |row: usize| [0.0, -1e9, -f64::from(f32::MAX), 1e9][row % 4];
-    // Where the mask is large, the queries are 0, and so are the products with all keys.
-    let queries = (0..b * h * lq * d).map(|i| if of_row(i / d % lq) == 0.0 { rng.unit() } else { 0.0 });
-    let queries = Array::floats(dtype, &[b, h, lq, d], &queries.collect::<Vec<_>>());
-    let [k, v] = [[b, hk, lk, d], [b, hk, lk, dv]].map(|dims| Array::random(dtype, &dims, &mut rng));
-    let mask: Vec<f64> = (0..lq * lk).map(|i| of_row(i / lk)).collect();
-    let mask = Array::floats(dtype.compute(), &[1, 1, lq, lk], &mask);
-    let dims = [[b, h, lq, d], [b, hk, lk, d], [b, hk, lk, dv]];
-    both_passes(s, &name, dtype, AttentionParams { causal, scale: 0.5 }, dims, vec![queries, k, v, mask], &mut rng);
-}
-
-/// Rows whose scores are all the same large number, which is the scale.
-fn large_scale(s: &mut Suite<'_>, dtype: DType, [b, h, hk, lq, lk, d, dv]: [usize; 7], causal: bool) {
-    let name = format!("{dtype}/{}/large_scale/causal={causal}", sizes(&[b, h, hk, lq, lk, d, dv]));
-    let mut rng = s.rng(&name);
-    // Queries are 1 in their first two elements and otherwise 0, and the first two elements of a key add up to 1.
-    let queries: Vec<f64> = (0..b * h * lq * d).map(|i| if i % d < 2 { 1.0 } else { 0.0 }).collect();
-    let mut keys: Vec<f64> = (0..b * hk * lk * d).map(|_| rng.unit()).collect();
-    // Keys differ in each element: the gradient of a query would cancel where they are the same.
-    for (i, key) in keys.chunks_exact_mut(d).enumerate() {
-        let part = (i % lk) as f64 / 128.0;
-        (key[0], key[1]) = (part, 1.0 - part);
-    }
-    let dims = [[b, h, lq, d], [b, hk, lk, d], [b, hk, lk, dv]];
-    let inputs = vec![
-        Array::floats(dtype, &dims[0], &queries),
-        Array::floats(dtype, &dims[1], &keys),
-        Array::random(dtype, &dims[2], &mut rng),
-    ];
-    let params = AttentionParams { causal, scale: if causal { -1e7 } else { 1e7 } };
-    both_passes(s, &name, dtype, params, dims, inputs, &mut rng);
-}
-
-/// Both passes with these inputs: query, key and value, which have the sizes `dims`, and the mask, if there is one.
-fn both_passes(
+/// Both passes with these inputs: query, key and value, which have the sizes `dims`, and the mask, if there is one. `g` is the
+/// gradient of the result.
+pub(super) fn both_passes(
     s: &mut Suite<'_>,
     name: &str,
     dtype: DType,
     params: AttentionParams,
     [q, k, v]: [[usize; 4]; 3],
     mut inputs: Vec<Array>,
-    rng: &mut Rng,
+    g: Array,
 ) {
     let masked = inputs.len() > 3;
     let out = [q[0], q[1], q[2], v[3]];
@@ -151,7 +102,7 @@ fn both_passes(
     s.case(&Case::new(format!("attention/{name}"), inputs.clone(), outputs, &forward).bound(Bound::Naive));
 
     // The gradient needs the outputs of the forward pass, so the forward pass runs first.
-    inputs.push(Array::random(dtype, &out, rng));
+    inputs.push(g);
     let backward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
         let [dq, dk, dv] = outs else { unreachable!("the gradient of attention has three outputs") };
         let (g, mask) = (ins[ins.len() - 1], masked.then(|| ins[3]));
@@ -167,7 +118,7 @@ fn both_passes(
 }
 
 /// A mask that hides random keys, and hides every key from the first query of each head.
-fn masked(mask: Mask, dtype: DType, dims: &[usize; 4], rng: &mut Rng) -> Option<Array> {
+pub(super) fn masked(mask: Mask, dtype: DType, dims: &[usize; 4], rng: &mut Rng) -> Option<Array> {
     let [_, _, lq, lk] = *dims;
     let n: usize = dims.iter().product();
     let hidden = |i: usize, v: f64| (i / lk.max(1)).is_multiple_of(lq) || v < -0.2;
@@ -186,7 +137,7 @@ fn masked(mask: Mask, dtype: DType, dims: &[usize; 4], rng: &mut Rng) -> Option<
 }
 
 /// Runs the forward pass, and passes `out` and the numbers of its rows to `f`.
-fn with_stats(
+pub(super) fn with_stats(
     b: &dyn Backend,
     params: &AttentionParams,
     ins: &[View<'_>],

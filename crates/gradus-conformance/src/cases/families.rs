@@ -1,8 +1,8 @@
 //! Selects the cases that run.
 
 use super::{
-    adjoint, attention, cross_entropy, deep, elementwise, indexing, joined, long, matrix, memory, network, reduction,
-    refusals, window,
+    adjoint, attention, cross_entropy, deep, elementwise, indexing, joined, large_scores, long, matrix, memory,
+    network, reduction, refusals, window,
 };
 use crate::suite::Suite;
 
@@ -10,7 +10,7 @@ use crate::suite::Suite;
 /// operation.
 type Family = (&'static [&'static str], fn(&mut Suite<'_>));
 
-const FAMILIES: [Family; 12] = [
+const FAMILIES: [Family; 13] = [
     (&["memory"], memory::run),
     (&["map"], elementwise::run),
     (&["map_into"], joined::run),
@@ -46,6 +46,7 @@ const FAMILIES: [Family; 12] = [
         network::run,
     ),
     (&["attention", "attention_backward"], attention::run),
+    (&["attention", "attention_backward"], large_scores::run),
     (&["cross_entropy", "cross_entropy_backward"], cross_entropy::run),
     (&["adjoint"], adjoint::run),
     (&["refusals"], refusals::run),

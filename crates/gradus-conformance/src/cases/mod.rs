@@ -8,6 +8,7 @@ mod elementwise;
 mod families;
 mod indexing;
 mod joined;
+mod large_scores;
 mod long;
 mod matrix;
 mod memory;

@@ -6,8 +6,8 @@
 // are contiguous in aligned groups of 16 bytes.
 
 #define BQ (64 * STRIPS)
-// 8 as an exponent of 2.
-#define RISE (MASK == 2 ? 8.0f * LN_2 : 8.0f)
+// 2^8 as a power of e.
+#define RISE (8.0f * LN_2)
 
 // The left factors of this warp's rows at column `e`.
 INLINE void load_left(u32 (&f)[STRIPS][4], const u16* rows, int e, const Lanes& l) {
@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
     u16* const ks = qs + BQ * ROW(D);
     u16* const vs = ks + 2 * BK * ROW(D);
     const Lanes l = lanes();
-    const A factor = factor_of(p);
+    const A scale = scale_of(p);
     const int task = blockIdx.x;
     Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
     // The last queries have the most keys under a causal mask. They come first, so that no long task is left at the end.
@@ -47,6 +47,8 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
 #pragma unroll
         for (int e = 0; e < D / 16; e++) load_left(kept[e], qs, e * 16, l);
     }
+    // Whether any row of the warp is far.
+    bool far = MASK == 2;
     A sum[STRIPS][DV / 8][4] = {}, shift[STRIPS][2], total[STRIPS][2] = {};
 #pragma unroll
     for (int m = 0; m < STRIPS; m++) shift[m][0] = shift[m][1] = -infinity();
@@ -102,36 +104,58 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
 #pragma unroll
                 for (int j = 0; j < BK / 8; j++) most = larger(most, larger(s[m][j][half * 2], s[m][j][half * 2 + 1]));
                 most = larger(most, __shfl_xor_sync(EVERY, most, 1));
-                most = factor * larger(most, __shfl_xor_sync(EVERY, most, 2));
+                most = scale * larger(most, __shfl_xor_sync(EVERY, most, 2));
                 rises |= most - shift[m][half] > RISE;
             }
         if (__any_sync(EVERY, rises)) {
+            bool any = false;
 #pragma unroll
             for (int m = 0; m < STRIPS; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    if (!(top[m][half] - shift[m][half] > RISE)) continue;
-                    const A correction = exp2_near((MASK == 2 ? LOG2_E : 1.0f) * (shift[m][half] - top[m][half]));
-                    shift[m][half] = top[m][half];
-                    total[m][half] *= correction;
+                    A& last = shift[m][half];
+                    const A next = top[m][half];
+                    if (next - last > RISE) {
+                        const bool either = is_far(last) || is_far(next);
+                        const A correction = exp2_near(either ? LOG2_E * (last - next) : LOG2_E * last - LOG2_E * next);
+                        last = next;
+                        total[m][half] *= correction;
 #pragma unroll
-                    for (int e = 0; e < DV / 8; e++)
+                        for (int e = 0; e < DV / 8; e++)
 #pragma unroll
-                        for (int i = 0; i < 2; i++) sum[m][e][half * 2 + i] *= correction;
+                            for (int i = 0; i < 2; i++) sum[m][e][half * 2 + i] *= correction;
+                    }
+                    any |= last != -infinity() && is_far(last);
                 }
+            far = MASK == 2 || __any_sync(EVERY, any);
         }
+        auto find_exponents = [&](auto any) {
+#pragma unroll
+            for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const A from = shift[m][half] == -infinity() ? (A)0 : shift[m][half];
+                    const bool is = decltype(any)::value && is_far(from);
+                    const A by = subtracted(from, is);
+#pragma unroll
+                    for (int j = 0; j < BK / 8; j++)
+#pragma unroll
+                        for (int i = half * 2; i < half * 2 + 2; i++) s[m][j][i] = exponent_of(s[m][j][i], scale, by, is);
+                }
+        };
+        if (far) find_exponents(Flag<true>());
+        else find_exponents(Flag<false>());
 #pragma unroll
         for (int m = 0; m < STRIPS; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 A part = 0;
-                const A by = shift[m][half] == -infinity() ? (A)0 : shift[m][half];
 #pragma unroll
                 for (int j = 0; j < BK / 8; j++)
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
                         A& x = s[m][j][half * 2 + i];
-                        x = weight_of(x, factor, by);
+                        x = exp2_near(x);
                         part += x;
                     }
                 total[m][half] += part;
@@ -177,9 +201,8 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
             if (query >= p.lq) continue;
             if (l.lane % 4 == 0) {
                 A* const to = stats + at.stats + query * p.stats[2];
-                to[0] = MASK == 2 ? shift[m][half] : LN_2 * shift[m][half];
-                // The sum is relative to what the gradient makes of the rounded shift.
-                to[p.stats[3]] = MASK == 2 || all == 0 ? all : all * exp2_near(shift[m][half] - shift_of(to[0]));
+                to[0] = shift[m][half];
+                to[p.stats[3]] = all;
             }
             const A inverse = 1 / (RAISED * all);
 #pragma unroll

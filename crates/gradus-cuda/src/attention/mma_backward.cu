@@ -154,8 +154,8 @@ INLINE void diagonal(A (&delta)[2], const T* out, const Attention& p, const u16*
 // is rounded, gives a delta that is near enough to take most of dw away, but not where the differences nearly cancel. Their
 // sum over the keys, sum(w (dw - near)), is what is missing from `near`, and the sum of w k, times that, from dq.
 //
-// Also writes for each query what its weights are shifted by, after those of all queries the factor of its weights, and
-// after these its delta.
+// Also writes for each query what `row_of` makes of its numbers: what is subtracted, after those of all queries the factors, and
+// after these the deltas.
 extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const M* __restrict__ mask, const T* __restrict__ out, const A* __restrict__ stats, const T* __restrict__ g, A* __restrict__ rows, T* __restrict__ dq, const __grid_constant__ Attention p) {
     extern __shared__ __align__(16) u16 shared[];
     u16* const qs = shared;
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const 
     u16* const ks = gs + OUTER * ROW(DV);
     u16* const vs = ks + 2 * INNER * ROW(D);
     const Lanes l = lanes();
-    const A factor = factor_of(p);
+    const A scale = scale_of(p);
     const int task = blockIdx.x;
     Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
     // The last queries have the most keys under a causal mask. They come first, so that no long task is left at the end.
@@ -183,28 +183,25 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const 
         negate_rows<OUTER, D>(qs);
         __syncthreads();
     }
-    A shift[STRIPS][2], scale[STRIPS][2], near[STRIPS][2], missing[STRIPS][2] = {}, sum[STRIPS][D / 8][4] = {}, seen[STRIPS][D / 8][4] = {};
+    A by[STRIPS][2], factor[STRIPS][2], near[STRIPS][2], missing[STRIPS][2] = {}, sum[STRIPS][D / 8][4] = {}, seen[STRIPS][D / 8][4] = {};
+    bool any = false;
 #pragma unroll
     for (int m = 0; m < STRIPS; m++) {
         diagonal(near[m], out + at.out, p, gs + (l.warp * STRIPS + m) * 16 * ROW(DV), first + m * 16, l);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int query = first + m * 16 + half * 8 + l.lane / 4;
-            // A query that sees no key has no weights.
-            A &by = shift[m][half], &times = scale[m][half];
-            by = infinity();
-            times = 0;
-            if (query >= p.lq) continue;
             const A* const from = stats + at.stats + query * p.stats[2];
-            if (from[p.stats[3]] != 0) {
-                by = shift_of(from[0]);
-                times = 1 / from[p.stats[3]];
-            }
+            row_of(0, 0, by[m][half], factor[m][half]);
+            if (query >= p.lq) continue;
+            row_of(from[0], from[p.stats[3]], by[m][half], factor[m][half]);
+            any |= factor[m][half] < 0;
             if (l.lane % 4 != 0) continue;
-            rows[at.row + query] = by;
-            rows[p.rows + at.row + query] = times;
+            rows[at.row + query] = by[m][half];
+            rows[p.rows + at.row + query] = factor[m][half];
         }
     }
+    const bool far = MASK != 2 && __any_sync(EVERY, any);
     int stage = 0;
     for (int k0 = 0; k0 < keys; k0 += INNER, stage ^= 1) {
         if (k0 + INNER < keys) load(k0 + INNER, stage ^ 1);
@@ -221,6 +218,19 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const 
 #pragma unroll
                     for (int i = 0; i < 4; i++) w[m][j][i] = score_of(p, at, first + m * 16 + i / 2 * 8 + l.lane / 4, k0 + j * 8 + l.lane % 4 * 2 + i % 2, w[m][j][i]);
         }
+        auto find_exponents = [&](auto any) {
+#pragma unroll
+            for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+                for (int j = 0; j < INNER / 8; j++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const bool is = decltype(any)::value && factor[m][i / 2] < 0;
+                        w[m][j][i] = exponent_of(w[m][j][i], scale, by[m][i / 2], is);
+                    }
+        };
+        if (far) find_exponents(Flag<true>());
+        else find_exponents(Flag<false>());
 #pragma unroll
         for (int m = 0; m < STRIPS; m++)
 #pragma unroll
@@ -228,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const 
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     A &x = w[m][j][i], &ds = dw[m][j][i];
-                    x = scale[m][i / 2] * weight_of(x, factor, shift[m][i / 2]);
+                    x = fabsf(factor[m][i / 2]) * exp2_near(x);
                     ds = x * (ds - near[m][i / 2]);
                     missing[m][i / 2] += ds;
                 }
@@ -261,9 +271,9 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_kv(const
     u16* const vs = ks + OUTER * ROW(D);
     u16* const qs = vs + OUTER * ROW(DV);
     u16* const gs = qs + 2 * INNER * ROW(D);
-    __shared__ A shifts[2][INNER], scales[2][INNER], deltas[2][INNER];
+    __shared__ A subtractions[2][INNER], factors[2][INNER], deltas[2][INNER];
     const Lanes l = lanes();
-    const A factor = factor_of(p);
+    const A scale = scale_of(p);
     const int task = blockIdx.x;
     const int key_head = task / p.k_tiles;
     const int k0 = task % p.k_tiles * OUTER;
@@ -287,8 +297,8 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_kv(const
             if (threadIdx.x < INNER) {
                 const int valid = q0 + (int)threadIdx.x < p.lq ? 4 : 0;
                 const A* const from = rows + (valid ? at.row + q0 + (int)threadIdx.x : 0);
-                copy_async<4>(&shifts[stage][threadIdx.x], from, valid);
-                copy_async<4>(&scales[stage][threadIdx.x], from + p.rows, valid);
+                copy_async<4>(&subtractions[stage][threadIdx.x], from, valid);
+                copy_async<4>(&factors[stage][threadIdx.x], from + p.rows, valid);
                 copy_async<4>(&deltas[stage][threadIdx.x], from + 2 * p.rows, valid);
             }
         };
@@ -314,16 +324,31 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_kv(const
 #pragma unroll
                         for (int i = 0; i < 4; i++) w[m][j][i] = score_of(p, at, q0 + j * 8 + l.lane % 4 * 2 + i % 2, first_key + m * 16 + i / 2 * 8 + l.lane / 4, w[m][j][i]);
             }
+            // There are no more queries in a tile than lanes.
+            const bool far = MASK != 2 && __any_sync(EVERY, factors[stage][l.lane % INNER] < 0);
+            auto find_exponents = [&](auto any) {
+#pragma unroll
+                for (int j = 0; j < INNER / 8; j++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const int column = j * 8 + l.lane % 4 * 2 + i % 2;
+                        const bool is = decltype(any)::value && factors[stage][column] < 0;
+#pragma unroll
+                        for (int m = 0; m < STRIPS; m++) w[m][j][i] = exponent_of(w[m][j][i], scale, subtractions[stage][column], is);
+                    }
+            };
+            if (far) find_exponents(Flag<true>());
+            else find_exponents(Flag<false>());
 #pragma unroll
             for (int j = 0; j < INNER / 8; j++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const int column = j * 8 + l.lane % 4 * 2 + i % 2;
-                    const A shift = shifts[stage][column], scale = scales[stage][column], delta = deltas[stage][column];
+                    const A factor = fabsf(factors[stage][column]), delta = deltas[stage][column];
 #pragma unroll
                     for (int m = 0; m < STRIPS; m++) {
                         A& x = w[m][j][i];
-                        x = scale * weight_of(x, factor, shift);
+                        x = factor * exp2_near(x);
                         ds[m][j][i] = x * (ds[m][j][i] - delta);
                     }
                 }

@@ -1,7 +1,8 @@
 //! Scaled dot-product attention and its gradient, without a matrix of scores in memory: on tensor cores for half
-//! precision (`mma.cu`, `mma_backward.cu`), otherwise in registers (`simt.cu`). The gradient of the queries and that of keys
-//! and values are kernels of their own, so that each sum has a fixed order. Operands that are invalid or empty, and heads that are too
-//! large for shared memory, are passed to the default implementation, which also reports the errors.
+//! precision (`mma.cu`, and `mma_backward.cu` for heads of at most 128 elements), otherwise in registers (`simt.cu`). The gradient
+//! of the queries and that of keys and values are kernels of their own, so that each sum has a fixed order. Operands that are
+//! invalid or empty, and heads that are too large for shared memory, are passed to the default implementation, which also
+//! reports the errors.
 
 use gradus_backend::key::key;
 use gradus_backend::{AttentionParams, DType, Layout, Result, Scalar, Shape, View, ViewMut, composite};
@@ -17,6 +18,8 @@ use crate::template::{Record, float_functions, source, sum_type};
 use composite::attention::Sizes;
 
 const HEAD: &str = include_str!("head.cu");
+const WEIGHT: &str = include_str!("weight.cu");
+const MMA: &str = include_str!("../mma.cu");
 /// The largest size of a query or value that the kernels hold in registers.
 const LARGEST: usize = 256;
 /// The largest number of queries or keys: positions along them are 32-bit numbers.
@@ -75,15 +78,16 @@ impl Plan {
             };
             constants.extend(tiles);
             constants.push(("QUERIES", flag(pass == Pass::Queries)));
-            return source(
-                &types,
-                &constants,
-                &[&functions, include_str!("../mma.cu"), HEAD, include_str!("tile.cu"), file],
-            );
+            return source(&types, &constants, &[&functions, MMA, HEAD, WEIGHT, include_str!("tile.cu"), file]);
         }
         constants.extend([("BQ", self.queries), ("BK", self.keys)]);
         constants.push((if pass == Pass::Forward { "FORWARD" } else { "BACKWARD" }, 1));
-        source(&types, &constants, &[&functions, HEAD, include_str!("simt.cu")])
+        let text = include_str!("simt.cu");
+        if is_half(self.dtype) {
+            constants.extend([("HALF", 1), ("BF16", flag(self.dtype == DType::BF16))]);
+            return source(&types, &constants, &[&functions, MMA, HEAD, WEIGHT, text]);
+        }
+        source(&types, &constants, &[&functions, HEAD, text])
     }
 
     /// Sets the tiles of a kernel on tensor cores. A block goes through the keys, or for their gradient the queries, with
@@ -209,9 +213,11 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The plan of a kernel in registers.
+/// The plan of a kernel in registers. With half precision it is the gradient's, and only scores are products on tensor cores.
 fn in_registers(dtype: DType, params: &AttentionParams, s: &Sizes, mask: Option<View<'_>>) -> Plan {
-    let (d, dv) = (s.d.next_multiple_of(8).max(8), s.dv.next_multiple_of(8).max(8));
+    // The columns of a block, or for half precision those of a factor on tensor cores.
+    let step = if is_half(dtype) { 16 } else { 8 };
+    let (d, dv) = (s.d.next_multiple_of(step).max(step), s.dv.next_multiple_of(step).max(step));
     let small = d.max(dv) * dtype.compute().size() <= 512;
     let side = if small { 32 } else { 16 };
     Plan { dtype, mask: mask.map(|m| m.dtype), causal: params.causal, d, dv, queries: side, keys: side, mma: None }
@@ -290,15 +296,15 @@ pub(crate) fn backward(
     let gradients = [g, dq.as_view(), dk.as_view(), dv.as_view()];
     let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, stats], mask, gradients)?;
     let empty = s.b * s.h * s.lq * s.lk * s.d * s.dv == 0;
-    let mut plan = in_registers(q.dtype, params, &s, mask);
+    let plan = in_registers(q.dtype, params, &s, mask);
     let most = b.device().most_shared as usize;
     let of = |v: View<'_>| b.input(OP, "an operand", v).map(|o| grouped(&o));
     // Blocks of tensor cores have one task each.
     let few = (s.b * s.h) as u64 * s.lq.max(s.lk).div_ceil(64) as u64 <= BLOCKS;
     if is_half(q.dtype) && s.d.max(s.dv) <= LARGEST / 2 && !empty && few {
-        plan.mma = Some([of(q)?, of(k)?, of(v)?, of(g)?]);
-        (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
-        let (mut queries, mut keys) = (plan, plan);
+        let mma = Some([of(q)?, of(k)?, of(v)?, of(g)?]);
+        let mut queries = Plan { mma, ..plan };
+        let mut keys = queries;
         let shared = [queries.tile(Pass::Queries, &s, most), keys.tile(Pass::Keys, &s, most)];
         if shared[0].max(shared[1]) <= most {
             let call = Call::new(b, OP, params, s, [q, k, v], mask)?;
@@ -366,7 +372,9 @@ mod tests {
                 &Plan { mask, dtype: DType::F64, queries: 16, keys: 16, ..plan }.source(Pass::Queries),
             );
         }
-        check_text("attention_delta", &Plan { dtype: DType::BF16, ..plan }.source(Pass::Queries));
+        for dtype in [DType::F16, DType::BF16] {
+            check_text("attention_delta", &Plan { dtype, d: 32, dv: 16, ..plan }.source(Pass::Queries));
+        }
         for (dtype, d, keys, groups) in [(DType::F16, 64, 64, true), (DType::BF16, 256, 16, false)] {
             let tensor = Plan { dtype, d, dv: d, queries: 64, keys, mma: Some([groups; 4]), ..plan };
             check_text("attention", &tensor.source(Pass::Forward));

@@ -4,7 +4,7 @@
 //
 // T: element type. A: type of sums. M: element type of the mask. D, DV: sizes of a key and of a value, rounded up to a
 // multiple of 8. MASK: 0 for none, 1 for bool, 2 for a float that is added. CAUSAL: query i sees the keys
-// j <= i + lk - lq.
+// j <= i + lk - lq. HALF: whether T is f16 or bf16, of which this is the gradient only.
 
 // Copies rows to shared memory; elements outside are 0.
 template <int ROWS, int FAST> INLINE void load_rows(A* to, const T* from, int row0, int rows, int size, const i64* step) {
@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention(const T* __restri
 
 #if BACKWARD
 // The numbers of a tile's rows in shared memory: a weight is e^(score - shift) times the factor. Rows outside and rows that
-// see no key have the factor 0 and a shift that is finite, and their scores are -inf.
+// see no key have the factor 0 and a shift that is finite, and their scores are -inf. With HALF they are those of `row_of`.
 struct Statistics {
     A* shifts;
     A* factors;
@@ -140,24 +140,73 @@ INLINE void load_statistics(const Statistics& to, const A* stats, const A* delta
     for (int row = threadIdx.x; row < BQ; row += 128) {
         const bool inside = q0 + row < p.lq;
         const A* const from = stats + at.stats + (q0 + row) * p.stats[2];
-        const bool sees_any = inside && from[p.stats[3]] != 0;
-        to.shifts[row] = sees_any ? from[0] : (A)0;
-        to.factors[row] = sees_any ? 1 / from[p.stats[3]] : (A)0;
+        const A shift = inside ? from[0] : (A)0, sum = inside ? from[p.stats[3]] : (A)0;
+#if HALF
+        row_of(shift, sum, to.shifts[row], to.factors[row]);
+#else
+        to.shifts[row] = sum != 0 ? shift : (A)0;
+        to.factors[row] = sum != 0 ? 1 / sum : (A)0;
+#endif
         to.deltas[row] = inside && delta ? delta[at.row + q0 + row] : (A)0;
     }
 }
 
-// The weights of a tile and the gradients of its scores, for the elements of this thread.
-INLINE void gradients_of(A (&w)[RQ][CK], A (&ds)[RQ][CK], const Attention& p, const Head& at, const A* qs, const A* ks, const A* vs, const A* gs, const Statistics& rows, int q0, int k0, int ty, int tx) {
+#if HALF
+// The products of the rows of two tiles by the instruction of the forward pass, in its order: elsewhere they would be rounded
+// otherwise. Each warp has some of the 16 x 8 parts, which pass through shared memory with BK + 1 numbers in a row.
+INLINE void forward_products(A (&s)[RQ][CK], const A* qs, const A* ks, A* through, int ty, int tx) {
+    const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    for (int part = threadIdx.x / 32; part < RQ * CK; part += 4) {
+        const int q0 = part % RQ * 16, k0 = part / RQ * 8;
+        A sums[4] = {};
+#pragma unroll 2
+        for (int e = 0; e < D; e += 16) {
+            u32 f[4], g[2];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const A* const from = qs + (q0 + i % 2 * 8 + row) * (D + 1) + e + i / 2 * 8 + column;
+                f[i] = halves<BF16>(from[0], from[1]);
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const A* const from = ks + (k0 + row) * (D + 1) + e + i * 8 + column;
+                g[i] = halves<BF16>(from[0], from[1]);
+            }
+            multiply_matrices<BF16>(sums, f, g);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) through[(q0 + i / 2 * 8 + row) * (BK + 1) + k0 + column + i % 2] = sums[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < RQ; i++)
+#pragma unroll
+        for (int j = 0; j < CK; j++) s[i][j] = through[(ty + 16 * i) * (BK + 1) + tx + 8 * j];
+}
+#endif
+
+// The weights of a tile and the gradients of its scores, for the elements of this thread. With HALF, these elements of `through`
+// are overwritten, which is as large as the tile.
+INLINE void gradients_of(A (&w)[RQ][CK], A (&ds)[RQ][CK], const Attention& p, const Head& at, const A* qs, const A* ks, const A* vs, const A* gs, A* through, const Statistics& rows, int q0, int k0, int ty, int tx) {
+#if HALF
+    forward_products(w, qs, ks, through, ty, tx);
+#else
     products_of<D>(w, qs, ks, ty, tx);
+#endif
     products_of<DV>(ds, gs, vs, ty, tx);
 #pragma unroll
     for (int i = 0; i < RQ; i++)
 #pragma unroll
         for (int j = 0; j < CK; j++) {
-            const A s = masked(p, at, q0 + ty + 16 * i, k0 + tx + 8 * j, w[i][j], p.scale);
-            w[i][j] = exp_of(s - rows.shifts[ty + 16 * i]) * rows.factors[ty + 16 * i];
-            ds[i][j] = w[i][j] * (ds[i][j] - rows.deltas[ty + 16 * i]);
+            const int row = ty + 16 * i, query = q0 + row, key = k0 + tx + 8 * j;
+#if HALF
+            const A s = score_of(p, at, query, key, p.scale < 0 ? -w[i][j] : w[i][j]);
+            const A factor = rows.factors[row];
+            w[i][j] = fabsf(factor) * exp2_near(exponent_of(s, scale_of(p), rows.shifts[row], factor < 0));
+#else
+            w[i][j] = exp_of(masked(p, at, query, key, w[i][j], p.scale) - rows.shifts[row]) * rows.factors[row];
+#endif
+            ds[i][j] = w[i][j] * (ds[i][j] - rows.deltas[row]);
         }
 }
 
@@ -169,7 +218,8 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention_delta(const T* __
     A* const gs = qs + BQ * (D + 1);
     A* const ks = gs + BQ * (DV + 1);
     A* const vs = ks + BK * (D + 1);
-    const Statistics rows = statistics(vs + BK * (DV + 1));
+    A* const through = vs + BK * (DV + 1);
+    const Statistics rows = statistics(through + BQ * (BK + 1));
     const int ty = threadIdx.x / 8, tx = threadIdx.x % 8;
     for (i64 task = blockIdx.x; task < p.tasks; task += gridDim.x) {
         const Head at = head_of(p, task / p.q_tiles, q, k, v, mask);
@@ -184,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention_delta(const T* __
             load_rows<BK, DV>(vs, at.v, k0, p.lk, p.dv, p.v);
             __syncthreads();
             A w[RQ][CK], ds[RQ][CK];
-            gradients_of(w, ds, p, at, qs, ks, vs, gs, rows, q0, k0, ty, tx);
+            gradients_of(w, ds, p, at, qs, ks, vs, gs, through, rows, q0, k0, ty, tx);
 #pragma unroll
             for (int i = 0; i < RQ; i++)
 #pragma unroll
@@ -228,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_q(const 
             load_rows<BK, DV>(vs, at.v, k0, p.lk, p.dv, p.v);
             __syncthreads();
             A w[RQ][CK], ds[RQ][CK];
-            gradients_of(w, ds, p, at, qs, ks, vs, gs, rows, q0, k0, ty, tx);
+            gradients_of(w, ds, p, at, qs, ks, vs, gs, dss, rows, q0, k0, ty, tx);
 #pragma unroll
             for (int i = 0; i < RQ; i++)
 #pragma unroll
@@ -291,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention_backward_kv(const
                 load_statistics(rows, stats, delta, p, at, q0);
                 __syncthreads();
                 A w[RQ][CK], ds[RQ][CK];
-                gradients_of(w, ds, p, at, qs, ks, vs, gs, rows, q0, k0, ty, tx);
+                gradients_of(w, ds, p, at, qs, ks, vs, gs, dss, rows, q0, k0, ty, tx);
 #pragma unroll
                 for (int i = 0; i < RQ; i++)
 #pragma unroll

@@ -1,4 +1,4 @@
-// What the kernels of half precision share. A warp has STRIPS strips of 16 rows. Rows of shared memory are 16 bytes longer than
+// What the kernels on tensor cores share. A warp has STRIPS strips of 16 rows. Rows of shared memory are 16 bytes longer than
 // a tile, so that the 8 rows of a matrix lie in different banks.
 
 #define ROW(size) ((size) + 8)
@@ -14,51 +14,12 @@ INLINE Lanes lanes() {
     return {lane, (int)threadIdx.x / 32, (lane / 8 & 1) * 8 + lane % 8, lane / 16 * 8, lane / 16 * 8 + lane % 8, (lane / 8 & 1) * 8};
 }
 
-// 2^x, with a relative error of at most 2^-22; a result below 2^-126 is 0.
-INLINE f32 exp2_near(f32 x) {
-    f32 y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-#define LOG2_E 1.4426950408889634f
-#define LN_2 0.6931471805599453f
-
 // As factors, weights of f16 are multiplied by this, since f16 does not reach far down. They are at most 2^8 before.
 #define RAISED (BF16 ? 1.0f : 128.0f)
-
-// Weights are powers of two: 2^(factor * score - shift). The factor is positive, so that the largest score is that of the
-// largest product, and a masked score, which is -inf, stays so. A negative scale has changed the sign of the queries.
-//
-// With a mask that is added, scores and shifts are those of powers of e. A mask may be the smallest number of its type: the
-// shift is subtracted first, since LOG2_E times such a number would be none, and the differences would be rounding errors.
-INLINE f32 factor_of(const Attention& p) { return MASK == 2 ? 1.0f : fmaxf(fabsf(p.scale) * LOG2_E, 1e-45f); }
-
-INLINE A score_of(const Attention& p, const Head& at, int query, int key, A product) {
-    return masked(p, at, query, key, product, MASK == 2 ? fabsf(p.scale) : (A)1);
-}
-
-INLINE f32 weight_of(f32 score, f32 factor, f32 shift) {
-    return exp2_near(MASK == 2 ? LOG2_E * (score - shift) : multiply_add(score, factor, -shift));
-}
-
-// The shift of weights from one of powers of e.
-INLINE f32 shift_of(f32 shift) { return MASK == 2 ? shift : LOG2_E * shift; }
 
 // Whether all queries from `query` on see the `count` keys from `key` on, and no score changes.
 INLINE bool sees_all(const Attention& p, int query, int key, int count) {
     return MASK == 0 && key + count <= p.lk && (!CAUSAL || key + count - 1 - query <= p.lk - p.lq);
-}
-
-// Two f32 as halves in one word.
-template <bool IS_BF16> INLINE u32 halves(f32 x, f32 y) {
-    u32 word;
-    if constexpr (IS_BF16) {
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
-    } else {
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
-    }
-    return word;
 }
 
 template <bool IS_BF16> INLINE f32 low_half(u32 word) {

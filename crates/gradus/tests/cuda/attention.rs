@@ -1,4 +1,4 @@
-//! Attention of half precision, where numbers are infinite or nearly so.
+//! Attention of half precision, where numbers are large, infinite or nearly so.
 
 use gradus::prelude::*;
 
@@ -68,6 +68,34 @@ fn large_numbers_in_a_mask_are_scores() {
                     );
                 }
             }
+        }
+    }
+}
+
+/// Scores of some millions are rounded to halves. The gradient finds those of the forward pass, so that the weights of a query still
+/// add up to 1, for heads of each size: with a gradient of 1, each column of the gradient of the values adds up to the number of queries.
+#[test]
+fn the_weights_of_large_scores_add_up_to_one_in_the_gradient() {
+    let Some(gpu) = gpu::opened() else { return };
+    let cpu = Device::cpu().unwrap();
+    let (lq, lk) = (20, 24);
+    for (dtype, d, causal) in [
+        (DType::BF16, 64, Causal::BottomRight),
+        (DType::F16, 128, Causal::No),
+        (DType::BF16, 160, Causal::No),
+        (DType::F16, 256, Causal::BottomRight),
+    ] {
+        let of = |length: usize, seed: u64, scale: f64| {
+            let x = Tensor::randn([1, 2, length, d], DType::F32, &cpu, &mut Generator::new(seed)).unwrap();
+            x.mul(scale).unwrap().to_dtype(dtype).unwrap().to_device(&gpu).unwrap().with_grad().unwrap()
+        };
+        let (q, k, v) = (of(lq, 1, 3000.0), of(lk, 2, 3000.0), of(lk, 3, 1.0));
+        let y = q.scaled_dot_product_attention(&k, &v, AttentionOptions::new().causal(causal)).unwrap();
+        let seed = Tensor::ones([1, 2, lq, d], dtype, &gpu).unwrap();
+        let dv = grad(&[&y], &[&v], Some(&[&seed]), BackwardOptions::new()).unwrap();
+        let sums = dv[0].as_ref().unwrap().to_dtype(DType::F32).unwrap().sum(&[2], false).unwrap();
+        for (at, sum) in values(&sums).into_iter().enumerate() {
+            assert!((sum - lq as f64).abs() <= 0.01 * lq as f64, "{dtype}, heads of {d}: {sum} in column {at}");
         }
     }
 }
