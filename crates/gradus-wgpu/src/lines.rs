@@ -10,25 +10,53 @@ use crate::wgsl::{self, GROUP, Text, param};
 use gradus_backend::MergedAxes as Axes;
 use gradus_backend::key::key;
 
+/// The largest number of groups of four elements that an invocation keeps in registers.
+const HELD: usize = 4;
+
+/// How an invocation reaches its elements of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Reach {
+    /// One by one, along any axes.
+    Single,
+    /// In groups of four neighbours.
+    Fours,
+    /// In at most this many groups of four neighbours. Operands that are read more than once stay in registers.
+    Held(u32),
+}
+
+/// An operand, as far as the text depends on it.
+#[derive(Debug, Hash)]
+struct Operand {
+    name: &'static str,
+    dtype: DType,
+    write: bool,
+    /// Whether the formula reads it more than once.
+    again: bool,
+    /// Whether it is read or written in groups of four. Other operands of such a kernel have one element for each line.
+    fours: bool,
+}
+
 /// Everything that the text of a kernel over lines depends on. The order of the parameters is: the number of lines and
 /// of elements per line, the positions of the operands, the sizes and strides of the axes between lines, those of the
-/// axes within lines, and finally the operation's own parameters.
+/// axes within lines, and finally the operation's own parameters. The positions and strides of operands with groups of
+/// four count groups.
 #[derive(Debug, Hash)]
 pub(crate) struct Lines {
-    dtypes: Vec<(&'static str, DType, bool)>,
+    operands: Vec<Operand>,
     kept: usize,
     along: usize,
     lanes: u32,
+    reach: Reach,
     subgroups: bool,
 }
 
 impl Lines {
     fn steps_between(&self, operand: usize) -> usize {
-        2 + self.dtypes.len() + self.kept + operand * self.kept
+        2 + self.operands.len() + self.kept + operand * self.kept
     }
 
     fn sizes_within(&self) -> usize {
-        self.steps_between(self.dtypes.len())
+        self.steps_between(self.operands.len())
     }
 
     fn steps_within(&self, operand: usize) -> usize {
@@ -37,41 +65,123 @@ impl Lines {
 
     /// The index of the first of the operation's own parameters.
     pub(crate) fn numbers(&self) -> usize {
-        self.steps_within(self.dtypes.len())
+        self.steps_within(self.operands.len())
     }
 
-    /// Begins the text of a kernel, up to the work on a line. It declares `load_NAME`, `store_NAME` and the length `n`,
-    /// and `sum_of` and `largest_of`, which combine the values of all lanes. `numbers` is the number of parameters that
-    /// the operation adds.
+    /// Begins the text of a kernel, up to the work on a line. It declares the length `n`, and `sum_of` and `largest_of`,
+    /// which combine the values of all lanes. `numbers` is the number of parameters that the operation adds.
     pub(crate) fn open(&self, numbers: usize, dtype: DType) -> Text {
         let mut text = Text::new(self.numbers() + numbers);
-        for &(name, dtype, write) in &self.dtypes {
-            if write { text.output(name, dtype) } else { text.input(name, dtype) }
+        for &Operand { name, dtype, write, fours, .. } in &self.operands {
+            match (fours, write) {
+                (true, _) => text.quads(name, dtype, write),
+                (false, true) => text.output(name, dtype),
+                (false, false) => text.input(name, dtype),
+            }
         }
         across(&mut text, self.lanes, dtype, self.subgroups);
         let lanes = self.lanes;
         text.line(format_args!("let line = id / {lanes}u; let lane = id % {lanes}u; let n = {};", param(1)));
         text.line(format_args!("if (line >= {}) {{ return; }}", param(0)));
-        wgsl::coordinates(&mut text, "c", "line", self.kept, 2 + self.dtypes.len());
-        for (k, (name, ..)) in self.dtypes.iter().enumerate() {
+        wgsl::coordinates(&mut text, "c", "line", self.kept, 2 + self.operands.len());
+        for (k, Operand { name, .. }) in self.operands.iter().enumerate() {
             let at = wgsl::position("c", self.kept, 2 + k, self.steps_between(k));
             text.line(format_args!("let {name}_line = {at};"));
+        }
+        let Reach::Held(count) = self.reach else { return text };
+        for Operand { name, dtype, .. } in self.operands.iter().filter(|o| o.fours && o.again) {
+            let t = wgsl::ty(*dtype);
+            for group in 0..count {
+                let (q, guard) = self.held(group);
+                text.line(format_args!(
+                    "var {name}_{group}: array<{t}, 4>; {guard} {{ {name}_{group} = load4_{name}({name}_line + {q}); }}"
+                ));
+            }
         }
         text
     }
 
-    /// Adds lines of code that every lane runs for each of its elements. `j` is the number of the element.
-    pub(crate) fn each(&self, text: &mut Text, lines: &[&str]) {
+    /// The first of the elements of operand `name` in this line.
+    pub(crate) fn first(&self, name: &str) -> String {
+        let fours = self.operands.iter().any(|o| o.name == name && o.fours);
+        if fours { format!("load4_{name}({name}_line)[0]") } else { format!("load_{name}({name}_line)") }
+    }
+
+    /// The number of an invocation's group, and the condition for it to exist. Only the last one may not.
+    fn held(&self, group: u32) -> (String, String) {
+        let q = format!("lane + {}u", group * self.lanes);
+        let last = matches!(self.reach, Reach::Held(count) if group + 1 == count);
+        let guard = if last { format!("if ({q} < n / 4u)") } else { String::new() };
+        (q, guard)
+    }
+
+    /// Adds lines of code that every lane runs for each of its elements. `j` is the number of the element. The operands in
+    /// `reads` have its values under their names; the lines declare the value of the operand `write` under its name.
+    pub(crate) fn each(&self, text: &mut Text, reads: &[&str], write: Option<&str>, lines: &[&str]) {
+        match self.reach {
+            Reach::Single => self.each_single(text, reads, write, lines),
+            Reach::Fours => {
+                text.line(format_args!("for (var q = lane; q < n / 4u; q = q + {}u) {{", self.lanes));
+                self.each_of_four(text, None, reads, write, lines);
+                text.line("}");
+            }
+            Reach::Held(count) => {
+                for group in 0..count {
+                    let (q, guard) = self.held(group);
+                    text.line(format_args!("{guard} {{ let q = {q};"));
+                    self.each_of_four(text, Some(group), reads, write, lines);
+                    text.line("}");
+                }
+            }
+        }
+    }
+
+    fn each_single(&self, text: &mut Text, reads: &[&str], write: Option<&str>, lines: &[&str]) {
         text.line(format_args!("for (var j = lane; j < n; j = j + {}u) {{", self.lanes));
         wgsl::coordinates(text, "r", "j", self.along, self.sizes_within());
-        for (k, (name, ..)) in self.dtypes.iter().enumerate() {
+        for (k, Operand { name, .. }) in self.operands.iter().enumerate() {
             let steps = self.steps_within(k);
             // There are at most 8 axes.
             let terms: String = (0..self.along).map(|a| format!(" + r{a} * {}", param(steps + a))).collect();
-            text.line(format_args!("let {name}_at = {name}_line{terms};"));
+            if reads.contains(name) {
+                text.line(format_args!("let {name} = load_{name}({name}_line{terms});"));
+            } else if write == Some(name) {
+                text.line(format_args!("let {name}_at = {name}_line{terms};"));
+            }
         }
         lines.iter().for_each(|l| text.line(l));
+        write.iter().for_each(|name| text.line(format_args!("store_{name}({name}_at, {name});")));
         text.line("}");
+    }
+
+    /// Adds the lines for the four elements of group `q`, which is number `group` of those that the invocation holds.
+    fn each_of_four(&self, text: &mut Text, group: Option<u32>, reads: &[&str], write: Option<&str>, lines: &[&str]) {
+        let mut values = Vec::new();
+        for Operand { name, fours, again, .. } in self.operands.iter().filter(|o| reads.contains(&o.name)) {
+            if !fours {
+                text.line(format_args!("let {name} = load_{name}({name}_line);"));
+                continue;
+            }
+            values.push(match group.filter(|_| *again) {
+                Some(group) => (name, format!("{name}_{group}")),
+                None => {
+                    text.line(format_args!("let {name}_four = load4_{name}({name}_line + q);"));
+                    (name, format!("{name}_four"))
+                }
+            });
+        }
+        let written = self.operands.iter().find(|o| write == Some(o.name));
+        if let Some(Operand { name, dtype, .. }) = written {
+            text.line(format_args!("var {name}_four: array<{}, 4>;", wgsl::ty(*dtype)));
+        }
+        for k in 0..4 {
+            text.line(format_args!("{{ let j = q * 4u + {k}u;"));
+            values.iter().for_each(|(name, four)| text.line(format_args!("let {name} = {four}[{k}];")));
+            lines.iter().for_each(|l| text.line(l));
+            write.iter().for_each(|name| text.line(format_args!("{name}_four[{k}] = {name};")));
+            text.line("}");
+        }
+        write.iter().for_each(|name| text.line(format_args!("store4_{name}({name}_line + q, {name}_four);")));
     }
 
     /// Adds a line of code that only the first lane runs.
@@ -128,6 +238,8 @@ fn across(text: &mut Text, lanes: u32, dtype: DType, subgroups: bool) {
 /// An operand of a kernel over lines.
 pub(crate) enum Line<'a, 'v> {
     Read(&'static str, View<'a>),
+    /// An operand that the formula reads more than once.
+    Again(&'static str, View<'a>),
     Write(&'static str, &'a ViewMut<'v>),
 }
 
@@ -143,14 +255,17 @@ pub(crate) fn run(
     source: impl Fn(&Lines) -> String,
 ) -> Result<()> {
     let op = call.op;
-    let shape = lines.iter().find_map(|l| if let Line::Read(_, v) = l { Some(*v.layout.shape()) } else { None });
-    let mut operands: Vec<Bound<'_>> = Vec::with_capacity(lines.len());
-    let mut dtypes = Vec::with_capacity(lines.len());
+    let shape = lines.iter().find_map(|l| match l {
+        Line::Read(_, v) | Line::Again(_, v) => Some(*v.layout.shape()),
+        Line::Write(..) => None,
+    });
+    let mut bound: Vec<Bound<'_>> = Vec::with_capacity(lines.len());
+    let mut operands = Vec::with_capacity(lines.len());
     for line in lines {
-        match line {
-            Line::Read(name, v) => {
-                operands.push(b.input(op, name, *v)?);
-                dtypes.push((*name, v.dtype, false));
+        let (name, dtype) = match line {
+            Line::Read(name, v) | Line::Again(name, v) => {
+                bound.push(b.input(op, name, *v)?);
+                (*name, v.dtype)
             }
             Line::Write(name, v) => {
                 let mut operand = b.output(op, name, v)?;
@@ -158,14 +273,16 @@ pub(crate) fn run(
                 if let Some(shape) = shape {
                     operand.layout = operand.layout.expand(shape)?;
                 }
-                operands.push(operand);
-                dtypes.push((*name, v.dtype, true));
+                bound.push(operand);
+                (*name, v.dtype)
             }
-        }
+        };
+        let (write, again) = (matches!(line, Line::Write(..)), matches!(line, Line::Again(..)));
+        operands.push(Operand { name, dtype, write, again, fours: false });
     }
-    let layouts: Vec<_> = operands.iter().map(|o| &o.layout).collect();
+    let layouts: Vec<_> = bound.iter().map(|o| &o.layout).collect();
     let rank = layouts[0].rank();
-    let kept = Axes::merged(&layouts, (0..rank).filter(|&a| !axes.contains(a)));
+    let mut kept = Axes::merged(&layouts, (0..rank).filter(|&a| !axes.contains(a)));
     let along = Axes::merged(&layouts, (0..rank).filter(|&a| axes.contains(a)));
     let (count, n) = (kept.numel(), along.numel());
     let lanes = match n {
@@ -175,16 +292,30 @@ pub(crate) fn run(
         513..=4096 if count >= 64 => 64,
         _ => GROUP,
     };
+    let mut starts: Vec<isize> = layouts.iter().map(|l| l.offset() as isize).collect();
+    let in_fours = |k: usize| {
+        let aligned = || kept.steps[k].iter().chain([&starts[k]]).all(|s| s % 4 == 0);
+        along.steps[k] == [1] && operands[k].dtype.size() <= 4 && aligned()
+    };
+    let fours: Vec<bool> = (0..operands.len()).map(in_fours).collect();
+    let one_each = |k: usize| fours[k] || along.steps[k] == [0];
+    let reach = if n.is_multiple_of(4) && (0..operands.len()).all(one_each) { reach(n, lanes) } else { Reach::Single };
+    if reach != Reach::Single {
+        for k in (0..operands.len()).filter(|&k| fours[k]) {
+            operands[k].fours = true;
+            kept.steps[k].iter_mut().chain([&mut starts[k]]).for_each(|s| *s /= 4);
+        }
+    }
     let subgroups = b.features.contains(wgpu::Features::SUBGROUP);
-    let plan = Lines { dtypes, kept: kept.rank(), along: along.rank(), lanes, subgroups };
+    let plan = Lines { operands, kept: kept.rank(), along: along.rank(), lanes, reach, subgroups };
     let mut params = vec![count as u32, n as u32];
-    params.extend(layouts.iter().map(|l| l.offset() as u32));
+    params.extend(starts.iter().map(|&s| s as u32));
     for axes in [&kept, &along] {
         params.extend(axes.dims.iter().map(|&d| d as u32));
         axes.steps.iter().for_each(|steps| params.extend(steps.iter().map(|&s| s as u32)));
     }
     params.extend(numbers);
-    let binds: Vec<Bind<'_>> = operands.iter().map(|o| o.bind).collect();
+    let binds: Vec<Bind<'_>> = bound.iter().map(|o| o.bind).collect();
     let groups = if lanes == 1 { (count as u64).div_ceil(u64::from(GROUP)) } else { count as u64 };
     b.queue().launch(&Launch {
         call,
@@ -194,4 +325,12 @@ pub(crate) fn run(
         params: &params,
         groups,
     })
+}
+
+/// How an invocation reaches its elements of a line of `n` elements, if they can be read in groups of four.
+fn reach(n: usize, lanes: u32) -> Reach {
+    match (n / 4).div_ceil(lanes as usize) {
+        count @ 1..=HELD => Reach::Held(count as u32),
+        _ => Reach::Fours,
+    }
 }

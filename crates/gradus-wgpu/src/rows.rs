@@ -39,19 +39,19 @@ pub(crate) fn softmax(b: &WgpuBackend, log: bool, x: View<'_>, axis: usize, out:
     let d = x.dtype.compute();
     let t = ty(d);
     let op = if log { "log_softmax" } else { "softmax" };
-    run(b, op.into(), u32::from(log), Axes::one(axis), &[Line::Read("x", x), Line::Write("y", out)], &[], |lines| {
+    run(b, op.into(), u32::from(log), Axes::one(axis), &[Line::Again("x", x), Line::Write("y", out)], &[], |lines| {
         let mut text = lines.open(0, d);
         text.line(format_args!("var largest = {};", crate::reduce::identity(gradus_backend::ReduceOp::Max, d)));
-        lines.each(&mut text, &[&format!("largest = larger_{t}(largest, load_x(x_at));")]);
+        lines.each(&mut text, &["x"], None, &[&format!("largest = larger_{t}(largest, x);")]);
         text.line("let top = largest_of(largest, local);");
         text.line(format_args!("var total = {t}(0);"));
-        lines.each(&mut text, &[&format!("total = total + exp_{t}(load_x(x_at) - top);")]);
+        lines.each(&mut text, &["x"], None, &[&format!("total = total + exp_{t}(x - top);")]);
         text.line("let sum = sum_of(total, local);");
         if log {
             text.line(format_args!("let shift = log_{t}(sum);"));
-            lines.each(&mut text, &["store_y(y_at, load_x(x_at) - top - shift);"]);
+            lines.each(&mut text, &["x"], Some("y"), &["let y = x - top - shift;"]);
         } else {
-            lines.each(&mut text, &[&format!("store_y(y_at, exp_{t}(load_x(x_at) - top) / sum);")]);
+            lines.each(&mut text, &["x"], Some("y"), &[&format!("let y = exp_{t}(x - top) / sum;")]);
         }
         lines.close(text)
     })
@@ -73,19 +73,17 @@ pub(crate) fn softmax_backward(
     let d = y.dtype.compute();
     let t = ty(d);
     let op = if log { "log_softmax_backward" } else { "softmax_backward" };
-    let operands = [Line::Read("y", y), Line::Read("g", g), Line::Write("dx", dx)];
+    let y = if log { Line::Read("y", y) } else { Line::Again("y", y) };
+    let operands = [y, Line::Again("g", g), Line::Write("dx", dx)];
     run(b, op.into(), u32::from(log), Axes::one(axis), &operands, &[], |lines| {
+        let of_sum = if log { &["g"][..] } else { &["y", "g"] };
         let mut text = lines.open(0, d);
         text.line(format_args!("var total = {t}(0);"));
-        let term = if log { "load_g(g_at)" } else { "load_g(g_at) * load_y(y_at)" };
-        lines.each(&mut text, &[&format!("total = total + {term};")]);
+        let term = if log { "g" } else { "g * y" };
+        lines.each(&mut text, of_sum, None, &[&format!("total = total + {term};")]);
         text.line("let sum = sum_of(total, local);");
-        let value = if log {
-            format!("load_g(g_at) - exp_{t}(load_y(y_at)) * sum")
-        } else {
-            "load_y(y_at) * (load_g(g_at) - sum)".to_owned()
-        };
-        lines.each(&mut text, &[&format!("store_dx(dx_at, {value});")]);
+        let value = if log { format!("g - exp_{t}(y) * sum") } else { "y * (g - sum)".to_owned() };
+        lines.each(&mut text, &["y", "g"], Some("dx"), &[&format!("let dx = {value};")]);
         lines.close(text)
     })
 }
@@ -128,9 +126,9 @@ pub(crate) fn normalize(
     let d = x.dtype.compute();
     let t = ty(d);
     let mut operands =
-        vec![Line::Read("x", x), Line::Write("y", out), Line::Write("mean", mean), Line::Write("rstd", rstd)];
+        vec![Line::Again("x", x), Line::Write("y", out), Line::Write("mean", mean), Line::Write("rstd", rstd)];
     operands.extend(scale.zip(by.as_ref()).map(|(v, l)| Line::Read("scale", v.with(l))));
-    operands.extend(shift.zip(plus.as_ref()).map(|(v, l)| Line::Read("shift", v.with(l))));
+    operands.extend(shift.zip(plus.as_ref()).map(|(v, l)| Line::Read("plus", v.with(l))));
     let mut numbers = words(eps, d);
     let down = numbers.len();
     let large = composite::norm::Large::of(d);
@@ -143,10 +141,10 @@ pub(crate) fn normalize(
         if rms {
             text.line(format_args!("let centre = {t}(0);"));
         } else {
-            lines.each(&mut text, &["total = total + load_x(x_at);"]);
+            lines.each(&mut text, &["x"], None, &["total = total + x;"]);
             text.line(format_args!("let centre = sum_of(total, local) / {t}(n); total = {t}(0);"));
         }
-        lines.each(&mut text, &["let d = load_x(x_at) - centre; total = total + d * d;"]);
+        lines.each(&mut text, &["x"], None, &["let d = x - centre; total = total + d * d;"]);
         text.line(format_args!("let variance = sum_of(total, local) / {t}(n);"));
         let [eps, down, limit] = [0, down, 2 * down].map(|at| scalar_param(lines.numbers() + at, d));
         text.line(format_args!("var mean = centre; var rstd = rsqrt_{t}(variance + {eps});"));
@@ -156,12 +154,12 @@ pub(crate) fn normalize(
         // equal elements have deviations of exactly 0.
         text.line(format_args!("if (!(is_finite_{t}(variance) && abs(centre) < {limit})) {{ var part = {t}(0); var start = {t}(0); var shift = {t}(0);"));
         if !rms {
-            text.line(format_args!("start = load_x(x_line) * {down};"));
-            lines.each(&mut text, &[&format!("part = part + (load_x(x_at) * {down} - start);")]);
+            text.line(format_args!("start = {} * {down};", lines.first("x")));
+            lines.each(&mut text, &["x"], None, &[&format!("part = part + (x * {down} - start);")]);
             text.line(format_args!("shift = sum_of(part, local) / {t}(n); part = {t}(0);"));
         }
-        let deviation = format!("let d = load_x(x_at) * {down} - start - shift; part = part + d * d;");
-        lines.each(&mut text, &[&deviation]);
+        let deviation = format!("let d = x * {down} - start - shift; part = part + d * d;");
+        lines.each(&mut text, &["x"], None, &[&deviation]);
         text.line(format_args!("let scaled = sum_of(part, local) / {t}(n);"));
         text.line(format_args!("if (is_finite_{t}(scaled)) {{ factor = {down}; first = start; middle = shift;"));
         text.line("mean = (start + shift) / factor;");
@@ -170,14 +168,17 @@ pub(crate) fn normalize(
             "else {{ spread = rsqrt_{t}(scaled + {eps} * factor * factor); rstd = spread * factor; }} }} }}"
         ));
         lines.once(&mut text, "store_mean(mean_line, mean); store_rstd(rstd_line, rstd);");
-        let mut value = "(load_x(x_at) * factor - first - middle) * spread".to_owned();
+        let mut value = "(x * factor - first - middle) * spread".to_owned();
+        let mut reads = vec!["x"];
         if scale.is_some() {
-            value = format!("{value} * load_scale(scale_at)");
+            value += " * scale";
+            reads.push("scale");
         }
         if shift.is_some() {
-            value = format!("{value} + load_shift(shift_at)");
+            value += " + plus";
+            reads.push("plus");
         }
-        lines.each(&mut text, &[&format!("store_y(y_at, {value});")]);
+        lines.each(&mut text, &reads, Some("y"), &[&format!("let y = {value};")]);
         lines.close(text)
     })
 }
@@ -205,22 +206,23 @@ pub(crate) fn normalize_backward(
     let d = x.dtype.compute();
     let t = ty(d);
     let (centre, spread) = (mean.layout.expand(shape)?, rstd.layout.expand(shape)?);
-    let mut operands = vec![Line::Read("x", x), Line::Read("g", g), Line::Write("dx", dx)];
+    let mut operands = vec![Line::Again("x", x), Line::Again("g", g), Line::Write("dx", dx)];
     operands.extend([Line::Read("mean", mean.with(&centre)), Line::Read("rstd", rstd.with(&spread))]);
-    operands.extend(scale.zip(by.as_ref()).map(|(v, l)| Line::Read("scale", v.with(l))));
+    operands.extend(scale.zip(by.as_ref()).map(|(v, l)| Line::Again("scale", v.with(l))));
     run(b, "normalize_backward".into(), u32::from(rms), axes, &operands, &[], |lines| {
+        let reads = if scale.is_some() { &["x", "g", "scale"][..] } else { &["x", "g"] };
         let mut text = lines.open(0, d);
-        let h = if scale.is_some() { "let h = load_g(g_at) * load_scale(scale_at);" } else { "let h = load_g(g_at);" };
-        let n = "let u = (load_x(x_at) - centre) * spread;";
+        let h = if scale.is_some() { "let h = g * scale;" } else { "let h = g;" };
+        let n = "let u = (x - centre) * spread;";
         text.line("let centre = load_mean(mean_line); let spread = load_rstd(rstd_line);");
         text.line(format_args!("var hs = {t}(0); var hns = {t}(0);"));
-        lines.each(&mut text, &[h, n, "hs = hs + h; hns = hns + h * u;"]);
+        lines.each(&mut text, reads, None, &[h, n, "hs = hs + h; hns = hns + h * u;"]);
         text.line(format_args!("let mean_hn = sum_of(hns, local) / {t}(n);"));
         if rms {
-            lines.each(&mut text, &[h, n, "store_dx(dx_at, spread * (h - u * mean_hn));"]);
+            lines.each(&mut text, reads, Some("dx"), &[h, n, "let dx = spread * (h - u * mean_hn);"]);
         } else {
             text.line(format_args!("let mean_h = sum_of(hs, local) / {t}(n);"));
-            lines.each(&mut text, &[h, n, "store_dx(dx_at, spread * (h - mean_h - u * mean_hn));"]);
+            lines.each(&mut text, reads, Some("dx"), &[h, n, "let dx = spread * (h - mean_h - u * mean_hn);"]);
         }
         lines.close(text)
     })
@@ -294,7 +296,7 @@ pub(crate) fn cross_entropy(
     let column = layouts[0].expand(*logits.layout.shape())?;
     let (loss, lse) = (loss.with(&layouts[1]), lse.with(&layouts[2]));
     let operands = [
-        Line::Read("x", logits),
+        Line::Again("x", logits),
         Line::Read("t", target.with(&column)),
         Line::Write("loss", &loss),
         Line::Write("lse", &lse),
@@ -306,7 +308,7 @@ pub(crate) fn cross_entropy(
         let at = lines.numbers();
         let width = d.size() / 4;
         text.line(format_args!("var largest = {};", crate::reduce::identity(gradus_backend::ReduceOp::Max, d)));
-        lines.each(&mut text, &[&format!("largest = larger_{t}(largest, load_x(x_at));")]);
+        lines.each(&mut text, &["x"], None, &[&format!("largest = larger_{t}(largest, x);")]);
         // `shift` is the largest element if that is finite, and 0 otherwise, so that infinite elements keep their
         // effect.
         text.line(format_args!(
@@ -316,10 +318,12 @@ pub(crate) fn cross_entropy(
         text.line(format_args!("var total = {t}(0); var picked = {t}(0); var all = {t}(0);"));
         lines.each(
             &mut text,
+            &["x"],
+            None,
             &[
-                "let x = load_x(x_at) - shift;",
-                &format!("total = total + exp_{t}(x); all = all + x;"),
-                "if (j == class_) { picked = x; }",
+                "let d = x - shift;",
+                &format!("total = total + exp_{t}(d); all = all + d;"),
+                "if (j == class_) { picked = d; }",
             ],
         );
         text.line(format_args!("let log_sum = log_{t}(sum_of(total, local)); let chosen = sum_of(picked, local);"));
@@ -379,10 +383,12 @@ pub(crate) fn cross_entropy_backward(
         text.line("let shift = load_lse(lse_line); let slope = load_g(g_line);");
         lines.each(
             &mut text,
+            &["x"],
+            Some("dx"),
             &[
-                &format!("let p = exp_{t}(load_x(x_at) - shift);"),
+                &format!("let p = exp_{t}(x - shift);"),
                 &format!("let wanted = select({t}(0), {own}, j == class_) + {rest};"),
-                &format!("store_dx(dx_at, select(slope * (p - wanted), {t}(0), ignored));"),
+                &format!("let dx = select(slope * (p - wanted), {t}(0), ignored);"),
             ],
         );
         lines.close(text)

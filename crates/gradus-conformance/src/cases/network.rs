@@ -15,9 +15,14 @@ pub(super) fn run(s: &mut Suite<'_>) {
     normalize(s, DType::F32, &[600, 9], &[1], false);
     normalize(s, DType::F32, &[9, 1100], &[1], false);
     // Long rows that are not aligned, rows that are, and the sums over many rows that a layer norm needs.
-    for (d, dims) in
-        [(DType::BF16, [3, 2055]), (DType::F32, [2, 1027]), (DType::F16, [2, 2048]), (DType::BF16, [520, 64])]
-    {
+    for (d, dims) in [
+        (DType::BF16, [3, 2055]),
+        (DType::F32, [2, 1027]),
+        (DType::F16, [2, 2048]),
+        (DType::F32, [65, 1020]),
+        (DType::BF16, [2, 4200]),
+        (DType::BF16, [520, 64]),
+    ] {
         softmax(s, d, &dims, 1, false);
         normalize(s, d, &dims, &[1], false);
     }
