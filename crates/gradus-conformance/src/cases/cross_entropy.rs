@@ -19,7 +19,9 @@ pub(super) fn run(s: &mut Suite<'_>) {
             }
         }
     }
-    // Long rows, most of which are not aligned.
+    // Long rows: some of them are aligned, most are not.
+    cross_entropy(s, DType::F32, DType::I64, 65, 1020, 0.1, Some(-100));
+    cross_entropy(s, DType::BF16, DType::I32, 2, 4200, 0.1, None);
     cross_entropy(s, DType::BF16, DType::I64, 3, 2055, 0.1, None);
     cross_entropy(s, DType::F32, DType::I64, 2, 1027, 0.0, Some(-100));
     // Logits that overflow in a naive `exp`, and a class whose logit is minus infinity.

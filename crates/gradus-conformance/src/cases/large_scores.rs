@@ -47,6 +47,41 @@ pub(super) fn run(s: &mut Suite<'_>) {
     for (dtype, [d, dv], kind) in HEADS {
         large_products(s, dtype, [1, 2, 1, 19, 37, d, dv], kind);
     }
+    for (dtype, d) in
+        [(DType::F32, 64), (DType::F64, 8), (DType::F16, 64), (DType::BF16, 64), (DType::F16, 160), (DType::BF16, 256)]
+    {
+        rising_scores(s, dtype, [1, 2, 1, 6, 256, d, 8]);
+    }
+}
+
+/// Rows whose scores grow from one quarter of the keys to the next, by steps of 4 or more, and whose magnitudes pass 64. All numbers
+/// that make a score are even, and exact in every dtype.
+fn rising_scores(s: &mut Suite<'_>, dtype: DType, [b, h, hk, lq, lk, d, dv]: [usize; 7]) {
+    const QUARTERS: [[i64; 4]; 4] = [[40, 60, 70, 90], [-90, -70, -60, -40], [56, 60, 66, 70], [-70, -66, -62, -58]];
+    let name = format!("{dtype}/{}/rising_scores", sizes(&[b, h, hk, lq, lk, d, dv]));
+    let mut rng = s.rng(&name);
+    // A query adds up two elements of the keys.
+    let mut queries = vec![0.0; b * h * lq * d];
+    for (i, query) in queries.chunks_exact_mut(d).enumerate() {
+        query[i % lq % QUARTERS.len() * 2..][..2].fill(1.0);
+    }
+    let mut keys = vec![0.0; b * hk * lk * d];
+    for (i, key) in keys.chunks_exact_mut(d).enumerate() {
+        for (pair, quarters) in key.chunks_exact_mut(2).zip(QUARTERS) {
+            let (score, part) = (quarters[i % lk * 4 / lk] - 2 * (i % 3) as i64, 2 * rng.int(-30, 30));
+            pair.copy_from_slice(&[part as f64, (score - part) as f64]);
+        }
+    }
+    // So small that the gradients of queries are finite in f16.
+    let small = 2f64.powi(-8);
+    let values: Vec<f64> = (0..b * hk * lk * dv).map(|_| rng.unit() * small).collect();
+    let dims = [[b, h, lq, d], [b, hk, lk, d], [b, hk, lk, dv]];
+    let inputs = vec![
+        Array::floats(dtype, &dims[0], &queries),
+        Array::floats(dtype, &dims[1], &keys),
+        Array::floats(dtype, &dims[2], &values),
+    ];
+    all_passes(s, &name, dtype, AttentionParams { causal: false, scale: 1.0 }, dims, inputs, small, &mut rng);
 }
 
 /// Rows whose scores are all the same large number, which a mask adds. The weights of such a row are equal, however few

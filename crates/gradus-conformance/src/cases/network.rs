@@ -22,9 +22,12 @@ pub(super) fn run(s: &mut Suite<'_>) {
         (DType::F32, [65, 1020]),
         (DType::BF16, [2, 4200]),
         (DType::BF16, [520, 64]),
+        (DType::F32, [5, 28]),
     ] {
-        softmax(s, d, &dims, 1, false);
-        normalize(s, d, &dims, &[1], false);
+        for other in [false, true] {
+            softmax(s, d, &dims, 1, other);
+            normalize(s, d, &dims, &[1], other);
+        }
     }
     for d in FLOATS {
         let shapes: [(&[usize], usize); 9] = [

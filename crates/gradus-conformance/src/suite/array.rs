@@ -131,6 +131,8 @@ pub(crate) enum Placement {
     Reversed,
     /// Every second element of rows that are twice as long.
     Gapped,
+    /// A part of longer rows; each begins at a multiple of 4 elements, the first not at 0.
+    Part,
     /// Interleaved rows: the strides of the first and last axis are not multiples of each other, so that a row begins
     /// inside another one but shares no element with it.
     Interleaved,
@@ -141,13 +143,14 @@ pub(crate) enum Placement {
 }
 
 impl Placement {
-    pub(crate) const INPUTS: [Placement; 9] = [
+    pub(crate) const INPUTS: [Placement; 10] = [
         Placement::Contiguous,
         Placement::Offset,
         Placement::Transposed,
         Placement::Flipped,
         Placement::Reversed,
         Placement::Gapped,
+        Placement::Part,
         Placement::Interleaved,
         Placement::StretchedFirst,
         Placement::StretchedLast,
@@ -196,6 +199,11 @@ impl Placement {
                 let size = shape[rank - 1];
                 let longer = shape.with(rank - 1, 2 * size + 1);
                 longer.and_then(|s| Ok((Layout::contiguous(s).slice(rank - 1, 1, 2 * size + 1, 2)?, s.numel())))
+            }
+            Placement::Part if rank > 0 => {
+                let size = shape[rank - 1];
+                let longer = shape.with(rank - 1, size.next_multiple_of(4) + 8);
+                longer.and_then(|s| Ok((Layout::contiguous(s).narrow(rank - 1, 4, size)?, s.numel())))
             }
             Placement::Interleaved if rank > 1 && n > 0 => {
                 // If the two strides are coprime, their multiples first coincide where both axes are exhausted.
