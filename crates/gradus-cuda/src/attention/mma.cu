@@ -129,13 +129,13 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention(const T* __restri
                 }
             far = MASK == 2 || __any_sync(EVERY, any);
         }
-        auto find_exponents = [&](auto any) {
+        auto find_exponents = [&](auto with_far) {
 #pragma unroll
             for (int m = 0; m < STRIPS; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     const A from = shift[m][half] == -infinity() ? (A)0 : shift[m][half];
-                    const bool is = decltype(any)::value && is_far(from);
+                    const bool is = decltype(with_far)::value && is_far(from);
                     const A by = subtracted(from, is);
 #pragma unroll
                     for (int j = 0; j < BK / 8; j++)

@@ -211,21 +211,22 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_q(const 
         products<D>(w, qs, tile, l);
         products<DV>(dw, gs, vs + stage * INNER * ROW(DV), l);
         if (!sees_all(p, first, k0, INNER)) {
+            const int query = again(first) + l.lane / 4;
 #pragma unroll
             for (int m = 0; m < STRIPS; m++)
 #pragma unroll
                 for (int j = 0; j < INNER / 8; j++)
 #pragma unroll
-                    for (int i = 0; i < 4; i++) w[m][j][i] = score_of(p, at, first + m * 16 + i / 2 * 8 + l.lane / 4, k0 + j * 8 + l.lane % 4 * 2 + i % 2, w[m][j][i]);
+                    for (int i = 0; i < 4; i++) w[m][j][i] = score_of(p, at, query + m * 16 + i / 2 * 8, k0 + j * 8 + l.lane % 4 * 2 + i % 2, w[m][j][i]);
         }
-        auto find_exponents = [&](auto any) {
+        auto find_exponents = [&](auto with_far) {
 #pragma unroll
             for (int m = 0; m < STRIPS; m++)
 #pragma unroll
                 for (int j = 0; j < INNER / 8; j++)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        const bool is = decltype(any)::value && factor[m][i / 2] < 0;
+                        const bool is = decltype(with_far)::value && factor[m][i / 2] < 0;
                         w[m][j][i] = exponent_of(w[m][j][i], scale, by[m][i / 2], is);
                     }
         };
@@ -326,13 +327,13 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_kv(const
             }
             // There are no more queries in a tile than lanes.
             const bool far = MASK != 2 && __any_sync(EVERY, factors[stage][l.lane % INNER] < 0);
-            auto find_exponents = [&](auto any) {
+            auto find_exponents = [&](auto with_far) {
 #pragma unroll
                 for (int j = 0; j < INNER / 8; j++)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         const int column = j * 8 + l.lane % 4 * 2 + i % 2;
-                        const bool is = decltype(any)::value && factors[stage][column] < 0;
+                        const bool is = decltype(with_far)::value && factors[stage][column] < 0;
 #pragma unroll
                         for (int m = 0; m < STRIPS; m++) w[m][j][i] = exponent_of(w[m][j][i], scale, subtractions[stage][column], is);
                     }

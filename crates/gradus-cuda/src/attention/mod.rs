@@ -213,7 +213,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The plan of a kernel in registers. With half precision it is the gradient's, and only scores are products on tensor cores.
+/// The plan of the kernels in registers, from which that of kernels on tensor cores starts. With half precision only the gradient
+/// is in registers, whose scores are products on tensor cores.
 fn in_registers(dtype: DType, params: &AttentionParams, s: &Sizes, mask: Option<View<'_>>) -> Plan {
     // The columns of a block, or for half precision those of a factor on tensor cores.
     let step = if is_half(dtype) { 16 } else { 8 };
@@ -263,7 +264,6 @@ pub(crate) fn attention(
     if is_half(dtype) {
         let of = |v: View<'_>| b.input(OP, "an operand", v).map(|o| grouped(&o));
         plan.mma = Some([of(q)?, of(k)?, of(v)?, false]);
-        (plan.d, plan.dv) = (s.d.next_multiple_of(16), s.dv.next_multiple_of(16));
         shared = plan.tile(Pass::Forward, &s, most);
     }
     let tasks = (s.b * s.h) as u64 * s.lq.div_ceil(plan.queries) as u64;

@@ -3,8 +3,8 @@
 // only; the sum of a row's exponentials is corrected whenever its largest score grows.
 //
 // T: element type. A: type of sums. M: element type of the mask. D, DV: sizes of a key and of a value, rounded up to a
-// multiple of 8. MASK: 0 for none, 1 for bool, 2 for a float that is added. CAUSAL: query i sees the keys
-// j <= i + lk - lq. HALF: whether T is f16 or bf16, of which this is the gradient only.
+// multiple of 8, or of 16 with HALF. MASK: 0 for none, 1 for bool, 2 for a float that is added. CAUSAL: query i sees the keys
+// j <= i + lk - lq. HALF: whether T is f16 or bf16, of which this is the gradient only; then BF16 says which.
 
 // Copies rows to shared memory; elements outside are 0.
 template <int ROWS, int FAST> INLINE void load_rows(A* to, const T* from, int row0, int rows, int size, const i64* step) {
@@ -152,8 +152,8 @@ INLINE void load_statistics(const Statistics& to, const A* stats, const A* delta
 }
 
 #if HALF
-// The products of the rows of two tiles by the instruction of the forward pass, in its order: elsewhere they would be rounded
-// otherwise. Each warp has some of the 16 x 8 parts, which pass through shared memory with BK + 1 numbers in a row.
+// The products of the rows of two tiles by the instruction of the forward pass, in its order: any other way would round them
+// differently. Each warp has some of the 16 x 8 parts, which pass through shared memory with BK + 1 numbers in a row.
 INLINE void forward_products(A (&s)[RQ][CK], const A* qs, const A* ks, A* through, int ty, int tx) {
     const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
     for (int part = threadIdx.x / 32; part < RQ * CK; part += 4) {
@@ -185,8 +185,8 @@ INLINE void forward_products(A (&s)[RQ][CK], const A* qs, const A* ks, A* throug
 }
 #endif
 
-// The weights of a tile and the gradients of its scores, for the elements of this thread. With HALF, these elements of `through`
-// are overwritten, which is as large as the tile.
+// The weights of a tile and the gradients of its scores, for the elements of this thread. With HALF, all of `through`, which has
+// room for a tile, is overwritten: every thread of the block calls this, and none still reads `through`.
 INLINE void gradients_of(A (&w)[RQ][CK], A (&ds)[RQ][CK], const Attention& p, const Head& at, const A* qs, const A* ks, const A* vs, const A* gs, A* through, const Statistics& rows, int q0, int k0, int ty, int tx) {
 #if HALF
     forward_products(w, qs, ks, through, ty, tx);

@@ -1,4 +1,4 @@
-// What the kernels of half precision share: how a score becomes a weight. The gradient computes the weights of the forward pass
+// What the kernels of half precision share: how a score becomes a weight, and two helpers. The gradient computes the weights of the forward pass
 // again, and its scores and exponents are rounded as there: where scores are large, the weights would otherwise be others.
 
 // 2^x, with a relative error of at most 2^-22; a result below 2^-126 is 0.
@@ -20,9 +20,9 @@ INLINE A score_of(const Attention& p, const Head& at, int query, int key, A prod
     return masked(p, at, query, key, product, MASK == 2 ? fabsf(p.scale) : (A)1);
 }
 
-// Whether weights are relative to a shift so large that LOG2_E times it, rounded, differs from it too much. The shift is then
+// Whether weights are relative to a shift so large that rounding LOG2_E times it costs too many digits. The shift is then
 // subtracted from the score first, which is exact near the largest score.
-INLINE bool is_far(f32 shift) { return MASK == 2 || fabsf(shift) > 256.0f; }
+INLINE bool is_far(f32 shift) { return MASK == 2 || fabsf(shift) > 64.0f; }
 
 // What `exponent_of` takes for a shift: usually a number that one multiply-add subtracts.
 INLINE f32 subtracted(f32 shift, bool far) { return far ? shift : LOG2_E * shift; }
@@ -33,7 +33,7 @@ INLINE f32 exponent_of(f32 score, f32 scale, f32 by, bool far) {
 }
 
 // The numbers with which the gradient computes the weights of a row, from those that the forward pass wrote: what is subtracted,
-// and a factor, whose sign is that the row is far. A row that sees no key has no weights.
+// and a factor, which is negative if the row is far. A row that sees no key has no weights.
 INLINE void row_of(f32 shift, f32 sum, f32& by, f32& factor) {
     const bool far = is_far(shift);
     by = sum == 0 ? infinity() : subtracted(shift, far);
