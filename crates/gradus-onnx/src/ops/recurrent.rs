@@ -23,8 +23,8 @@ pub(super) const MICROSOFT: &[Row] = &[row("DynamicQuantizeLSTM", &[1], |c| {
     recurrent_with(c, Cell::Lstm, weights(1, 8)?, weights(2, 10)?)
 })];
 
-/// The same with weights that [`centred_weights`] gives. In the place of their zero points are the sums of the weights
-/// of each output, `[directions, 1, outputs]` in i32.
+/// The same with weights `[directions, outputs, in]` that were prepared: without their zero points, as i8 or i16. In the
+/// place of the zero points are the sums of the weights of each output, `[directions, 1, outputs]` in i32.
 pub(crate) static CENTRED_LSTM: Row = row("DynamicQuantizeLSTM", &[1], |c| {
     let weights = |at: usize, scale: usize| -> Result<Weights> {
         Ok(Weights { sums: Some(c.tensor(scale + 1)?), ..Weights::of(c.tensor(at)?, c, scale)? })

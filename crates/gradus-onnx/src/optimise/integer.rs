@@ -2,7 +2,7 @@
 //! integers of 8 or 16 bits whose columns are contiguous, as products read them. Kernels become f32 if no sum can exceed
 //! 2^24, up to which f32 has all integers.
 
-use gradus_tensor::{DType, Error, Result, Tensor};
+use gradus_tensor::{DType, Device, Error, Result, Tensor};
 
 use super::links::{Links, add_constant};
 use crate::graph::{Graph, Node, State};
@@ -20,7 +20,7 @@ pub(super) fn prepare_operands(graph: &mut Graph, state: &State<'_>) {
     for at in 0..graph.nodes.len() {
         let Some((w, zero)) = constants(&links, &graph.nodes[at], state) else { continue };
         let is_product = graph.nodes[at].row.name == "MatMulInteger";
-        let columns = || turned(&w, &zero)?.0.transpose(-2, -1);
+        let columns = || Columns::of(&w, &zero)?.tensor()?.transpose(-2, -1);
         let prepared = if is_product { columns().ok() } else { exact(&w, &zero) };
         let Some(w) = prepared else { continue };
         let w = add_constant(graph, w.into());
@@ -34,34 +34,52 @@ pub(super) fn prepare_operands(graph: &mut Graph, state: &State<'_>) {
 /// The number of columns that are turned into rows at a time: so many rows that are written stay in the L1 cache.
 const TURNED: usize = 32;
 
-/// Matrices `[.., rows, columns]` of 8-bit integers without their zero points, which expand to the matrices, with
-/// columns as contiguous rows `[.., columns, rows]`: as i8 if that has all their numbers, else as i16. Also the sum of
-/// each column, in i32. It is done on the host, because each step on the device would store wider numbers.
-pub(super) fn turned(w: &Tensor, zero: &Tensor) -> Result<(Tensor, Tensor)> {
-    let &[ref lead @ .., rows, columns] = w.shape() else {
-        return Err(Error::shape("onnx", format!("a matrix of shape {:?}", w.shape())));
-    };
-    let zero = zero.to_dtype(DType::I16)?.expand([lead, &[1, columns]].concat())?.to_vec::<i16>()?;
-    let turned = match w.dtype() {
-        DType::U8 => centred_columns(&w.to_vec::<u8>()?, rows, columns, &zero),
-        _ => centred_columns(&w.to_vec::<i8>()?, rows, columns, &zero),
-    };
-    let sum = |row: &[i16]| row.iter().map(|&v| i32::from(v)).sum();
-    let sums: Vec<i32> = if rows == 0 { vec![0; zero.len()] } else { turned.chunks_exact(rows).map(sum).collect() };
-    let (shape, device) = ([lead, &[columns, rows]].concat(), w.device());
-    let bytes: Option<Vec<i8>> = match turned.iter().all(|&v| i8::try_from(v).is_ok()) {
-        true => Some(turned.iter().map(|&v| v as i8).collect()),
-        false => None,
-    };
-    let turned = match bytes {
-        Some(bytes) => Tensor::from_vec(bytes, shape, device)?,
-        None => Tensor::from_vec(turned, shape, device)?,
-    };
-    Ok((turned, Tensor::from_vec(sums, [lead, &[columns]].concat(), device)?))
+/// The columns of matrices of 8-bit integers, each without its zero point, one after the other. They are made on the host,
+/// because on a device each step would be a tensor of 16 or 64 bits.
+pub(super) struct Columns {
+    values: Vec<i16>,
+    /// `[.., columns, rows]`.
+    shape: Vec<usize>,
+    device: Device,
+}
+
+impl Columns {
+    /// The columns of `w [.., rows, columns]`. The zero points expand to `[.., 1, columns]`.
+    pub(super) fn of(w: &Tensor, zero: &Tensor) -> Result<Columns> {
+        let &[ref lead @ .., rows, columns] = w.shape() else {
+            return Err(Error::shape("onnx", format!("a matrix of shape {:?}", w.shape())));
+        };
+        let zero = zero.to_dtype(DType::I16)?.expand([lead, &[1, columns]].concat())?.to_vec::<i16>()?;
+        let values = match w.dtype() {
+            DType::U8 => turned(&w.to_vec::<u8>()?, rows, columns, &zero),
+            _ => turned(&w.to_vec::<i8>()?, rows, columns, &zero),
+        };
+        Ok(Columns { values, shape: [lead, &[columns, rows]].concat(), device: w.device().clone() })
+    }
+
+    /// The sum of each, `[.., columns]` in i32.
+    pub(super) fn sums(&self) -> Result<Tensor> {
+        let (&rows, across) = self.shape.split_last().unwrap_or((&0, &[]));
+        let sum = |row: &[i16]| row.iter().fold(0i32, |sum, &v| sum.wrapping_add(v.into()));
+        let sums = match rows {
+            0 => vec![0; across.iter().product()],
+            _ => self.values.chunks_exact(rows).map(sum).collect(),
+        };
+        Tensor::from_vec(sums, across, &self.device)
+    }
+
+    /// Themselves as rows `[.., columns, rows]`: i8 if that has all their numbers, else i16.
+    pub(super) fn tensor(self) -> Result<Tensor> {
+        if self.values.iter().all(|&v| i8::try_from(v).is_ok()) {
+            let bytes: Vec<i8> = self.values.iter().map(|&v| v as i8).collect();
+            return Tensor::from_vec(bytes, self.shape, &self.device);
+        }
+        Tensor::from_vec(self.values, self.shape, &self.device)
+    }
 }
 
 /// The columns of matrices, each without its zero point, one after the other.
-fn centred_columns<T: Copy + Into<i16>>(w: &[T], rows: usize, columns: usize, zero: &[i16]) -> Vec<i16> {
+fn turned<T: Copy + Into<i16>>(w: &[T], rows: usize, columns: usize, zero: &[i16]) -> Vec<i16> {
     let mut turned = vec![0; w.len()];
     let size = (rows * columns).max(1);
     for ((w, to), zero) in w.chunks(size).zip(turned.chunks_mut(size)).zip(zero.chunks(columns.max(1))) {
@@ -109,4 +127,57 @@ fn constants(links: &Links, node: &Node, state: &State<'_>) -> Option<(Tensor, T
     shape[along] = zero.numel();
     let zero = zero.reshape(shape).ok()?;
     Some((w, zero))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_those_of_a_plain_loop() -> Result<()> {
+        let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+        let shapes: [&[usize]; 8] =
+            [&[2, 3, 70], &[33, 32], &[5, 33], &[2, 2, 4, 65], &[1, 1], &[2, 0, 3], &[3, 0], &[0, 2, 3]];
+        for (shape, number) in shapes.into_iter().zip(1i64..) {
+            let &[ref lead @ .., rows, columns] = shape else { unreachable!("all are matrices") };
+            let matrices: usize = lead.iter().product();
+            for (of_w, of_zero, narrow) in [
+                (DType::U8, DType::U8, false),
+                (DType::I8, DType::I8, false),
+                (DType::I8, DType::U8, false),
+                (DType::U8, DType::I8, false),
+                (DType::I8, DType::I8, true),
+            ] {
+                // Every 8-bit number comes, also the farthest from their zero points, or only small ones.
+                let byte = |i: usize, by: i64, dtype: DType| {
+                    let byte = (i as i64 * by + 128 * number).rem_euclid(if narrow { 8 } else { 256 });
+                    if dtype == DType::U8 { byte } else { byte - if narrow { 4 } else { 128 } }
+                };
+                let w: Vec<i64> = (0..matrices * rows * columns).map(|i| byte(i, 85, of_w)).collect();
+                let zero: Vec<i64> = (0..matrices * columns).map(|i| byte(i, 51, of_zero)).collect();
+                let mut expected = vec![];
+                for (matrix, column) in (0..matrices).flat_map(|m| (0..columns).map(move |column| (m, column))) {
+                    let at = |row: usize| w[(matrix * rows + row) * columns + column];
+                    expected.extend((0..rows).map(|row| at(row) - zero[matrix * columns + column]));
+                }
+                let tensor = |values: Vec<i64>, shape: Vec<usize>, dtype: DType| {
+                    Tensor::from_vec(values, shape, &device)?.to_dtype(dtype)
+                };
+                let (w, zero) =
+                    (tensor(w, shape.to_vec(), of_w)?, tensor(zero, [lead, &[1, columns]].concat(), of_zero)?);
+                let made = Columns::of(&w, &zero)?;
+                let sums = made.sums()?;
+                assert_eq!(sums.shape(), [lead, &[columns]].concat());
+                let sum = |column: usize| expected[column * rows..(column + 1) * rows].iter().sum::<i64>() as i32;
+                assert_eq!(sums.to_vec::<i32>()?, (0..matrices * columns).map(sum).collect::<Vec<_>>());
+                let made = made.tensor()?;
+                assert_eq!(made.shape(), [lead, &[columns, rows]].concat());
+                let fits = expected.iter().all(|v| i8::try_from(*v).is_ok());
+                assert_eq!((fits, made.dtype()), (fits, if fits { DType::I8 } else { DType::I16 }));
+                assert!(fits || !narrow, "small numbers have bytes");
+                assert_eq!(made.to_dtype(DType::I64)?.to_vec::<i64>()?, expected, "{shape:?} of {of_w} and {of_zero}");
+            }
+        }
+        Ok(())
+    }
 }

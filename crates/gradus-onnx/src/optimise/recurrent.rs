@@ -4,7 +4,7 @@
 use gradus_tensor::ops::{RecurrentCell, RecurrentOptions};
 use gradus_tensor::{DType, Error, Result, Tensor};
 
-use super::integer::turned;
+use super::integer::Columns;
 use super::links::{Links, add_constant};
 use crate::graph::{Attribute, Call, Graph, Node, Row, State, row};
 use crate::ops::{CENTRED_LSTM, zero_points};
@@ -30,8 +30,9 @@ pub(super) fn centre_weights(graph: &mut Graph, state: &State<'_>) {
         let constant = |input: usize| links.constant_input(node, input)?.tensor(state.device).ok();
         let weights = |at: usize, zero: usize| {
             let w = constant(at)?;
-            let (w, sums) = turned(&w, &zero_points(&w, &constant(zero)?).ok()?).ok()?;
-            Some((w, sums.unsqueeze(1).ok()?))
+            let columns = Columns::of(&w, &zero_points(&w, &constant(zero)?).ok()?).ok()?;
+            let sums = columns.sums().and_then(|sums| sums.unsqueeze(1)).ok()?;
+            Some((columns.tensor().ok()?, sums))
         };
         let (Some((w, w_sums)), Some((r, r_sums))) = (weights(1, 9), weights(2, 11)) else { continue };
         let [w, r, w_sums, r_sums] = [w, r, w_sums, r_sums].map(|t| Some(add_constant(graph, t.into())));
