@@ -354,7 +354,7 @@ unsafe fn thin_tile<T: Real>(
     // If the rows of B are contiguous, a few rows are processed at a time, over all columns. Otherwise one panel is
     // processed at a time, packed in pieces that fit in the L1 cache.
     let piece = if adjacent { THIN_STEPS } else { THIN_PACK };
-    // Contiguous columns that do not fill a panel are read in place too, as far as they fill vectors.
+    // Contiguous columns that do not fill a panel are read in place too, in whole vectors; only the rest is packed.
     let vectors_at = |j: usize| match (p.n - j) / vector {
         left if left >= most || !adjacent => most,
         left => left.clamp(1, 2),
