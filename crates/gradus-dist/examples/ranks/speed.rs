@@ -53,7 +53,7 @@ fn medians(
 pub(crate) fn step(comm: &Arc<dyn Communicator>, device: &Device) -> Result<String> {
     const WIDTH: usize = 1024;
     const ROWS: usize = 128;
-    const STEPS: usize = 60;
+    const STEPS: usize = 30;
     let mut init = Generator::new(1);
     let mut init = Init::new(DType::F32, device, &mut init);
     let mut model = Sequential::new();

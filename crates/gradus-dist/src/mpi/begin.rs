@@ -10,7 +10,7 @@ use gradus_tensor::{Error, ErrorKind, Result};
 use super::AnyHandle;
 use super::library::{Functions, Init};
 
-/// Whether this process has begun to initialise MPI. It may still be at it.
+/// Whether this process has begun to initialise MPI. It may not have finished.
 static STARTED: AtomicBool = AtomicBool::new(false);
 /// How long MPI may take to start, unless the deadline is longer: it loads libraries, and many ranks share few cores.
 const STARTS: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ pub(super) fn begin<H: AnyHandle>(f: &Functions<H>, version: &str, deadline: Dur
         let e = Error::argument("mpi", "MPI was initialised in this process before");
         return Err(e.help("make the world once, and clone the Arc"));
     }
-    // SAFETY: MPI is not initialised, and `STARTED` lets one call come here.
+    // SAFETY: MPI is not initialised, `STARTED` lets one call come here, and the library stays loaded.
     let (code, level) = unsafe { init(f.init, deadline.max(STARTS))? };
     fails("MPI_Init_thread", code)?;
     // SAFETY: MPI is initialised; the handles are its own, and the pointers are those of integers.
@@ -66,7 +66,7 @@ pub(super) fn begin<H: AnyHandle>(f: &Functions<H>, version: &str, deadline: Dur
 /// Returns its code, and the level of threads that MPI provides.
 ///
 /// # Safety
-/// `call` is this function of a library that is never unloaded, and MPI is not initialised.
+/// `call` may be called once, now, from any thread and with null arguments, and is never unloaded.
 unsafe fn init(call: Init, limit: Duration) -> Result<(c_int, c_int)> {
     let (sender, receiver) = mpsc::channel();
     let run = move || {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_library_that_does_not_begin_is_an_error_in_time() {
-        // SAFETY: neither of the functions is MPI's.
+        // SAFETY: these functions may be called at any time, and ignore all arguments but the last.
         let [soon, late] =
             unsafe { [init(after::<0>, Duration::from_secs(60)), init(after::<60_000>, Duration::from_millis(20))] };
         assert_eq!(soon.unwrap(), (7, 3));
