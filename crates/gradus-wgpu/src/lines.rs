@@ -13,7 +13,8 @@ use gradus_backend::key::key;
 /// The largest number of groups of four elements that an invocation keeps in registers.
 const HELD: usize = 4;
 
-/// How an invocation reaches its elements of a line.
+/// How an invocation reaches its elements of a line. It decides which elements an invocation adds up, and so the last digits
+/// of sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Reach {
     /// One by one, along any axes.

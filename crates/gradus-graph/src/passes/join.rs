@@ -22,7 +22,8 @@ const OPERANDS: usize = 7;
 /// elements.
 const LONGER: usize = FEW * 8;
 
-/// The nodes that read or write each memory, in order.
+/// The nodes that read or write each memory, in order. Nodes that were joined into later ones stay listed, which does not matter
+/// to passes that go forwards.
 pub(super) struct Users(Vec<Vec<usize>>);
 
 impl Users {
