@@ -22,6 +22,11 @@ unsafe impl Send for Pointer {}
 // SAFETY: as above.
 unsafe impl Sync for Pointer {}
 
+/// A handle of either kind.
+pub(super) trait AnyHandle: Copy + Send + Sync + 'static {}
+impl AnyHandle for Pointer {}
+impl AnyHandle for c_int {}
+
 /// `MPI_Init_thread`.
 pub(super) type Init = unsafe extern "C" fn(*mut c_int, *mut c_void, c_int, *mut c_int) -> c_int;
 

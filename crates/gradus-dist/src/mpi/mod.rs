@@ -18,7 +18,7 @@ use gradus_tensor::{Error, ErrorKind, Result};
 
 use self::begin::{begin, fails};
 use self::greeting::{GREETING, greeting, one_version, process};
-use self::library::{Functions, Loaded, Pointer, text};
+use self::library::{AnyHandle, Functions, Loaded, text};
 use crate::communicator::Communicator;
 use crate::engine::{Channel, Engine, GRACE, Incoming, LENGTH, Notice, Outgoing, Stop, Until};
 use crate::group::{Options, names};
@@ -41,11 +41,6 @@ pub fn world(options: Options) -> Result<Arc<dyn Communicator>> {
     let peers = Peers::new(engine, options);
     Ok(Arc::new(peers))
 }
-
-/// A handle of either kind.
-trait AnyHandle: Copy + Send + Sync + 'static {}
-impl AnyHandle for Pointer {}
-impl AnyHandle for c_int {}
 
 fn start<H: AnyHandle>(f: Functions<H>, version: String, deadline: Duration) -> Result<Box<dyn Engine>> {
     let (rank, size) = begin(&f, &version, deadline)?;
