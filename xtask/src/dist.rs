@@ -1,5 +1,6 @@
 //! `cargo xtask dist`: training on several ranks gives the same bits as on one, trouble of a rank is an error on all
-//! others in time, `gradus launch` does what it says, and the speed of an all-reduce beside that of MPI alone.
+//! others in time, `gradus launch` does what it says, and the speed: an all-reduce beside that of MPI alone, a step beside its
+//! parts, and a plan beside the steps that it foretells. The command fails where one of them is past its limit.
 
 mod command;
 mod disk;

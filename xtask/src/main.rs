@@ -96,7 +96,8 @@ commands:
                      with Open MPI, or MPICH: models trained on 1, 2 and 4 ranks, whose bits are the same; runs in which one
                      of 4 ranks dies, stops, leaves or makes another call, 24 of them or, with --all, 500; `gradus launch`
                      with every task, stops, losses and full disks. A last line with the counts. --speed measures all-reduces
-                     beside those of Open MPI, which needs mpicc, and so does --all. --trouble makes the 500 runs alone.
+                     beside those of Open MPI (which needs mpicc), training steps, and how far off `gradus plan` is, and fails
+                     where a limit is passed; so does --all. It needs a quiet machine. --trouble makes the 500 runs alone.
                      --checks runs those of `gradus launch` whose names contain a text
   cuda [--python PATH] [--require] [--quick | --all] [--cases N] [--bless]
                      the CUDA backend without a GPU, over a driver that runs PTX with checks: its tests, the conformance

@@ -216,7 +216,7 @@ struct Exchange {
     reaches: bool,
     /// Whether NCCL moves the data.
     by_nccl: bool,
-    /// Receives the end of the call, if a captured step starts it and goes on.
+    /// Where the result of the call is put, if a captured step starts the call and continues without waiting for it.
     end: Option<Arc<End>>,
 }
 

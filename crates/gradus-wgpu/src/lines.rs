@@ -39,8 +39,8 @@ struct Operand {
 
 /// Everything that the text of a kernel over lines depends on. The order of the parameters is: the number of lines and
 /// of elements per line, the positions of the operands, the sizes and strides of the axes between lines, those of the
-/// axes within lines, and finally the operation's own parameters. The positions and strides of operands with groups of
-/// four count groups.
+/// axes within lines, and finally the operation's own parameters. For operands that are
+/// accessed in groups of four, positions and strides are numbers of groups.
 #[derive(Debug, Hash)]
 pub(crate) struct Lines {
     operands: Vec<Operand>,
@@ -102,7 +102,7 @@ impl Lines {
         text
     }
 
-    /// The first of the elements of operand `name` in this line.
+    /// The expression for the first element of operand `name` in this line.
     pub(crate) fn first(&self, name: &str) -> String {
         let fours = self.operands.iter().any(|o| o.name == name && o.fours);
         if fours { format!("load4_{name}({name}_line)[0]") } else { format!("load_{name}({name}_line)") }

@@ -292,9 +292,9 @@ fn no_answer(options: &str, host: &str) -> Option<String> {
     Some(text.trim().lines().last().unwrap_or("ssh fails").to_owned())
 }
 
-/// A shell whose output is the standard input of `mpirun`. It writes a line there, which asks the ranks to stop, as soon as
-/// [`ring`](Bell::ring) is called or `gradus launch` has been killed. To close that input would not be enough: `mpirun` of Open
-/// MPI 5 does not tell the ranks that it has ended.
+/// A shell whose output is connected to the standard input of `mpirun`. When [`ring`](Bell::ring) is called, or when
+/// `gradus launch` has been killed, the shell writes a line there, which asks the ranks to stop. Closing that input would not
+/// be enough: Open MPI 5's `mpirun` does not tell the ranks that it has ended.
 struct Bell(Child);
 
 impl Bell {

@@ -128,7 +128,8 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention(const T* __restri
 
 #if BACKWARD
 // The numbers of a tile's rows in shared memory: a weight is e^(score - shift) times the factor. Rows outside and rows that
-// see no key have the factor 0 and a shift that is finite, and their scores are -inf. With HALF they are those of `row_of`.
+// see no key have the factor 0 and a shift that is finite, and their scores are -inf. With HALF, `row_of` makes the first two
+// numbers, and the shift of such rows is infinite.
 struct Statistics {
     A* shifts;
     A* factors;

@@ -35,7 +35,7 @@ impl Users {
         users
     }
 
-    /// Notes that `node` uses a memory.
+    /// Records that `node` uses a memory.
     fn add(&mut self, memory: usize, node: usize) {
         let users = &mut self.0[memory];
         let at = users.partition_point(|&user| user < node);
@@ -44,7 +44,7 @@ impl Users {
         }
     }
 
-    /// Notes that node `second` also reads what node `first` reads.
+    /// Records that node `second`, which takes the place of node `first`, now reads the inputs of `first` too.
     pub(super) fn join(&mut self, graph: &Graph, first: usize, second: usize) {
         graph.nodes[first].inputs.iter().for_each(|p| self.add(p.memory, second));
     }

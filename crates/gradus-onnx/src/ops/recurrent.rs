@@ -23,7 +23,7 @@ pub(super) const MICROSOFT: &[Row] = &[row("DynamicQuantizeLSTM", &[1], |c| {
     recurrent_with(c, Cell::Lstm, weights(1, 8)?, weights(2, 10)?)
 })];
 
-/// The same with weights `[directions, outputs, in]` that were prepared: without their zero points, as i8 or i16. In the
+/// The same with prepared weights `[directions, outputs, in]` of i8 or i16, from which their zero points were subtracted. In the
 /// place of the zero points are the sums of the weights of each output, `[directions, 1, outputs]` in i32.
 pub(crate) static CENTRED_LSTM: Row = row("DynamicQuantizeLSTM", &[1], |c| {
     let weights = |at: usize, scale: usize| -> Result<Weights> {
@@ -32,8 +32,8 @@ pub(crate) static CENTRED_LSTM: Row = row("DynamicQuantizeLSTM", &[1], |c| {
     recurrent_with(c, Cell::Lstm, weights(1, 8)?, weights(2, 10)?)
 });
 
-/// The integers `[directions, gates * hidden, in]` of weights that are stored the other way around, without their zero
-/// points.
+/// Weights that are stored as `[directions, in, gates * hidden]`, transposed to `[directions, gates * hidden, in]`, with their
+/// zero points subtracted.
 fn centred_weights(w: &Tensor, zero: &Tensor) -> Result<Tensor> {
     let zero = zero_points(w, zero)?;
     w.to_dtype(DType::I16)?.sub(zero.to_dtype(DType::I16)?)?.transpose(-2, -1)

@@ -34,8 +34,8 @@ pub(super) fn prepare_operands(graph: &mut Graph, state: &State<'_>) {
 /// The number of columns that are turned into rows at a time: so many rows that are written stay in the L1 cache.
 const TURNED: usize = 32;
 
-/// The columns of matrices of 8-bit integers, each without its zero point, one after the other. They are made on the host,
-/// because on a device each step would be a tensor of 16 or 64 bits.
+/// The columns of matrices of 8-bit integers, one after the other, with the zero point of each column subtracted. They are
+/// computed on the host, because on a device each step would need a tensor of 16-bit or 64-bit numbers.
 pub(super) struct Columns {
     values: Vec<i16>,
     /// `[.., columns, rows]`.
@@ -68,7 +68,7 @@ impl Columns {
         Tensor::from_vec(sums, across, &self.device)
     }
 
-    /// Themselves as rows `[.., columns, rows]`: i8 if that has all their numbers, else i16.
+    /// A tensor `[.., columns, rows]`: of i8 if all numbers fit, otherwise of i16.
     pub(super) fn tensor(self) -> Result<Tensor> {
         if self.values.iter().all(|&v| i8::try_from(v).is_ok()) {
             let bytes: Vec<i8> = self.values.iter().map(|&v| v as i8).collect();
@@ -78,7 +78,7 @@ impl Columns {
     }
 }
 
-/// The columns of matrices, each without its zero point, one after the other.
+/// The columns of matrices, one after the other, with the zero point of each column subtracted.
 fn turned<T: Copy + Into<i16>>(w: &[T], rows: usize, columns: usize, zero: &[i16]) -> Vec<i16> {
     let mut turned = vec![0; w.len()];
     let size = (rows * columns).max(1);

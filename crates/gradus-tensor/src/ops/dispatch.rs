@@ -33,9 +33,9 @@ pub trait HostCall: fmt::Debug + Any + Send + Sync {
         Ok(())
     }
 
-    /// Called if a replay fails after it has begun this call: the calls that others expect next will not be made. Only calls
-    /// that [others know of](HostCall::is_seen) are told, and not of errors of the kind [`Peer`](crate::ErrorKind::Peer), of
-    /// which the other side knows.
+    /// Called if a replay fails after it has begun this call, so that others do not wait for the calls that would have come
+    /// next. It is only called where [others know of this call](HostCall::is_seen), and not for errors of the kind
+    /// [`Peer`](crate::ErrorKind::Peer), which the other side knows already.
     fn abandoned(&self, _why: &Error) {}
 
     /// Makes the call on these operands, which are contiguous. Their memory is valid until the call returns. After an error
