@@ -24,8 +24,12 @@ use crate::template::{Record, float_functions, source, sum_type};
 const LONGEST: usize = 1 << 30;
 /// The largest number of elements of a line that a thread keeps in registers if it handles them one by one.
 const KEPT: usize = 8;
-/// The largest number of packs of each operand that a thread keeps in registers: as many loads as keep memory busy.
+/// The packs of each operand that a thread of all but the largest blocks keeps in registers: as many loads as keep memory busy.
 const KEPT_PACKS: usize = 4;
+/// The most packs that a thread of the largest blocks keeps.
+const MOST_PACKS: usize = 6;
+/// The threads of the largest blocks whose rows are neighbouring elements. With more, each has too few registers.
+const MOST_THREADS: usize = 512;
 /// The bytes of a pack.
 const PACK: usize = 16;
 /// The smallest number of packs of a line. For fewer, another kernel is not worth compiling.
@@ -61,7 +65,7 @@ impl Shares {
             (true, _) => (1024, 32),
             (false, ..=256) => (256, 32),
             (false, ..=2048) => (256, 256),
-            (false, _) => (1024, 1024),
+            (false, _) => (MOST_THREADS, MOST_THREADS),
         };
         let each = n.div_ceil(lanes).next_power_of_two();
         Shares { threads, lanes, columns, wide: 1, per: if each <= KEPT { each } else { 0 }, peeled: false }
@@ -70,10 +74,10 @@ impl Shares {
     /// For lines of `packs` packs of `wide` neighbouring elements. A warp has a line of its own, and a block for longer ones,
     /// where that lets each thread keep what it handles.
     fn of_packs(packs: usize, wide: usize, peeled: bool) -> Shares {
-        let lanes = packs.div_ceil(KEPT_PACKS).next_power_of_two().clamp(32, 1024);
+        let lanes = packs.div_ceil(KEPT_PACKS).next_power_of_two().clamp(32, MOST_THREADS);
         let each = packs.div_ceil(lanes);
         let threads = if lanes == 32 { 256 } else { lanes };
-        let per = if each <= KEPT_PACKS && !peeled { each } else { 0 };
+        let per = if each <= MOST_PACKS && !peeled { each } else { 0 };
         Shares { threads, lanes, columns: false, wide, per, peeled }
     }
 
@@ -271,6 +275,7 @@ mod tests {
             (shares.threads, shares.lanes, shares.per)
         };
         assert_eq!([of(256, 8), of(768, 8), of(4096, 8)], [(256, 32, 1), (256, 32, 3), (128, 128, 4)]);
-        assert_eq!([of(4096, 4), of(16_384, 4), of(32_768, 4)], [(256, 256, 4), (1024, 1024, 4), (1024, 1024, 0)]);
+        assert_eq!([of(4096, 4), of(8192, 4), of(12_288, 4)], [(256, 256, 4), (512, 512, 4), (512, 512, 6)]);
+        assert_eq!(of(12_292, 4), (512, 512, 0));
     }
 }

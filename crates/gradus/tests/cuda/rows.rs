@@ -39,10 +39,10 @@ fn operations(width: usize, dtype: DType, [first, more]: [usize; 2], device: &De
 fn long_rows_give_what_the_cpu_gives() {
     // One pack for each lane of a warp, packs that do not fill a block, and several packs for each thread.
     for (dtype, tolerance, widths) in [
-        (DType::F64, 1e-12, &[64, 4096, 16_384][..]),
-        (DType::F32, 2e-6, &[128, 772, 8192]),
+        (DType::F64, 1e-12, &[64, 6144, 16_384][..]),
+        (DType::F32, 2e-6, &[128, 772, 12_288]),
         (DType::F16, 4e-3, &[256, 768]),
-        (DType::BF16, 3e-2, &[256, 776, 16_384, 20_000]),
+        (DType::BF16, 3e-2, &[256, 776, 20_000, 24_576]),
     ] {
         for &width in widths {
             println!("{dtype}, {width}");
