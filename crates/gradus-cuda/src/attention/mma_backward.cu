@@ -12,10 +12,17 @@
 // j * 8 + lane % 4 * 2 + i % 2.
 typedef A Scores[STRIPS][INNER / 8][4];
 
+// Begins a step of a loop over the elements of a head. Long heads of f16 leave registers for the factors of one step only, and the
+// barrier keeps the compiler from loading those of later ones.
+template <int SIZE> INLINE void begin_step() {
+    if (!BF16 && SIZE > 64) __syncwarp();
+}
+
 // The products of this warp's rows and all columns of a tile; both are stored with SIZE elements in a row.
 template <int SIZE> INLINE void products(Scores& s, const u16* rows, const u16* columns, const Lanes& l) {
 #pragma unroll
     for (int e = 0; e < SIZE; e += 16) {
+        begin_step<SIZE>();
         u32 f[STRIPS][4];
 #pragma unroll
         for (int m = 0; m < STRIPS; m++) load_matrices(f[m], rows + ((l.warp * STRIPS + m) * 16 + l.low) * ROW(SIZE) + e + l.high);
@@ -82,6 +89,7 @@ INLINE void add_gradients(A (&sum)[STRIPS][SIZE / 8][4], const Scores& ds, const
             }
 #pragma unroll
         for (int e = 0; e < SIZE / 8; e += 2) {
+            begin_step<SIZE>();
             u32 g[4], first[4], second[4];
             load_matrices_transposed(g, tile + (j * 16 + l.low) * ROW(SIZE) + e * 8 + l.high);
 #pragma unroll
