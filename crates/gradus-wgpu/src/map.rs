@@ -31,6 +31,9 @@ const SHORT: usize = 24;
 /// The smallest number of elements that are computed in groups of four. For fewer, another pipeline is not worth
 /// compiling.
 pub(crate) const FEWEST: usize = 1024;
+/// From this number of elements on, an invocation computes two groups of four. There are still enough invocations
+/// for a large device, and each does more for its parameters and positions.
+pub(crate) const MANY: usize = 1 << 20;
 
 /// Everything that the text of a map depends on.
 #[derive(Debug, Hash)]
@@ -40,8 +43,8 @@ struct Plan<'k> {
     /// The dtypes of the bindings for inputs.
     bound: Vec<DType>,
     rank: usize,
-    /// Whether an invocation computes four elements, which are adjacent in every operand.
-    quads: bool,
+    /// How often an invocation computes four elements, which are adjacent in every operand; 0 if it computes one element.
+    fours: u32,
 }
 
 /// See [`Backend::map`](gradus_backend::Backend::map).
@@ -141,7 +144,8 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
         && layouts.iter().zip(&axes.steps).all(flat)
         && args.iter().zip(kernel.args()).all(|(a, d)| matches!(a, MapArg::Scalar(_)) || d.size() <= 4)
         && outs.iter().all(|out| out.dtype.size() <= 4);
-    let plan = Plan { kernel, from, bound: bound.iter().map(|&(_, d)| d).collect(), rank: axes.rank(), quads };
+    let fours = if quads && n >= MANY && n.is_multiple_of(8) { 2 } else { u32::from(quads) };
+    let plan = Plan { kernel, from, bound: bound.iter().map(|&(_, d)| d).collect(), rank: axes.rank(), fours };
 
     let mut params = vec![n as u32];
     params.extend(axes.dims.iter().map(|&d| d as u32));
@@ -164,7 +168,7 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
         source: &|| plan.source(),
         binds: &binds,
         params: &params,
-        groups: (if quads { n / 4 } else { n } as u64).div_ceil(u64::from(GROUP)),
+        groups: (n as u64).div_ceil(u64::from(GROUP) * u64::from(4 * fours).max(1)),
     })
 }
 
@@ -283,18 +287,18 @@ impl Plan<'_> {
         let mut text = Text::new(params + 1);
         for (i, &d) in self.bound.iter().enumerate() {
             let name = format!("x{i}");
-            if self.quads { text.quads(&name, d, false) } else { text.input(&name, d) }
+            if self.fours > 0 { text.quads(&name, d, false) } else { text.input(&name, d) }
         }
         for (o, &(_, d)) in outputs.iter().enumerate() {
             let name = format!("y{o}");
-            if self.quads { text.quads(&name, d, true) } else { text.output(&name, d) }
+            if self.fours > 0 { text.quads(&name, d, true) } else { text.output(&name, d) }
         }
         if self.failure().is_some() {
             text.fault(params);
         }
         let position = |k: usize| {
-            if self.quads {
-                format!("{} / 4u + id", param(of_operand(k)))
+            if self.fours > 0 {
+                format!("{} / 4u + four", param(of_operand(k)))
             } else {
                 wgsl::position("c", self.rank, of_operand(k), of_operand(k) + 1)
             }
@@ -325,32 +329,37 @@ impl Plan<'_> {
             let half = dtype.compute() != dtype;
             if half && made == DType::F64 { format!("f32_to_odd(v{v})") } else { format!("v{v}") }
         };
-        if self.quads {
-            text.line(format_args!("if (id * 4u >= {}) {{ return; }}", param(0)));
-            for &i in &views {
-                if let From::View(at) = self.from[i] {
-                    text.line(format_args!("let a{i} = load4_x{at}({});", operand(i)));
+        if self.fours > 0 {
+            let apart = format!("{} / {}u", param(0), 4 * self.fours);
+            text.line(format_args!("if (id >= {apart}) {{ return; }}"));
+            for times in 0..self.fours {
+                text.line(format_args!("{{ let four = id + {times}u * ({apart});"));
+                for &i in &views {
+                    if let From::View(at) = self.from[i] {
+                        text.line(format_args!("let a{i} = load4_x{at}({});", operand(i)));
+                    }
                 }
-            }
-            for (o, &(_, dtype)) in outputs.iter().enumerate() {
-                text.line(format_args!(
-                    "let at{o} = {}; var r{o}: array<{}, 4>;",
-                    position(views.len() + o),
-                    ty(dtype)
-                ));
-                if self.from.contains(&From::Output(o)) {
-                    text.line(format_args!("let old{o} = load4_y{o}(at{o});"));
+                for (o, &(_, dtype)) in outputs.iter().enumerate() {
+                    text.line(format_args!(
+                        "let at{o} = {}; var r{o}: array<{}, 4>;",
+                        position(views.len() + o),
+                        ty(dtype)
+                    ));
+                    if self.from.contains(&From::Output(o)) {
+                        text.line(format_args!("let old{o} = load4_y{o}(at{o});"));
+                    }
                 }
-            }
-            for k in 0..4 {
-                text.line("{");
-                element(&mut text, &|i, _| format!("a{i}[{k}]"), &|o| format!("old{o}[{k}]"));
-                for (o, &(v, dtype)) in outputs.iter().enumerate() {
-                    text.line(format_args!("r{o}[{k}] = {};", result(v, dtype)));
+                for k in 0..4 {
+                    text.line("{");
+                    element(&mut text, &|i, _| format!("a{i}[{k}]"), &|o| format!("old{o}[{k}]"));
+                    for (o, &(v, dtype)) in outputs.iter().enumerate() {
+                        text.line(format_args!("r{o}[{k}] = {};", result(v, dtype)));
+                    }
+                    text.line("}");
                 }
+                (0..outputs.len()).for_each(|o| text.line(format_args!("store4_y{o}(at{o}, r{o});")));
                 text.line("}");
             }
-            (0..outputs.len()).for_each(|o| text.line(format_args!("store4_y{o}(at{o}, r{o});")));
             return text.finish(GROUP);
         }
         text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
