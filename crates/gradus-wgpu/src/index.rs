@@ -1,14 +1,15 @@
 //! Gather, scatter and embeddings.
 //!
-//! A separate kernel checks the indices, and records the first bad one in a fault slot. The kernels that use the
-//! indices skip those out of range.
+//! The position of the first index out of range is recorded in a fault slot: by gather and embedding themselves where
+//! one kernel reaches all operands, and otherwise by a kernel that runs before those that use the indices. These skip
+//! indices out of range. A last, small kernel adds the value of the index to the slot.
 
 use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScalarOp, ScatterOp, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
-use crate::map::{FEWEST, bits_of};
+use crate::map::{FEWEST, MANY, bits_of};
 use crate::operand::{LOOP, cut};
-use crate::queue::{Call, Held, Launch};
+use crate::queue::{Bind, Call, Held, Launch};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
 use gradus_backend::MergedAxes as Axes;
@@ -39,11 +40,21 @@ pub(crate) fn check_index<'b>(
 ) -> Result<Held<'b>> {
     check_index_dtype(op, index)?;
     let held = b.queue().hold(op, || Fault::index(op))?;
-    check_part(b, held.filled_by(op), held.slot, (index, 0), size, ignored)?;
+    check_part(b, held.filled_by(op), held.slot, (index, 0), size, ignored, None)?;
     Ok(held)
 }
 
-/// Checks a part of the indices. `first` is the position of its first index.
+/// The condition that an index `v` is outside an axis of this size.
+fn outside(dtype: DType, size: &str) -> String {
+    match dtype {
+        DType::U32 => format!("v >= {size}"),
+        DType::I32 => format!("v < 0 || bitcast<u32>(v) >= {size}"),
+        _ => format!("v.y != 0u || v.x >= {size}"),
+    }
+}
+
+/// Checks a part of the indices. `first` is the position of its first index. `finder` is a launch that finds the first bad
+/// index by itself, of indices that fit a kernel.
 fn check_part(
     b: &WgpuBackend,
     call: Call<'_>,
@@ -51,6 +62,7 @@ fn check_part(
     (index, first): (View<'_>, usize),
     size: usize,
     ignored: Option<i64>,
+    finder: Option<&Launch<'_>>,
 ) -> Result<()> {
     let op = call.op;
     let n = index.layout.numel();
@@ -66,7 +78,7 @@ fn check_part(
         let half = dims[axis] / 2;
         for (start, len) in [(0, half), (half, dims[axis] - half)] {
             let part = index.layout.narrow(axis, start, len)?;
-            check_part(b, call, slot, (index.with(&part), first + start * (n / dims[axis])), size, ignored)?;
+            check_part(b, call, slot, (index.with(&part), first + start * (n / dims[axis])), size, ignored, None)?;
         }
         return Ok(());
     }
@@ -92,11 +104,7 @@ fn check_part(
         inner.line(format_args!("return {};", wgsl::position("c", rank, 3, fixed + rank)));
         text.declare(format_args!("{}}}", inner.into_body()));
         let size = param(1);
-        let bad = match dtype {
-            DType::U32 => format!("v >= {size}"),
-            DType::I32 => format!("v < 0 || bitcast<u32>(v) >= {size}"),
-            _ => format!("v.y != 0u || v.x >= {size}"),
-        };
+        let bad = outside(dtype, &size);
         let skip = crate::map::scalar_param(5, dtype);
         let skipped = wgsl::binary(ScalarOp::Ne, dtype, "v", &skip);
         let bad = if ignored.is_some() { format!("{skipped} && ({bad})") } else { bad };
@@ -136,14 +144,16 @@ fn check_part(
     let (both, find, tell) = (|| source(true, true), || source(true, false), || source(false, true));
     let (key_both, binds, params) = (key(true, true), &[x.bind], &params);
     let one = Launch { call, key: key_both, source: &both, binds, params, groups: 1 };
-    if n <= ONE_GROUP {
+    if n <= ONE_GROUP && finder.is_none() {
         return b.queue().launch(&one);
     }
     let groups = (n as u64).div_ceil(u64::from(GROUP)).min(4096);
     let found = Launch { key: key(true, false), source: &find, groups, ..one };
-    let told = Launch { key: key(false, true), source: &tell, ..one };
+    // It reads one index at most.
+    let binds = &[Bind { distinct: dtype.size() as u64, ..x.bind }];
+    let told = Launch { key: key(false, true), source: &tell, binds, ..one };
     // A read between the two launches would empty the slot.
-    b.queue().launch_both(&found, &told)
+    b.queue().launch_both(finder.unwrap_or(&found), &told)
 }
 
 /// Checks that `index` and `other` have the same shape, and that it equals the shape of `indexed` except along `axis`.
@@ -184,8 +194,32 @@ pub(crate) fn gather(b: &WgpuBackend, x: View<'_>, axis: usize, index: View<'_>,
     if x.layout.dims()[axis] == 0 && out.layout.numel() > 0 {
         return Err(gradus_backend::check::nothing_to_select(b, OP, index));
     }
-    let held = check_index(b, OP, index, x.layout.dims()[axis], None)?;
-    take(b, held.awaited_by(OP), (x, 0), axis, index, out)
+    take_checked(b, OP, x, axis, index, out, (index, 1))
+}
+
+/// Gathers, and checks the indices. `given` are the indices in the order in which an error counts them, each of which is
+/// `share` neighbours of `index`.
+fn take_checked(
+    b: &WgpuBackend,
+    op: &str,
+    x: View<'_>,
+    axis: usize,
+    index: View<'_>,
+    out: &mut ViewMut<'_>,
+    (given, share): (View<'_>, usize),
+) -> Result<()> {
+    let size = x.layout.dims()[axis];
+    let operands = [x, index, given, out.as_view()];
+    if out.layout.numel() == 0 || !operands.iter().all(|v| b.fits(v.layout, v.dtype)) {
+        let held = check_index(b, op, given, size, None)?;
+        return take(b, held.awaited_by(op), (x, 0), axis, index, out);
+    }
+    check_index_dtype(op, index)?;
+    let held = b.queue().hold(op, || Fault::index(op))?;
+    let (call, slot) = (held.filled_by(op), held.slot);
+    pick(b, call, (x, 0), axis, index, out, Some((slot, share)), &|launch| {
+        check_part(b, call, slot, (given, 0), size, None, Some(launch))
+    })
 }
 
 /// Gathers with indices that are checked elsewhere. `x` is a part of the indexed tensor, and starts at index `first`
@@ -216,25 +250,48 @@ pub(crate) fn take(
         }
         return Ok(());
     }
+    pick(b, call, (x, first), axis, index, out, None, &|launch| b.queue().launch(launch))
+}
+
+/// Launches the kernel of a gather by `run`, for operands that fit. With `check`, which is a fault slot and the number of
+/// neighbours that are the same index, the kernel records the first index out of range.
+fn pick(
+    b: &WgpuBackend,
+    call: Call<'_>,
+    (x, first): (View<'_>, usize),
+    axis: usize,
+    index: View<'_>,
+    out: &mut ViewMut<'_>,
+    check: Option<(u32, usize)>,
+    run: &dyn Fn(&Launch<'_>) -> Result<()>,
+) -> Result<()> {
+    let (op, n, size) = (call.op, out.layout.numel(), x.layout.dims()[axis]);
     let bits = bits_of(x.dtype);
     let (from, at) = (b.operand(op, "x", x.buffer, bits, x.layout, false)?, b.input(op, "index", index)?);
     let to = b.operand(op, "out", out.buffer, bits, out.layout, true)?;
     let base = held(&from.layout, axis, out.layout.dims()[axis])?;
     let mut axes = Axes::merged(&[&to.layout, &at.layout, &base], 0..out.layout.rank());
     let rank = axes.rank();
-    let fixed = 7;
+    let fixed = 9;
     // The positions in `x` and `out` count groups of four elements if an index selects whole groups.
     let mut places = [to.layout.offset() as isize, base.offset() as isize, from.layout.strides()[axis]];
     let quads = n >= FEWEST && bits != DType::U64 && in_groups(&axes) && places.iter().all(|p| p % 4 == 0);
+    // So many groups that an index selects are computed by one invocation, which reads the index once.
+    let mut times = 1;
     if quads {
         axes.dims[rank - 1] /= 4;
+        let most = if n >= MANY { 4 } else { 1 };
+        times = (1..=most).rev().find(|&t| axes.dims[rank - 1].is_multiple_of(t)).unwrap_or(1);
+        axes.dims[rank - 1] /= times;
         places.iter_mut().for_each(|p| *p /= 4);
         [0, 2].iter().for_each(|&k| axes.steps[k][..rank - 1].iter_mut().for_each(|s| *s /= 4));
     }
-    let n = if quads { n / 4 } else { n };
+    let each = if quads { 4 * times } else { 1 };
+    let n = n / each;
     let [to_at, base_at, step] = places;
     let mut params = vec![n as u32, size as u32, step as u32, to_at as u32, at.layout.offset() as u32, base_at as u32];
-    params.push(first as u32);
+    let (slot, share) = check.unwrap_or((0, 1));
+    params.extend([first as u32, slot, share as u32]);
     params.extend(axes.dims.iter().map(|&d| d as u32));
     axes.steps.iter().for_each(|steps| params.extend(steps.iter().map(|&s| s as u32)));
     let source = || {
@@ -254,21 +311,34 @@ pub(crate) fn take(
         text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
         wgsl::coordinates(&mut text, "c", "id", rank, fixed);
         let position = |k: usize| wgsl::position("c", rank, 3 + k, steps(k));
-        text.line(format_args!("let index = load_i({});", position(1)));
-        if index.dtype == DType::I64 {
-            text.line("if (index.y != 0u || index.x == 0xffffffffu) { return; }");
+        text.line(format_args!("let v = load_i({});", position(1)));
+        let picked = cast("v", index.dtype, DType::U32);
+        if check.is_some() {
+            text.fault(7);
+            let place = format!("id * {each}u / {}", param(8));
+            text.line(format_args!(
+                "if ({}) {{ atomicMax(&faults[{} * 8u + 1u], ~({place})); return; }} let picked = {picked};",
+                outside(index.dtype, &param(1)),
+                param(7)
+            ));
+        } else {
+            if index.dtype == DType::I64 {
+                text.line("if (v.y != 0u || v.x == 0xffffffffu) { return; }");
+            }
+            // An index below `first` wraps to a number above every size.
+            text.line(format_args!("let picked = {picked} - {}; if (picked >= {}) {{ return; }}", param(6), param(1)));
         }
-        // An index below `first` wraps to a number above every size.
-        let picked = cast("index", index.dtype, DType::U32);
-        text.line(format_args!("let picked = {picked} - {}; if (picked >= {}) {{ return; }}", param(6), param(1)));
-        let each = if quads { "4" } else { "" };
-        let picked = format!("load{each}_x({} + picked * {})", position(2), param(2));
-        text.line(format_args!("store{each}_y({}, {picked});", position(0)));
+        let four = if quads { "4" } else { "" };
+        text.line(format_args!("let x_at = {} + picked * {}; let y_at = {};", position(2), param(2), position(0)));
+        for t in 0..times {
+            let next = if t == 0 { String::new() } else { format!(" + {t}u * {}", param(fixed + rank - 1)) };
+            text.line(format_args!("store{four}_y(y_at{next}, load{four}_x(x_at{next}));"));
+        }
         text.finish(GROUP)
     };
-    b.queue().launch(&Launch {
+    run(&Launch {
         call,
-        key: key(("gather", bits, index.dtype, rank, quads)),
+        key: key(("gather", bits, index.dtype, rank, quads, times, check.is_some())),
         source: &source,
         binds: &[from.bind, at.bind, to.bind],
         params: &params,
@@ -490,20 +560,19 @@ pub(crate) fn embedding(b: &WgpuBackend, weight: View<'_>, index: View<'_>, out:
     if v == 0 && n * d > 0 {
         return Err(gradus_backend::check::nothing_to_select(b, OP, index));
     }
-    let held = check_index(b, OP, index, v, None)?;
     if n * d == 0 {
-        return Ok(());
+        return check_index(b, OP, index, v, None).map(drop);
     }
     let shape = Shape::new(&[n, d])?;
     let mut kept = None;
-    let (index, column) = flat(b, index, Shape::new(&[n, 1])?, &mut kept)?;
+    let (rows, column) = flat(b, index, Shape::new(&[n, 1])?, &mut kept)?;
     let column = column.expand(shape)?;
-    let index = index.with(&column);
+    let (rows, given) = (rows.with(&column), (index, d));
     if let Some(layout) = out.layout.reshape(shape) {
-        return take(b, held.awaited_by(OP), (weight, 0), 0, index, &mut out.with(&layout));
+        return take_checked(b, OP, weight, 0, rows, &mut out.with(&layout), given);
     }
     let mut copy = Temp::new(b, out.dtype, shape)?;
-    take(b, held.awaited_by(OP), (weight, 0), 0, index, &mut copy.view_mut())?;
+    take_checked(b, OP, weight, 0, rows, &mut copy.view_mut(), given)?;
     copy.layout = Layout::contiguous(*out.layout.shape());
     crate::map::copy_strided(b, copy.view(), out)
 }

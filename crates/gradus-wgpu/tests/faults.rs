@@ -56,6 +56,28 @@ fn a_tensor_is_its_own_error_every_time_and_no_other_tensor_is() {
 }
 
 #[test]
+fn an_error_of_many_indices_names_the_first() {
+    let Some(device) = device() else { return };
+    // Widths whose rows are read by single elements, and by one, two and four groups of four elements.
+    for (rows, width) in [(9, 3), (40_000, 3), (30_000, 4), (200_000, 8), (70_000, 16), (20_000, 60)] {
+        let table = Tensor::ones([7, width], DType::F32, &device).expect("a table");
+        let mut text: Vec<i64> = (0..rows).map(|i| i % 7).collect();
+        let good = table.embedding(&ints(&text, &device), None).expect("a result");
+        let (first, last) = (rows as usize / 3 + 1, rows as usize - 1);
+        (text[first], text[last]) = (-2, 7);
+        let text = ints(&text, &device);
+        let bad = ErrorKind::IndexOutOfBounds { pos: first, index: -2, size: 7 };
+        let found = table.embedding(&text, None).and_then(|t| t.sum_all()).and_then(|t| t.item());
+        assert_eq!(found.expect_err("an index out of range").kind(), &bad, "{rows} of {width}");
+        assert_eq!(good.sum_all().and_then(|t| t.item()).expect("not concerned"), (rows as usize * width) as f64);
+        let each = text.reshape([rows as usize, 1]).and_then(|t| t.expand([rows as usize, width])).expect("a view");
+        let bad = ErrorKind::IndexOutOfBounds { pos: first * width, index: -2, size: 7 };
+        let found = table.gather(0, &each).and_then(|t| t.sum_all()).and_then(|t| t.item());
+        assert_eq!(found.expect_err("an index out of range").kind(), &bad, "{rows} of {width}");
+    }
+}
+
+#[test]
 fn what_is_written_in_place_is_spoiled_until_it_is_replaced() {
     let Some(device) = device() else { return };
     let (x, y) = (ones(4, &device), ones(4, &device));
