@@ -1,5 +1,6 @@
 //! Reductions. Each output is computed by `lanes` invocations. Each of these combines every `lanes`-th element, and
-//! their results are combined in a fixed tree.
+//! their results are combined in a fixed tree. Where an output's elements are neighbours in memory, four of them count as
+//! one, with a sum for each of the four.
 
 use gradus_backend::{
     ArgReduceOp, DType, Error, ErrorKind, Kernel, Layout, MapArg, ReduceOp, Result, Scalar, ScalarOp, Shape, View,
@@ -30,6 +31,8 @@ struct Plan {
     kept: usize,
     reduced: usize,
     lanes: u32,
+    /// Whether an invocation reads four neighbours at a time.
+    quads: bool,
 }
 
 /// The number of parameters before the sizes and strides. They are the number of outputs, of elements per output, of
@@ -273,9 +276,14 @@ fn launch(
     let kept = Axes::merged(&[&from.layout, &to.layout], (0..rank).filter(|&a| !axes.contains(a)));
     let reduced = Axes::merged(&[&from.layout], (0..rank).filter(|&a| axes.contains(a)));
     let (n_out, n) = (kept.numel(), reduced.numel());
-    let part = n.div_ceil(parts);
     let lanes = lanes(&kept, n);
-    let plan = Plan { op, x: x.dtype, out: out.dtype, kept: kept.rank(), reduced: reduced.rank(), lanes };
+    // An output's elements are neighbours in memory, aligned to four.
+    let quads = matches!(op, Op::Fold(_))
+        && (lanes > 1 && x.dtype.size() <= 4 && reduced.steps[0] == [1] && n.is_multiple_of(4))
+        && from.layout.offset().is_multiple_of(4)
+        && kept.steps[0].iter().all(|s| s % 4 == 0);
+    let part = if quads { n.div_ceil(parts).next_multiple_of(4) } else { n.div_ceil(parts) };
+    let plan = Plan { op, x: x.dtype, out: out.dtype, kept: kept.rank(), reduced: reduced.rank(), lanes, quads };
     let mut params = vec![n_out, n, parts, part, from.layout.offset(), to.layout.offset()];
     params.extend(&kept.dims);
     let steps = |s: &Vec<isize>| s.iter().map(|&s| s as usize).collect::<Vec<_>>();
@@ -342,7 +350,11 @@ impl Plan {
         let r_dims = out_steps + kept;
         let r_steps = r_dims + reduced;
         let mut text = Text::new(r_steps + reduced);
-        text.input("x", self.x);
+        if self.quads {
+            text.quads("x", self.x, false)
+        } else {
+            text.input("x", self.x)
+        }
         text.output("y", self.out);
         let acc = accumulator(self.op, self.x);
         let t = ty(acc);
@@ -389,14 +401,23 @@ impl Plan {
         text.line(format_args!("let first = part * {}; let end = min({}, first + {});", param(3), param(1), param(3)));
         text.line("if (live) {");
         // Each block is combined on its own, because rounding errors grow with the length of a chain of additions.
-        text.line("for (var at = first + lane; at < end;) { var block = none();");
-        text.line(format_args!("let stop = min(end, at + {}u);", lanes * BLOCK));
+        let each = if self.quads { 4 } else { 1 };
+        // At most four.
+        let blocks: String = (0..each).map(|k| format!("var block{k} = none(); ")).collect();
+        text.line(format_args!("for (var at = first / {each}u + lane; at < end / {each}u;) {{ {blocks}"));
+        text.line(format_args!("let stop = min(end / {each}u, at + {}u);", lanes * BLOCK));
         text.line(format_args!("for (var j = at; j < stop; j = j + {lanes}u) {{"));
-        wgsl::coordinates(&mut text, "r", "j", reduced, r_dims);
-        // At most 8 axes.
-        let terms: String = (0..reduced).map(|a| format!(" + r{a} * {}", param(r_steps + a))).collect();
-        text.line(format_args!("block = join(block, lift(load_x(base{terms}), j));"));
-        text.line(format_args!("}} acc = join(acc, block); at = at + {}u; }} }}", lanes * BLOCK));
+        if self.quads {
+            text.line("let four = load4_x(base / 4u + j);");
+            (0..4).for_each(|k| text.line(format_args!("block{k} = join(block{k}, lift(four[{k}], j));")));
+        } else {
+            wgsl::coordinates(&mut text, "r", "j", reduced, r_dims);
+            // At most 8 axes.
+            let terms: String = (0..reduced).map(|a| format!(" + r{a} * {}", param(r_steps + a))).collect();
+            text.line(format_args!("block0 = join(block0, lift(load_x(base{terms}), j));"));
+        }
+        let block = if self.quads { "join(join(block0, block1), join(block2, block3))" } else { "block0" };
+        text.line(format_args!("}} acc = join(acc, {block}); at = at + {}u; }} }}", lanes * BLOCK));
         if lanes > 1 {
             text.line("shared_accs[local] = acc; workgroupBarrier();");
             let mut half = GROUP / 2;
