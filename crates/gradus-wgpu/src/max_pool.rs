@@ -198,8 +198,9 @@ impl Quads {
                 }
                 let best = format!("best[{j}]");
                 let larger = wgsl::binary(ScalarOp::Gt, d.compute(), &v, &best);
-                let wins = format!("!{} && ({} || {larger})", nan(&best), nan(&v));
-                text.line(format_args!("if ({wins}) {{ {best} = {v}; which[{j}] = {place}; }}"));
+                text.line(format_args!("let wins_{j}_{number} = !{} & ({} | {larger});", nan(&best), nan(&v)));
+                text.line(format_args!("{best} = select({best}, {v}, wins_{j}_{number});"));
+                text.line(format_args!("which[{j}] = select(which[{j}], {place}, wins_{j}_{number});"));
             }
         }
         text.line(format_args!("store4_y(({}) / 4u + c{}, best);", outer(1), all - 1));

@@ -38,9 +38,8 @@ f16_from_f32: "fn f16_from_f32(x: f32) -> u32 {
 }
 "
 bf16_from_f32: "fn bf16_from_f32(x: f32) -> u32 {
-  let b = bitcast<u32>(x);
-  if ((b & 0x7fffffffu) > 0x7f800000u) { return (b >> 16u) | 0x40u; }
-  return (b + 0x7fffu + ((b >> 16u) & 1u)) >> 16u;
+  let b = bitcast<u32>(x); let h = b >> 16u;
+  return select((b + 0x7fffu + (h & 1u)) >> 16u, h | 0x40u, is_nan_f32(x));
 }
 "
 round_f16_f32: "fn round_f16_f32(x: f32) -> f32 { return f32_from_f16(f16_from_f32(x)); }
