@@ -35,6 +35,34 @@ fn a_thousand_dependent_operations_go_in_a_few_submissions() {
 }
 
 #[test]
+fn elements_in_groups_are_those_of_single_ones() {
+    let Some((_, device)) = opened() else { return };
+    let row = |n: usize, dtype| Tensor::arange(0, n as i64, 1, dtype, &device).expect("a row");
+    for n in [1028, (1 << 20) + 4, (1 << 20) + 8, (1 << 20) + 9] {
+        let x = row(n, DType::F32);
+        x.add_(row(n, DType::F32)).expect("a sum in place");
+        let want: Vec<f32> = (0..n).map(|i| 2.0 * i as f32).collect();
+        assert!(x.to_vec::<f32>().expect("values") == want, "{n} in place");
+        let few = x.remainder(256.0).and_then(|x| x.to_dtype(DType::BF16)).and_then(|x| x.add(&x));
+        let few = few.and_then(|x| x.to_dtype(DType::F32)?.to_vec::<f32>()).expect("values");
+        assert!(few.iter().enumerate().all(|(i, &v)| v == (4 * i % 512) as f32), "{n} in bf16");
+        let small = x.lt(n as f64).and_then(|x| x.to_vec::<bool>()).expect("flags");
+        assert!(small.iter().enumerate().all(|(i, &v)| v == (2 * i < n)), "{n} compared");
+    }
+    // Rows whose elements are summed one by one, or by fours of which the last part of the row has fewer.
+    for n in [37, 4100, 600_004] {
+        for start in [0, 3, 4] {
+            let rows = row(3 * n, DType::I32).reshape([3, n]).and_then(|x| x.narrow(1, start, n - start));
+            let found = rows.and_then(|x| x.sum(&[1], false)?.to_vec::<i64>()).expect("sums");
+            let want = [0, 1, 2].map(|r| (r * n + start..(r + 1) * n).sum::<usize>() as i64);
+            assert_eq!(found, want, "{n} from {start}");
+        }
+        let whole = row(n, DType::I32).sum_all().and_then(|x| x.to_vec::<i64>()).expect("a sum");
+        assert_eq!(whole, [(n * (n - 1) / 2) as i64]);
+    }
+}
+
+#[test]
 fn a_replay_of_a_captured_step_is_one_submission() {
     let Some((backend, device)) = opened() else { return };
     let x = Tensor::eye(2, DType::F32, &device).and_then(|x| x.mul(1.5)).expect("a matrix");
