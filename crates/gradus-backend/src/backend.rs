@@ -305,6 +305,29 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::gemm_i32::gemm_i32(self, a, b, c)
     }
 
+    /// `out = scales * (b @ w - zeros * sums) + bias`, where `b` are the floats of `x`, rounded to 8 bits. With `add`, that
+    /// is added to what `out` has.
+    ///
+    /// The floats of each matrix of `x [groups, m, k]` and 0 lie in a range, a 255th of which is `x_scale` (1 if the range is
+    /// empty). Its `zero` is what its lower end is below 0, divided by `x_scale`, rounded to an integer from 0 to 255. Then
+    /// `b` is `x / x_scale`, rounded, plus `zero`, and within 0 to 255. `scales` is `x_scale * scale`. These are the numbers of
+    /// ONNX's `DynamicQuantizeLinear`.
+    ///
+    /// `x`, `scale [groups, n]`, `bias [groups, n]` and `out [groups, m, n]` are f32, `w [groups, k, n]` is i8, and
+    /// `sums [groups, n]`, the sums of the columns of `w`, are i32. Integers are summed in i32, which wraps.
+    fn linear_i8(
+        &self,
+        add: bool,
+        x: View<'_>,
+        w: View<'_>,
+        sums: View<'_>,
+        scale: View<'_>,
+        bias: View<'_>,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        composite::linear_i8::linear_i8(self, add, x, w, sums, scale, bias, out)
+    }
+
     /// Convolution (cross-correlation) of `x [n, c, spatial..]` with `w [k, c / groups, kernel..]` and `bias [k]`, into
     /// `out [n, k, positions..]`.
     fn conv(

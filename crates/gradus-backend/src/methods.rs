@@ -69,6 +69,8 @@ macro_rules! backend_methods {
             y: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         arange(start: i64, step: i64, y: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         gemm_i32(a: $crate::View<'_>, b: $crate::View<'_>, c: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
+        linear_i8(add: bool, x: $crate::View<'_>, w: $crate::View<'_>, sums: $crate::View<'_>, scale: $crate::View<'_>,
+            bias: $crate::View<'_>, y: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         conv(window: &$crate::Window, groups: usize, x: $crate::View<'_>, w: $crate::View<'_>,
             bias: Option<$crate::View<'_>>, y: &mut $crate::ViewMut<'_>) -> $crate::Result<()>;
         conv_backward_input(window: &$crate::Window, groups: usize, g: $crate::View<'_>, w: $crate::View<'_>,

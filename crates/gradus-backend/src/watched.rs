@@ -205,7 +205,7 @@ fn elements(operands: &[CallOperand]) -> u64 {
 fn operations(method: &str, Asked { inputs: i, outputs: o, causal }: &Asked) -> u64 {
     match method {
         "reduce" | "arg_reduce" | "scan" | "fold" => elements(i),
-        "gemm" | "gemm_i32" => 2 * i[0].shape.dims().last().map_or(0, |&n| n as u64) * elements(o),
+        "gemm" | "gemm_i32" | "linear_i8" => 2 * i[0].shape.dims().last().map_or(0, |&n| n as u64) * elements(o),
         "conv" => windows(&o[0], &i[1]),
         "conv_backward_input" => windows(&i[0], &i[1]),
         "conv_backward_weight" => windows(&i[1], &o[0]),

@@ -144,6 +144,19 @@ impl Backend for CpuBackend {
         self.finished("gemm_i32", crate::gemm::gemm_i32(self, a, b, c))
     }
 
+    fn linear_i8(
+        &self,
+        add: bool,
+        x: View<'_>,
+        w: View<'_>,
+        sums: View<'_>,
+        scale: View<'_>,
+        bias: View<'_>,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        self.finished("linear_i8", crate::gemm::linear_i8(self, add, x, w, sums, scale, bias, out))
+    }
+
     fn conv(
         &self,
         window: &Window,

@@ -10,6 +10,7 @@ pub mod conv;
 pub mod cross_entropy;
 pub mod embedding;
 pub mod gemm_i32;
+pub mod linear_i8;
 pub mod mapped;
 pub mod norm;
 pub mod pool;

@@ -9,7 +9,7 @@ use crate::suite::{Rng, Suite};
 type Kind = (&'static [&'static str], fn(&mut Suite<'_>, &mut Rng));
 
 /// What rounds are of, in turn.
-const KINDS: [Kind; 21] = [
+const KINDS: [Kind; 22] = [
     (&["map"], map),
     (&["sum", "prod", "max", "min", "any", "all"], reduce),
     (&["argmax", "argmin"], arg_reduce),
@@ -30,6 +30,7 @@ const KINDS: [Kind; 21] = [
     (&["attention", "attention_backward"], attention),
     (&["cross_entropy", "cross_entropy_backward"], cross_entropy),
     (&["gemm_i32"], gemm_i32),
+    (&["linear_i8"], linear_i8),
     (&["map_into"], map_into),
 ];
 
@@ -116,6 +117,13 @@ fn gemm_i32(s: &mut Suite<'_>, rng: &mut Rng) {
     let dtypes = [pick(rng, &matrix::SMALL), pick(rng, &matrix::SMALL)];
     let batch = sizes(rng, 0, 2, 4);
     matrix::small_product(s, dtypes, &batch, [size(rng, 40), size(rng, 70), size(rng, 40)]);
+}
+
+fn linear_i8(s: &mut Suite<'_>, rng: &mut Rng) {
+    let [m, k, n] = [size(rng, 30), size(rng, 70), size(rng, 40)];
+    // Rounding changes no number of groups of seven or more.
+    let k = if m * k < 7 { 0 } else { k };
+    matrix::rounded_product(s, size(rng, 4), [m, k, n], rng.int(0, 1) == 1);
 }
 
 fn copy(s: &mut Suite<'_>, rng: &mut Rng) {

@@ -15,7 +15,7 @@ const FAMILIES: [Family; 13] = [
     (&["map"], elementwise::run),
     (&["map_into"], joined::run),
     (&["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "scan", "sort"], reduction::run),
-    (&["gemm", "gemm_i32"], matrix::run),
+    (&["gemm", "gemm_i32", "linear_i8"], matrix::run),
     (
         &["copy_strided", "fill", "gather", "scatter", "embedding", "embedding_backward", "arange", "random"],
         indexing::run,

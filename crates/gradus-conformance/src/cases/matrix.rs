@@ -1,5 +1,5 @@
 //! `gemm`: shapes, batches, alpha and beta, exactness on integers, NaN and infinity. `gemm_i32`: shapes, batches, the
-//! ends of the dtypes.
+//! ends of the dtypes. `linear_i8`: shapes, groups.
 
 use gradus_backend::{Backend, DType, Scalar, View, ViewMut};
 
@@ -29,6 +29,11 @@ pub(super) fn run(s: &mut Suite<'_>) {
         }
         small_product(s, dtypes, &[], [9, 70, 11]);
         small_product(s, dtypes, &[], [1, 130, 40]);
+    }
+    for size in [[1, 8, 1], [3, 0, 2], [0, 3, 2], [2, 3, 0], [7, 13, 5], [17, 16, 33], [16, 9, 16], [1, 130, 40]] {
+        for (groups, add) in [(1, false), (3, true)] {
+            rounded_product(s, groups, size, add);
+        }
     }
     for d in DType::ALL.into_iter().filter(|&d| d != DType::Bool) {
         for size in SIZES {
@@ -78,6 +83,25 @@ pub(super) fn small_product(s: &mut Suite<'_>, [da, db]: [DType; 2], batch: &[us
     let name = format!("gemm_i32/{da}/{db}/{}@{}", sizes(&a), sizes(&b));
     let inputs = vec![Array::ints(da, &a, &values(da)), Array::ints(db, &b, &values(db)[..5])];
     s.case(&Case::new(name, inputs, vec![fresh(DType::I32, &c)], &call));
+}
+
+/// A product with floats that rounding to 8 bits does not change, since the range of each group of seven or more is 255.
+pub(super) fn rounded_product(s: &mut Suite<'_>, groups: usize, [m, k, n]: [usize; 3], add: bool) {
+    let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+        b.linear_i8(add, ins[0], ins[1], ins[2], ins[3], ins[4], &mut outs[0])
+    };
+    let floats = |dims: &[usize], values: &[f64]| Array::floats(DType::F32, dims, values);
+    let inputs = vec![
+        floats(&[groups, m, k], &[-100.0, 3.0, 155.0, 0.0, -7.0, 80.0, 12.0]),
+        Array::ints(DType::I8, &[groups, k, n], &[-128, 127, -1, 3, 45]),
+        Array::ints(DType::I32, &[groups, n], &[5, -3, 100]),
+        floats(&[groups, n], &[0.5, 2.0, 0.25, -1.0]),
+        floats(&[groups, n], &[1.0, -3.0]),
+    ];
+    let out = [groups, m, n];
+    let output = if add { Output::Updated(floats(&out, &[4.0, -9.0, 0.5])) } else { fresh(DType::F32, &out) };
+    let name = format!("linear_i8/{}@{}/add_{add}", sizes(&[groups, m, k]), sizes(&[groups, k, n]));
+    s.case(&Case::new(name, inputs, vec![output], &call));
 }
 
 /// With `random`, the operands are random floats, the tolerance is the error bound of a naive product, and `factors`

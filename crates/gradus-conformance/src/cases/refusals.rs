@@ -267,6 +267,22 @@ fn primitives(s: &mut Suite<'_>) {
         });
     }
 
+    for (name, x, w, sums, out) in [
+        ("inner", (F32, [1, 2, 3]), (DType::I8, [1, 4, 5]), [1, 5], [1, 2, 5]),
+        ("groups", (F32, [2, 2, 3]), (DType::I8, [1, 3, 5]), [1, 5], [1, 2, 5]),
+        ("sums", (F32, [1, 2, 3]), (DType::I8, [1, 3, 5]), [1, 4], [1, 2, 5]),
+        ("output", (F32, [1, 2, 3]), (DType::I8, [1, 3, 5]), [1, 5], [1, 2, 4]),
+        ("unsigned", (F32, [1, 2, 3]), (DType::U8, [1, 3, 5]), [1, 5], [1, 2, 5]),
+        ("integers", (DType::I32, [1, 2, 3]), (DType::I8, [1, 3, 5]), [1, 5], [1, 2, 5]),
+    ] {
+        s.refuse(&format!("refusals/linear_i8/{name}"), &Refusal::Any, |b| {
+            let (x, w) = (Tensor::new(b, x.0, &x.1)?, Tensor::new(b, w.0, &w.1)?);
+            let (sums, scale) = (Tensor::new(b, DType::I32, &sums)?, Tensor::new(b, F32, &[1, 5])?);
+            let mut out = Tensor::new(b, F32, &out)?;
+            b.linear_i8(false, x.view(), w.view(), sums.view(), scale.view(), scale.view(), &mut out.out())
+        });
+    }
+
     let w = Window::new2d([2, 2]);
     let unfold =
         |w: Window| move |b: &dyn Backend, x: View<'_>, out: &mut ViewMut<'_>| b.unfold(&w, x, Scalar::Int(0), out);

@@ -17,13 +17,16 @@ use crate::{CpuBackend, scratch};
 const OP: &str = "gemm_i32";
 
 /// The number of products of 16 bits that one instruction computes.
-const STEP: usize = 16;
+pub(super) const STEP: usize = 16;
 
 /// The number of products of 8 bits that one instruction computes with AVX-512 VNNI.
-const BYTES: usize = 64;
+pub(super) const BYTES: usize = 64;
 
 /// The number of sums that are computed at once: of four rows of A and two columns of B, or of one row and eight columns.
 const SUMS: usize = 8;
+
+/// The number of sums that are computed at once with AVX-512 VNNI: of four rows and four columns, or of one row and 16 columns.
+const MORE_SUMS: usize = 16;
 
 /// The number of multiply-adds that a task should perform.
 const TASK: usize = 1 << 18;
@@ -32,30 +35,31 @@ const TASK: usize = 1 << 18;
 const TASK_ROWS: usize = 64;
 
 /// The number of numbers that a task should copy.
-const COPY: usize = 1 << 15;
+pub(super) const COPY: usize = 1 << 15;
 
 /// Some rows of A times some columns of B.
-struct Tile<A, B> {
+#[derive(Clone, Copy)]
+pub(super) struct Tile<A, B> {
     /// Row `i` of A is the `width` numbers from `a[i * width]` on: `k` of A, and then zeros. `width` is `k` rounded up to a
     /// whole number of steps.
-    a: *const A,
-    width: usize,
-    rows: usize,
+    pub(super) a: *const A,
+    pub(super) width: usize,
+    pub(super) rows: usize,
     /// Column `j` of B is the `k` numbers from `b[j * apart]` on.
-    b: *const B,
-    apart: isize,
-    columns: usize,
-    k: usize,
+    pub(super) b: *const B,
+    pub(super) apart: isize,
+    pub(super) columns: usize,
+    pub(super) k: usize,
     /// Element `(i, j)` of C is `c[i * steps[0] + j * steps[1]]`.
-    c: *mut i32,
-    steps: [isize; 2],
+    pub(super) c: *mut i32,
+    pub(super) steps: [isize; 2],
 }
 
 /// A function that computes a tile.
 ///
 /// # Safety
 /// As for [`Small::multiply`].
-type Multiply<A, B> = unsafe fn(Isa, &Tile<A, B>);
+pub(super) type Multiply<A, B> = unsafe fn(Isa, &Tile<A, B>);
 
 impl<A, B> Tile<A, B> {
     /// # Safety
@@ -88,7 +92,7 @@ impl<B: Small> Tile<i16, B> {
 }
 
 /// An integer that fits into 16 bits.
-trait Small: Plain + Into<i16> {
+pub(super) trait Small: Plain + Into<i16> {
     /// Computes a tile.
     ///
     /// # Safety
@@ -112,27 +116,29 @@ fn totals(sums: &[std::arch::x86_64::__m256i; SUMS]) -> [i32; SUMS] {
     totals
 }
 
-/// Calls `block::<ROWS, COLUMNS>(t, i, j)`, an unsafe function, for all parts of the tile `t`.
+/// Calls `block::<ROWS, COLUMNS>(t, i, j)`, an unsafe function, for all parts of the tile `t`: of four rows and `$few` columns,
+/// or of one row and `$many` columns, or of one column.
 #[cfg(target_arch = "x86_64")]
 macro_rules! in_blocks {
-    ($t:ident, $block:ident) => {
+    ($t:ident, $block:ident, $few:literal, $many:literal) => {
         // SAFETY: the rows and columns of each call are parts of the tile.
         unsafe {
             let (mut i, mut j) = (0, 0);
             while i + 4 <= $t.rows {
-                while j + 2 <= $t.columns {
-                    $block::<4, 2>($t, i, j);
-                    j += 2;
+                while j + $few <= $t.columns {
+                    $block::<4, $few>($t, i, j);
+                    j += $few;
                 }
-                if j < $t.columns {
+                while j < $t.columns {
                     $block::<4, 1>($t, i, j);
+                    j += 1;
                 }
                 (i, j) = (i + 4, 0);
             }
             while i < $t.rows {
-                while j + 8 <= $t.columns {
-                    $block::<1, 8>($t, i, j);
-                    j += 8;
+                while j + $many <= $t.columns {
+                    $block::<1, $many>($t, i, j);
+                    j += $many;
                 }
                 while j < $t.columns {
                     $block::<1, 1>($t, i, j);
@@ -218,7 +224,7 @@ macro_rules! small {
                 }
             }
 
-            in_blocks!(t, block);
+            in_blocks!(t, block, 2, 8);
         }
     )*};
 }
@@ -228,13 +234,42 @@ small! {
     i16, i16_avx2, from => _mm256_loadu_si256(from.cast());
 }
 
+/// The totals of the elements of each vector, in order.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn more_totals(sums: &[std::arch::x86_64::__m512i; MORE_SUMS]) -> [i32; MORE_SUMS] {
+    use std::arch::x86_64::*;
+    // Each step adds halves of quarters, then of vectors, of two neighbours.
+    let pairs: [_; 8] = std::array::from_fn(|i| {
+        let (a, b) = (sums[2 * i], sums[2 * i + 1]);
+        _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
+    });
+    let quarters: [_; 4] = std::array::from_fn(|i| {
+        let (a, b) = (pairs[2 * i], pairs[2 * i + 1]);
+        _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
+    });
+    let halves = |a, b| _mm512_add_epi32(_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+    let all = halves(halves(quarters[0], quarters[1]), halves(quarters[2], quarters[3]));
+    let mut totals = [0; MORE_SUMS];
+    // SAFETY: there are 16 totals.
+    unsafe { _mm512_storeu_si512(totals.as_mut_ptr().cast(), all) };
+    totals
+}
+
+/// Whether this backend uses the instructions of [`bytes_vnni`], which this machine then has.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn has_vnni(cpu: &CpuBackend) -> bool {
+    cpu.isa().level() == Level::Avx512 && is_x86_feature_detected!("avx512vnni")
+}
+
 /// Computes a tile of products of u8 and i8. No sum of four products leaves i32.
 ///
 /// # Safety
 /// As for [`Small::multiply`]; this machine has AVX-512 VNNI, and `width` is a multiple of [`BYTES`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn bytes_vnni(t: &Tile<u8, i8>) {
+pub(super) unsafe fn bytes_vnni(t: &Tile<u8, i8>) {
     use std::arch::x86_64::*;
 
     /// Computes `R` rows, from `i` on, times `C` columns, from `j` on.
@@ -244,16 +279,10 @@ unsafe fn bytes_vnni(t: &Tile<u8, i8>) {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     unsafe fn block<const R: usize, const C: usize>(t: &Tile<u8, i8>, i: usize, j: usize) {
-        let mut sums = [_mm512_setzero_si512(); SUMS];
-        for at in (0..t.k).step_by(BYTES) {
-            let left = t.k - at;
-            let mask = if left < BYTES { (1 << left) - 1 } else { u64::MAX };
-            let mut columns = [_mm512_setzero_si512(); C];
-            for (c, column) in columns.iter_mut().enumerate() {
-                let from = t.b.wrapping_offset(t.apart * (j + c) as isize).wrapping_add(at);
-                // SAFETY: the column has the numbers that the mask selects; others are not read.
-                *column = unsafe { _mm512_maskz_loadu_epi8(mask, from) };
-            }
+        let mut sums = [_mm512_setzero_si512(); MORE_SUMS];
+        let column = |c: usize| t.b.wrapping_offset(t.apart * (j + c) as isize);
+        // Adds the products of a step from position `at` on.
+        let mut add = |at: usize, columns: [__m512i; C]| {
             for (r, sums) in sums.chunks_exact_mut(C).take(R).enumerate() {
                 // SAFETY: row `i + r` has a whole step from `at` on.
                 let row = unsafe { _mm512_loadu_si512(t.a.add((i + r) * t.width + at).cast()) };
@@ -261,18 +290,29 @@ unsafe fn bytes_vnni(t: &Tile<u8, i8>) {
                     *sum = _mm512_dpbusd_epi32(*sum, row, column);
                 }
             }
+        };
+        let whole = t.k / BYTES * BYTES;
+        for at in (0..whole).step_by(BYTES) {
+            // SAFETY: the columns have a whole step from `at` on.
+            let load = |c: usize| unsafe { _mm512_loadu_si512(column(c).add(at).cast()) };
+            add(at, std::array::from_fn(load));
         }
-        let mut halves = [_mm256_setzero_si256(); SUMS];
-        for (half, &sum) in halves.iter_mut().zip(&sums).take(R * C) {
-            *half = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64::<1>(sum));
+        if whole < t.k {
+            let mask = (1 << (t.k - whole)) - 1;
+            // SAFETY: the columns have the numbers that the mask selects; others are not read.
+            let load = |c: usize| unsafe { _mm512_maskz_loadu_epi8(mask, column(c).wrapping_add(whole)) };
+            add(whole, std::array::from_fn(load));
         }
-        for (at, &total) in totals(&halves).iter().take(R * C).enumerate() {
-            // SAFETY: an element of the tile.
-            unsafe { t.set(i + at / C, j + at % C, total) };
+        let totals = more_totals(&sums);
+        for (r, totals) in totals.chunks_exact(C).take(R).enumerate() {
+            for (c, &total) in totals.iter().enumerate() {
+                // SAFETY: an element of the tile.
+                unsafe { t.set(i + r, j + c, total) };
+            }
         }
     }
 
-    in_blocks!(t, block);
+    in_blocks!(t, block, 4, 16);
 }
 
 /// See [`Backend::gemm_i32`](gradus_backend::Backend::gemm_i32).
@@ -281,10 +321,7 @@ pub(crate) fn gemm_i32(cpu: &CpuBackend, a: View<'_>, b: View<'_>, c: &mut ViewM
     let plan = &mut Plan::new(OP, &a, &b, c)?;
     check_output(OP, "c", c.layout)?;
     #[cfg(target_arch = "x86_64")]
-    if (a.dtype, b.dtype) == (DType::U8, DType::I8)
-        && cpu.isa().level() == Level::Avx512
-        && is_x86_feature_detected!("avx512vnni")
-    {
+    if (a.dtype, b.dtype) == (DType::U8, DType::I8) && has_vnni(cpu) {
         // SAFETY: the machine has AVX-512 VNNI, `product` fills up the rows, and whoever calls a `Multiply` vouches for the tile.
         let multiply: Multiply<u8, i8> = |_, tile| unsafe { bytes_vnni(tile) };
         return product::<u8, u8, i8>(cpu, plan, a, b, c, BYTES, multiply);
@@ -368,31 +405,32 @@ fn product<A: Small + Into<R>, R: Plain, B: Small>(
                 let a = rows.as_ptr().wrapping_add(i * m * width);
                 Tile { a, width, rows: m, b, apart, columns: n, k, c: c.matrix(c_at, 0, 0).as_ptr(), steps }
             };
-            // SAFETY: `Plan::new` checked the sizes; `slice` and `slice_mut` that the elements of every view lie inside its
-            // data, which stays borrowed, and that no two elements of C share a place. Copies have whole rows and columns.
-            unsafe { multiply(cpu, count, whole, run) };
+            multiply(cpu, count, whole, |_, _, tile| {
+                // SAFETY: `Plan::new` checked the sizes; `slice` and `slice_mut` that the elements of every view lie inside its
+                // data, which stays borrowed, and that no two elements of C share a place. Copies have whole rows and columns.
+                unsafe { run(cpu.isa(), tile) };
+            });
         });
     });
     Ok(())
 }
 
-/// Computes `count` tiles of one size, in tasks of some rows and columns of one of them.
-///
-/// # Safety
-/// As for [`Small::multiply`], for each tile. No two tiles have the same element of C.
-unsafe fn multiply<R: Plain, B: Small>(
+/// Divides `count` tiles of one size into tasks of some rows and columns of one of them. `run` receives the number of the
+/// tile, the first row and column, and the part. No two parts have the same element of C.
+pub(super) fn multiply<R: Plain, B: Small>(
     cpu: &CpuBackend,
     count: usize,
     whole: impl Fn(usize) -> Tile<R, B> + Sync,
-    run: Multiply<R, B>,
+    run: impl Fn(usize, [usize; 2], &Tile<R, B>) + Sync,
 ) {
     let Tile { rows: m, columns: n, width, .. } = whole(0);
     let rows = m.min(TASK_ROWS);
-    let columns = (TASK / (rows * width)).clamp(1, n).next_multiple_of(SUMS);
+    let columns = (TASK / (rows * width)).clamp(1, n).next_multiple_of(MORE_SUMS);
     let (down, across) = (m.div_ceil(rows), n.div_ceil(columns));
     cpu.parallel_for(count * down * across, TASK / (rows * width * columns), |tasks| {
         for task in tasks {
-            let whole = whole(task / (down * across));
+            let at = task / (down * across);
+            let whole = whole(at);
             let (i, j) = (task / across % down * rows, task % across * columns);
             let tile = Tile {
                 a: whole.a.wrapping_add(i * width),
@@ -402,8 +440,7 @@ unsafe fn multiply<R: Plain, B: Small>(
                 c: whole.c.wrapping_offset(whole.steps[0] * i as isize + whole.steps[1] * j as isize),
                 ..whole
             };
-            // SAFETY: a part of the whole, whose elements of C no other task has.
-            unsafe { run(cpu.isa(), &tile) };
+            run(at, [i, j], &tile);
         }
     });
 }
