@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use gradus::ops::{InputSpec, LinearPanels, Op, Spec, Traced};
+use gradus::ops::{InputSpec, LinearPanels, LstmI8, Op, Spec, Traced};
 use gradus::prelude::*;
 use gradus::{BackwardOptions, Gemm, UpdateFn, checkpoint_with, grad, hvp, no_grad};
 use traced::Noted;
@@ -47,6 +47,10 @@ fn calls_of<'a>(ran: &Traced<'a>) -> Vec<&'a str> {
             return vec!["copy_strided", "gemm", "gemm"];
         }
         Op::Linear(_) | Op::LinearPanels(_) if ran.inputs.len() == 3 => return vec!["copy_strided", "gemm"],
+        Op::LstmI8(_) => {
+            let steps = (0..ran.inputs[0].shape()[0]).flat_map(|_| ["linear_i8", "lstm_i8"]);
+            return ["copy_strided", "linear_i8"].into_iter().chain(steps).chain(["copy_strided"]).collect();
+        }
         Op::Scatter(_) => return vec!["copy_strided", "scatter"],
         Op::ScatterAdd(_) => return vec!["fill", "scatter"],
         // One call for each input that is not empty.
@@ -240,6 +244,23 @@ fn writes_draws_and_what_has_no_gradient_are_operations() {
         let panels = y.reshape([4, 2, 2])?.transpose(0, 1)?;
         let _ = LinearPanels { n: 4 }.apply(&x, &panels, None)?;
         let _ = LinearPanels { n: 3 }.apply(&x, &panels, Some(&x.select(0, 0)?.narrow(0, 0, 3)?))?;
+        let w = x.to_dtype(DType::I8)?.reshape([1, 4, 4])?.repeat(&[2, 3, 1])?;
+        let [state, vector] =
+            [Tensor::zeros([2, 1, 3], DType::F32, device)?, Tensor::ones([2, 12], DType::F32, device)?];
+        let (sums, r) = (Tensor::zeros([2, 12], DType::I32, device)?, w.narrow(2, 0, 3)?);
+        let _ = LstmI8 { reverse: [false, true].into_iter().collect() }.apply([
+            &x.reshape([4, 1, 4])?,
+            &state,
+            &state,
+            &w,
+            &vector,
+            &sums,
+            &r,
+            &vector,
+            &sums,
+            &vector,
+            &vector,
+        ])?;
         for (values, indices) in
             [x.sort(0, true)?, x.topk(2, 1, true, true)?, x.cummax(0)?, x.max_with_indices(1, true)?]
         {
@@ -260,6 +281,7 @@ fn writes_draws_and_what_has_no_gradient_are_operations() {
             "average",
             "gemm",
             "linear_panels",
+            "lstm_i8",
             "matmul_i32",
             "sort",
             "cummax",

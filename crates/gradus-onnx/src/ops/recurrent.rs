@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use gradus_tensor::ops::LstmI8;
 use gradus_tensor::{DType, Error, Result, Tensor, fused};
 
 use super::quantise::{in_8_bits, in_bytes};
@@ -183,8 +184,7 @@ impl Directions {
 
     /// Whether an LSTM has the usual activations and nothing else.
     fn is_usual(&self) -> bool {
-        let names = self.activations.iter().map(|a| a.name.to_ascii_lowercase());
-        names.eq(["sigmoid", "tanh", "tanh"]) && self.peepholes.is_none() && self.clip.is_none() && !self.coupled
+        are_usual(&self.activations) && self.peepholes.is_none() && self.clip.is_none() && !self.coupled
     }
 
     /// The part of `[.., gates * hidden]` that belongs to a gate.
@@ -241,6 +241,11 @@ impl Directions {
             }
         }
     }
+}
+
+/// Whether these are the usual activations of an LSTM.
+fn are_usual(activations: &[Activation]) -> bool {
+    activations.iter().map(|a| a.name.to_ascii_lowercase()).eq(["sigmoid", "tanh", "tanh"])
 }
 
 fn activations(c: &Call<'_>, cell: Cell, directions: usize) -> Result<Vec<Vec<Activation>>> {
@@ -346,6 +351,15 @@ fn recurrent_with(c: &Call<'_>, cell: Cell, w: Weights, r: Weights) -> Values {
     };
     // Directions with the same activations run side by side.
     let mut lists = activations(c, cell, count)?;
+    let usual = lists.iter().all(|list| are_usual(list)) && peepholes.is_none() && clip.is_none() && !coupled;
+    if usual
+        && lengths.is_none()
+        && let Some([y, h, state]) = in_one(&x, [&first_h, &first_c], [&w, &r], &bias, directions)?
+    {
+        let last = |t: Tensor| if batch_first { t.transpose(0, 1) } else { Ok(t) };
+        let y = if batch_first { y.permute(&[2, 0, 1, 3])? } else { y };
+        return Ok(vec![y.into(), last(h)?.into(), last(state)?.into()]);
+    }
     let alike = lists.iter().all(|list| *list == lists[0]);
     let together = if alike { count } else { 1 };
     let (mut outputs, mut last_h, mut last_c) = (Vec::new(), Vec::new(), Vec::new());
@@ -405,6 +419,33 @@ fn recurrent_with(c: &Call<'_>, cell: Cell, w: Weights, r: Weights) -> Values {
         results.push(last(&last_c)?.into());
     }
     Ok(results)
+}
+
+/// Runs a usual LSTM as one operation, if its prepared weights are of 8 bits: the hidden states of all steps
+/// `[steps, directions, batch, hidden]`, and the last states.
+fn in_one(
+    x: &Tensor,
+    [h, c]: [&Tensor; 2],
+    [w, r]: [&Weights; 2],
+    bias: &Tensor,
+    directions: &[bool],
+) -> Result<Option<[Tensor; 3]>> {
+    let fits = [x, h, c, bias].iter().all(|t| t.dtype() == DType::F32 && t.numel() > 0);
+    let parts = |w: &Weights| match (&w.scale, &w.sums) {
+        (Some(scale), Some(sums)) if w.values.dtype() == DType::I8 => {
+            Ok(Some((scale.expand(sums.shape())?.squeeze(1)?, sums.squeeze(1)?)))
+        }
+        _ => Ok(None),
+    };
+    let (true, Some((w_scale, w_sums)), Some((r_scale, r_sums))) = (fits, parts(w)?, parts(r)?) else {
+        return Ok(None);
+    };
+    let width = r.values.shape()[1];
+    let biases = [bias.narrow(1, 0, width)?, bias.narrow(1, width, width)?];
+    let op = LstmI8 { reverse: directions.iter().copied().collect() };
+    let (w, r) = (&w.values, &r.values);
+    let all = [x, h, c, w, &w_scale, &w_sums, r, &r_scale, &r_sums, &biases[0], &biases[1]];
+    Ok(op.apply(all)?.try_into().ok())
 }
 
 /// `[directions, steps, ..]` with the steps of backward directions in the opposite order.

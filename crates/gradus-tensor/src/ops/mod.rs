@@ -34,6 +34,7 @@ mod inplace_index;
 mod interpolate;
 mod linear;
 mod loss;
+mod lstm_i8;
 mod map;
 mod mapped;
 mod masked;
@@ -444,6 +445,7 @@ ops! {
     gather::Gather,
     gemm::Gemm,
     linear::Linear,
+    lstm_i8::LstmI8,
     mapped::Mapped,
     matmul::Matmul,
     matmul::MatmulI32,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::rc::Rc;
 
-use gradus::ops::{Effect, Flow, LinearPanels, Op, Traced};
+use gradus::ops::{Effect, Flow, LinearPanels, LstmI8, Op, Traced};
 use gradus::prelude::*;
 use gradus::{Bound, ComputeModule, Gemm, UpdateFn};
 
@@ -97,6 +97,12 @@ fn others(device: &Device) -> Result<()> {
     let _ = bytes.matmul_i32(&bytes)?;
     let _ = LinearPanels { n: 2 }.apply(&y.reshape([2, 2])?, &y.reshape([2, 2, 1])?, None)?;
     let _ = LinearPanels { n: 2 }.apply(&y.reshape([2, 2])?, &y.reshape([2, 2, 1])?, Some(&y.narrow(0, 0, 2)?))?;
+    let zeros = |shape: &[usize], dtype: DType| Tensor::zeros(shape, dtype, device);
+    let (state, vector, sums) =
+        (zeros(&[2, 1, 1], DType::F32)?, zeros(&[2, 4], DType::F32)?, zeros(&[2, 4], DType::I32)?);
+    let (x, w) = (zeros(&[1, 1, 1], DType::F32)?, zeros(&[2, 4, 1], DType::I8)?);
+    let _ = LstmI8 { reverse: [false, true].into_iter().collect() }
+        .apply([&x, &state, &state, &w, &vector, &sums, &w, &vector, &sums, &vector, &vector])?;
     device.register_native("nothing", |_| Ok(()))?;
     device.dispatch_compute(ComputeModule::Native("nothing"), &[Bound::Read(&y), Bound::Write(&x)], &[], [1, 1, 1])?;
     let there = x.with_grad()?.to_device(&Device::cpu()?)?;
