@@ -19,6 +19,14 @@ per_isa! {
     fn f32_from_f64(x: &[f64], out: &mut [f32]) = |x, out| each(x, out, |x| x as f32);
     fn f64_from_f32(x: &[f32], out: &mut [f64]) = |x, out| each(x, out, f64::from);
     fn f32_from_bool(x: &[u8], out: &mut [f32]) = |x, out| each(x, out, |x| f32::from(u8::from(x != 0)));
+    fn f32_from_i32(x: &[i32], out: &mut [f32]) = |x, out| each(x, out, |x| x as f32);
+    fn f32_from_u8(x: &[u8], out: &mut [f32]) = |x, out| each(x, out, f32::from);
+    fn f32_from_i8(x: &[i8], out: &mut [f32]) = |x, out| each(x, out, f32::from);
+    fn i32_from_f32(x: &[f32], out: &mut [i32]) = |x, out| each(x, out, |x| x as i32);
+    // The number is in range before it is cast, because casts to u8 are not compiled to vectors. NaN becomes 0.
+    fn u8_from_f32(x: &[f32], out: &mut [u8]) = |x, out| each(x, out, |x: f32| x.clamp(0.0, 255.0) as i32 as u8);
+    fn i16_from_u8(x: &[u8], out: &mut [i16]) = |x, out| each(x, out, i16::from);
+    fn i32_from_u8(x: &[u8], out: &mut [i32]) = |x, out| each(x, out, i32::from);
     /// Selects between elements of 1 byte, of any dtype.
     pub(super) fn select_1(c: &[u8], a: &[u8], b: &[u8], out: &mut [u8]) = select_body::<u8>;
     /// Selects between elements of 2 bytes, of any dtype.
@@ -160,6 +168,13 @@ pub(super) unsafe fn cast(isa: Isa, from: DType, to: DType, x: *const u8, out: *
             (DType::F64, DType::F32) => f32_from_f64(isa, slice(x, n), slice_mut(out, n)),
             (DType::F32, DType::F64) => f64_from_f32(isa, slice(x, n), slice_mut(out, n)),
             (DType::Bool, DType::F32) => f32_from_bool(isa, slice(x, n), slice_mut(out, n)),
+            (DType::I32, DType::F32) => f32_from_i32(isa, slice(x, n), slice_mut(out, n)),
+            (DType::U8, DType::F32) => f32_from_u8(isa, slice(x, n), slice_mut(out, n)),
+            (DType::I8, DType::F32) => f32_from_i8(isa, slice(x, n), slice_mut(out, n)),
+            (DType::F32, DType::I32) => i32_from_f32(isa, slice(x, n), slice_mut(out, n)),
+            (DType::F32, DType::U8) => u8_from_f32(isa, slice(x, n), slice_mut(out, n)),
+            (DType::U8, DType::I16) => i16_from_u8(isa, slice(x, n), slice_mut(out, n)),
+            (DType::U8, DType::I32) => i32_from_u8(isa, slice(x, n), slice_mut(out, n)),
             _ => {
                 with_compute!(from, A => with_compute!(to, B => <A as Cast>::cast::<B>(slice(x, n), slice_mut(out, n))))
             }
