@@ -179,9 +179,34 @@ fn is_bytes(c: &Call<'_>, input: usize) -> Result<bool> {
     Ok(matches!(c.array(input)?.elem(), Elem::U8 | Elem::I8))
 }
 
-/// `MatMulInteger` with a second operand without its zero point.
-pub(crate) static CENTRED: Row =
-    row("MatMulInteger", &[10], |c| Ok(one(centred_bytes(c, 0, 2, Some(-2))?.matmul_i32(&c.tensor(1)?)?)));
+fn is_elem(c: &Call<'_>, input: usize, elem: Elem) -> Result<bool> {
+    Ok(c.array(input)?.elem() == elem)
+}
+
+/// `MatMulInteger` with a prepared second operand of i8, without its zero point. Further inputs are the sums of its columns and,
+/// if they differ from what it holds by a number, these numbers; both are `[.., 1, columns]` in i32.
+pub(crate) static CENTRED: Row = row("MatMulInteger", &[10], |c| {
+    let (given, w) = (c.tensor(0)?, c.tensor(1)?);
+    // The zero points of bytes are subtracted from the sums, so that products have bytes.
+    let are_bytes = is_elem(c, 0, Elem::U8)? && (c.given(2).is_none() || is_elem(c, 2, Elem::U8)?);
+    let a = if are_bytes { given } else { centred_bytes(c, 0, 2, Some(-2))? };
+    let a = if a.rank() == 1 { a.unsqueeze(0)? } else { a };
+    let mut y = a.matmul_i32(&w)?;
+    if let Some(more) = c.optional(4)? {
+        let ones = Tensor::ones([w.shape()[w.rank() - 2], 1], DType::I8, c.device)?;
+        y = y.add(a.matmul_i32(&ones)?.mul(more)?)?;
+    }
+    if are_bytes && c.given(2).is_some() {
+        let zero = c.tensor(2)?.to_dtype(DType::I32)?;
+        let zero = match zero.rank() {
+            _ if zero.numel() == 1 => zero.reshape([1usize; 0])?,
+            1 => zero.unsqueeze(-1)?,
+            _ => zero,
+        };
+        y = y.sub(zero.mul(c.tensor(3)?)?)?;
+    }
+    Ok(one(if c.array(0)?.shape().len() == 1 { y.squeeze(-2)? } else { y }))
+});
 
 /// `ConvInteger` with such a kernel in f32, if no sum can exceed 2^24.
 pub(crate) static CENTRED_CONV: Row = row("ConvInteger", &[10], |c| {

@@ -1,6 +1,7 @@
 //! Integer products and convolutions with a constant matrix or kernel: its zero point is subtracted once. Matrices become
-//! integers of 8 or 16 bits whose columns are contiguous, as products read them. Kernels become f32 if no sum can exceed
-//! 2^24, up to which f32 has all integers.
+//! integers of 8 bits whose columns are contiguous, as products read them, with the sums of the columns, which take the place of
+//! subtracting the zero point of the other operand. Kernels become f32 if no sum can exceed 2^24, up to which f32 has all
+//! integers.
 
 use gradus_tensor::{DType, Device, Error, Result, Tensor};
 
@@ -20,15 +21,31 @@ pub(super) fn prepare_operands(graph: &mut Graph, state: &State<'_>) {
     for at in 0..graph.nodes.len() {
         let Some((w, zero)) = constants(&links, &graph.nodes[at], state) else { continue };
         let is_product = graph.nodes[at].row.name == "MatMulInteger";
-        let columns = || Columns::of(&w, &zero)?.tensor()?.transpose(-2, -1);
-        let prepared = if is_product { columns().ok() } else { exact(&w, &zero) };
-        let Some(w) = prepared else { continue };
+        let prepared = if is_product { in_bytes(&w, &zero).ok() } else { exact(&w, &zero).map(|w| (w, vec![])) };
+        let Some((w, more)) = prepared else { continue };
         let w = add_constant(graph, w.into());
+        let more: Vec<_> = more.into_iter().map(|t| Some(add_constant(graph, t.into()))).collect();
         let node = &mut graph.nodes[at];
         node.row = if is_product { &CENTRED } else { &CENTRED_CONV };
         node.inputs[1] = Some(w);
-        node.inputs.truncate(3);
+        node.inputs.resize(3, None);
+        node.inputs.extend(more);
     }
+}
+
+/// The matrices of [`CENTRED`], whose columns are contiguous, as i8; the sums of the columns without their zero points, and,
+/// if these numbers leave i8, what is to be added to those of each column: `[.., 1, columns]` in i32.
+fn in_bytes(w: &Tensor, zero: &Tensor) -> Result<(Tensor, Vec<Tensor>)> {
+    let columns = Columns::of(w, zero)?;
+    let sums = columns.sums()?.unsqueeze(-2)?;
+    let centred = columns.tensor()?;
+    if centred.dtype() == DType::I8 {
+        return Ok((centred.transpose(-2, -1)?, vec![sums]));
+    }
+    let middle = if w.dtype() == DType::U8 { 128 } else { 0 };
+    let middle = Tensor::full([1], middle, DType::I16, w.device())?;
+    let to = middle.sub(zero.to_dtype(DType::I16)?)?.to_dtype(DType::I32)?;
+    Ok((Columns::of(w, &middle)?.tensor()?.transpose(-2, -1)?, vec![sums, to]))
 }
 
 /// The number of columns that are turned into rows at a time: so many rows that are written stay in the L1 cache.
