@@ -12,6 +12,7 @@ use crate::access::Plain;
 use crate::check::check_output;
 use crate::extreme::Extreme;
 use crate::isa::{Isa, per_isa};
+use crate::map::to_u8;
 use crate::parallel::Disjoint;
 use crate::{CpuBackend, scratch};
 
@@ -39,8 +40,8 @@ impl Rounding {
 per_isa! {
     /// The smallest and the largest of 0 and the elements of `x`, or NaN.
     fn range(x: &[f32]) -> [f32; 2] = range_body;
-    fn round_to_u8(x: &[f32], to: Rounding, out: &mut [u8]) = |x, to, out| round(x, to, out, |v| v as u8);
-    fn round_to_i16(x: &[f32], to: Rounding, out: &mut [i16]) = |x, to, out| round(x, to, out, |v| v as i16);
+    fn round_to_u8(x: &[f32], to: Rounding, out: &mut [u8]) = |x, to, out| round(x, to, out, |v| v);
+    fn round_to_i16(x: &[f32], to: Rounding, out: &mut [i16]) = |x, to, out| round(x, to, out, i16::from);
     /// Sets `out`, or adds to it, the numbers that sums of products with rounded numbers stand for.
     fn scale_sums(add: bool, from: Rounding, sums: &[i32], columns: Columns<'_>, out: &mut [f32]) = scale_body;
 }
@@ -61,10 +62,9 @@ fn range_body(x: &[f32]) -> [f32; 2] {
 }
 
 #[inline(always)]
-fn round<R>(x: &[f32], to: Rounding, out: &mut [R], cast: impl Fn(i32) -> R) {
+fn round<R>(x: &[f32], to: Rounding, out: &mut [R], cast: impl Fn(u8) -> R) {
     for (out, &x) in out.iter_mut().zip(x) {
-        // NaN becomes 0, as in a cast.
-        *out = cast(((x / to.scale).round_ties_even() + to.zero).larger(0.0).smaller(255.0) as i32);
+        *out = cast(to_u8((x / to.scale).round_ties_even() + to.zero));
     }
 }
 

@@ -23,8 +23,7 @@ per_isa! {
     fn f32_from_u8(x: &[u8], out: &mut [f32]) = |x, out| each(x, out, f32::from);
     fn f32_from_i8(x: &[i8], out: &mut [f32]) = |x, out| each(x, out, f32::from);
     fn i32_from_f32(x: &[f32], out: &mut [i32]) = |x, out| each(x, out, |x| x as i32);
-    // The number is in range before it is cast, because casts to u8 are not compiled to vectors. NaN becomes 0.
-    fn u8_from_f32(x: &[f32], out: &mut [u8]) = |x, out| each(x, out, |x: f32| x.clamp(0.0, 255.0) as i32 as u8);
+    fn u8_from_f32(x: &[f32], out: &mut [u8]) = |x, out| each(x, out, to_u8);
     fn i16_from_u8(x: &[u8], out: &mut [i16]) = |x, out| each(x, out, i16::from);
     fn i32_from_u8(x: &[u8], out: &mut [i32]) = |x, out| each(x, out, i32::from);
     /// Selects between elements of 1 byte, of any dtype.
@@ -35,6 +34,14 @@ per_isa! {
     pub(super) fn select_4(c: &[u8], a: &[u32], b: &[u32], out: &mut [u32]) = select_body::<u32>;
     /// Selects between elements of 8 bytes, of any dtype.
     pub(super) fn select_8(c: &[u8], a: &[u64], b: &[u64], out: &mut [u64]) = select_body::<u64>;
+}
+
+/// Casts a number as `as` does, which is not compiled to vectors. The sum with 2^23 has the integer in its lowest bits.
+#[inline(always)]
+pub(crate) fn to_u8(x: f32) -> u8 {
+    // NaN is not above 0.
+    let x = if x > 0.0 { x } else { 0.0 };
+    (x.min(255.0).trunc() + 8_388_608.0).to_bits() as u8
 }
 
 /// Sets `out[i]` to `a[i]` if `c[i]` is not 0, and otherwise to `b[i]`. Every operand may be a splat.

@@ -29,7 +29,7 @@ use float::LANES;
 use program::{ArgMode, OutMode};
 use run::{RawOperand, Walk, is_uniform};
 
-pub(crate) use convert::load_raw;
+pub(crate) use convert::{load_raw, to_u8};
 pub(crate) use mapped::{Mapped, Operand, PIECE, mapped};
 pub(crate) use run::runs;
 
