@@ -308,9 +308,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// `out = scales * (b @ w - zeros * sums) + bias`, where `b` are the floats of `x`, rounded to 8 bits. With `add`, that
     /// is added to what `out` has.
     ///
-    /// The floats of each matrix of `x [groups, m, k]` and 0 lie in a range, a 255th of which is `x_scale` (1 if the range is
-    /// empty). Its `zero` is what its lower end is below 0, divided by `x_scale`, rounded to an integer from 0 to 255. Then
-    /// `b` is `x / x_scale`, rounded, plus `zero`, and within 0 to 255. `scales` is `x_scale * scale`. These are the numbers of
+    /// The floats of each matrix of `x [groups, m, k]` and 0 lie in a range, a 255th of which is `x_scale` (1 if that is
+    /// 0). `zero` is how far the lower end lies below 0, divided by `x_scale`, rounded to an integer from 0 to 255. Then
+    /// `b` is `x / x_scale`, rounded, plus `zero`, and clamped to 0 to 255. `scales` is `x_scale * scale`. These are the numbers of
     /// ONNX's `DynamicQuantizeLinear`.
     ///
     /// `x`, `scale [groups, n]`, `bias [groups, n]` and `out [groups, m, n]` are f32, `w [groups, k, n]` is i8, and

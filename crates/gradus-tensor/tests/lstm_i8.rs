@@ -77,9 +77,10 @@ fn wrong_operands_are_refused() -> Result<()> {
     let op = |reverse: &[bool]| LstmI8 { reverse: reverse.iter().copied().collect() };
     op(&[false, true]).apply(right)?;
     assert!(op(&[false]).apply(right).unwrap_err().to_string().contains("one or two directions"));
-    for (i, name) in ["c_0", "weight_ih", "scale_ih", "sums_ih", "weight_hh", "scale_hh", "sums_hh", "bias_ih"]
-        .into_iter()
-        .enumerate()
+    for (i, name) in
+        ["c_0", "weight_ih", "scale_ih", "sums_ih", "weight_hh", "scale_hh", "sums_hh", "bias_ih", "bias_hh"]
+            .into_iter()
+            .enumerate()
     {
         let mut wrong = right;
         let other = floats(&[2, 3, 3]);

@@ -2,7 +2,8 @@
 //!
 //! The position of the first index out of range is recorded in a fault slot: by gather and embedding themselves where
 //! one kernel reaches all operands, and otherwise by a kernel that runs before those that use the indices. These skip
-//! indices out of range. A last, small kernel adds the value of the index to the slot.
+//! indices out of range. The value of the index is then added to the slot by a last, small kernel, or, for few indices, by the
+//! kernel that checks them.
 
 use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScalarOp, ScatterOp, Shape, View, ViewMut};
 

@@ -32,7 +32,7 @@ const SHORT: usize = 24;
 /// compiling.
 pub(crate) const FEWEST: usize = 1024;
 /// From this number of elements on, an invocation computes two groups of four. There are still enough invocations
-/// for a large device, and each does more for its parameters and positions.
+/// for a large device, and each computes more for the parameters and positions that it reads.
 pub(crate) const MANY: usize = 1 << 20;
 
 /// Everything that the text of a map depends on.

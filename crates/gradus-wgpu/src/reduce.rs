@@ -1,6 +1,6 @@
 //! Reductions. Each output is computed by `lanes` invocations. Each of these combines every `lanes`-th element, and
 //! their results are combined in a fixed tree. Where an output's elements are neighbours in memory, four of them count as
-//! one, with a sum for each of the four.
+//! one, with a result for each of the four.
 
 use gradus_backend::{
     ArgReduceOp, DType, Error, ErrorKind, Kernel, Layout, MapArg, ReduceOp, Result, Scalar, ScalarOp, Shape, View,
@@ -38,7 +38,8 @@ struct Plan {
 /// The number of parameters before the sizes and strides. They are the number of outputs, of elements per output, of
 /// parts per output and of elements per part, and the positions of the first elements.
 const FIXED: usize = 6;
-/// The longest chain of elements that an invocation combines, and the number of elements in each block of such a chain.
+/// The longest chain of elements that an invocation combines, and the number of elements, or of groups of four,
+/// in each block of such a chain.
 const CHAIN: usize = 1024;
 const BLOCK: u32 = 32;
 

@@ -58,7 +58,7 @@ fn a_tensor_is_its_own_error_every_time_and_no_other_tensor_is() {
 #[test]
 fn an_error_of_many_indices_names_the_first() {
     let Some(device) = device() else { return };
-    // Widths whose rows are read by single elements, and by one, two and four groups of four elements.
+    // Widths whose rows are read by single elements, and by one, two, three and four groups of four elements.
     for (rows, width) in [(9, 3), (40_000, 3), (30_000, 4), (200_000, 8), (70_000, 16), (20_000, 60)] {
         let table = Tensor::ones([7, width], DType::F32, &device).expect("a table");
         let mut text: Vec<i64> = (0..rows).map(|i| i % 7).collect();

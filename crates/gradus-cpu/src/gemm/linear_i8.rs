@@ -1,6 +1,6 @@
 //! Products of floats, rounded to 8 bits, with integers of 8 bits, and the numbers that they stand for.
 //!
-//! The rows of `x` are rounded once, and then multiplied as those of `gemm_i32` are. Each task keeps its sums in the L1 cache
+//! The rows of `x` are rounded once, and then multiplied as those of `gemm_i32` are. Each task keeps its sums in a cache
 //! until it has scaled them. Operands whose rows or columns are not contiguous are left to the default.
 
 use gradus_backend::{Layout, Result, View, ViewMut, composite};

@@ -141,6 +141,8 @@ fn every_range_is_rounded_as_it_is_defined() {
         |i| (i % 256) as f64 - 127.5,
     ];
     for x in ranges {
-        check(&all, [1, 8, 9, 64], true, x, 128);
+        for adjacent in [false, true] {
+            check(&all, [1, 8, 9, 64], adjacent, x, 128);
+        }
     }
 }

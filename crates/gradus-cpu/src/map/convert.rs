@@ -36,7 +36,8 @@ per_isa! {
     pub(super) fn select_8(c: &[u8], a: &[u64], b: &[u64], out: &mut [u64]) = select_body::<u64>;
 }
 
-/// Casts a number as `as` does, which is not compiled to vectors. The sum with 2^23 has the integer in its lowest bits.
+/// Does what `as` does, in steps that are compiled to vectors, which `as` is not. After 2^23 is added, the integer is in the lowest
+/// bits.
 #[inline(always)]
 pub(crate) fn to_u8(x: f32) -> u8 {
     // NaN is not above 0.
@@ -316,5 +317,22 @@ unsafe fn scatter<T: Plain, U: Plain>(x: &[T], out: *mut u8, stride: isize, f: i
     for (i, &v) in x.iter().enumerate() {
         // SAFETY: guaranteed by the caller.
         unsafe { *out.offset(i as isize * stride) = f(v) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::to_u8;
+
+    #[test]
+    fn to_u8_does_what_as_does() {
+        let near = (0..=257).flat_map(|k: u16| {
+            let x = f32::from(k);
+            [x.next_down(), x, x.next_up(), x + 0.5, -x]
+        });
+        let special = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e-44, -1e-44, 1e19];
+        for x in near.chain(special) {
+            assert_eq!(to_u8(x), x as u8, "{x}");
+        }
     }
 }

@@ -183,8 +183,9 @@ fn is_elem(c: &Call<'_>, input: usize, elem: Elem) -> Result<bool> {
     Ok(c.array(input)?.elem() == elem)
 }
 
-/// `MatMulInteger` with a prepared second operand of i8, without its zero point. Further inputs are the sums of its columns and,
-/// if they differ from what it holds by a number, these numbers; both are `[.., 1, columns]` in i32.
+/// `MatMulInteger` with a prepared second operand of i8. Input 3 has the sums of the columns of the matrix without its zero
+/// points. If that matrix leaves i8, what is stored differs from it by one number for each column; input 4 has these numbers, which are
+/// to be added. Both expand to `[.., 1, columns]`, and are of i32.
 pub(crate) static CENTRED: Row = row("MatMulInteger", &[10], |c| {
     let (given, w) = (c.tensor(0)?, c.tensor(1)?);
     // The zero points of bytes are subtracted from the sums, so that products have bytes.

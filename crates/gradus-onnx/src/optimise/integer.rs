@@ -1,6 +1,6 @@
 //! Integer products and convolutions with a constant matrix or kernel: its zero point is subtracted once. Matrices become
 //! integers of 8 bits whose columns are contiguous, as products read them, with the sums of the columns, which take the place of
-//! subtracting the zero point of the other operand. Kernels become f32 if no sum can exceed 2^24, up to which f32 has all
+//! subtracting the zero point of the other operand if that is of u8. Kernels become f32 if no sum can exceed 2^24, up to which f32 has all
 //! integers.
 
 use gradus_tensor::{DType, Device, Error, Result, Tensor};
@@ -34,7 +34,7 @@ pub(super) fn prepare_operands(graph: &mut Graph, state: &State<'_>) {
 }
 
 /// The matrices of [`CENTRED`], whose columns are contiguous, as i8; the sums of the columns without their zero points, and,
-/// if these numbers leave i8, what is to be added to those of each column: `[.., 1, columns]` in i32.
+/// if these numbers leave i8, what is to be added to those stored. Both are of i32, and expand to `[.., 1, columns]`.
 fn in_bytes(w: &Tensor, zero: &Tensor) -> Result<(Tensor, Vec<Tensor>)> {
     let columns = Columns::of(w, zero)?;
     let sums = columns.sums()?.unsqueeze(-2)?;

@@ -278,7 +278,8 @@ for directions, each, kind, zero in ((1, False, np.int8, 0), (2, False, np.uint8
           normal(directions, 2, hidden), None, scales[0], zeros[0], scales[1], zeros[1]], 3, constants=(1, 2, 3, 8, 9, 10, 11),
          hidden_size=hidden, direction="bidirectional" if directions == 2 else "forward")
 
-# Constant matrices that leave 8 bits without their zero points, and others. ONNX Runtime takes no other first operand.
+# Constant matrices that leave 8 bits without their zero points, and others. ONNX Runtime takes a first operand of i8 only with a
+# matrix of i8.
 for name, rows, kind, zero, w_zero in (
     ("", (3, 5), np.uint8, 7, np.uint8(119)), ("_signed", (3, 5), np.uint8, 200, np.int8(-90)), ("_plain", (4, 5), np.uint8, 0, None),
     ("_each", (3, 5), np.uint8, 130, small(np.uint8, 9)), ("_batch", (2, 3, 5), np.uint8, 255, np.int8(3)),
