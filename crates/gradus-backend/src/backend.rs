@@ -462,7 +462,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     /// Scaled dot-product attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]` and `v [b, hk, lk, dv]`, where `h` is a
     /// multiple of `hk`. Writes `out [b, h, lq, dv]` and `stats [b, h, lq, 2]` (compute dtype): for each
-    /// row a shift, which is the largest score or up to 6 below it, and the sum of `e^(score - shift)`. They stay two
+    /// row a shift, which is the largest score or up to 6 less, and the sum of `e^(score - shift)`. They stay two
     /// numbers, because their log-sum-exp loses the sum to rounding where the scores are large. `mask` is broadcast to
     /// `[b, h, lq, lk]`: a bool mask keeps the scores where it is true, and a float mask is added to them. A fully
     /// masked row yields 0, with the shift -inf and the sum 0. A score that is NaN or +inf makes the sum NaN.

@@ -45,7 +45,7 @@ pub(crate) fn check_index<'b>(
     Ok(held)
 }
 
-/// The condition that an index `v` is outside an axis of this size.
+/// The WGSL condition under which the index `v` lies outside an axis of this size.
 fn outside(dtype: DType, size: &str) -> String {
     match dtype {
         DType::U32 => format!("v >= {size}"),

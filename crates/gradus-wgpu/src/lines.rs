@@ -40,7 +40,7 @@ struct Operand {
 /// Everything that the text of a kernel over lines depends on. The order of the parameters is: the number of lines and
 /// of elements per line, the positions of the operands, the sizes and strides of the axes between lines, those of the
 /// axes within lines, and finally the operation's own parameters. For operands that are
-/// accessed in groups of four, positions and strides are numbers of groups.
+/// read or written in groups of four, positions and strides count groups.
 #[derive(Debug, Hash)]
 pub(crate) struct Lines {
     operands: Vec<Operand>,

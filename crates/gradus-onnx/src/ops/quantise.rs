@@ -183,19 +183,20 @@ fn is_elem(c: &Call<'_>, input: usize, elem: Elem) -> Result<bool> {
     Ok(c.array(input)?.elem() == elem)
 }
 
-/// `MatMulInteger` with a prepared second operand of i8. Input 3 has the sums of the columns of the matrix without its zero
-/// points. If that matrix leaves i8, what is stored differs from it by one number for each column; input 4 has these numbers, which are
-/// to be added. Both expand to `[.., 1, columns]`, and are of i32.
+/// `MatMulInteger` whose second operand is a constant that has been prepared as i8. Input 3 has the sums of its columns, after their
+/// zero points were subtracted. If the differences do not fit i8, each column is stored with another zero point: input 4 has what must be
+/// added to the elements of each column, and input 5 is a column of ones, by which the rows of the first operand are summed. Inputs 3
+/// and 4 are of i32, and expand to `[.., 1, columns]`.
 pub(crate) static CENTRED: Row = row("MatMulInteger", &[10], |c| {
     let (given, w) = (c.tensor(0)?, c.tensor(1)?);
     // The zero points of bytes are subtracted from the sums, so that products have bytes.
     let are_bytes = is_elem(c, 0, Elem::U8)? && (c.given(2).is_none() || is_elem(c, 2, Elem::U8)?);
     let a = if are_bytes { given } else { centred_bytes(c, 0, 2, Some(-2))? };
-    let a = if a.rank() == 1 { a.unsqueeze(0)? } else { a };
+    let is_vector = a.rank() == 1;
+    let a = if is_vector { a.unsqueeze(0)? } else { a };
     let mut y = a.matmul_i32(&w)?;
     if let Some(more) = c.optional(4)? {
-        let ones = Tensor::ones([w.shape()[w.rank() - 2], 1], DType::I8, c.device)?;
-        y = y.add(a.matmul_i32(&ones)?.mul(more)?)?;
+        y = y.add(a.matmul_i32(&c.tensor(5)?)?.mul(more)?)?;
     }
     if are_bytes && c.given(2).is_some() {
         let zero = c.tensor(2)?.to_dtype(DType::I32)?;
@@ -206,7 +207,8 @@ pub(crate) static CENTRED: Row = row("MatMulInteger", &[10], |c| {
         };
         y = y.sub(zero.mul(c.tensor(3)?)?)?;
     }
-    Ok(one(if c.array(0)?.shape().len() == 1 { y.squeeze(-2)? } else { y }))
+    let y = if is_vector { y.squeeze(-2)? } else { y };
+    Ok(one(y))
 });
 
 /// `ConvInteger` with such a kernel in f32, if no sum can exceed 2^24.

@@ -33,8 +33,7 @@ pub(super) fn prepare_operands(graph: &mut Graph, state: &State<'_>) {
     }
 }
 
-/// The matrices of [`CENTRED`], whose columns are contiguous, as i8; the sums of the columns without their zero points, and,
-/// if these numbers leave i8, what is to be added to those stored. Both are of i32, and expand to `[.., 1, columns]`.
+/// The matrix as [`CENTRED`] takes it, in i8 with contiguous columns, and that row's further inputs, from input 3 on.
 fn in_bytes(w: &Tensor, zero: &Tensor) -> Result<(Tensor, Vec<Tensor>)> {
     let columns = Columns::of(w, zero)?;
     let sums = columns.sums()?.unsqueeze(-2)?;
@@ -45,7 +44,8 @@ fn in_bytes(w: &Tensor, zero: &Tensor) -> Result<(Tensor, Vec<Tensor>)> {
     let middle = if w.dtype() == DType::U8 { 128 } else { 0 };
     let middle = Tensor::full([1], middle, DType::I16, w.device())?;
     let to = middle.sub(zero.to_dtype(DType::I16)?)?.to_dtype(DType::I32)?;
-    Ok((Columns::of(w, &middle)?.tensor()?.transpose(-2, -1)?, vec![sums, to]))
+    let ones = Tensor::ones([w.shape()[w.rank() - 2], 1], DType::I8, w.device())?;
+    Ok((Columns::of(w, &middle)?.tensor()?.transpose(-2, -1)?, vec![sums, to, ones]))
 }
 
 /// The number of columns that are turned into rows at a time: so many rows that are written stay in the L1 cache.

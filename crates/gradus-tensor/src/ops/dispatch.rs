@@ -35,7 +35,7 @@ pub trait HostCall: fmt::Debug + Any + Send + Sync {
 
     /// Called if a replay fails after it has begun this call, so that others do not wait for the calls that would have come
     /// next. It is only called where [others know of this call](HostCall::is_seen), and not for errors of the kind
-    /// [`Peer`](crate::ErrorKind::Peer), which the other side knows already.
+    /// [`Peer`](crate::ErrorKind::Peer), because the other side already knows of them.
     fn abandoned(&self, _why: &Error) {}
 
     /// Makes the call on these operands, which are contiguous. Their memory is valid until the call returns. After an error
