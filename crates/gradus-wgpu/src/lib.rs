@@ -43,6 +43,7 @@ mod sort;
 mod temp;
 mod tile;
 mod transfer;
+mod transpose;
 mod wgsl;
 mod window;
 

@@ -1,5 +1,5 @@
 //! `map`: translates a kernel of the elementwise IR into WGSL. An invocation computes one element, or four neighbouring
-//! elements if all operands are flat.
+//! elements where these are adjacent in all operands.
 
 use gradus_backend::kernel::integer_failure;
 use gradus_backend::{
@@ -137,21 +137,23 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
     let layouts: Vec<&Layout> = inputs.iter().chain(&outputs).map(|o| &o.layout).collect();
     let axes = Axes::merged(&layouts, 0..layouts[0].rank());
     let n = axes.numel();
-    let flat = |(layout, steps): (&&Layout, &Vec<isize>)| steps == &[1] && layout.offset().is_multiple_of(4);
     let quads = kernel.insts().len() <= SHORT
         && n >= FEWEST
-        && n.is_multiple_of(4)
-        && layouts.iter().zip(&axes.steps).all(flat)
+        && axes.dims.last().is_some_and(|size| size.is_multiple_of(4))
+        && layouts.iter().zip(&axes.steps).all(|(layout, steps)| in_fours(layout, steps))
         && args.iter().zip(kernel.args()).all(|(a, d)| matches!(a, MapArg::Scalar(_)) || d.size() <= 4)
         && outs.iter().all(|out| out.dtype.size() <= 4);
     let fours = if quads && n >= MANY && n.is_multiple_of(8) { 2 } else { u32::from(quads) };
     let plan = Plan { kernel, from, bound: bound.iter().map(|&(_, d)| d).collect(), rank: axes.rank(), fours };
 
+    // The last axis, the positions and the other steps count groups of four elements if an invocation computes those.
+    let unit = if quads { 4 } else { 1 };
     let mut params = vec![n as u32];
     params.extend(axes.dims.iter().map(|&d| d as u32));
+    params[axes.rank()] /= unit as u32;
     for (layout, steps) in layouts.iter().zip(&axes.steps) {
-        params.push(layout.offset() as u32);
-        params.extend(steps.iter().map(|&s| s as u32));
+        params.push(layout.offset() as u32 / unit as u32);
+        params.extend(steps.iter().map(|&s| (s / unit) as u32));
     }
     scalars.iter().for_each(|s| params.extend(s));
     let held = plan.failure().map(|message| b.queue().hold(op, || Fault::arithmetic(op, message))).transpose()?;
@@ -170,6 +172,12 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
         params: &params,
         groups: (n as u64).div_ceil(u64::from(GROUP) * u64::from(4 * fours).max(1)),
     })
+}
+
+/// Whether the groups of four neighbours along the last axis start at multiples of four, with elements next to each other.
+pub(crate) fn in_fours(layout: &Layout, steps: &[isize]) -> bool {
+    let even = |steps: &[isize]| steps.iter().all(|step| step % 4 == 0);
+    steps.split_last().is_some_and(|(&last, rest)| last == 1 && even(rest)) && layout.offset().is_multiple_of(4)
 }
 
 /// Runs a kernel that has more buffers than can be bound: copies the arguments of one dtype into a single buffer first.
@@ -297,10 +305,11 @@ impl Plan<'_> {
             text.fault(params);
         }
         let position = |k: usize| {
+            let (last, at) = (self.rank.saturating_sub(1), of_operand(k));
             if self.fours > 0 {
-                format!("{} / 4u + four", param(of_operand(k)))
+                format!("{} + c{last}", wgsl::position("c", last, at, at + 1))
             } else {
-                wgsl::position("c", self.rank, of_operand(k), of_operand(k) + 1)
+                wgsl::position("c", self.rank, at, at + 1)
             }
         };
         let operand = |i: usize| position(views.iter().position(|&x| x == i).unwrap_or_default());
@@ -334,6 +343,7 @@ impl Plan<'_> {
             text.line(format_args!("if (id >= {apart}) {{ return; }}"));
             for times in 0..self.fours {
                 text.line(format_args!("{{ let four = id + {times}u * ({apart});"));
+                wgsl::coordinates(&mut text, "c", "four", self.rank, 1);
                 for &i in &views {
                     if let From::View(at) = self.from[i] {
                         text.line(format_args!("let a{i} = load4_x{at}({});", operand(i)));
@@ -379,11 +389,13 @@ impl Plan<'_> {
 pub(crate) fn copy_strided(b: &WgpuBackend, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
     b.expect("copy_strided", "x", x, out.dtype, out.layout.dims())?;
     b.check_dtype("copy_strided", x.dtype)?;
-    let kernel = b.identity("copy_strided", bits_of(x.dtype))?;
-    let x = View { dtype: bits_of(x.dtype), ..x };
-    let layout = out.layout;
-    let out = ViewMut { buffer: out.buffer, dtype: x.dtype, layout };
-    map(b, kernel, &[MapArg::View(x)], &mut [out])
+    let bits = bits_of(x.dtype);
+    let (x, layout) = (View { dtype: bits, ..x }, out.layout);
+    let mut out = ViewMut { buffer: out.buffer, dtype: bits, layout };
+    if crate::transpose::copy(b, x, &mut out)? {
+        return Ok(());
+    }
+    map(b, b.identity("copy_strided", bits)?, &[MapArg::View(x)], &mut [out])
 }
 
 /// See [`Backend::fill`](gradus_backend::Backend::fill).

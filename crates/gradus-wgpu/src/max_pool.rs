@@ -3,6 +3,7 @@
 use gradus_backend::{DType, Layout, Result, Scalar, ScalarOp, View, ViewMut, Window};
 
 use crate::WgpuBackend;
+use crate::map::in_fours;
 use crate::operand::Bound;
 use crate::queue::Launch;
 use crate::wgsl::{self, GROUP, Text, param};
@@ -122,17 +123,13 @@ impl Quads {
     fn new(window: &Window, (x, dtype): (&Bound<'_>, DType), y: &Bound<'_>, i: &Bound<'_>) -> Option<Quads> {
         let Window { rank, kernel, stride, dilation, pad_before, pad_after } = *window;
         let last = rank - 1;
-        let aligned = |l: &Layout| {
-            let (along, outer) = l.strides().split_last().unwrap_or((&0, &[]));
-            *along == 1 && l.offset().is_multiple_of(4) && outer.iter().all(|s| s % 4 == 0)
-        };
         let fits = dtype.size() <= 4
             && window.numel() <= SMALL
             && [pad_before, pad_after].iter().all(|pad| pad[..rank].iter().all(|&p| p == 0))
             && (dilation[last] == 1 || kernel[last] == 1)
             && stride[last] <= 4
             && y.layout.dims()[rank + 1].is_multiple_of(4)
-            && [x, y, i].iter().all(|o| aligned(&o.layout));
+            && [x, y, i].iter().all(|o| in_fours(&o.layout, o.layout.strides()));
         fits.then_some(Quads { dtype, rank, kernel, stride, dilation })
     }
 

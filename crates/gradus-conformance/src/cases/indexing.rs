@@ -27,6 +27,9 @@ fn copies(s: &mut Suite<'_>, d: DType) {
     {
         copy(s, d, dims);
     }
+    for (dims, axes) in [(&[52, 36][..], &[1, 0][..]), (&[2, 20, 36], &[0, 2, 1]), (&[3, 2, 24, 40], &[1, 3, 0, 2])] {
+        turned(s, d, dims, axes);
+    }
     for &value in fillings(d) {
         for dims in [&[][..], &[3, 5], &[2, 3, 33], &[0]] {
             filled(s, d, value, dims);
@@ -43,6 +46,17 @@ pub(super) fn copy(s: &mut Suite<'_>, d: DType, dims: &[usize]) {
         x.data[0] = Scalar::Float(-0.0);
     }
     s.case(&Case::new(name, vec![x], vec![fresh(d, dims)], &call).bound(Bound::Bits));
+}
+
+/// A copy in which matrices are turned around.
+fn turned(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[isize]) {
+    let call = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+        b.copy_strided(ins[0].with(&ins[0].layout.permute(axes)?), &mut outs[0])
+    };
+    let name = format!("copy_strided/{d}/{}/axes {axes:?}", sizes(dims));
+    let x = Array::random(d, dims, &mut s.rng(&name));
+    let out: Vec<usize> = axes.iter().map(|&axis| dims[axis as usize]).collect();
+    s.case(&Case::new(name, vec![x], vec![fresh(d, &out)], &call).bound(Bound::Bits));
 }
 
 /// Values to fill tensors of a dtype with.
