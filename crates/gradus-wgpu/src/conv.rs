@@ -41,6 +41,10 @@ struct Plan {
     rank: usize,
     tile: Tile,
     bias: bool,
+    /// The sizes of the window and, for the gradient of the input, its strides; 1 elsewhere. Each element that is loaded divides by
+    /// them, which is much faster by constants.
+    kernel: [usize; 3],
+    stride: [usize; 3],
 }
 
 /// The sizes of a convolution whose operands match each other.
@@ -68,18 +72,18 @@ impl Sizes {
 }
 
 /// The parameters are, first, m, k, n, the number of products, tiles along n and m, groups, channels and filters per
-/// group, taps, positions, parts along k, elements of a part, and the distance between the results of two parts. Next
+/// group, positions, parts along k, elements of a part, and the distance between the results of two parts. Next
 /// come the position of `x` and its strides along samples and channels; the position of `w` and its strides along
 /// filters, channels and taps; the position of `y` and its strides along samples, channels and positions; and the
-/// position and stride of the bias. Last come, for each spatial axis, its size, kernel, stride, dilation, padding,
+/// position and stride of the bias. Last come, for each spatial axis, its size, stride, dilation, padding,
 /// positions, and the stride of `x`.
-const SIZES: usize = 14;
+const SIZES: usize = 13;
 const X: usize = SIZES;
 const W: usize = X + 3;
 const Y: usize = W + 4;
 const BIAS: usize = Y + 4;
 const AXES: usize = BIAS + 2;
-const PER_AXIS: usize = 7;
+const PER_AXIS: usize = 6;
 
 /// The sizes of `x [n, c, spatial..]`, `w [k, c / groups, kernel..]` and `y [n, k, positions..]`. `None` if an operand
 /// is invalid, empty or too large to bind.
@@ -166,8 +170,10 @@ fn launch(
         return Ok(false);
     }
     let tile = Tile::new(x.dtype, count, m, n);
-    let plan = Plan { kind, dtype: first.dtype, out: out.dtype, rank, tile, bias: bias.is_some() };
-    let mut params = vec![m, k, n, count, tile.cover(n), tile.cover(m), s.groups, s.c, s.k, s.taps, s.positions];
+    let only = |sizes: [usize; 3], count: usize| std::array::from_fn(|a| if a < count { sizes[a] } else { 1 });
+    let (kernel, stride) = (only(window.kernel, rank), only(window.stride, if kind == Kind::Input { rank } else { 0 }));
+    let plan = Plan { kind, dtype: first.dtype, out: out.dtype, rank, tile, bias: bias.is_some(), kernel, stride };
+    let mut params = vec![m, k, n, count, tile.cover(n), tile.cover(m), s.groups, s.c, s.k, s.positions];
     params.extend([parts, k.div_ceil(parts), out.layout.numel()]);
     let steps = |l: &Layout, count: usize| l.strides()[..count].iter().map(|&v| v as usize).collect::<Vec<_>>();
     params.push(x_layout.offset());
@@ -179,13 +185,7 @@ fn launch(
     let bias = bias.map(|v| b.input(op, "bias", v)).transpose()?;
     params.extend(bias.as_ref().map_or([0; 2], |v| [v.layout.offset(), v.layout.strides()[0] as usize]));
     for a in 0..rank {
-        params.extend([
-            x.layout.dims()[2 + a],
-            window.kernel[a],
-            window.stride[a],
-            window.dilation[a],
-            window.pad_before[a],
-        ]);
+        params.extend([x.layout.dims()[2 + a], window.stride[a], window.dilation[a], window.pad_before[a]]);
         params.extend([s.counts[a], x_layout.strides()[2 + a] as usize]);
     }
     let params: Vec<u32> = params.into_iter().map(|p| p as u32).collect();
@@ -212,17 +212,22 @@ impl Plan {
         if self.bias {
             text.input("bias", self.dtype);
         }
-        let [m, k, n, count, tiles_n, tiles_m, groups, c, filters, taps, positions] =
-            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(param);
-        let axis = |a: usize, which: usize| param(AXES + a * PER_AXIS + which);
+        let [m, k, n, count, tiles_n, tiles_m, groups, c, filters, positions] =
+            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(param);
+        let taps = format!("{}u", self.kernel.iter().product::<usize>());
+        let axis = |a: usize, which: usize| match which {
+            1 => format!("{}u", self.kernel[a]),
+            2 if kind == Kind::Input => format!("{}u", self.stride[a]),
+            // The size comes first; the window's is no parameter.
+            _ => param(AXES + a * PER_AXIS + which.saturating_sub(1)),
+        };
         let t = wgsl::ty(tile.dtype);
         // Splits a flat index into coordinates along the spatial axes. `which` selects the parameter that holds the
         // size of each axis.
         let split = |name: &str, of: &str, which: usize| {
             let mut lines = format!("var {name}_rest = {of};");
             for a in (0..rank).rev() {
-                let size = axis(a, which);
-                lines += &format!(" let {name}{a} = {name}_rest % {size}; {name}_rest = {name}_rest / {size};");
+                lines += &wgsl::divided(name, a, &axis(a, which));
             }
             lines
         };
@@ -247,38 +252,38 @@ impl Plan {
         let spatial = |each: &dyn Fn(usize) -> String| (0..rank).map(each).collect::<String>();
         if kind == Kind::Input {
             // `q` is the place plus the padding, and `u` the distance of the tap from the start of the window.
-            let mut body = "var position = 0u;".to_owned();
+            let mut body = "var position = 0u; var found = true;".to_owned();
             for a in 0..rank {
                 let (stride, count) = (axis(a, 2), axis(a, 5));
                 body += &format!(" let d{a} = q{a} - u{a}; let p{a} = d{a} / {stride};");
                 // In front of the first position, the difference wraps around.
-                body +=
-                    &format!(" if (u{a} > q{a} || p{a} >= {count} || p{a} * {stride} != d{a}) {{ return {t}(0); }}");
+                body += &format!(" found = found && u{a} <= q{a} && p{a} < {count} && p{a} * {stride} == d{a};");
                 body += &format!(" position = position * {count} + p{a};");
             }
             let (arguments, step) = (spatial(&|a| format!(", q{a}: u32, u{a}: u32")), param(Y + 3));
             text.declare("var<private> over_found: bool;");
             text.declare(format_args!(
-                "fn over(at: u32{arguments}) -> {t} {{ over_found = false; {body} over_found = true; return \
-                 load_y(at + position * {step}); }}"
+                "fn over(at: u32{arguments}) -> {t} {{ {body} over_found = found; let v = load_y(select(0u, at + position \
+                 * {step}, found)); return select({t}(0), v, found); }}"
             ));
         } else {
             // In front of the first element, a coordinate wraps around to a number above every size.
-            let outside: Vec<_> = (0..rank).map(|a| format!("s{a} >= {}", axis(a, 0))).collect();
+            let inside: Vec<_> = (0..rank).map(|a| format!("s{a} < {}", axis(a, 0))).collect();
             let (arguments, at) =
                 (spatial(&|a| format!(", s{a}: u32")), spatial(&|a| format!(" + s{a} * {}", axis(a, 6))));
             text.declare(format_args!(
-                "fn under(at: u32{arguments}) -> {t} {{ if ({}) {{ return {t}(0); }} return load_x(at{at}); }}",
-                outside.join(" || ")
+                "fn under(at: u32{arguments}) -> {t} {{ let found = {}; let v = load_x(select(0u, at{at}, found)); return \
+                 select({t}(0), v, found); }}",
+                inside.join(" && ")
             ));
         }
         text.line(format_args!(
             "let task = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"
         ));
         text.line(format_args!("let matrix = task % {count}; let part = task / {count};"));
-        text.line(format_args!("if (part >= {}) {{ return; }}", param(11)));
-        text.line(format_args!("let first = part * {}; let end = min({k}, first + {});", param(12), param(12)));
-        let place = format!("part * {}", param(13));
+        text.line(format_args!("if (part >= {}) {{ return; }}", param(10)));
+        text.line(format_args!("let first = part * {}; let end = min({k}, first + {});", param(11), param(11)));
+        let place = format!("part * {}", param(12));
         text.line(format_args!("let g = matrix % {groups}; let sample = matrix / {groups};"));
         let side = tile.side();
         text.line(format_args!("let row = (cell / {tiles_n}) * {side}u; let col = (cell % {tiles_n}) * {side}u;"));

@@ -133,10 +133,11 @@ impl Text {
         if !written {
             return;
         }
-        let mask = if dtype.size() == 2 { "0xffffu" } else { "0xffu" };
-        let [v0, v1, v2, v3] = [0, 1, 2, 3].map(|k| match dtype.size() {
-            4 => format!("v[{k}]"),
-            _ => format!("(({}) & {mask})", to_bits(&format!("v[{k}]"), dtype)),
+        let [v0, v1, v2, v3] = [0, 1, 2, 3].map(|k| match (dtype, dtype.size()) {
+            (_, 4) => format!("v[{k}]"),
+            // Their bits fill no more than they should.
+            (DType::F16 | DType::BF16 | DType::Bool, _) => to_bits(&format!("v[{k}]"), dtype),
+            (_, size) => format!("(({}) & {})", to_bits(&format!("v[{k}]"), dtype), ["0xffu", "0xffffu"][size - 1]),
         });
         let stored = match dtype.size() {
             4 => format!("{cell}({v0}, {v1}, {v2}, {v3})"),
@@ -233,7 +234,7 @@ fn from_bits(bits: &str, dtype: DType) -> String {
     }
 }
 
-/// The expression for the bits of a value, at the low end of a u32. The store masks off the higher bits.
+/// The expression for the bits of a value, at the low end of a u32. The store masks off the higher bits of integers.
 fn to_bits(value: &str, dtype: DType) -> String {
     match dtype {
         DType::Bool => format!("select(0u, 1u, {value})"),
@@ -245,6 +246,15 @@ fn to_bits(value: &str, dtype: DType) -> String {
     }
 }
 
+/// Takes the coordinate along an axis of size `size` from `NAME_rest`. The remainder comes from the quotient, since integer divisions
+/// are slow.
+pub(crate) fn divided(name: &str, axis: usize, size: &str) -> String {
+    format!(
+        "let {name}_over{axis} = {name}_rest / {size}; let {name}{axis} = {name}_rest - {name}_over{axis} * {size}; \
+         {name}_rest = {name}_over{axis};"
+    )
+}
+
 /// Adds code that splits the number `of` into coordinates `NAME0, NAME1, ..` along axes whose sizes are the parameters
 /// from `dims` on. The outermost coordinate is the remaining quotient.
 pub(crate) fn coordinates(text: &mut Text, name: &str, of: &str, rank: usize, dims: usize) {
@@ -254,7 +264,7 @@ pub(crate) fn coordinates(text: &mut Text, name: &str, of: &str, rank: usize, di
         text.line(format_args!("var {name}_rest = {of};"));
         for axis in (1..rank).rev() {
             let d = param(dims + axis);
-            text.line(format_args!("let {name}{axis} = {name}_rest % {d}; {name}_rest = {name}_rest / {d};"));
+            text.line(divided(name, axis, &d));
         }
         text.line(format_args!("let {name}0 = {name}_rest;"));
     }
