@@ -120,6 +120,12 @@ fn columns(name: &str) -> String {
     param(if matches!(name, "v" | "g" | "out" | "dv") { WIDTH } else { SIZE })
 }
 
+/// The head of a loop over `i`, which no driver can unroll. Where such a loop loads or stores, compiling takes a fraction of the time that
+/// it takes with the turns written out.
+fn turns(count: usize) -> String {
+    format!("var i = 0u; i < {count}u + ZERO(); i = i + 1u")
+}
+
 /// The results of `f` for all numbers, separated by commas.
 pub(crate) fn list<T: Display>(numbers: Range<usize>, f: impl Fn(usize) -> T) -> String {
     numbers.map(|i| f(i).to_string()).collect::<Vec<_>>().join(", ")
@@ -163,8 +169,9 @@ impl Tile {
     /// The largest number of loop iterations that a tile takes: those of a product for each of `sizes`, of one
     /// combination of rows, and of a sum for each output.
     pub(crate) fn turns(&self, sizes: &[usize]) -> usize {
-        let scores: usize = sizes.iter().map(|&n| self.cover(n) * (self.quads() + 2)).sum();
-        1 + scores + self.quads() * (1 + self.outputs.len() * self.pieces)
+        let (loads, sums) = (self.block + OTHER.end, self.outputs.len() * self.pieces);
+        let scores: usize = sizes.iter().map(|&n| self.cover(n) * (self.quads() + 2 + loads)).sum();
+        1 + scores + self.quads() + (self.quads() + OTHER.end) * sums
     }
 
     /// Runs the kernel whose text `source` returns.
@@ -286,17 +293,18 @@ impl Tile {
             "fn sees(query: u32, key: u32) -> bool {{ return bitcast<i32>(key + {queries}) <= bitcast<i32>(query + {}); }}",
             param(CAUSAL)
         ));
-        let hidden = if self.causal { " || !sees(query, key)" } else { "" };
+        let visible = if self.causal { " && sees(query, key)" } else { "" };
         let plain = format!("dot * {}", scale(d));
-        let load = format!("load_mask(mask_at + query * {} + key * {})", self.at("mask", 3), self.at("mask", 4));
+        let place = format!("query * {} + key * {}", self.at("mask", 3), self.at("mask", 4));
+        let load = format!("load_mask(mask_at + select(0u, {place}, seen))");
         let score = match self.inputs.iter().find(|(name, _)| *name == "mask") {
             Some((_, DType::Bool)) => format!("select(nothing(), {plain}, {load})"),
             Some((_, m)) => format!("{plain} + {}", cast(&load, m.compute(), d)),
             None => plain,
         };
         text.declare(format_args!("fn score(dot: {t}, query: u32, key: u32, mask_at: u32) -> {t} {{"));
-        text.declare(format_args!("  if (query >= {queries} || key >= {keys}{hidden}) {{ return nothing(); }}"));
-        text.declare(format_args!("  return {score};\n}}"));
+        text.declare(format_args!("  let seen = query < {queries} && key < {keys}{visible};"));
+        text.declare(format_args!("  return select(nothing(), {score}, seen);\n}}"));
     }
 
     /// Opens the loop over tiles, each of which begins with row `first`. An invocation computes scores of its own rows
@@ -313,13 +321,12 @@ impl Tile {
 
     /// Adds code that loads a piece of rows into shared memory, beginning at row `first` and column `column`.
     fn load(&self, text: &mut Text, name: &str, first: &str, column: &str) {
-        let (to, block) = if first == "own" { ("left", self.own_rows()) } else { ("right", OTHER) };
-        for row in block.map(|i| format!("down + {}u", i * self.quads())) {
-            text.line(format_args!(
-                "{to}[({row}) * {}u + across] = four_{name}({name}_at, {first} + {row}, {column} + across * 4u);",
-                self.pitch()
-            ));
-        }
+        let (to, rows) = if first == "own" { ("left", self.block) } else { ("right", OTHER.end) };
+        text.line(format_args!("for ({}) {{ let row = down + i * {}u;", turns(rows), self.quads()));
+        text.line(format_args!(
+            "{to}[row * {}u + across] = four_{name}({name}_at, {first} + row, {column} + across * 4u); }}",
+            self.pitch()
+        ));
     }
 
     /// Adds code that multiplies own rows by other rows. `NAME_i` holds the products of row `own_i`.
@@ -364,8 +371,8 @@ impl Tile {
     }
 
     /// The first column of a piece.
-    fn column(&self, piece: usize) -> String {
-        format!("(part * {}u + {piece}u) * {}u", self.pieces, self.side())
+    fn column(&self, piece: impl Display) -> String {
+        format!("(part * {}u + {piece}) * {}u", self.pieces, self.side())
     }
 
     /// Adds code that multiplies `values`, four for each own row, by other rows, and adds the products to the sums of
@@ -378,7 +385,7 @@ impl Tile {
         });
         text.line(format_args!("let filled = min({quads}u, {} - first);", rows(other)));
         for c in 0..self.pieces {
-            let column = self.column(c);
+            let column = self.column(format_args!("{c}u"));
             text.line(format_args!("if ({column} < {}) {{", columns(other)));
             self.load(text, other, "first", &column);
             text.line("workgroupBarrier();");
@@ -415,19 +422,24 @@ impl Tile {
 
     /// Adds code that stores an output. `value` returns the result for row `own_i`, given the name of its sum.
     pub(crate) fn store(&self, text: &mut Text, name: &str, value: impl Fn(&str, usize) -> String) {
-        let step = self.at(name, 4);
-        for (c, i) in self.blocks() {
-            let value = value(&format!("{name}_{c}_{i}"), i);
-            text.line(format_args!("if (own_{i} < {}) {{", rows(name)));
-            text.line(format_args!("let e = {} + across * 4u; let v = {value};", self.column(c)));
-            text.line(format_args!("let at = {name}_at + own_{i} * {} + e * {step};", self.at(name, 3)));
-            for (k, axis) in AXES.iter().enumerate() {
-                let at = format!("at + {k}u * {step}");
-                let v = if self.again { format!("load_{name}({at}) + v.{axis}") } else { format!("v.{axis}") };
-                text.line(format_args!("if (e + {k}u < {}) {{ store_{name}({at}, {v}); }}", columns(name)));
-            }
-            text.line("}");
+        let (count, step) = (self.blocks().count(), self.at(name, 4));
+        let values: Vec<_> = self.blocks().map(|(c, i)| value(&format!("{name}_{c}_{i}"), i)).collect();
+        text.line(format_args!("{{ var values = array<vec4<{}>, {count}>({});", self.t(), values.join(", ")));
+        text.line(format_args!(
+            "for ({}) {{ let c = i / {1}u; let row = own + down + i % {1}u * {2}u;",
+            turns(count),
+            self.block,
+            self.quads()
+        ));
+        text.line(format_args!("let e = {} + across * 4u; let v = values[i];", self.column("c")));
+        text.line(format_args!("let at = {name}_at + row * {} + e * {step};", self.at(name, 3)));
+        for (k, axis) in AXES.iter().enumerate() {
+            let at = format!("at + {k}u * {step}");
+            let v = if self.again { format!("load_{name}({at}) + v.{axis}") } else { format!("v.{axis}") };
+            let inside = format!("row < {} && e + {k}u < {}", rows(name), columns(name));
+            text.line(format_args!("if ({inside}) {{ store_{name}({at}, {v}); }}"));
         }
+        text.line("} }");
     }
 }
 
@@ -467,11 +479,10 @@ impl Tile {
         text.line(format_args!("var odd = {};", strange.more));
         for name in strange.names {
             text.line(format_args!("for (var e = across * 4u; e < {}; e = e + {}u) {{", columns(name), self.side()));
-            for i in if first == "own" { self.own_rows() } else { OTHER } {
-                let row = format!("{first} + down + {}u", i * self.quads());
-                text.line(format_args!("odd = odd || !all_finite(four_{name}({name}_at, {row}, e));"));
-            }
-            text.line("}");
+            let rows = if first == "own" { self.block } else { OTHER.end };
+            let row = format!("{first} + down + i * {}u", self.quads());
+            text.line(format_args!("for ({}) {{", turns(rows)));
+            text.line(format_args!("odd = odd | !all_finite(four_{name}({name}_at, {row}, e)); }} }}"));
         }
         text.line("if (odd) { atomicStore(&strange, 1u); }");
     }

@@ -2,19 +2,38 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use gradus_backend::Watched;
-use gradus_conformance::only;
+use gradus_conformance::{only, part};
 use gradus_wgpu::Profile;
 
+/// Held while a profile is tested. Most of the time is that of a software driver's compiler, which keeps what it has made for the
+/// next profile; three at once would each compile the same.
+static TURN: Mutex<()> = Mutex::new(());
+
 fn whole(profile: Profile) {
-    let Some(backend) = common::opened_as(profile) else { return };
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     // If `GRADUS_CASE` is the name of a case, as a failure prints it, only that case runs.
-    let report = only(&backend, &std::env::var("GRADUS_CASE").unwrap_or_default());
-    eprintln!("{}", report.to_string().lines().last().unwrap_or_default());
-    assert!(report.passed(), "{report}");
+    let case = std::env::var("GRADUS_CASE").ok();
+    let parts = if case.is_some() { 1 } else { thread::available_parallelism().map_or(1, |n| n.get() as u64) };
+    let run = |number: u64| {
+        let Some(backend) = common::opened_as(profile) else { return };
+        let report = match &case {
+            Some(case) => only(&backend, case),
+            None => part(&backend, number, parts, false),
+        };
+        eprintln!("{}", report.to_string().lines().last().unwrap_or_default());
+        assert!(report.passed(), "{report}");
+    };
+    let run = &run;
+    thread::scope(|scope| {
+        for number in 0..parts {
+            scope.spawn(move || run(number));
+        }
+    });
 }
 
 #[test]

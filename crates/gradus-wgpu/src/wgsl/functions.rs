@@ -226,20 +226,18 @@ poly_exp_f32: "fn poly_exp_f32(r: f32) -> f32 {
 "
 exp_f32: "fn exp_f32(x0: f32) -> f32 {
   let v = opaque_f32(x0);
-  if (is_nan_f32(v)) { return v; }
   let x = max(min(v, 89.0f), -104.0f);
   let n = round(x * 1.442695f);
   let r = fma(n, -1.4286068203094173e-06f, opaque_f32(fma(n, -0.69314575f, x)));
-  return scaled_f32(fma(r, poly_exp_f32(r), 1.0f), n);
+  return select(scaled_f32(fma(r, poly_exp_f32(r), 1.0f), n), v, is_nan_f32(v));
 }
 "
 exp2_f32: "fn exp2_f32(x0: f32) -> f32 {
   let v = opaque_f32(x0);
-  if (is_nan_f32(v)) { return v; }
   let x = max(min(v, 129.0f), -151.0f);
   let n = round(x); let r = x - n;
   let p = fma(fma(fma(fma(fma(fma(0.00015328925f, r, 0.0013390972f), r, 0.0096185f), r, 0.055503596f), r, 0.24022648f), r, 0.6931472f), r, 1.0f);
-  return scaled_f32(p, n);
+  return select(scaled_f32(p, n), v, is_nan_f32(v));
 }
 "
 sigmoid_f32: "fn sigmoid_f32(x: f32) -> f32 {
