@@ -111,7 +111,7 @@ impl Job {
         let results = ours()?;
         let moved = backend.counters().bytes - before;
         self.same("the CPU", &results, &cpu()?)?;
-        let written = self.written.as_ref().map(|w| w.prepare(&on_device, &results[0])).transpose()?;
+        let written = self.written.as_ref().map(|w| w.prepare(&on_device, &results)).transpose()?;
         if let Some(written) = &written {
             self.same("the hand-written module", &results, &written()?)?;
         }

@@ -110,8 +110,15 @@ fn windows() -> Vec<Job> {
             gradients(conv(&x[0], &filter)?, vec![filter], x[1].clone())
         })
         .work(work),
-        Job::new("max_pool2d", [F32(&[16, 64, 64, 64])], |x| x[0].max_pool2d([2, 2], PoolOptions::new()))
-            .written(Written::one(wgsl!("max_pool"), &[("COLS", 64)], [(16 * 64 * 64 * 64 / 8 / 256) as u32, 1, 1])),
+        Job::prepared("max_pool2d with indices", [F32(&[16, 64, 64, 64])], |x| {
+            let x = x[0].clone();
+            Ok(Box::new(move || {
+                let (values, indices) = x.max_pool2d_with_indices([2, 2], PoolOptions::new())?;
+                Ok(vec![values, indices])
+            }))
+        })
+        .written(Written::one(wgsl!("max_pool"), &[("COLS", 64)], [(16 * 64 * 64 * 64 / 8 / 256) as u32, 1, 1]))
+        .tolerance(0.0),
     ]
 }
 

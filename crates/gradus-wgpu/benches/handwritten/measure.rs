@@ -115,7 +115,7 @@ pub(crate) fn peak(device: &Device) -> Result<f64> {
     let x = Tensor::full([INVOCATIONS], 0.5, DType::F32, device)?;
     let text = include_str!("../wgsl/peak.wgsl");
     let call = Written::one(text, &[("STEPS", STEPS)], [(INVOCATIONS / 64) as u32, 1, 1])
-        .prepare(std::slice::from_ref(&x), &x)?;
+        .prepare(std::slice::from_ref(&x), std::slice::from_ref(&x))?;
     let time = fastest(device, || call().map(drop))?;
     Ok((2 * CHAINS * STEPS * INVOCATIONS) as f64 / time)
 }

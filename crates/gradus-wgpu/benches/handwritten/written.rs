@@ -17,7 +17,7 @@ struct Stage {
     source: String,
     groups: [u32; 3],
     /// The number of f32 elements that it writes for the next stage; `None` for the last stage, which writes the
-    /// result.
+    /// results.
     between: Option<usize>,
 }
 
@@ -39,26 +39,28 @@ impl Written {
         self
     }
 
-    /// The call that runs the modules on the inputs, and returns a tensor with the shape and dtype of `result`.
-    pub(crate) fn prepare(&self, inputs: &[Tensor], result: &Tensor) -> Result<Call> {
-        let device = result.device().clone();
-        let out = Tensor::zeros(result.shape(), result.dtype(), &device)?;
+    /// The call that runs the modules on the inputs, and returns tensors with the shapes and dtypes of `results`.
+    pub(crate) fn prepare(&self, inputs: &[Tensor], results: &[Tensor]) -> Result<Call> {
+        let device = results[0].device().clone();
+        let outs: Vec<Tensor> =
+            results.iter().map(|t| Tensor::zeros(t.shape(), t.dtype(), &device)).collect::<Result<_>>()?;
         let mut reads = inputs.to_vec();
         let mut stages = Vec::new();
         for stage in &self.stages {
             let write = match stage.between {
-                Some(elements) => Tensor::zeros([elements], DType::F32, &device)?,
-                None => out.clone(),
+                Some(elements) => vec![Tensor::zeros([elements], DType::F32, &device)?],
+                None => outs.clone(),
             };
             stages.push((stage.source.clone(), stage.groups, reads, write.clone()));
-            reads = vec![write];
+            reads = write;
         }
         Ok(Box::new(move || {
             for (source, groups, reads, write) in &stages {
-                let bindings: Vec<Bound<'_>> = reads.iter().map(Bound::Read).chain([Bound::Write(write)]).collect();
+                let bindings: Vec<Bound<'_>> =
+                    reads.iter().map(Bound::Read).chain(write.iter().map(Bound::Write)).collect();
                 device.dispatch_compute(ComputeModule::Wgsl(source), &bindings, &[], *groups)?;
             }
-            Ok(vec![out.clone()])
+            Ok(outs.clone())
         }))
     }
 }
