@@ -11,6 +11,7 @@ use std::ops::Range;
 use gradus_backend::{HostVec, Result};
 
 use super::im2col::Fill;
+use super::region::copy_line;
 use super::sizes::Sizes;
 use super::window::Geometry;
 use crate::gemm::K_BLOCK;
@@ -69,9 +70,8 @@ impl Copied {
         y * g.dilation[1] * self.row() + x % self.step * self.columns + x / self.step
     }
 
-    /// Copies a channel, with zeros in the padding.
+    /// Copies a channel into a copy whose padding is zero.
     fn fill(&self, g: &Geometry, plane: &[f32], out: &mut [f32]) {
-        out.fill(0.0);
         let [_, height, width] = g.input;
         for r in 0..self.rows {
             let Some(y) = usize::try_from(r as isize - g.pad[1]).ok().filter(|&y| y < height) else { continue };
@@ -88,7 +88,7 @@ impl Copied {
                 let Some(out) = out.get_mut(begin..) else { continue };
                 if self.step == 1 {
                     let n = out.len().min(width - from);
-                    out[..n].copy_from_slice(&row[from..from + n]);
+                    copy_line(&row[from..from + n], &mut out[..n]);
                 } else {
                     out.iter_mut().zip(row[from..].iter().step_by(self.step)).for_each(|(to, x)| *to = *x);
                 }
@@ -120,17 +120,17 @@ per_vectors! { f32:
 fn compute<V: Vectors<Number = f32>>(v: V, c: &Channel<'_>, out: &mut [f32]) {
     let (height, farthest) = (out.len() / c.width, c.taps.iter().max().copied().unwrap_or(0));
     assert!(out.len() == height * c.width && (height - 1) * c.down + farthest + c.width - 1 + WIDE <= c.copied.len());
-    let mut at = 0;
-    while at < c.width {
-        // SAFETY: the assertion is what each strip needs, and `at` is less than the width.
-        unsafe {
-            if c.width - at > LANES {
-                strip::<V, 3, 2>(v, c, at, height, out);
-                at += WIDE;
-            } else {
-                strip::<V, 6, 1>(v, c, at, height, out);
-                at += LANES;
-            }
+    // The last strip comes first: its vectors reach into the beginning of the next row, which the first strip overwrites.
+    let whole = c.width / WIDE * WIDE;
+    // SAFETY: the assertion is what each strip needs, and each begins at a position of the row.
+    unsafe {
+        match c.width - whole {
+            0 => {}
+            1..=LANES => strip::<V, 6, 1>(v, c, whole, height, out),
+            _ => strip::<V, 3, 2>(v, c, whole, height, out),
+        }
+        for at in (0..whole).step_by(WIDE).rev() {
+            strip::<V, 3, 2>(v, c, at, height, out);
         }
     }
 }
@@ -163,7 +163,8 @@ unsafe fn strip<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
     }
 }
 
-/// Computes `ROWS` rows from row `row` on: in each, up to `K` vectors of positions from `at` on.
+/// Computes `ROWS` rows from row `row` on: in each, up to `K` vectors of positions from `at` on. Where these go beyond the end of the
+/// row, they overwrite the beginning of the next one.
 ///
 /// # Safety
 /// As for [`strip`]; the rows exist.
@@ -188,15 +189,17 @@ unsafe fn block<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
         }
     }
     for (r, sums) in sums.iter().enumerate() {
-        let out = &mut out[(row + r) * c.width + at..(row + r + 1) * c.width];
-        for (&sum, out) in sums.iter().zip(out.chunks_mut(LANES)) {
+        let start = (row + r) * c.width + at;
+        for (k, &sum) in sums.iter().enumerate() {
             let sum = if let Some(bias) = c.bias { sum + v.splat(bias) } else { sum };
+            // Later rows overwrite what lies beyond the end of this one. Only the last row must end in time.
+            let Some(out) = out.get_mut(start + k * LANES..) else { return };
             match out.first_chunk_mut() {
                 Some(out) => v.store(sum, out),
                 None => {
                     let mut last = [0.0; LANES];
                     v.store(sum, &mut last);
-                    out.copy_from_slice(&last[..out.len()]);
+                    copy_line(&last[..out.len()], out);
                 }
             }
         }
@@ -229,6 +232,8 @@ pub(super) fn correlate<S: Fill>(
     let grain = (TASK / (s.kg * positions * taps).max(1)).max(1);
     cpu.parallel_for(s.n * s.groups, grain, |tasks: Range<usize>| {
         scratch::large(cpu, copied.len(), |work: &mut [f32]| {
+            // The padding is in the same places of each channel.
+            work.fill(0.0);
             for task in tasks {
                 copied.fill(g, &x[task * plane..(task + 1) * plane], work);
                 for i in 0..s.kg {

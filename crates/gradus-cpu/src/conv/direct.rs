@@ -13,7 +13,7 @@ use std::ops::Range;
 use gradus_backend::{HostVec, Layout, Result};
 
 use super::im2col::Fill;
-use super::region::Region;
+use super::region::{Region, TRANSPOSED};
 use super::sizes::Sizes;
 use crate::access::{Float, as_computed};
 use crate::gemm::{FREE_ROWS, L2, Mat, Micro, Pack, Real, Store, THIN_ROWS, k_step, prefetch, thin_vectors};
@@ -227,7 +227,7 @@ pub(super) fn correlate<S: Fill>(
                 let job = Tile { lines, width, elements, weight, apart, steps: &steps, channels, add: bias.is_some() };
                 job.run(isa, s, &region, &panels, sums);
                 let at = (first[0] * g.output[1] + first[1]) * g.output[2] + first[2];
-                for k in (0..stored).step_by(8) {
+                for k in (0..stored).step_by(TRANSPOSED) {
                     let rows = std::array::from_fn(|r| {
                         let to = (product * s.kg + begin + k + r) * positions + at;
                         // SAFETY: only this task writes to this channel of this image and group at the positions of

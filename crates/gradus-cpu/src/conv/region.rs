@@ -8,6 +8,10 @@ use half::slice::HalfFloatSliceExt;
 use super::window::Geometry;
 use crate::access::{Float, Plain};
 use crate::gemm::Transpose;
+#[cfg(target_arch = "x86_64")]
+use crate::gemm::f32_by_16;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
 use crate::isa::{Isa, per_isa_256};
 use crate::rows::Rows;
 use crate::scratch;
@@ -78,6 +82,21 @@ impl Region {
     }
 }
 
+/// The number of channels whose sums are transposed at once.
+pub(super) const TRANSPOSED: usize = 16;
+
+/// Copies a short run, without a call.
+#[inline(always)]
+pub(super) fn copy_line<S: Plain>(from: &[S], to: &mut [S]) {
+    match from.len() {
+        16.. => copy_run::<S, 16>(from, to),
+        8.. => copy_run::<S, 8>(from, to),
+        4.. => copy_run::<S, 4>(from, to),
+        1.. => copy_run::<S, 1>(from, to),
+        0 => {}
+    }
+}
+
 /// Copies a run of at least `W` elements, `W` at a time. The last chunk may overlap the one before.
 #[inline(always)]
 fn copy_run<S: Plain, const W: usize>(from: &[S], to: &mut [S]) {
@@ -114,11 +133,7 @@ fn copy<S: Plain>(r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out:
             for y in ys.clone() {
                 let from = &plane[(at(0, z) * g.input[1] + at(1, y)) * g.input[2] + at(2, xs.start)..][..xs.len()];
                 let to = &mut out[r.at([z, y, xs.start])..][..xs.len()];
-                match from.len() {
-                    16.. => copy_run::<S, 16>(from, to),
-                    4.. => copy_run::<S, 4>(from, to),
-                    _ => copy_run::<S, 1>(from, to),
-                }
+                copy_line(from, to);
             }
         }
     }
@@ -127,7 +142,28 @@ fn copy<S: Plain>(r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out:
 /// Sets `rows[r][p] = sums[p * columns + r]`, rounded. Rows at the end may be empty, and all others have the same
 /// length.
 #[inline(always)]
-fn transpose<S: Float<Compute: Transpose>>(isa: Isa, sums: &[S::Compute], columns: usize, mut rows: [&mut [S]; 8]) {
+fn transpose<S: Float<Compute: Transpose>>(
+    isa: Isa,
+    sums: &[S::Compute],
+    columns: usize,
+    mut rows: [&mut [S]; TRANSPOSED],
+) {
+    // A loop, because a closure would not be compiled for AVX2.
+    for (half, rows) in rows.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        if !rows[0].is_empty() {
+            transpose_half(isa, &sums[8 * half..], columns, rows);
+        }
+    }
+}
+
+/// [`transpose`] of eight rows.
+#[inline(always)]
+fn transpose_half<S: Float<Compute: Transpose>>(
+    isa: Isa,
+    sums: &[S::Compute],
+    columns: usize,
+    rows: &mut [&mut [S]; 8],
+) {
     let (len, last) = (rows[0].len(), rows[7].len());
     let whole = if last == len { len / 8 * 8 } else { 0 };
     for p in (0..whole).step_by(8) {
@@ -156,16 +192,37 @@ per_isa_256! {
     fn copy_f32(r: &Region, g: &Geometry, image: &[f32], first: [usize; 3], out: &mut [f32]) = copy;
     fn copy_f64(r: &Region, g: &Geometry, image: &[f64], first: [usize; 3], out: &mut [f64]) = copy;
     fn copy_u16(r: &Region, g: &Geometry, image: &[u16], first: [usize; 3], out: &mut [u16]) = copy;
-    fn transpose_f32(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [f32]; 8]) = transpose;
-    fn transpose_f64(isa: Isa, sums: &[f64], columns: usize, rows: [&mut [f64]; 8]) = transpose;
-    fn transpose_f16(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [f16]; 8]) = transpose;
-    fn transpose_bf16(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [bf16]; 8]) = transpose;
+    fn transpose_f32(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [f32]; TRANSPOSED]) = transpose;
+    fn transpose_f64(isa: Isa, sums: &[f64], columns: usize, rows: [&mut [f64]; TRANSPOSED]) = transpose;
+    fn transpose_f16(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [f16]; TRANSPOSED]) = transpose;
+    fn transpose_bf16(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [bf16]; TRANSPOSED]) = transpose;
+}
+
+/// [`transpose`] for f32, 16 by 16 numbers at a time where registers are wide enough.
+fn transpose_wide(isa: Isa, _: Isa, sums: &[f32], columns: usize, rows: [&mut [f32]; TRANSPOSED]) {
+    #[cfg(target_arch = "x86_64")]
+    if isa.level() == Level::Avx512 && rows[15].len() == rows[0].len() {
+        let mut rows = rows;
+        let whole = rows[0].len() / 16 * 16;
+        for p in (0..whole).step_by(16) {
+            assert!(sums.len() >= (p + 15) * columns + 16);
+            let to = rows.each_mut().map(|row| row[p..p + 16].as_mut_ptr());
+            // SAFETY: each of the 16 rows of sums from `p` on has 16 numbers here, and so has each row of the result. The level
+            // has AVX-512.
+            unsafe { f32_by_16(sums[p * columns..].as_ptr(), columns, to) };
+        }
+        if whole < rows[0].len() {
+            transpose_f32(isa, isa, &sums[whole * columns..], columns, rows.map(|row| &mut row[whole..]));
+        }
+        return;
+    }
+    transpose_f32(isa, isa, sums, columns, rows);
 }
 
 /// [`copy`] and [`transpose`] between a storage type and its compute type, on every instruction set.
 pub(crate) trait Move: Float {
     fn copy(isa: Isa, r: &Region, g: &Geometry, image: &[Self], first: [usize; 3], out: &mut [Self::Compute]);
-    fn transpose(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [Self]; 8]);
+    fn transpose(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [Self]; TRANSPOSED]);
 }
 
 macro_rules! moves {
@@ -181,14 +238,14 @@ macro_rules! moves {
             ) {
                 $copy
             }
-            fn transpose(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [$s]; 8]) {
+            fn transpose(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [$s]; TRANSPOSED]) {
                 $transpose(isa, isa, sums, columns, rows)
             }
         }
     )*};
 }
 moves! {
-    f32, transpose_f32: |isa, r, g, image, first, out| copy_f32(isa, r, g, image, first, out);
+    f32, transpose_wide: |isa, r, g, image, first, out| copy_f32(isa, r, g, image, first, out);
     f64, transpose_f64: |isa, r, g, image, first, out| copy_f64(isa, r, g, image, first, out);
     f16, transpose_f16: |isa, r, g, image, first, out| copy_half(isa, r, g, image, first, out);
     bf16, transpose_bf16: |isa, r, g, image, first, out| copy_half(isa, r, g, image, first, out);

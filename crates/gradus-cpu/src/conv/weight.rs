@@ -11,7 +11,7 @@ use gradus_backend::{HostVec, Result};
 
 use super::direct::{Panels, TOGETHER, pack, pieces};
 use super::im2col::Fill;
-use super::region::Region;
+use super::region::{Region, TRANSPOSED};
 use super::sizes::Sizes;
 use crate::access::{Float, as_computed};
 use crate::gemm::{K_BLOCK, Mat, MatMut, Micro, Real, Store};
@@ -25,8 +25,6 @@ const PARTS: usize = 16;
 const TAPS: usize = 576;
 /// The maximum number of elements that are copied for images that share a sum.
 const COPIED: usize = 1 << 16;
-/// The number of output channels that are transposed at once.
-const TRANSPOSED: usize = 8;
 /// The number of elements whose terms are added by one task.
 const ADD: usize = 1 << 14;
 

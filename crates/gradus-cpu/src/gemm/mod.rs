@@ -32,6 +32,8 @@ pub(crate) use linear_i8::linear_i8;
 pub(crate) use pack::{L2, Mat, Pack, Panels, prefetch};
 pub(crate) use products::products;
 pub(crate) use transpose::Transpose;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use transpose::f32_by_16;
 
 use crate::CpuBackend;
 use crate::access::{as_computed, check_dtype};

@@ -1,4 +1,4 @@
-//! Transposes blocks of 8 by 8 numbers in registers.
+//! Transposes blocks of 8 by 8 numbers in registers, and of 16 by 16 where these are wide enough.
 
 use crate::isa::{Isa, Level};
 
@@ -91,6 +91,44 @@ unsafe fn f64_avx2(rows: [*const f64; 8], out: *mut f64, ld: usize) {
     }
 }
 
+/// Sets `to[r][p] = from[p * ld + r]` for `r` and `p` below 16.
+///
+/// # Safety
+/// For each `p`, `from + p * ld` points to 16 readable numbers. Each of `to` points to 16 writable numbers that overlap none of
+/// those. The processor has AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn f32_by_16(from: *const f32, ld: usize, to: [*mut f32; 16]) {
+    use std::arch::x86_64::*;
+    let mut r = [_mm512_setzero_ps(); 16];
+    for (p, r) in r.iter_mut().enumerate() {
+        // SAFETY: guaranteed by the caller.
+        *r = unsafe { _mm512_loadu_ps(from.add(p * ld)) };
+    }
+    // Lane `l` of `quads[4 * g + c]` has column `4 * l + c` of the rows from `4 * g` on.
+    let mut quads = [_mm512_setzero_ps(); 16];
+    for i in [0, 4, 8, 12] {
+        let (a, b) = (_mm512_unpacklo_ps(r[i], r[i + 1]), _mm512_unpackhi_ps(r[i], r[i + 1]));
+        let (c, d) = (_mm512_unpacklo_ps(r[i + 2], r[i + 3]), _mm512_unpackhi_ps(r[i + 2], r[i + 3]));
+        quads[i] = _mm512_shuffle_ps::<0x44>(a, c);
+        quads[i + 1] = _mm512_shuffle_ps::<0xee>(a, c);
+        quads[i + 2] = _mm512_shuffle_ps::<0x44>(b, d);
+        quads[i + 3] = _mm512_shuffle_ps::<0xee>(b, d);
+    }
+    for c in 0..4 {
+        let [x, y] = [(quads[c], quads[4 + c]), (quads[8 + c], quads[12 + c])];
+        let (left, below) = (_mm512_shuffle_f32x4::<0x44>(x.0, x.1), _mm512_shuffle_f32x4::<0x44>(y.0, y.1));
+        let (right, beside) = (_mm512_shuffle_f32x4::<0xee>(x.0, x.1), _mm512_shuffle_f32x4::<0xee>(y.0, y.1));
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            _mm512_storeu_ps(to[c], _mm512_shuffle_f32x4::<0x88>(left, below));
+            _mm512_storeu_ps(to[4 + c], _mm512_shuffle_f32x4::<0xdd>(left, below));
+            _mm512_storeu_ps(to[8 + c], _mm512_shuffle_f32x4::<0x88>(right, beside));
+            _mm512_storeu_ps(to[12 + c], _mm512_shuffle_f32x4::<0xdd>(right, beside));
+        }
+    }
+}
+
 macro_rules! transpose {
     ($t:ty, $avx2:ident) => {
         impl Transpose for $t {
@@ -114,6 +152,18 @@ transpose!(f64, f64_avx2);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn blocks_of_16_are_transposed_in_order() {
+        let data: Vec<f32> = (0..16 * 19).map(|i| i as f32).collect();
+        for _ in Isa::available().into_iter().filter(|isa| isa.level() == Level::Avx512) {
+            let mut rows = [[0.0; 16]; 16];
+            // SAFETY: the last load ends at 15 * 19 + 16, inside `data`, and the level has AVX-512.
+            unsafe { f32_by_16(data.as_ptr(), 19, rows.each_mut().map(|row| row.as_mut_ptr())) };
+            assert!((0..256).all(|i| rows[i / 16][i % 16] == data[i % 16 * 19 + i / 16]));
+        }
+    }
 
     #[test]
     fn blocks_are_transposed_in_order() {
