@@ -170,8 +170,13 @@ fn launch(
         return Ok(false);
     }
     let tile = Tile::new(x.dtype, count, m, n);
-    let only = |sizes: [usize; 3], count: usize| std::array::from_fn(|a| if a < count { sizes[a] } else { 1 });
-    let (kernel, stride) = (only(window.kernel, rank), only(window.stride, if kind == Kind::Input { rank } else { 0 }));
+    let kernel = std::array::from_fn(|a| if a < rank { window.kernel[a] } else { 1 });
+    // Along an axis with only one position, the stride does not matter.
+    let divides = |a: usize| a < rank && kind == Kind::Input && s.counts[a] > 1;
+    let stride = std::array::from_fn(|a| if divides(a) { window.stride[a] } else { 1 });
+    if stride.iter().any(|&stride| stride > crate::operand::MOST) {
+        return Ok(false);
+    }
     let plan = Plan { kind, dtype: first.dtype, out: out.dtype, rank, tile, bias: bias.is_some(), kernel, stride };
     let mut params = vec![m, k, n, count, tile.cover(n), tile.cover(m), s.groups, s.c, s.k, s.positions];
     params.extend([parts, k.div_ceil(parts), out.layout.numel()]);

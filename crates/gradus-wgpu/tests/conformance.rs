@@ -11,14 +11,14 @@ use gradus_conformance::{only, part};
 use gradus_wgpu::Profile;
 
 /// Held while a profile is tested. Most of the time is that of a software driver's compiler, which keeps what it has made for the
-/// next profile; three at once would each compile the same.
+/// next profile; three at once would each compile the same kernels.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn whole(profile: Profile) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     // If `GRADUS_CASE` is the name of a case, as a failure prints it, only that case runs.
     let case = std::env::var("GRADUS_CASE").ok();
-    let parts = if case.is_some() { 1 } else { thread::available_parallelism().map_or(1, |n| n.get() as u64) };
+    let parts = if case.is_some() { 1 } else { thread::available_parallelism().map_or(1, |n| n.get().min(4) as u64) };
     let run = |number: u64| {
         let Some(backend) = common::opened_as(profile) else { return };
         let report = match &case {

@@ -37,6 +37,37 @@ fn columns_of_a_large_matrix_are_summed() {
 }
 
 #[test]
+fn a_million_elements_and_a_row_are_added_in_groups_of_four() {
+    let (Some(device), cpu) = (opened(), Device::cpu().expect("the CPU")) else { return };
+    let mut generator = Generator::new(3);
+    let x = Tensor::rand([1028, 1028], DType::F32, &cpu, &mut generator).expect("draws");
+    let row = Tensor::rand([1028], DType::F32, &cpu, &mut generator).expect("draws");
+    let sum = |device: &Device| -> Result<Vec<f32>> { x.to_device(device)?.add(&row.to_device(device)?)?.to_vec() };
+    assert_eq!(sum(&device).expect("a sum"), sum(&cpu).expect("a sum"));
+}
+
+#[test]
+fn many_small_matrices_are_turned_around() {
+    let (Some(device), cpu) = (opened(), Device::cpu().expect("the CPU")) else { return };
+    // More work-groups than one axis of a launch has.
+    let x = Tensor::randint(0, 255, [70_000, 16, 16], DType::U8, &cpu, &mut Generator::new(4)).expect("draws");
+    let turned = |device: &Device| x.to_device(device)?.transpose(1, 2)?.copy()?.to_bytes();
+    assert_eq!(turned(&device).expect("bytes"), turned(&cpu).expect("bytes"));
+}
+
+#[test]
+fn a_stride_beyond_32_bits_does_not_matter_to_a_single_position() {
+    let Some(device) = opened() else { return };
+    let row = |device: &Device| Tensor::from_vec(vec![1.0f32, 2.0, 3.0], [1, 1, 3], device)?.with_grad();
+    let (x, w) = (row(&device).expect("a row"), row(&device).expect("a row"));
+    let y = x.conv1d(&w, None, ConvOptions::new().stride([1 << 32])).and_then(|y| y.sum_all()).expect("a sum");
+    assert_eq!(y.item().expect("a number"), 14.0);
+    let gradients = y.backward().expect("gradients");
+    let of_x = gradients.get(&x).expect("a gradient");
+    assert_eq!(of_x.to_vec::<f32>().expect("numbers"), [1.0, 2.0, 3.0]);
+}
+
+#[test]
 fn large_draws_are_those_of_the_stream() {
     let Some(device) = opened() else { return };
     let cpu = Device::cpu().expect("the processor");
@@ -277,6 +308,20 @@ fn flat_operands_are_computed_in_groups_of_four_and_leave_their_neighbours_alone
                     bytes(written(&there), "a sum"),
                     "{from}, {len} from {start}"
                 );
+            }
+            if from == DType::Bool {
+                continue;
+            }
+            // Parts of rows are written, and rows in another order are read, with a row that is the same for all of them.
+            let rows = |t: &Tensor| -> Result<[Tensor; 2]> {
+                let copy = t.narrow(0, 0, 4096)?.reshape([16, 4, 64])?.copy()?;
+                copy.narrow(2, 4, 40)?.add_(3)?;
+                let row = t.narrow(0, 4, 64)?;
+                Ok([copy.permute(&[1, 0, 2])?.add(&row)?, copy])
+            };
+            let [x, y] = [&here, &there].map(|t| rows(t).expect("rows"));
+            for (x, y) in x.into_iter().zip(y) {
+                assert_eq!(bytes(Ok(x), "a sum"), bytes(Ok(y), "a sum"), "{from}, rows");
             }
         }
     }

@@ -120,7 +120,8 @@ per_vectors! { f32:
 fn compute<V: Vectors<Number = f32>>(v: V, c: &Channel<'_>, out: &mut [f32]) {
     let (height, farthest) = (out.len() / c.width, c.taps.iter().max().copied().unwrap_or(0));
     assert!(out.len() == height * c.width && (height - 1) * c.down + farthest + c.width - 1 + WIDE <= c.copied.len());
-    // The last strip comes first: its vectors reach into the beginning of the next row, which the first strip overwrites.
+    // The last strip comes first: its vectors reach into the beginning of the next row, which the first strip overwrites. Where there is
+    // only one strip, they may reach over several rows, which come later.
     let whole = c.width / WIDE * WIDE;
     // SAFETY: the assertion is what each strip needs, and each begins at a position of the row.
     unsafe {
@@ -164,7 +165,7 @@ unsafe fn strip<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
 }
 
 /// Computes `ROWS` rows from row `row` on: in each, up to `K` vectors of positions from `at` on. Where these go beyond the end of the
-/// row, they overwrite the beginning of the next one.
+/// row, they overwrite the beginning of the next one, and of others if rows are short.
 ///
 /// # Safety
 /// As for [`strip`]; the rows exist.
@@ -192,8 +193,8 @@ unsafe fn block<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
         let start = (row + r) * c.width + at;
         for (k, &sum) in sums.iter().enumerate() {
             let sum = if let Some(bias) = c.bias { sum + v.splat(bias) } else { sum };
-            // Later rows overwrite what lies beyond the end of this one. Only the last row must end in time.
-            let Some(out) = out.get_mut(start + k * LANES..) else { return };
+            // Only the vectors of the last rows must end in time.
+            let Some(out) = out.get_mut(start + k * LANES..) else { break };
             match out.first_chunk_mut() {
                 Some(out) => v.store(sum, out),
                 None => {

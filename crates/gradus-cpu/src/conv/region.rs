@@ -199,9 +199,9 @@ per_isa_256! {
 }
 
 /// [`transpose`] for f32, 16 by 16 numbers at a time where registers are wide enough.
-fn transpose_wide(isa: Isa, _: Isa, sums: &[f32], columns: usize, rows: [&mut [f32]; TRANSPOSED]) {
+fn transpose_wide(level: Isa, isa: Isa, sums: &[f32], columns: usize, rows: [&mut [f32]; TRANSPOSED]) {
     #[cfg(target_arch = "x86_64")]
-    if isa.level() == Level::Avx512 && rows[15].len() == rows[0].len() {
+    if level.level() == Level::Avx512 && rows[15].len() == rows[0].len() {
         let mut rows = rows;
         let whole = rows[0].len() / 16 * 16;
         for p in (0..whole).step_by(16) {
@@ -212,11 +212,11 @@ fn transpose_wide(isa: Isa, _: Isa, sums: &[f32], columns: usize, rows: [&mut [f
             unsafe { f32_by_16(sums[p * columns..].as_ptr(), columns, to) };
         }
         if whole < rows[0].len() {
-            transpose_f32(isa, isa, &sums[whole * columns..], columns, rows.map(|row| &mut row[whole..]));
+            transpose_f32(level, isa, &sums[whole * columns..], columns, rows.map(|row| &mut row[whole..]));
         }
         return;
     }
-    transpose_f32(isa, isa, sums, columns, rows);
+    transpose_f32(level, isa, sums, columns, rows);
 }
 
 /// [`copy`] and [`transpose`] between a storage type and its compute type, on every instruction set.

@@ -293,7 +293,7 @@ fn adjacent_output_channels_change_no_bit() {
 
 /// Windows of depthwise convolutions, with the sizes of their images: rows that are wide, narrow and of one position,
 /// strides above and below the kernel, and padding on all sides or cropping. Then rows of one vector and of more, of which
-/// there are few.
+/// there are few. Last come rows of whole vectors, rows with 18 positions after whole strips, and many rows of one position.
 fn depthwise() -> Vec<(Window, [usize; 2])> {
     let small = (1..8).flat_map(|h| [5, 19].map(|w| (window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [h, w])));
     let mut all = vec![
@@ -305,6 +305,8 @@ fn depthwise() -> Vec<(Window, [usize; 2])> {
         (window(&[4, 4], &[9, 9], &[1, 1], &[0, 0], &[0, 0]), [4, 6]),
     ];
     all.extend(small);
+    let sizes = [[7, 16], [7, 32], [8, 50], [7, 64], [40, 1]];
+    all.extend(sizes.map(|size| (window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), size)));
     all
 }
 
