@@ -267,16 +267,21 @@ for count, base in ((1, [0.5]), (1, []), (2, [])):
          **named("target", ids=[i % count for i in range(5)], weights=values), n_targets=count, **({"base_values": base} if base else {}))
 
 # Weights of 7 bits, of which no processor saturates sums.
-for directions, each, kind, zero in ((1, False, np.int8, 0), (2, False, np.uint8, 70), (2, True, np.int8, 0)):
+def quantised_lstm(name, directions, each, kind, zero):
     size, hidden = 20, 6
     gates = (directions, 4 * hidden) if each else (directions,)
     weights = [rng.integers(0 if zero else -64, 128 if zero else 64, (directions, n, 4 * hidden)).astype(kind) for n in (size, hidden)]
     scales = [f32(0.01) * (1 + rng.random(gates).astype(np.float32)) for _ in range(2)]
     zeros = [np.full(gates, zero, kind) for _ in range(2)]
-    case(f"quantised_lstm_{directions}" + "_each" * each, "DynamicQuantizeLSTM",
+    case(f"quantised_lstm_{name}", "DynamicQuantizeLSTM",
          [normal(5, 2, size), *weights, normal(directions, 8 * hidden), None, normal(directions, 2, hidden),
           normal(directions, 2, hidden), None, scales[0], zeros[0], scales[1], zeros[1]], 3, constants=(1, 2, 3, 8, 9, 10, 11),
          hidden_size=hidden, direction="bidirectional" if directions == 2 else "forward")
+
+
+quantised_lstm("1", 1, False, np.int8, 0)
+quantised_lstm("2", 2, False, np.uint8, 70)
+quantised_lstm("2_each", 2, True, np.int8, 0)
 
 # Constant matrices that leave 8 bits without their zero points, and others. ONNX Runtime takes a first operand of i8 only with a
 # matrix of i8.
@@ -289,6 +294,12 @@ for name, rows, kind, zero, w_zero in (
     case(f"integer_product{name}", "MatMulInteger",
          [small(kind, *rows), small(w_kind, 5, 9), np.array(zero, kind), None if w_zero is None else np.asarray(w_zero)],
          domain="", constants=(1, 3), allowed=0)
+
+# A vector, and several matrices. Then weights of an LSTM that leave 8 bits without their zero points.
+for name, rows, columns in (("vector", (5,), (5, 9)), ("matrices", (2, 3, 5), (2, 5, 9))):
+    case(f"integer_product_{name}", "MatMulInteger", [small(np.uint8, *rows), small(np.uint8, *columns), np.array(7, np.uint8), np.array(119, np.uint8)],
+         domain="", constants=(1, 3), allowed=0)
+quantised_lstm("wide", 1, False, np.uint8, 200)
 
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "contributed.json")
 with open(path, "w") as f:
