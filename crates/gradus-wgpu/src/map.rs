@@ -7,7 +7,7 @@ use gradus_backend::{
 };
 
 use crate::WgpuBackend;
-use crate::operand::{Bound, cut};
+use crate::operand::{Bound, cut, in_fours};
 use crate::queue::{Bind, Launch};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
@@ -172,12 +172,6 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
         params: &params,
         groups: (n as u64).div_ceil(u64::from(GROUP) * u64::from(4 * fours).max(1)),
     })
-}
-
-/// Whether the groups of four neighbours along the last axis start at multiples of four, with elements next to each other.
-pub(crate) fn in_fours(layout: &Layout, steps: &[isize]) -> bool {
-    let even = |steps: &[isize]| steps.iter().all(|step| step % 4 == 0);
-    steps.split_last().is_some_and(|(&last, rest)| last == 1 && even(rest)) && layout.offset().is_multiple_of(4)
 }
 
 /// Runs a kernel that has more buffers than can be bound: copies the arguments of one dtype into a single buffer first.

@@ -3,8 +3,7 @@
 use gradus_backend::{DType, Layout, Result, Scalar, ScalarOp, View, ViewMut, Window};
 
 use crate::WgpuBackend;
-use crate::map::in_fours;
-use crate::operand::Bound;
+use crate::operand::{Bound, in_fours};
 use crate::queue::Launch;
 use crate::wgsl::{self, GROUP, Text, param};
 use crate::window::{in_one_loop, shape, strides, too_large};

@@ -113,6 +113,12 @@ fn distinct(layout: &Layout) -> usize {
     count.min(layout.span().len())
 }
 
+/// Whether the groups of four neighbours along the last axis start at multiples of four, with elements next to each other.
+pub(crate) fn in_fours(layout: &Layout, steps: &[isize]) -> bool {
+    let even = |steps: &[isize]| steps.iter().all(|step| step % 4 == 0);
+    steps.split_last().is_some_and(|(&last, rest)| last == 1 && even(rest)) && layout.offset().is_multiple_of(4)
+}
+
 /// Where to cut a view that is too large: the axis among `axes` along which it spans the most memory, and the middle of
 /// that axis.
 pub(crate) fn cut(layout: &Layout, axes: impl Iterator<Item = usize>) -> Option<(usize, usize)> {

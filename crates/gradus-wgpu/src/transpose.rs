@@ -5,8 +5,7 @@
 use gradus_backend::{DType, Layout, MergedAxes, Result, View, ViewMut};
 
 use crate::WgpuBackend;
-use crate::map::in_fours;
-use crate::operand::Bound;
+use crate::operand::{Bound, in_fours};
 use crate::queue::{Bind, Launch};
 use crate::wgsl::{self, Text, param};
 use gradus_backend::key::key;
