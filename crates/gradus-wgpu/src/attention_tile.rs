@@ -120,9 +120,9 @@ fn columns(name: &str) -> String {
     param(if matches!(name, "v" | "g" | "out" | "dv") { WIDTH } else { SIZE })
 }
 
-/// The head of a loop over `i`, which no driver can unroll. Where such a loop loads or stores, compiling takes a fraction of the time that
-/// it takes with the turns written out.
-fn turns(count: usize) -> String {
+/// The head of a loop over `i` that no driver can unroll. Drivers compile loads and stores in such a loop in a fraction of the time that
+/// they take for the same code written out.
+fn rolled(count: usize) -> String {
     format!("var i = 0u; i < {count}u + ZERO(); i = i + 1u")
 }
 
@@ -324,7 +324,7 @@ impl Tile {
     /// Adds code that loads a piece of rows into shared memory, beginning at row `first` and column `column`.
     fn load(&self, text: &mut Text, name: &str, first: &str, column: &str) {
         let (to, rows) = if first == "own" { ("left", self.block) } else { ("right", OTHER.end) };
-        text.line(format_args!("for ({}) {{ let row = down + i * {}u;", turns(rows), self.quads()));
+        text.line(format_args!("for ({}) {{ let row = down + i * {}u;", rolled(rows), self.quads()));
         text.line(format_args!(
             "{to}[row * {}u + across] = four_{name}({name}_at, {first} + row, {column} + across * 4u); }}",
             self.pitch()
@@ -429,7 +429,7 @@ impl Tile {
         text.line(format_args!("{{ var values = array<vec4<{}>, {count}>({});", self.t(), values.join(", ")));
         text.line(format_args!(
             "for ({}) {{ let c = i / {1}u; let row = own + down + i % {1}u * {2}u;",
-            turns(count),
+            rolled(count),
             self.block,
             self.quads()
         ));
@@ -483,7 +483,7 @@ impl Tile {
             text.line(format_args!("for (var e = across * 4u; e < {}; e = e + {}u) {{", columns(name), self.side()));
             let rows = if first == "own" { self.block } else { OTHER.end };
             let row = format!("{first} + down + i * {}u", self.quads());
-            text.line(format_args!("for ({}) {{", turns(rows)));
+            text.line(format_args!("for ({}) {{", rolled(rows)));
             text.line(format_args!("odd = odd | !all_finite(four_{name}({name}_at, {row}, e)); }} }}"));
         }
         text.line("if (odd) { atomicStore(&strange, 1u); }");

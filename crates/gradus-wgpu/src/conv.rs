@@ -223,7 +223,7 @@ impl Plan {
         let axis = |a: usize, which: usize| match which {
             1 => format!("{}u", self.kernel[a]),
             2 if kind == Kind::Input => format!("{}u", self.stride[a]),
-            // The size comes first; the window's is no parameter.
+            // The window's size, number 1, is not among the parameters.
             _ => param(AXES + a * PER_AXIS + which.saturating_sub(1)),
         };
         let t = wgsl::ty(tile.dtype);

@@ -1,6 +1,5 @@
-//! Copies that turn matrices around: the elements next to each other in the source lie along one axis, and those of the copy
-//! along another. A work-group copies tiles of 32 by 32 through shared memory, so that both are read and written in groups of four
-//! neighbours.
+//! Copies that transpose matrices: the source is contiguous along one axis, and the copy along another. A work-group copies tiles of 32 by
+//! 32 elements through shared memory, so that it reads and writes four neighbours at a time.
 
 use gradus_backend::{DType, Layout, MergedAxes, Result, View, ViewMut};
 
@@ -11,7 +10,7 @@ use crate::wgsl::{self, Text, param};
 use gradus_backend::key::key;
 use gradus_backend::late::Access;
 
-/// The groups of four along each side of a tile. There is an invocation for each pair of them.
+/// A tile is so many groups of four elements wide and high. An invocation moves a block of 4 by 4 elements.
 const SIDE: u32 = 8;
 /// The smallest size of both axes. Of smaller matrices, most of a tile would be empty.
 const FEWEST: usize = 16;
@@ -26,20 +25,21 @@ struct Plan {
 /// The parameters: the sizes of the two axes in groups of four, the numbers of tiles along them, and the number of matrices; of the source
 /// and the copy, the position and the step along the axis where their elements are apart; and of the other axes, the sizes, the steps of
 /// the source and those of the copy. Positions and steps are in groups of four.
+const TILES: usize = 2;
 const MATRICES: usize = 4;
 const POSITIONS: usize = 5;
 const OTHERS: usize = POSITIONS + 4;
 
-/// The axes of a copy that turns matrices around.
-struct Turn {
+/// The axes of a copy that transposes matrices.
+struct Transposed {
     axes: MergedAxes,
-    /// The axis along which the elements of the source, and of the copy, are next to each other.
+    /// The axis along which the source, and the one along which the copy is contiguous.
     near: [usize; 2],
 }
 
-impl Turn {
-    /// The axes of a copy from `x` to `out`, if it turns matrices around that are large enough, in whole groups of four.
-    fn new(x: &Layout, out: &Layout) -> Option<Turn> {
+impl Transposed {
+    /// The axes of a copy from `x` to `out`, if it transposes matrices that are large enough and consist of whole groups of four.
+    fn new(x: &Layout, out: &Layout) -> Option<Transposed> {
         let axes = MergedAxes::merged(&[x, out], 0..x.rank());
         let near = |steps: &[isize]| steps.iter().position(|&step| step == 1);
         let near = [near(&axes.steps[0])?, near(&axes.steps[1])?];
@@ -50,27 +50,28 @@ impl Turn {
             steps.swap(near, last);
             in_fours(layout, &steps)
         });
-        (near[0] != near[1] && near.into_iter().all(fits) && even).then_some(Turn { axes, near })
+        (near[0] != near[1] && near.into_iter().all(fits) && even).then_some(Transposed { axes, near })
     }
 }
 
-/// Copies the elements as bits if the copy turns matrices around. Returns `false` if it does not, or if an operand is too large to bind.
+/// Copies the elements as bits if the copy transposes matrices. Returns `false` if it does not, or if an operand is too large to bind.
 pub(crate) fn copy(b: &WgpuBackend, x: View<'_>, out: &mut ViewMut<'_>) -> Result<bool> {
     let fits = b.fits(x.layout, x.dtype) && b.fits(out.layout, out.dtype);
-    if x.dtype.size() > 4 || out.layout.numel() == 0 || !fits {
+    if x.dtype.size() > 4 || out.layout.numel() < FEWEST * FEWEST || !fits {
         return Ok(false);
     }
+    // A bound part of a buffer begins at a multiple of 32 bytes, so groups of four stay aligned.
+    let Some(transposed) = Transposed::new(x.layout, out.layout) else { return Ok(false) };
     let op = "copy_strided";
     let (from, to) = (b.input(op, "x", x)?, b.output(op, "out", out)?);
-    let Some(turn) = Turn::new(&from.layout, &to.layout) else { return Ok(false) };
     let whole = out.layout.numel() * out.dtype.size() == out.buffer.bytes();
     let access = if whole { Access::Replace } else { Access::Write };
-    launch(b, op, &turn, x.dtype, &from, &Bound { bind: Bind { access, ..to.bind }, layout: to.layout })?;
+    launch(b, op, &transposed, x.dtype, &from, &Bound { bind: Bind { access, ..to.bind }, layout: to.layout })?;
     Ok(true)
 }
 
-fn launch(b: &WgpuBackend, op: &str, turn: &Turn, dtype: DType, from: &Bound<'_>, to: &Bound<'_>) -> Result<()> {
-    let (axes, near) = (&turn.axes, turn.near);
+fn launch(b: &WgpuBackend, op: &str, t: &Transposed, dtype: DType, from: &Bound<'_>, to: &Bound<'_>) -> Result<()> {
+    let (axes, near) = (&t.axes, t.near);
     let fours = near.map(|axis| axes.dims[axis] / 4);
     let tiles = fours.map(|size| size.div_ceil(SIDE as usize));
     let others: Vec<usize> = (0..axes.rank()).filter(|axis| !near.contains(axis)).collect();
@@ -102,11 +103,11 @@ impl Plan {
         text.quads("y", self.dtype, true);
         text.declare(format_args!("var<workgroup> tile: array<Block, {}>;", SIDE * SIDE));
         text.declare("struct Block { a: vec4<u32>, b: vec4<u32>, c: vec4<u32>, d: vec4<u32> }");
-        // `p` numbers the groups along the axis of the source's neighbours, and `q` those along the axis of the copy's.
+        // `p` numbers the groups along the axis on which the source is contiguous, and `q` those on which the copy is.
         text.line(format_args!(
             "let cell = group % ({0} * {1}); let matrix = group / ({0} * {1});",
-            param(2),
-            param(3)
+            param(TILES),
+            param(TILES + 1)
         ));
         text.line(format_args!("if (matrix >= {}) {{ return; }}", param(MATRICES)));
         wgsl::coordinates(&mut text, "c", "matrix", others, OTHERS);
@@ -114,7 +115,7 @@ impl Plan {
             let steps = (0..others).map(|axis| format!(" + c{axis} * {}", param(OTHERS + (1 + i) * others + axis)));
             format!("{}{}", param(POSITIONS + 2 * i), steps.collect::<String>())
         };
-        text.line(format_args!("let p0 = cell % {0} * {SIDE}u; let q0 = cell / {0} * {SIDE}u;", param(2)));
+        text.line(format_args!("let p0 = cell % {0} * {SIDE}u; let q0 = cell / {0} * {SIDE}u;", param(TILES)));
         text.line(format_args!("let across = local % {SIDE}u; let down = local / {SIDE}u;"));
         let block = |p: &str, q: &str| {
             format!("let p = p0 + {p}; let q = q0 + {q}; if (p < {} && q < {}) {{", param(0), param(1))

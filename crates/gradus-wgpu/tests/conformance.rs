@@ -10,8 +10,8 @@ use gradus_backend::Watched;
 use gradus_conformance::{only, part};
 use gradus_wgpu::Profile;
 
-/// Held while a profile is tested. Most of the time is that of a software driver's compiler, which keeps what it has made for the
-/// next profile; three at once would each compile the same kernels.
+/// Held while a profile is tested. A software driver spends most of the time compiling kernels, and keeps them for the next profile. If
+/// all profiles ran at once, each would compile the same kernels.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn whole(profile: Profile) {

@@ -47,12 +47,12 @@ fn a_million_elements_and_a_row_are_added_in_groups_of_four() {
 }
 
 #[test]
-fn many_small_matrices_are_turned_around() {
+fn many_small_matrices_are_transposed() {
     let (Some(device), cpu) = (opened(), Device::cpu().expect("the CPU")) else { return };
     // More work-groups than one axis of a launch has.
     let x = Tensor::randint(0, 255, [70_000, 16, 16], DType::U8, &cpu, &mut Generator::new(4)).expect("draws");
-    let turned = |device: &Device| x.to_device(device)?.transpose(1, 2)?.copy()?.to_bytes();
-    assert_eq!(turned(&device).expect("bytes"), turned(&cpu).expect("bytes"));
+    let transposed = |device: &Device| x.to_device(device)?.transpose(1, 2)?.copy()?.to_bytes();
+    assert_eq!(transposed(&device).expect("bytes"), transposed(&cpu).expect("bytes"));
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn copies(s: &mut Suite<'_>, d: DType) {
         (&[12, 16], &[1, 0]),
         (&[16, 18], &[1, 0]),
     ] {
-        turned(s, d, dims, axes);
+        transposed(s, d, dims, axes);
     }
     for &value in fillings(d) {
         for dims in [&[][..], &[3, 5], &[2, 3, 33], &[0]] {
@@ -55,8 +55,8 @@ pub(super) fn copy(s: &mut Suite<'_>, d: DType, dims: &[usize]) {
     s.case(&Case::new(name, vec![x], vec![fresh(d, dims)], &call).bound(Bound::Bits));
 }
 
-/// A copy in which matrices are turned around.
-fn turned(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[isize]) {
+/// A copy with its axes in another order.
+fn transposed(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[isize]) {
     let call = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
         b.copy_strided(ins[0].with(&ins[0].layout.permute(axes)?), &mut outs[0])
     };

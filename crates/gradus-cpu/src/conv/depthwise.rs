@@ -164,8 +164,8 @@ unsafe fn strip<V: Vectors<Number = f32>, const ROWS: usize, const K: usize>(
     }
 }
 
-/// Computes `ROWS` rows from row `row` on: in each, up to `K` vectors of positions from `at` on. Where these go beyond the end of the
-/// row, they overwrite the beginning of the next one, and of others if rows are short.
+/// Computes `ROWS` rows from row `row` on: in each, up to `K` vectors of positions from `at` on. A vector that extends past
+/// the end of its row overwrites the start of the rows that follow, which is computed later.
 ///
 /// # Safety
 /// As for [`strip`]; the rows exist.

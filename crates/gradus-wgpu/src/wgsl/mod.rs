@@ -135,7 +135,7 @@ impl Text {
         }
         let [v0, v1, v2, v3] = [0, 1, 2, 3].map(|k| match (dtype, dtype.size()) {
             (_, 4) => format!("v[{k}]"),
-            // Their bits fill no more than they should.
+            // These set no higher bits.
             (DType::F16 | DType::BF16 | DType::Bool, _) => to_bits(&format!("v[{k}]"), dtype),
             (_, size) => format!("(({}) & {})", to_bits(&format!("v[{k}]"), dtype), ["0xffu", "0xffffu"][size - 1]),
         });
@@ -234,7 +234,7 @@ fn from_bits(bits: &str, dtype: DType) -> String {
     }
 }
 
-/// The expression for the bits of a value, at the low end of a u32. The store masks off the higher bits of integers.
+/// The expression for the bits of a value, in the low bits of a u32. Only an integer may set higher bits, which the store masks off.
 fn to_bits(value: &str, dtype: DType) -> String {
     match dtype {
         DType::Bool => format!("select(0u, 1u, {value})"),
